@@ -1,0 +1,1 @@
+"""descend: trains neural networks by first-order descent at any batch size."""

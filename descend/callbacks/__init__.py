@@ -1,0 +1,1 @@
+"""What watches or saves a run."""

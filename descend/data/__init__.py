@@ -1,0 +1,1 @@
+"""Readers: files to samples to batches of named fields."""

@@ -1,0 +1,121 @@
+"""Everything that can go wrong, in one tree. This module imports nothing of ours.
+
+    DescendError                       exit code
+    ├── ConfigurationError                 2   found in the description, before anything runs
+    │   ├── GraphError                         layers, weights, shapes, objective
+    │   ├── TextError                          a prototext, at file:line:column
+    │   ├── RuleError                          an optimizer's settings
+    │   ├── Unsupported                        known by name, and cannot be had here
+    │   └── MissingExtra                       needs an optional library
+    ├── DataError                          3   a data set, a file of it, or a sample
+    ├── NumericalError                     4   a non-finite value where none may be
+    ├── StorageError                       5   a checkpoint or a run directory
+    ├── LostPeer                           6   another rank died or hangs
+    └── Stopped                           75   ended on request with everything saved; safe to requeue
+
+Every message says what was wrong, where, what was expected and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "ConfigurationError",
+    "DataError",
+    "DescendError",
+    "GraphError",
+    "LostPeer",
+    "MissingExtra",
+    "NumericalError",
+    "RuleError",
+    "Stopped",
+    "StorageError",
+    "TextError",
+    "Unsupported",
+    "nearest",
+]
+
+
+class DescendError(Exception):
+    """What all errors of this package have in common: a message for the user and an exit code.
+
+    Args:
+        problems: One text, or several found in one pass; each is a line of the message.
+    """
+
+    exit_code: int = 1
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems: Sequence[str] = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class ConfigurationError(DescendError, ValueError):
+    """The description of a run, a graph or an optimizer is wrong. Nothing was started."""
+
+    exit_code = 2
+
+
+class GraphError(ConfigurationError):
+    """A layer, a weights object, the objective or a metric does not fit."""
+
+
+class TextError(ConfigurationError):
+    """A prototext cannot be read; each problem begins with file:line:column."""
+
+
+class RuleError(ConfigurationError):
+    """An optimizer has a setting that is misspelt, of the wrong type or out of range."""
+
+
+class Unsupported(ConfigurationError):
+    """A thing that is known by name and is not to be had here; the message says why."""
+
+
+class MissingExtra(ConfigurationError, ImportError):
+    """An optional library is missing; the message says which extra brings it."""
+
+
+class DataError(DescendError):
+    """A data set, one of its files or one of its samples is not what was expected."""
+
+    exit_code = 3
+
+
+class NumericalError(DescendError, ArithmeticError):
+    """A value that is not finite stopped the run before it reached a weight."""
+
+    exit_code = 4
+
+
+class StorageError(DescendError, OSError):
+    """A checkpoint or a run directory cannot be written or cannot be trusted."""
+
+    exit_code = 5
+
+
+class LostPeer(DescendError, ConnectionError):
+    """Another rank died, hangs or left."""
+
+    exit_code = 6
+
+
+class Stopped(DescendError):
+    """The run ended on request (a signal, walltime) with its state saved."""
+
+    exit_code = 75
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """The half-sentence that ends an error about an unknown name.
+
+    Returns:
+        "; did you mean 'beta2'?" when an option is close to `name`, else an empty text.
+    """
+    options = list(options)
+    # Case is the commonest slip, so compare without it and answer with the right spelling.
+    folded = {option.casefold(): option for option in options}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    return f"; did you mean '{folded[close[0]]}'?" if close else ""

@@ -1,0 +1,1 @@
+"""One file a scheduler: who am I, and the text of the job. No torch."""

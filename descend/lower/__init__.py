@@ -1,0 +1,1 @@
+"""Graph to torch.nn.Module, one small function a layer kind."""

@@ -1,0 +1,1 @@
+"""Optimizers: rules written as their equations, and the engine that applies them."""

@@ -1,0 +1,106 @@
+"""What a rule is, and what an engine may hand to it.
+
+A rule is the mathematics of one update of one tensor. It knows nothing of loops, groups, schedules, devices, saving
+or speed; those are the engine's. Its text is arithmetic on tensors, and the same text runs on one tensor, on a list of them, and on the
+whole arena, where what is one number for a tensor becomes a column with one entry a block.
+
+A rule defines one of two methods. Its parameters are found by their names, so a rule asks for what it needs and for
+nothing more:
+
+    direction(g, p, s, t, ...) -> (d, s)   the engine then sets p ← p − lr d
+    update(g, p, s, t, ...)    -> (p, s)   for rules that are not of that form
+
+    name      what it is
+    g         gradient, shaped like p, in the precision of the state; clipped, rescaled and with coupled decay in it
+    p         weights, any shape
+    s         the state, a NamedTuple of tensors made by `init`, or None
+    t         number of this update of this tensor, from 1 up: a float64 scalar
+    lr        learning rate in force for this tensor: a float64 scalar
+    decay     weight decay in force for this tensor: a float64 scalar. A rule that asks for it applies it itself
+    norm      norm(x): the Euclidean norm of x over one tensor, a number a tensor
+    total     total(x): the sum of x over one tensor, a number a tensor
+    noise     noise(): standard normal numbers shaped like p, reproducible and saved with the state
+
+A state whose entry is shaped like p is kept for each element; an entry of shape () is one number a tensor. A rule that needs the
+shape of its tensor (rows, matrices) says `whole_tensor = True` and is given one tensor at a time by every runner.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from descend.errors import RuleError, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["PROVIDED", "Rule", "check_fraction", "check_nonnegative", "check_positive"]
+
+PROVIDED = ("g", "p", "s", "t", "lr", "decay", "norm", "total", "noise")
+
+
+class Rule:
+    """One update rule: a frozen dataclass of its constants with the paper's letters as field names.
+
+    Raises:
+        RuleError: when the class is defined, if it has neither or both of `direction` and `update`, or asks for a name
+            that no engine provides.
+    """
+
+    whole_tensor: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # the names that the rule's method asks for
+    moves: ClassVar[str] = "direction"  # the method that the rule defines
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = [name for name in ("direction", "update") if callable(getattr(cls, name, None))]
+        if len(own) != 1:
+            raise RuleError(f"rule {cls.__name__} must define exactly one of direction and update; it defines {own or 'none'}")
+        cls.moves = own[0]
+        asked = list(inspect.signature(getattr(cls, cls.moves)).parameters)[1:]
+        for name in asked:
+            if name not in PROVIDED:
+                raise RuleError(
+                    f"rule {cls.__name__}.{cls.moves} asks for '{name}', which no engine provides{nearest(name, PROVIDED)} "
+                    f"It may ask for {', '.join(PROVIDED)}"
+                )
+        cls.needs = frozenset(asked)
+
+    def init(self, p: Tensor) -> Any:
+        """The state before the first update, a NamedTuple of tensors, or None for a rule without state."""
+        return None
+
+
+def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
+    known = [field.name for field in fields(rule)]  # pyright: ignore[reportArgumentType]  # every rule is a dataclass
+    found: list[tuple[str, float]] = []
+    for name in names:
+        value = getattr(rule, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise RuleError(f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}")
+        found.append((name, float(value)))
+    return found
+
+
+def check_fraction(rule: Rule, *names: str) -> None:
+    """Raise RuleError unless each named field lies in [0, 1)."""
+    for name, value in _each(rule, names):
+        if not 0.0 <= value < 1.0:
+            raise RuleError(f"{type(rule).__name__}: {name} must lie in [0, 1) and is {value!r}")
+
+
+def check_nonnegative(rule: Rule, *names: str) -> None:
+    """Raise RuleError unless each named field is finite and at least 0."""
+    for name, value in _each(rule, names):
+        if not (math.isfinite(value) and value >= 0.0):
+            raise RuleError(f"{type(rule).__name__}: {name} must be finite and at least 0 and is {value!r}")
+
+
+def check_positive(rule: Rule, *names: str) -> None:
+    """Raise RuleError unless each named field is finite and above 0."""
+    for name, value in _each(rule, names):
+        if not (math.isfinite(value) and value > 0.0):
+            raise RuleError(f"{type(rule).__name__}: {name} must be finite and above 0 and is {value!r}")

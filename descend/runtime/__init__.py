@@ -1,0 +1,1 @@
+"""The execution context of a process: device, precision, seeds, the run directory."""

@@ -1,0 +1,1 @@
+"""Training algorithms, stopping criteria, events, contexts and the trainer."""

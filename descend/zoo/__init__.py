@@ -1,0 +1,1 @@
+"""Models and small data sets that ship with the package."""
