@@ -58,7 +58,9 @@ class Rule:
         super().__init_subclass__()
         own = [name for name in ("direction", "update") if callable(getattr(cls, name, None))]
         if len(own) != 1:
-            raise RuleError(f"rule {cls.__name__} must define exactly one of direction and update; it defines {own or 'none'}")
+            raise RuleError(
+                f"rule {cls.__name__} must define exactly one of direction and update; it defines {own or 'none'}"
+            )
         cls.moves = own[0]
         asked = list(inspect.signature(getattr(cls, cls.moves)).parameters)[1:]
         for name in asked:
@@ -80,7 +82,9 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
     for name in names:
         value = getattr(rule, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise RuleError(f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}")
+            raise RuleError(
+                f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}"
+            )
         found.append((name, float(value)))
     return found
 
