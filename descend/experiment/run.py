@@ -47,6 +47,7 @@ class Result:
         run_dir: Where description, rows and checkpoints lie.
         module: The trained module.
         steps: Updates applied.
+        samples: How many samples there are of each mode.
     """
 
     weights: dict[str, torch.Tensor]
@@ -55,6 +56,7 @@ class Result:
     run_dir: Path
     module: torch.nn.Module
     steps: int
+    samples: dict[str, int]
 
 
 def run(
