@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from descend.data.draws import Draws
 
-    Samples = NDArray[np.float32]
+    Samples = NDArray[np.floating[Any]]  # float32 throughout; NumPy's stubs lose the width in a product
 
 __all__ = [
     "TRANSFORMS",
