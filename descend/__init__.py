@@ -1,4 +1,5 @@
-"""descend: trains neural networks by first-order descent at any batch size, and says which optimizer deserves the credit.
+"""descend: trains neural networks by first-order descent at any batch size, and says which optimizer deserves the
+credit.
 
     import descend
     result = descend.run(trainer, model, descend.zoo.digits(), descend.SGD(learn_rate=0.1))

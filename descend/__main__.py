@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from descend.experiment.exits import main as exit_with_code
+from descend.version import __version__
 
 __all__ = ["app", "main"]
 
@@ -24,15 +25,15 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"descend {version('descend')}")
+        typer.echo(f"descend {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
 ) -> None:
     """Trains neural networks by first-order descent at any batch size."""
 
@@ -62,7 +63,9 @@ def run(
 
 @app.command()
 def demo(
-    fashion_mnist: Annotated[bool, typer.Option("--fashion-mnist", help="Fashion-MNIST instead of the digits.")] = False,
+    fashion_mnist: Annotated[
+        bool, typer.Option("--fashion-mnist", help="Fashion-MNIST instead of the digits.")
+    ] = False,
     run_dir: Annotated[Path | None, typer.Option(help="A new or empty directory for the results.")] = None,
 ) -> None:
     """Train LeNet on the handwritten digits that ship with the package."""

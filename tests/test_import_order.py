@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
-    {"errors"},
+    {"errors", "version"},
     {"graph", "optim", "data", "launch"},
     {"lower", "runtime"},
     {"train"},
@@ -35,7 +35,9 @@ def imported_rooms(path: Path) -> list[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: write the whole name, not a relative import"
-            names = [node.module or ""] if node.module != "descend" else [f"descend.{alias.name}" for alias in node.names]
+            names = (
+                [node.module or ""] if node.module != "descend" else [f"descend.{alias.name}" for alias in node.names]
+            )
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:

@@ -20,8 +20,8 @@ __all__ = ["GraphTask"]
 class GraphTask:
     """The objective and the metrics of a graph.
 
-    Every term of an LBANN objective is a scalar for each sample, so a batch's numerator is the sum of the scaled terms and its
-    denominator the number of samples.
+    Every term of an LBANN objective is a scalar for each sample, so a batch's numerator is the sum of the scaled terms
+    and its denominator the number of samples.
 
     Args:
         module: The lowered graph; its forward pass gives the value of each term and metric layer, (samples, 1).

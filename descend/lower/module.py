@@ -9,10 +9,9 @@ import torch
 
 from descend.errors import GraphError
 from descend.lower.initialize import initial_values
-from descend.lower.registry import lowering
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from descend.graph import Plan, PlannedWeights
     from descend.lower.registry import Forward
@@ -39,16 +38,18 @@ class LoweredModel(torch.nn.Module):
     objective or a metric names, by layer name.
     """
 
-    def __init__(self, plan: Plan, seed: int) -> None:
+    def __init__(self, plan: Plan, generator: Callable[[str], torch.Generator]) -> None:
         super().__init__()
         for weights in plan.weights.values():
-            self._own(weights, initial_values(weights, seed))
+            self._own(weights, initial_values(weights, generator(weights.name)))
         self._fields, self._program, self._outputs = _compile(plan)
 
     def _own(self, weights: PlannedWeights, values: torch.Tensor) -> None:
         """Register one tensor under its own name, which may be one that a module has an attribute for."""
         if "." in weights.name:
-            raise GraphError(f"weights '{weights.name}': a name cannot hold a dot; write '{weights.name.replace('.', '_')}'")
+            raise GraphError(
+                f"weights '{weights.name}': a name cannot hold a dot; write '{weights.name.replace('.', '_')}'"
+            )
         # Straight into torch's table: register_parameter refuses names such as 'bias' only where an attribute has them.
         if weights.trainable:
             self._parameters[weights.name] = torch.nn.Parameter(values)

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import StorageError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["read_weights", "save_checkpoint", "verify"]
+__all__ = ["newest_checkpoint", "read_state", "read_weights", "save_checkpoint", "verify"]
 
 FORMAT_VERSION = 1
 
@@ -137,3 +138,49 @@ def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 
     verify(checkpoint)
     return load_file(checkpoint / "weights.safetensors")
+
+
+def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The rest of a checkpoint: tensors by name, and plain values. Verify it first.
+
+    Raises:
+        StorageError: it was written by a newer version of this package.
+    """
+    from safetensors.torch import load_file
+
+    plain = cast("dict[str, Any]", json.loads((checkpoint / "training" / "state.json").read_text()))
+    if plain["format_version"] > FORMAT_VERSION:
+        raise StorageError(
+            f"{checkpoint} has format {plain['format_version']} and this version reads up to {FORMAT_VERSION}: "
+            "install a newer descend"
+        )
+    return load_file(checkpoint / "training" / "optimizer.safetensors"), plain
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint in a folder that is whole; None when the folder has none at all.
+
+    Warns:
+        UserWarning: for each newer one that is damaged, with what is wrong.
+
+    Raises:
+        StorageError: there are checkpoints and every one is damaged.
+    """
+    found = sorted(folder.glob("step-*"), key=_step_of, reverse=True) if folder.is_dir() else []
+    problems: list[str] = []
+    for checkpoint in found:
+        try:
+            verify(checkpoint)
+        except StorageError as error:
+            problems.extend(error.problems)
+            warnings.warn(f"{error.problems[0]}; trying the checkpoint before it", stacklevel=2)
+        else:
+            return checkpoint
+    if problems:
+        raise StorageError([*problems, f"no checkpoint in {folder} is whole"])
+    return None
+
+
+def _step_of(checkpoint: Path) -> int:
+    number = checkpoint.name.removeprefix("step-")
+    return int(number) if number.isdecimal() else -1

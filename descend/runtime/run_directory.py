@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["RunDirectory", "write_beside"]
 
@@ -83,15 +83,18 @@ class RunDirectory:
         path: Where to put them, new or empty; None makes a dated one under DESCEND_EXPERIMENT_DIR, LBANN_EXPERIMENT_DIR
             or the current folder.
         name: What the dated folder is called after its date.
+        resume: The directory may hold a run, which is to be continued.
 
     Raises:
         ConfigurationError: the directory cannot be made, cannot be written, or holds another run.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, name: str = "descend") -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, name: str = "descend", resume: bool = False) -> None:
+        if resume and path is None:
+            raise ConfigurationError("resume needs the directory of the run to continue: give run_dir=")
         wanted = Path(path).absolute() if path is not None else _place(name)
         self._new = _first_missing(wanted)
-        self.path = _create(wanted, given=path is not None)
+        self.path = wanted if resume and wanted.is_dir() else _create(wanted, given=path is not None)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise ConfigurationError(
                 f"run directory {self.path} cannot be written: change its permissions or name another"
@@ -115,14 +118,20 @@ class RunDirectory:
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
+    def replace_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Let metrics.jsonl hold these rows and no others."""
+        write_beside(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    def note_restart(self, step: int) -> None:
+        """Add to run.json that the run was continued at `step`, and when."""
+        facts = json.loads((self.path / "run.json").read_text())
+        when = datetime.now().astimezone().isoformat(timespec="seconds")
+        self.write_json("run.json", {**facts, "restarts": [*facts["restarts"], {"step": step, "time": when}]})
+
     def discard(self) -> None:
         """Take back a directory in which nothing was started: what this object made, and nothing else."""
         if self._new is not None and self._new.is_dir():
             shutil.rmtree(self._new)
-
-    def listing(self) -> list[str]:
-        """Every file of the run, relative to it, in order."""
-        return sorted(str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file())
 
 
 def _first_missing(path: Path) -> Path | None:

@@ -23,7 +23,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     import torch
 
@@ -58,6 +59,8 @@ class RunView:
         optimizer: What updates it.
         steps_per_epoch: Mini-batches a pass, by mode.
         batch_sizes: Size of a mini-batch, and of the last one, by mode.
+        epochs: Passes planned, where known.
+        save: Writes a checkpoint of this moment and returns its folder; None where the run has no directory.
         reason: Why the run ended; None while it runs.
     """
 
@@ -67,6 +70,7 @@ class RunView:
     steps_per_epoch: Mapping[Mode, int]
     batch_sizes: Mapping[Mode, tuple[int, int]]
     epochs: int | None = None
+    save: Callable[[], Path | None] = lambda: None
     reason: str | None = None
 
 

@@ -54,19 +54,19 @@ class Task(Protocol):
 class Totals:
     """Sums of ratios over the mini-batches of a pass, kept in float64 on the device they came from."""
 
-    def __init__(self) -> None:
-        self._sums: dict[str, list[torch.Tensor]] = {}
+    def __init__(self, sums: Mapping[str, torch.Tensor] | None = None) -> None:
+        self._sums = dict(sums or {})  # name to (numerator, denominator), float64
 
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
         numerator = ratio.numerator.detach().double()
         denominator = torch.as_tensor(ratio.denominator, dtype=torch.float64, device=numerator.device)
-        if name in self._sums:
-            total = self._sums[name]
-            total[0] += numerator
-            total[1] += denominator
-        else:
-            self._sums[name] = [numerator.clone(), denominator.clone()]
+        pair = torch.stack([numerator, denominator])
+        self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The sums, (2,) float64 each: numerator and denominator."""
+        return dict(self._sums)
 
     def values(self) -> dict[str, float]:
         """Each total as one number; NaN where nothing was counted. Waits for the device."""

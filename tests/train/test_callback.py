@@ -9,7 +9,7 @@ def test_every_event_has_a_hook_in_the_base_class():
 
 
 def test_a_misspelt_hook_is_an_error_when_the_class_is_defined():
-    with pytest.raises(ConfigurationError, match="after_backwrd.*did you mean 'after_backward'"):
+    with pytest.raises(ConfigurationError, match=r"after_backwrd.*did you mean 'after_backward'"):
 
         class Watcher(Callback):
             def after_backwrd(self, step):

@@ -1,82 +1,19 @@
 """The loop against updates worked out by hand with torch."""
 
-from dataclasses import dataclass
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
+from toys import Regression, data, session
 
 from descend.errors import Stopped
-from descend.runtime import Process
-from descend.train import Callback, Callbacks, Epochs, Mode, Steps
-from descend.train.loop import Session, evaluate, train
-from descend.train.task import Losses, Ratio
+from descend.train import Callback, Epochs, Mode, Steps
+from descend.train.loop import evaluate, train
 
 
-@dataclass
-class Samples:
-    """Mini-batches of an array in order, with the interface of `descend.data.Batches`."""
-
-    x: np.ndarray
-    y: np.ndarray
-    batch_size: int
-
-    @property
-    def num_samples(self):
-        return len(self.x)
-
-    @property
-    def steps_per_epoch(self):
-        return -(-len(self.x) // self.batch_size)
-
-    @property
-    def first_size(self):
-        return min(self.batch_size, len(self.x))
-
-    @property
-    def last_size(self):
-        return len(self.x) - (self.steps_per_epoch - 1) * self.batch_size
-
-    def epoch(self, epoch, start_step=0):
-        for start in range(start_step * self.batch_size, len(self.x), self.batch_size):
-            part = slice(start, start + self.batch_size)
-            ids = np.arange(len(self.x))[part]
-            yield SimpleNamespace(fields={"x": self.x[part], "y": self.y[part]}, ids=ids, size=len(ids))
-
-
-class Regression:
-    """Least squares in which some targets are NaN and do not count."""
-
-    def __init__(self, decay=0.0):
-        self.module = torch.nn.Linear(3, 1, dtype=torch.float64)
-        torch.nn.init.normal_(self.module.weight, generator=torch.Generator().manual_seed(1))
-        torch.nn.init.zeros_(self.module.bias)
-        self.units = {}
-        self.decay = decay
-
-    def losses(self, fields):
-        known = ~fields["y"].isnan()
-        error = (self.module(fields["x"]) - fields["y"])[known]
-        counted = known.sum()
-        return Losses(Ratio(error.square().sum(), counted), {"absolute": Ratio(error.abs().sum(), counted)})
-
-    def penalty(self):
-        return self.decay * self.module.weight.square().sum() if self.decay else None
-
-
-def data(samples=10, ignored=(1, 2, 3, 7), batch_size=10):
-    draw = np.random.default_rng(0)
-    x, y = draw.normal(size=(samples, 3)), draw.normal(size=(samples, 1))
-    y[list(ignored)] = np.nan
-    return Samples(x, y, batch_size)
-
-
-def session(task, batches, validation=None, **settings):
-    modes = {Mode.TRAIN: batches} | ({Mode.VALIDATION: validation} if validation else {})
-    optimizer = settings.pop("optimizer", None) or torch.optim.SGD(task.module.parameters(), lr=0.1, momentum=0.9)
-    callbacks = Callbacks(settings.pop("callbacks", ()))
-    return Session("model0", task, optimizer, modes, Process(), callbacks, **settings)
+def arrays(run, mode):
+    reader = run.data[mode].reader
+    whole = reader.read(np.arange(len(reader)))
+    return whole["x"], whole["y"]
 
 
 def trained(micro_batch_size, decay=0.0, epochs=3, batch_size=10):
@@ -99,8 +36,9 @@ def test_an_update_is_the_gradient_of_the_mean_over_what_counts():
     """One step against the closed form: ∇w mean over known targets of (xᵀw − y)²."""
     task, batches = Regression(), data()
     w = task.module.weight.detach().clone()
-    known = ~np.isnan(batches.y[:, 0])
-    x, y = torch.tensor(batches.x[known]), torch.tensor(batches.y[known])
+    whole = batches.reader.read(np.arange(10))
+    known = ~np.isnan(whole["y"][:, 0])
+    x, y = torch.tensor(whole["x"][known]), torch.tensor(whole["y"][known])
     gradient = 2 * ((x @ w.T - y) * x).mean(0, keepdim=True)
     train(session(task, batches), Steps(1))
     torch.testing.assert_close(task.module.weight.detach(), w - 0.1 * gradient, rtol=1e-12, atol=1e-14)
@@ -130,7 +68,7 @@ def test_an_epoch_s_objective_is_the_mean_over_its_samples_and_not_over_its_batc
     task = Regression()
     run = session(task, data(ignored=(0,), batch_size=4), optimizer=torch.optim.SGD(task.module.parameters(), lr=0.0))
     train(run, Epochs(1))
-    x, y = torch.tensor(run.data[Mode.TRAIN].x[1:]), torch.tensor(run.data[Mode.TRAIN].y[1:])
+    x, y = torch.tensor(arrays(run, Mode.TRAIN)[0][1:]), torch.tensor(arrays(run, Mode.TRAIN)[1][1:])
     error = task.module(x) - y
     assert run.history[0]["objective"] == pytest.approx(float(error.square().mean().detach()), rel=1e-12)
     assert run.history[0]["absolute"] == pytest.approx(float(error.abs().mean().detach()), rel=1e-12)
@@ -141,8 +79,8 @@ def test_evaluation_covers_every_sample_once(batch_size):
     task = Regression(decay=0.5)
     run = session(task, data(), validation=data(ignored=(), samples=21, batch_size=batch_size))
     values = evaluate(run, Mode.VALIDATION)
-    source = run.data[Mode.VALIDATION]
-    error = task.module(torch.tensor(source.x)) - torch.tensor(source.y)
+    x, y = (torch.tensor(array) for array in arrays(run, Mode.VALIDATION))
+    error = task.module(x) - y
     penalty = 0.5 * task.module.weight.square().sum()
     assert values["objective"] == pytest.approx(float((error.square().mean() + penalty).detach()), rel=1e-12)
     assert run.history[-1]["samples"] == 21
