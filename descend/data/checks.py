@@ -74,15 +74,11 @@ def _one(reader: Reader) -> Iterator[str]:
     yield from _transforms(reader.transforms)
 
 
-def _types(reader: Reader) -> Iterator[str]:
-    for field in fields(reader):
-        value, default = getattr(reader, field.name), field.default
+def _types(described: Reader | Transform) -> Iterator[str]:
+    for field in fields(described):
+        value, default = getattr(described, field.name), field.default
         if isinstance(default, (str, bool, int, float)) and not _fits(value, default):
             yield f"{field.name} is {value!r}, a {type(value).__name__}, and is to be a {type(default).__name__}"
-    anything: list[Any] = [*reader.transforms]
-    for transform in anything:
-        if not isinstance(transform, Transform):
-            yield f"transforms has {transform!r}, which is no transform of descend.data"
 
 
 def _fits(value: Any, default: str | float) -> bool:
@@ -127,14 +123,18 @@ def _amounts(reader: Reader) -> Iterator[str]:
         yield "validation_fraction and tournament_fraction leave nothing to train on; their sum is to be below 1"
 
 
-def _transforms(transforms: Sequence[Transform]) -> Iterator[str]:
+def _transforms(transforms: Sequence[Any]) -> Iterator[str]:
     rescaled = ""
     for transform in transforms:
         name = type(transform).__name__
+        if not isinstance(transform, Transform):
+            yield f"transforms has {transform!r}, a {name}, which is no transform of descend.data"
+            continue
         place = f"{transform.where}: " if transform.where else ""
-        yield from (f"{place}transform {name}: {problem}" for problem in transform.problems())
+        problems = list(_types(transform)) or transform.problems()
+        yield from (f"{place}transform {name}: {problem}" for problem in problems)
         if transform.needs_pixels and rescaled:
-            yield f"{place}transform {name} needs pixels of 0 to 255 and stands after {rescaled}; put it before"
+            yield f"{place}transform {name}: it needs pixels of 0 to 255 and stands after {rescaled}; put it before"
         rescaled = rescaled or (name if isinstance(transform, RESCALES) else "")
 
 
