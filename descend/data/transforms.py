@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 WHITE = np.float32(255)
-NOT_BUILT = "is known and not built yet"
+NOT_BUILT = "it is known and not built yet"
 # ITU-R BT.601: the share of red, green and blue in the brightness that the eye sees.
 LUMA = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
 
@@ -99,7 +99,7 @@ class Transform:
             ConfigurationError: samples of this shape cannot be transformed so.
             Unsupported: this transform is known and not built yet.
         """
-        raise Unsupported(f"transform {type(self).__name__} {NOT_BUILT}")
+        raise Unsupported(f"transform {type(self).__name__}: {NOT_BUILT}")
 
     def _floats(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self, f.name)) for f in fields(self) if isinstance(f.default, float)]

@@ -38,8 +38,8 @@ def train(**fields):
         (train(validation_fraction="0.1"), ["validation_fraction is '0.1', a str"]),
         (train(transforms=[Scale()]), ["transform Scale: scale is 0"]),
         (train(transforms=[Scale("a")]), ["transform Scale: scale is 'a', a str"]),
-        (train(transforms=["flip"]), ["transforms has 'flip'"]),
-        (train(transforms=[RandomAffine()]), ["transform RandomAffine: is known and not built yet", "Cutout"]),
+        (train(transforms=["flip"]), ["'flip' is no transform"]),
+        (train(transforms=[RandomAffine()]), ["transform RandomAffine: it is known and not built yet", "Cutout"]),
         (train(transforms=[Normalize("0.1", "x")]), ["transform Normalize: means='0.1' and stddevs='x'"]),
         (train(transforms=[Scale(0.1), AdjustContrast(0.5)]), ["AdjustContrast: it needs pixels", "after Scale"]),
     ],
@@ -58,6 +58,11 @@ def test_all_problems_at_once():
 def test_the_place_in_a_text_comes_first():
     [text] = problems(train(role="eval", where="data.prototext:12:3"))
     assert text.startswith("data.prototext:12:3: reader 'mnist' (eval): ")
+
+
+def test_a_transform_has_a_place_of_its_own():
+    [text] = problems(train(where="data.prototext:12:3", transforms=[Scale(where="data.prototext:14:5")]))
+    assert text.startswith("data.prototext:14:5: reader 'mnist' (train), transform Scale: ")
 
 
 def test_two_readers_of_a_role():
