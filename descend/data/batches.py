@@ -87,19 +87,42 @@ class Batches:
         self.ahead = ahead
 
     @property
+    def num_samples(self) -> int:
+        """Number of samples of an epoch, over all ranks."""
+        return len(self.reader)
+
+    @property
+    def first_size(self) -> int:
+        """Size of all batches but the last one."""
+        return self._size(0)
+
+    @property
+    def last_size(self) -> int:
+        """Size of the last batch, which may be a partial one."""
+        return self._size(self.steps_per_epoch - 1)
+
+    @property
     def steps_per_epoch(self) -> int:
         """Number of batches of an epoch, the partial one included."""
-        return -(-len(self.reader) // self.batch_size)
+        return -(-self.num_samples // self.batch_size)
 
     @property
     def notes(self) -> list[str]:
         """What a user should be told once before the run; usually nothing."""
-        if self.batch_size <= len(self.reader):
+        if self.batch_size <= self.num_samples:
             return []
         return [
-            f"the mini-batch size {self.batch_size:,} is more than the {len(self.reader):,} samples of the reader for "
-            f"'{self.reader.role}': each epoch is one partial batch of {len(self.reader):,}"
+            f"the mini-batch size {self.batch_size:,} is more than the {self.num_samples:,} samples of the reader for "
+            f"'{self.reader.role}': each epoch is one partial batch of {self.num_samples:,}"
         ]
+
+    def check_first_sample(self) -> None:
+        """Read one sample, so that a file that cannot be read ends the run before it begins.
+
+        Raises:
+            DataError: from the reader.
+        """
+        self.reader.read(np.zeros(1, dtype=np.int64))
 
     def epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
         """The batches of an epoch from a step on; what was skipped costs nothing.
@@ -117,7 +140,7 @@ class Batches:
         for first in range(start_step, self.steps_per_epoch, steps_at_once):
             steps = range(first, min(first + steps_at_once, self.steps_per_epoch))
             shares = [self._positions(step) for step in steps]
-            ids = order(self.seed, epoch, np.concatenate(shares), len(self.reader), self.shuffle)
+            ids = order(self.seed, epoch, np.concatenate(shares), self.num_samples, self.shuffle)
             ends = np.cumsum([len(share) for share in shares])[:-1]
             for step, share in zip(steps, np.split(ids, ends), strict=True):
                 yield Batch(self.reader.read(share, epoch), share, epoch, step, self._size(step))
@@ -128,4 +151,4 @@ class Batches:
         return np.arange(begin, end, dtype=np.int64) + step * self.batch_size
 
     def _size(self, step: int) -> int:
-        return min(self.batch_size, len(self.reader) - step * self.batch_size)
+        return min(self.batch_size, self.num_samples - step * self.batch_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from descend.data.description import ROLES, DataReader, Reader
@@ -12,7 +12,7 @@ from descend.data.transforms import Normalize, NormalizeToLBANNLayout, SampleNor
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["check"]
 
@@ -42,7 +42,7 @@ def check(description: DataReader) -> None:
         ConfigurationError: with every problem found: an unknown role or reader, two readers of one role, a value of the
             wrong type or out of range, a field that the reader does not use, a transform that cannot be.
     """
-    problems = [*_whole(description), *(f"{reader}: {text}" for reader in description.reader for text in _one(reader))]
+    problems = [*_whole(description), *(text for reader in description.reader for text in _one(reader))]
     if problems:
         raise ConfigurationError(problems)
 
@@ -65,24 +65,21 @@ def _whole(description: DataReader) -> Iterator[str]:
 
 
 def _one(reader: Reader) -> Iterator[str]:
-    wrong_types = list(_types(reader))
-    if wrong_types:  # the rest would compare texts with numbers
-        yield from wrong_types
-        return
-    yield from _names(reader)
-    yield from _amounts(reader)
-    yield from _transforms(reader.transforms)
+    problems = list(_types(reader)) or [*_names(reader), *_amounts(reader)]  # a wrong type cannot be compared
+    yield from (f"{reader}: {problem}" for problem in problems)
+    rescaled = ""
+    for transform in reader.transforms:
+        name = type(transform).__name__
+        place = replace(reader, where=getattr(transform, "where", None) or reader.where)
+        yield from (f"{place}, transform {name}: {problem}" for problem in _transform(transform, rescaled))
+        rescaled = rescaled or (name if isinstance(transform, RESCALES) else "")
 
 
-def _types(reader: Reader) -> Iterator[str]:
-    for field in fields(reader):
-        value, default = getattr(reader, field.name), field.default
+def _types(described: Reader | Transform) -> Iterator[str]:
+    for field in fields(described):
+        value, default = getattr(described, field.name), field.default
         if isinstance(default, (str, bool, int, float)) and not _fits(value, default):
             yield f"{field.name} is {value!r}, a {type(value).__name__}, and is to be a {type(default).__name__}"
-    anything: list[Any] = [*reader.transforms]
-    for transform in anything:
-        if not isinstance(transform, Transform):
-            yield f"transforms has {transform!r}, which is no transform of descend.data"
 
 
 def _fits(value: Any, default: str | float) -> bool:
@@ -93,12 +90,12 @@ def _fits(value: Any, default: str | float) -> bool:
 
 def _names(reader: Reader) -> Iterator[str]:
     if reader.role not in ROLES:
-        yield f"role '{reader.role}' does not exist{nearest(reader.role, ROLES)}; the roles are {_options(ROLES)}"
+        yield f"role '{reader.role}' does not exist; the roles are {_options(ROLES)}{nearest(reader.role, ROLES)}"
     if reader.name in NOT_BUILT:
         yield f"a reader '{reader.name}' is known and not built yet; these are: {_options(FORMATS)}"
     elif reader.name not in FORMATS:
         options = [*FORMATS, *NOT_BUILT]
-        yield f"there is no reader of this name{nearest(reader.name, options)}; the readers are {_options(FORMATS)}"
+        yield f"there is no reader of this name; the readers are {_options(FORMATS)}{nearest(reader.name, options)}"
     else:
         used = COMMON | FORMATS[reader.name].uses
         own = _options(sorted(FORMATS[reader.name].uses)) or "none"
@@ -127,15 +124,14 @@ def _amounts(reader: Reader) -> Iterator[str]:
         yield "validation_fraction and tournament_fraction leave nothing to train on; their sum is to be below 1"
 
 
-def _transforms(transforms: Sequence[Transform]) -> Iterator[str]:
-    rescaled = ""
-    for transform in transforms:
-        name = type(transform).__name__
-        place = f"{transform.where}: " if transform.where else ""
-        yield from (f"{place}transform {name}: {problem}" for problem in transform.problems())
-        if transform.needs_pixels and rescaled:
-            yield f"{place}transform {name} needs pixels of 0 to 255 and stands after {rescaled}; put it before"
-        rescaled = rescaled or (name if isinstance(transform, RESCALES) else "")
+def _transform(transform: Any, rescaled: str) -> Iterator[str]:
+    """Problems of a transform; `rescaled` names the first one before it that changed the range of values, if any."""
+    if not isinstance(transform, Transform):
+        yield f"{transform!r} is no transform of descend.data"
+        return
+    yield from list(_types(transform)) or transform.problems()
+    if transform.needs_pixels and rescaled:
+        yield f"it needs pixels of 0 to 255 and stands after {rescaled}; put it before"
 
 
 def _options(names: Iterable[str]) -> str:

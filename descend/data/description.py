@@ -6,7 +6,7 @@ opens nothing; `descend.data.open_readers` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -64,7 +64,7 @@ class Node2VecDataReader:
     where: str | None = field(default=None, compare=False, repr=False, kw_only=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Reader:
     """One data set in one role.
 
@@ -145,6 +145,11 @@ class Reader:
         object.__setattr__(self, "transforms", tuple(self.transforms))
         # The text form holds this one number as a float32; the others are doubles.
         object.__setattr__(self, "scaling_factor_int16", float(np.float32(self.scaling_factor_int16)))
+
+    def __repr__(self) -> str:
+        """The fields that are set; there are some fifty."""
+        values = ((field.name, getattr(self, field.name), field.default) for field in fields(self) if field.repr)
+        return f"Reader({', '.join(f'{name}={value!r}' for name, value, default in values if value != default)})"
 
     def __str__(self) -> str:
         """How messages name it: the file position if it came from a text, its name and role."""

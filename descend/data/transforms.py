@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 WHITE = np.float32(255)
+NOT_BUILT = "it is known and not built yet"
 # ITU-R BT.601: the share of red, green and blue in the brightness that the eye sees.
 LUMA = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
 
@@ -76,15 +77,13 @@ class Transform:
 
     def __post_init__(self) -> None:
         for name, value in self._floats():
-            object.__setattr__(self, name, float(np.float32(value)))
+            if isinstance(value, (int, float)):  # what is none is reported by `descend.data.check`
+                object.__setattr__(self, name, float(np.float32(value)))
 
     def problems(self) -> Iterator[str]:
         """What is wrong with the fields alone, whatever the samples are."""
-        yield from (
-            f"{name} is {value}, which is not a finite number"
-            for name, value in self._floats()
-            if not math.isfinite(value)
-        )
+        if type(self).apply is Transform.apply:
+            yield f"{NOT_BUILT}; these are: {', '.join(_built())}"
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Transform a batch of samples.
@@ -100,11 +99,14 @@ class Transform:
             ConfigurationError: samples of this shape cannot be transformed so.
             Unsupported: this transform is known and not built yet.
         """
-        built = ", ".join(kind.__name__ for kind in TRANSFORMS if kind.apply is not Transform.apply)
-        raise Unsupported(f"transform {type(self).__name__} is not built yet; these are: {built}")
+        raise Unsupported(f"transform {type(self).__name__}: {NOT_BUILT}")
 
     def _floats(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self, f.name)) for f in fields(self) if isinstance(f.default, float)]
+
+
+def _built() -> list[str]:
+    return [kind.__name__ for kind in TRANSFORMS if kind.apply is not Transform.apply]
 
 
 def _image(kind: Transform, x: Samples) -> tuple[int, int, int]:
@@ -127,9 +129,10 @@ class Scale(Transform):
 
     def problems(self) -> Iterator[str]:
         """A scale that was left out is zero."""
-        yield from super().problems()
         if self.scale == 0:
             yield "scale is 0 or was left out, so that every sample would be zero; 0.003921569 brings pixels to [0, 1]"
+        elif not math.isfinite(self.scale):
+            yield f"scale is {self.scale} and is to be a finite number"
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Multiply in float32."""
@@ -332,6 +335,11 @@ class Pad(Transform):
 
     message = "Transform.Pad"
     pad: int = 0
+
+    def problems(self) -> Iterator[str]:
+        """A pad that adds nothing."""
+        if self.pad < 1:
+            yield f"pad is {self.pad} and is to be 1 or more"
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """The new sides are height + 2 pad and width + 2 pad."""
