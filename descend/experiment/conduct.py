@@ -112,7 +112,7 @@ def conduct(
             _begin(work, directory, session, resume)
         reason = _carry_out(work, session, directory)
     weights = {name: tensor.detach().cpu().clone() for name, tensor in _tensors(session).items()}
-    counts = {mode.value: len(batches.reader) for mode, batches in work.data.items()}
+    counts = {mode.value: batches.num_samples for mode, batches in work.data.items()}
     steps = session.contexts[Mode.TRAIN].step
     path = directory.path if directory else None
     return Result(weights, session.history, reason, path, work.task.module, steps, counts)

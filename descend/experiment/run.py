@@ -6,8 +6,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from descend.data import Batches
 from descend.experiment.check import check
 from descend.experiment.conduct import Result, Work, conduct
@@ -76,7 +74,8 @@ def run(
 
 def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process) -> Batches:
     """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
-    reader.read(np.zeros(1, np.int64))  # a damaged file ends the run here, before anything is written
     shuffle = mode is Mode.TRAIN and reader.shuffle
     ahead = 0 if trainer.serialize_io else 2
-    return Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead)
+    batches = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead)
+    batches.check_first_sample()
+    return batches

@@ -115,7 +115,7 @@ class Session:
             module=self.task.module,
             optimizer=self.optimizer,
             steps_per_epoch={mode: batches.steps_per_epoch for mode, batches in self.data.items()},
-            batch_sizes={mode: _sizes(batches) for mode, batches in self.data.items()},
+            batch_sizes={mode: (batches.first_size, batches.last_size) for mode, batches in self.data.items()},
             epochs=self.epochs,
             save=self.save,
             reason=reason,
@@ -135,12 +135,6 @@ class Session:
         self.values.update({f"{mode.value}/{name}": value for name, value in values.items()})
         self.history.append(row)
         self.record(row)
-
-
-def _sizes(batches: Batches) -> tuple[int, int]:
-    """Samples of the first and of the last mini-batch of a pass."""
-    count, last = len(batches.reader), (batches.steps_per_epoch - 1) * batches.batch_size
-    return min(batches.batch_size, count), count - last
 
 
 def train(session: Session, stop: Stop) -> str:
@@ -166,7 +160,7 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     """One pass over the training samples, or what is left of it, and the validation that follows."""
     context, batches, run = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN], session.view()
     gathered = session.under_way = session.under_way or Pass(context.samples, len(session.history))
-    epoch, total = context.epoch, len(batches.reader)
+    epoch, total = context.epoch, batches.num_samples
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
     reason = _steps(session, stop, gathered)
     values, samples = gathered.totals.values(), context.samples - gathered.samples_before
@@ -312,7 +306,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
         Stopped: a signal asked for an end; the evaluation is to be made again from its beginning.
     """
     batches, run, at = session.data[mode], session.view(), session.contexts[Mode.TRAIN]
-    total = len(batches.reader)
+    total = batches.num_samples
     view = EvaluationView(mode, session.passes, at.step, run, samples=(0, total))
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     began = time.monotonic()
