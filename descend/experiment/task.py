@@ -37,7 +37,7 @@ class GraphTask:
         """See `descend.train.task.Task.losses`."""
         values = self.module(fields)
         count = float(len(next(iter(fields.values()))))
-        terms = [term.scale_factor * values[term.layer].sum() for term in self._plan.objective]
+        terms = [term.scale * values[term.layer].sum() for term in self._plan.objective.terms]
         metrics = {metric.name: Ratio(values[metric.layer].sum(), count) for metric in self._plan.metrics}
         return Losses(Ratio(sum(terms[1:], terms[0]), count), metrics)
 
@@ -45,8 +45,6 @@ class GraphTask:
         """L2 regularization: the sum of scale · Σ w² / 2 over the weights that each term names."""
         weights = self.module.named_weights()
         terms = [
-            0.5 * term.scale_factor * weights[name].square().sum()
-            for term in self._plan.regularization
-            for name in term.weights
+            0.5 * term.scale * weights[name].square().sum() for term in self._plan.objective.l2 for name in term.weights
         ]
         return sum(terms[1:], terms[0]) if terms else None

@@ -31,8 +31,8 @@ def lowers(kind: type[Any]) -> Callable[[Lowering], Lowering]:
     return keep
 
 
-def lowering(planned: PlannedLayer) -> Lowering:
-    """The function that lowers a layer.
+def lowering(planned: PlannedLayer) -> Forward:
+    """The forward pass of a layer.
 
     Raises:
         Unsupported: its kind is not lowered yet.
@@ -40,4 +40,4 @@ def lowering(planned: PlannedLayer) -> Lowering:
     kind = type(planned.layer)
     if kind not in _LOWERINGS:
         raise Unsupported(f"layer '{planned.name}': kind {kind.__name__} is not lowered yet")
-    return _LOWERINGS[kind]
+    return _LOWERINGS[kind](planned)

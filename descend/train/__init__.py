@@ -3,7 +3,7 @@
 The names here describe a run and need no torch; `descend.train.loop` carries it out.
 """
 
-from descend.train.algorithms import SGD, BatchedIterativeOptimizer, TrainingAlgorithm
+from descend.train.algorithms import SGD, AnyOfLimits, BatchedIterativeOptimizer, Limits, TrainingAlgorithm
 from descend.train.callback import Callback, Callbacks
 from descend.train.events import EpochView, EvaluationView, Event, RunView, StepView
 from descend.train.progress import ExecutionContext, Mode, Progress
@@ -14,6 +14,7 @@ __all__ = [
     "SGD",
     "AllOf",
     "AnyOf",
+    "AnyOfLimits",
     "BatchedIterativeOptimizer",
     "Callback",
     "Callbacks",
@@ -22,6 +23,7 @@ __all__ = [
     "EvaluationView",
     "Event",
     "ExecutionContext",
+    "Limits",
     "Mode",
     "Progress",
     "Reached",

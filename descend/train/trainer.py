@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from descend.train.algorithms import TrainingAlgorithm
 
 __all__ = ["Trainer"]
@@ -31,6 +33,8 @@ class Trainer:
         ConfigurationError: the batch size is not a whole number above 0, or the seed is not a whole number.
     """
 
+    message: ClassVar[str] = "Trainer"
+
     mini_batch_size: int
     name: str | None = None
     random_seed: int | None = None
@@ -44,6 +48,26 @@ class Trainer:
     def __post_init__(self) -> None:
         self._check("mini_batch_size", self.mini_batch_size, 1)
         self._check("random_seed", self.random_seed or 0, 0)
+
+    def to_fields(self) -> dict[str, Any]:
+        """The fields as the text has them."""
+        return {
+            "name": self.name,
+            "mini_batch_size": self.mini_batch_size,
+            "random_seed": self.random_seed,
+            "serialize_io": self.serialize_io,
+            "training_algorithm": self.training_algo,
+            "callback": self.callbacks,
+            "random_init_trainers_identically": self.random_init_trainers_identically,
+            "hydrogen_block_size": self.hydrogen_block_size,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Trainer:
+        """A trainer from the fields of a text."""
+        given = dict(fields)
+        algorithm, callbacks = given.pop("training_algorithm", None), list(given.pop("callback", ()))
+        return cls(given.pop("mini_batch_size", 0), training_algo=algorithm, callbacks=callbacks, **given)
 
     def _check(self, name: str, value: object, least: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
