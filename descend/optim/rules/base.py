@@ -21,8 +21,12 @@ nothing more:
     total     total(x): the sum of x over one tensor, a number a tensor
     noise     noise(): standard normal numbers shaped like p, reproducible and saved with the state
 
-A state whose entry is shaped like p is kept for each element; an entry of shape () is one number a tensor. A rule that needs the
+A state whose entry is shaped like p is kept for each element; an entry of shape () is one number a tensor; an entry that the
+settings do not need is None, always. A rule that needs the
 shape of its tensor (rows, matrices) says `whole_tensor = True` and is given one tensor at a time by every runner.
+
+The class also states the defaults of what the engine applies around the rule: `default_lr`, `default_weight_decay` and
+`default_decay` ("coupled", "clipped" or "decoupled"; of no meaning for a rule that asks for `decay`).
 """
 
 from __future__ import annotations
@@ -32,12 +36,14 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from descend.errors import RuleError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PROVIDED", "Rule", "check_fraction", "check_nonnegative", "check_positive"]
+__all__ = ["PROVIDED", "Rule", "check_choice", "check_fraction", "check_nonnegative", "check_positive", "quotient"]
 
 PROVIDED = ("g", "p", "s", "t", "lr", "decay", "norm", "total", "noise")
 
@@ -53,12 +59,17 @@ class Rule:
     whole_tensor: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # the names that the rule's method asks for
     moves: ClassVar[str] = "direction"  # the method that the rule defines
+    default_lr: ClassVar[float] = 1e-3
+    default_weight_decay: ClassVar[float] = 0.0
+    default_decay: ClassVar[str] = "coupled"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         own = [name for name in ("direction", "update") if callable(getattr(cls, name, None))]
         if len(own) != 1:
-            raise RuleError(f"rule {cls.__name__} must define exactly one of direction and update; it defines {own or 'none'}")
+            raise RuleError(
+                f"rule {cls.__name__} must define exactly one of direction and update; it defines {own or 'none'}"
+            )
         cls.moves = own[0]
         asked = list(inspect.signature(getattr(cls, cls.moves)).parameters)[1:]
         for name in asked:
@@ -80,7 +91,9 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
     for name in names:
         value = getattr(rule, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise RuleError(f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}")
+            raise RuleError(
+                f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}"
+            )
         found.append((name, float(value)))
     return found
 
@@ -104,3 +117,25 @@ def check_positive(rule: Rule, *names: str) -> None:
     for name, value in _each(rule, names):
         if not (math.isfinite(value) and value > 0.0):
             raise RuleError(f"{type(rule).__name__}: {name} must be finite and above 0 and is {value!r}")
+
+
+def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:
+    """Raise RuleError unless the named field is one of `choices`."""
+    value = getattr(rule, name)
+    if value not in choices:
+        raise RuleError(
+            f"{type(rule).__name__}: {name} must be one of {', '.join(choices)} and is {value!r}{nearest(str(value), choices)}"
+        )
+
+
+def quotient(a: Tensor, b: Tensor, eps: float = 0.0) -> Tensor:
+    """a / b, and 0 where b is 0: what a rule means whose denominator may vanish together with its numerator.
+
+    Args:
+        a: Numerator.
+        b: Denominator, shaped like a.
+        eps: What already stands in b. Above 0 it keeps b from 0, and this is an ordinary division.
+    """
+    if eps > 0:
+        return a / b
+    return torch.where(b == 0, torch.zeros_like(a), a / torch.where(b == 0, torch.ones_like(b), b))
