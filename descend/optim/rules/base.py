@@ -17,6 +17,7 @@ nothing more:
     t         number of this update of this tensor, from 1 up: a float64 scalar
     lr        learning rate in force for this tensor: a float64 scalar
     decay     weight decay in force for this tensor: a float64 scalar. A rule that asks for it applies it itself
+    scaled    1 where layer-wise scaling applies to this tensor, 0 where it is excluded: a float64 scalar
     norm      norm(x): the Euclidean norm of x over one tensor, a number a tensor
     total     total(x): the sum of x over one tensor, a number a tensor
     noise     noise(): standard normal numbers shaped like p, reproducible and saved with the state
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROVIDED", "Rule", "check_choice", "check_fraction", "check_nonnegative", "check_positive", "quotient"]
 
-PROVIDED = ("g", "p", "s", "t", "lr", "decay", "norm", "total", "noise")
+PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "noise")
 
 
 class Rule:
