@@ -1,7 +1,7 @@
 """The update rules, one family a file, and the table of them all.
 
-`RULES` maps the name of each rule, in lower case, to its class. `ALL_RULES` holds one instance for each setting that changes
-a rule's arithmetic; what is true of every rule is tested over it.
+`RULES` maps the name of each rule, in lower case, to its class. `ALL_RULES` holds one instance for each setting that
+changes a rule's arithmetic; what is true of every rule is tested over it.
 """
 
 from __future__ import annotations
@@ -146,7 +146,6 @@ ALL_RULES: tuple[Rule, ...] = (
     Lion(),
     LARS(),
     LARS(momentum=0.0),
-    LARS(adapt=False),
     LARS(rate_inside=False, nesterov=True, dampening=0.2, ratio_of="sum"),
     LARS(eps=1e-8, momentum_correction=True, clip_value=0.5),
     LBSGD(),
@@ -157,7 +156,6 @@ ALL_RULES: tuple[Rule, ...] = (
     LAMB(),
     LAMB(bias_correction=False),
     LAMB(lower_bound=1.0, upper_bound=2.0),
-    LAMB(adapt=False),
     LANS(),
     LANS(sequential=True, clip_value=0.1, lower_bound=1.0, upper_bound=2.0),
     DCASGD(),

@@ -97,8 +97,9 @@ class Adafactor(Rule):
 
     def _moment(self, g: Tensor, s: AdafactorState, new: Tensor, eps1: float) -> tuple[Tensor, AdafactorState]:
         if s.row is None or s.column is None:
-            V = g * g if s.V is None else s.V + new * (g * g - s.V)
-            return V, AdafactorState(None, None, V)
+            held = torch.zeros_like(g) if s.V is None else s.V
+            held = held + new * (g * g - held)
+            return held, AdafactorState(None, None, held)
         row = s.row + new * ((g * g).mean(-1, keepdim=True) - s.row)
         column = s.column + new * ((g * g).mean(-2, keepdim=True) - s.column)
         V = row * column / row.mean(-2, keepdim=True).clamp(min=eps1)

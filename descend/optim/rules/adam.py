@@ -16,8 +16,9 @@ Source: Kingma and Ba 2015, Algorithm 1, https://arxiv.org/abs/1412.6980
 |---|---|
 | paper | none: ε is added to the corrected root |
 | torch `Adam`, `AdamW` | none; amsgrad keeps the largest uncorrected v, as here |
-| MXNet `Adam` | ε is added to the uncorrected root: `eps_at="uncorrected"`; 1 − β₂ is rounded to float32 in its kernels (not copied) |
-| MXNet 2.0 `AdamW` | the same, and λ is multiplied by the corrected rate: `decay_at="corrected"`; without its kernel the moved weight decays: `"corrected after"` |
+| MXNet `Adam` | ε is added to the uncorrected root: `eps_at="uncorrected"`; 1 − β₂ is rounded to float32 (not copied) |
+| MXNet 2.0 `AdamW` | the same, and λ is multiplied by the corrected rate: `decay_at="corrected"` |
+| ... without its kernel | and the weight that has already moved decays: `decay_at="corrected after"` |
 | LBANN `Adam` | `eps_at="uncorrected"`, `skip_nonfinite=True`, decay as AdamW's; β₂ = 0.99 in its constructor |
 | timm, optax | none; optax can put ε inside the root: `eps_at="inside"` |
 | BERT's Adam | `bias_correction=False` |

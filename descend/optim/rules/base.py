@@ -1,8 +1,8 @@
 """What a rule is, and what an engine may hand to it.
 
 A rule is the mathematics of one update of one tensor. It knows nothing of loops, groups, schedules, devices, saving
-or speed; those are the engine's. Its text is arithmetic on tensors, and the same text runs on one tensor, on a list of them, and on the
-whole arena, where what is one number for a tensor becomes a column with one entry a block.
+or speed; those are the engine's. Its text is arithmetic on tensors, and the same text runs on one tensor, on a list of
+them, and on the whole arena, where what is one number for a tensor becomes a column with one entry a block.
 
 A rule defines one of two methods. Its parameters are found by their names, so a rule asks for what it needs and for
 nothing more:
@@ -22,9 +22,9 @@ nothing more:
     total     total(x): the sum of x over one tensor, a number a tensor
     noise     noise(): standard normal numbers shaped like p, reproducible and saved with the state
 
-A state whose entry is shaped like p is kept for each element; an entry of shape () is one number a tensor; an entry that the
-settings do not need is None, always. A rule that needs the
-shape of its tensor (rows, matrices) says `whole_tensor = True` and is given one tensor at a time by every runner.
+A state whose entry is shaped like p is kept for each element; an entry of shape () is one number a tensor; an entry
+that the settings do not need is None. A rule that needs the shape of its tensor (rows, matrices) says
+`whole_tensor = True` and is given one tensor at a time by every runner; its entries may have other shapes.
 
 The class also states the defaults of what the engine applies around the rule: `default_lr`, `default_weight_decay` and
 `default_decay` ("coupled", "clipped" or "decoupled"; of no meaning for a rule that asks for `decay`).
@@ -76,8 +76,8 @@ class Rule:
         for name in asked:
             if name not in PROVIDED:
                 raise RuleError(
-                    f"rule {cls.__name__}.{cls.moves} asks for '{name}', which no engine provides{nearest(name, PROVIDED)} "
-                    f"It may ask for {', '.join(PROVIDED)}"
+                    f"rule {cls.__name__}.{cls.moves} asks for '{name}', which no engine provides"
+                    f"{nearest(name, PROVIDED) or ';'} It may ask for {', '.join(PROVIDED)}"
                 )
         cls.needs = frozenset(asked)
 
@@ -124,9 +124,8 @@ def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:
     """Raise RuleError unless the named field is one of `choices`."""
     value = getattr(rule, name)
     if value not in choices:
-        raise RuleError(
-            f"{type(rule).__name__}: {name} must be one of {', '.join(choices)} and is {value!r}{nearest(str(value), choices)}"
-        )
+        close = nearest(str(value), choices)
+        raise RuleError(f"{type(rule).__name__}: {name} must be one of {', '.join(choices)} and is {value!r}{close}")
 
 
 def quotient(a: Tensor, b: Tensor, eps: float = 0.0) -> Tensor:

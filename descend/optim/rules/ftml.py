@@ -9,8 +9,8 @@ Shapes: g, v, d, z and p are shaped alike.
 Units:  lr is in units of p, as Adam's.
 Source: Zheng and Kwok 2017, Algorithm 1, http://proceedings.mlr.press/v70/zheng17a.html
 
-MXNet `FTML` is this rule (1.9 clips the decay with the gradient: `decay="clipped"`). Where d is 0, with ε = 0 and no gradient
-yet, the weight stays; a rate of 0 leaves weights and state as they are.
+MXNet `FTML` is this rule (1.9 clips the decay with the gradient: `decay="clipped"`). Where d is 0, with ε = 0 and no
+gradient yet, the weight stays; a rate of 0 leaves weights and state as they are.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ Source: You et al. 2020, Algorithm 2, https://arxiv.org/abs/1904.00962
 | MXNet | none; the bounds limit ‖p‖ and not r. 2.0 with `aggregate_num=1` counts every update twice (not copied) |
 | timm `Lamb` | clips the norm of all gradients to 1 by default, and scales only decayed tensors |
 | optax `lamb`, NVIDIA | none; NVIDIA's clips the norm of all gradients |
-| pytorch_optimizer `Lamb` | corrects no second moment, r from the uncorrected direction, ‖p‖ at most 10: another rule, not had |
+| pytorch_optimizer `Lamb` | v uncorrected, r of the uncorrected direction, ‖p‖ is at most 10: another rule, not had |
 | Flax `lamb` until 2022 | r = 0 where ‖p‖ = 0, so weights that start at zero never move |
 
-Which tensors are stretched is the caller's choice; `adapt=False` is this rule with r = 1, for biases and normalisation.
+Which tensors are stretched is the caller's choice: a group with `scaled=False` has r = 1, for biases and normalisation.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def bounded(length: Tensor, lower: float | None, upper: float | None) -> Tensor:
     return length if upper is None else length.clamp(max=upper)
 
 
-def trust_ratio(length: Tensor, size: Tensor) -> Tensor:
-    """length / size, and 1 where either is 0."""
-    both = (length > 0) & (size > 0)
+def trust_ratio(length: Tensor, size: Tensor, scaled: Tensor) -> Tensor:
+    """length / size, and 1 where either is 0 or the tensor is left out of layer-wise scaling."""
+    both = (length > 0) & (size > 0) & (scaled > 0)
     return torch.where(both, length / torch.where(both, size, torch.ones_like(size)), torch.ones_like(size))
 
 
@@ -79,7 +79,6 @@ class LAMB(Rule):
         bias_correction: False takes m and v as they are.
         lower_bound: Least ‖p‖ that r is taken from, or None.
         upper_bound: Largest ‖p‖ that r is taken from, or None.
-        adapt: False leaves the direction's length as it is.
 
     Raises:
         RuleError: a number is out of range, or the bounds cross.
@@ -95,7 +94,6 @@ class LAMB(Rule):
     bias_correction: bool = True
     lower_bound: float | None = None
     upper_bound: float | None = None
-    adapt: bool = True
 
     def __post_init__(self) -> None:
         check_fraction(self, "beta1", "beta2")
@@ -107,7 +105,14 @@ class LAMB(Rule):
         return LAMBState(m=torch.zeros_like(p), v=torch.zeros_like(p))
 
     def direction(
-        self, g: Tensor, p: Tensor, s: LAMBState, t: Tensor, decay: Tensor, norm: Callable[[Tensor], Tensor]
+        self,
+        g: Tensor,
+        p: Tensor,
+        s: LAMBState,
+        t: Tensor,
+        decay: Tensor,
+        scaled: Tensor,
+        norm: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, LAMBState]:
         """One step of the equations above."""
         m = self.beta1 * s.m + (1 - self.beta1) * g
@@ -115,6 +120,5 @@ class LAMB(Rule):
         m_hat = m / (1 - self.beta1**t) if self.bias_correction else m
         v_hat = v / (1 - self.beta2**t) if self.bias_correction else v
         u = quotient(m_hat, v_hat.sqrt() + self.eps, self.eps) + decay * p
-        if self.adapt:
-            u = trust_ratio(bounded(norm(p), self.lower_bound, self.upper_bound), norm(u)) * u
-        return u, LAMBState(m, v)
+        length = bounded(norm(p), self.lower_bound, self.upper_bound)
+        return trust_ratio(length, norm(u), scaled) * u, LAMBState(m, v)

@@ -12,7 +12,8 @@ Source: Zheng et al. 2020, Algorithm 2, https://arxiv.org/abs/2006.13484
 | where | deviation, and the setting that gives it |
 |---|---|
 | paper | none |
-| MXNet 2.0 `LANS` | a gradient of zeros gives NaN (not copied); without its kernel the second half decays the weight that the first half has moved: `sequential=True`; clips after normalising: `clip_value` |
+| MXNet 2.0 `LANS` | clips after normalising: `clip_value`; a gradient of zeros gives NaN (not copied) |
+| ... without its kernel | the second half decays the weight that the first half has moved: `sequential=True` |
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class LANS(Rule):
         t: Tensor,
         lr: Tensor,
         decay: Tensor,
+        scaled: Tensor,
         norm: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, LAMBState]:
         """One step of the equations above."""
@@ -93,6 +95,6 @@ class LANS(Rule):
         root = (v / (1 - self.beta2**t)).sqrt() + self.eps
         length = bounded(norm(p), self.lower_bound, self.upper_bound)
         u1 = quotient(m / (1 - self.beta1**t), root, self.eps) + decay * p
-        first = self.beta1 * trust_ratio(length, norm(u1)) * u1
+        first = self.beta1 * trust_ratio(length, norm(u1), scaled) * u1
         u2 = quotient(g, root, self.eps) + decay * (p - lr * first if self.sequential else p)
-        return first + (1 - self.beta1) * trust_ratio(length, norm(u2)) * u2, LAMBState(m, v)
+        return first + (1 - self.beta1) * trust_ratio(length, norm(u2), scaled) * u2, LAMBState(m, v)

@@ -5,18 +5,18 @@
     rate outside: bₜ = μ bₜ₋₁ + (1 − τ) r (gₜ + λ p), b₁ without τ, and pₜ = pₜ₋₁ − lr bₜ
 
 Shapes: g, b and p are shaped alike; r is one number a tensor.
-Units:  r has the units of p over those of g, so lr is a pure number: about c lr of a tensor's length is moved an update.
+Units:  r has the units of p over those of g, so lr is a pure number: an update moves about c lr of a tensor's length.
 Source: You, Gitman and Ginsburg 2017, Algorithm 1, https://arxiv.org/abs/1708.03888
 
 | where | deviation, and the setting that gives it |
 |---|---|
 | paper, Flax since 2020, optax | none; Flax before took r = 0 where a norm is 0 |
 | MXNet 2.0 | ε = 1e-8, clipping after the norm is taken: `clip_value`; momentum 0 by default |
-| MXNet 1.9 | ε = 0, and μ times the rate over the rate before: `momentum_correction=True`; there only for the first tensors of a step (not copied) |
+| MXNet 1.9 | ε = 0; μ times the rate over the rate before: `momentum_correction=True`, there for the first tensors |
 | timm | rate outside; clips the norm of all gradients to 1 by default (not here) |
-| pytorch_optimizer | r = c ‖p‖ / ‖g + λp‖: `ratio_of="sum"`; rate outside; tensors of one dimension neither scaled nor decayed |
+| pytorch_optimizer | r = c ‖p‖ / ‖g + λp‖: `ratio_of="sum"`; rate outside; vectors neither scaled nor decayed |
 
-Which tensors are scaled is the caller's choice; `adapt=False` is this rule with r = 1, for biases and normalisation.
+Which tensors are scaled is the caller's choice: a group with `scaled=False` has r = 1, for biases and normalisation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class LARS(Rule):
         momentum: μ in [0, 1).
         trust: c, the part of a tensor's length moved at lr = 1; above or equal to 0.
         eps: ε, at least 0.
-        adapt: False leaves the rate unscaled.
         rate_inside: Put lr inside the momentum buffer.
         nesterov: Step from the scaled gradient plus μ times the new buffer.
         dampening: τ in [0, 1).
@@ -69,7 +68,6 @@ class LARS(Rule):
     momentum: float = 0.9
     trust: float = 1e-3
     eps: float = 0.0
-    adapt: bool = True
     rate_inside: bool = True
     nesterov: bool = False
     dampening: float = 0.0
@@ -101,10 +99,11 @@ class LARS(Rule):
         t: Tensor,
         lr: Tensor,
         decay: Tensor,
+        scaled: Tensor,
         norm: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, LARSState]:
         """One step of the equations above."""
-        u = self._scaled(g, p, decay, norm)
+        u = self._ratio(g, p, decay, scaled, norm) * (self._clipped(g) + decay * p)
         if self.rate_inside:
             u = lr * u
         b, now = s.b, None
@@ -119,13 +118,13 @@ class LARS(Rule):
             u = u + self.momentum * b if self.nesterov else b
         return p - (u if self.rate_inside else lr * u), LARSState(b, now)
 
-    def _scaled(self, g: Tensor, p: Tensor, decay: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-        clipped = g if self.clip_value is None else g.clamp(-self.clip_value, self.clip_value)
-        u = clipped + decay * p
-        if not self.adapt:
-            return u
+    def _clipped(self, g: Tensor) -> Tensor:
+        return g if self.clip_value is None else g.clamp(-self.clip_value, self.clip_value)
+
+    def _ratio(self, g: Tensor, p: Tensor, decay: Tensor, scaled: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         length = norm(p)
         size = norm(g + decay * p) if self.ratio_of == "sum" else norm(g)
         below = size + self.eps if self.ratio_of == "sum" else size + decay * length + self.eps
-        both = (length > 0) & (size > 0)
-        return torch.where(both, self.trust * length / torch.where(both, below, 1.0), 1.0).to(p.dtype) * u
+        both = (length > 0) & (size > 0) & (scaled > 0)
+        ones = torch.ones_like(below)
+        return torch.where(both, self.trust * length / torch.where(both, below, ones), ones)

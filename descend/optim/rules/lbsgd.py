@@ -15,7 +15,8 @@ Source: MXNet 1.9's optimizer of this name (no paper); linear warm-up: Goyal et 
 
 | where | deviation |
 |---|---|
-| MXNet 1.9 | with a schedule, its first tensor lags one update behind the others, and a gradient array that is used again makes its first big batch 2 g₂; neither is copied |
+| MXNet 1.9 | with a schedule, its first tensor lags one update behind the others (not copied) |
+| MXNet 1.9 | a gradient array that is used again makes its first big batch 2 g₂ (not copied) |
 
 The name promises layer-wise scaling; only the "lars" strategy has any, and its ratio is not that of LARS.
 """
@@ -55,7 +56,7 @@ class LBSGD(Rule):
         warmup_strategy: "linear", "power2", "sqrt", "lars", or any other word for a jump at the end.
         warmup_epochs: Length of the warm-up.
         updates_per_epoch: Small batches in an epoch; it only sets N and where n starts.
-        begin_epoch: Where n starts. When it starts off a multiple of B the first big batch is short, but still divided by B.
+        begin_epoch: Where n starts. Off a multiple of B, the first big batch is short and still divided by B.
         clip_value: Clip each entry of ḡ to [−clip_value, clip_value].
         norm_scale: Multiplies ‖ḡ‖ in the "lars" strategy (MXNet takes the norm before it rescales the gradient).
 

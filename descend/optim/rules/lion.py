@@ -4,7 +4,7 @@
     mₜ = β₂ mₜ₋₁ + (1 − β₂) gₜ
 
 Shapes: g, m and d are shaped like p; sign(0) = 0.
-Units:  d is a pure number of size 1, so lr is what every weight moves: 3 to 10 times smaller than AdamW's, λ as much larger.
+Units:  d is a pure number of size 1, so lr is what every weight moves: 3 to 10 times below AdamW's, λ as much above.
 Source: Chen et al. 2023, Algorithm 2, https://arxiv.org/abs/2302.06675
 
 Decay is decoupled, as in the paper, the authors' code, timm and optax; no deviation is known.

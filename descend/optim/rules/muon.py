@@ -1,8 +1,8 @@
 """Muon: momentum made orthogonal, so that every direction of a matrix moves equally far.
 
     bₜ = μ bₜ₋₁ + (1 − μ) gₜ            u = (1 − μ) gₜ + μ bₜ with Nesterov, else bₜ
-    X₀ = u / ‖u‖                        A = X Xᵀ,  X ← a X + (b A + c A²) X, five times: close to U Vᵀ of u = U S Vᵀ
-    dₜ = f X                            then the engine sets p ← p − lr dₜ
+    x₀ = u / ‖u‖                        A = x xᵀ,  x ← a x + (b A + c A²) x, five times: close to U Vᵀ of u = U S Vᵀ
+    dₜ = f x                            then the engine sets p ← p − lr dₜ
 
     f = √max(1, n/m) ("original") or 0.2 √max(n, m) ("match_rms_adamw": lr as AdamW's) for n rows and m columns
 
@@ -12,11 +12,11 @@ Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; scale: L
 
 | where | deviation |
 |---|---|
-| Jordan's code | X in bfloat16: `bfloat16=True`; here in the precision of the state |
+| Jordan's code | x in bfloat16: `bfloat16=True`; here in the precision of the state |
 | torch `Muon` | bfloat16 too; only matrices are taken; lr = 1e-3 and decay 0.1 by default |
 | Jordan's advice | weights with fewer than two dimensions, embeddings and the last layer belong under AdamW |
 
-With five iterations the singular values of X lie between about 0.7 and 1.2, not at 1: the authors' choice, for speed.
+With five iterations the singular values of x lie between about 0.7 and 1.2, not at 1: the authors' choice, for speed.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ def as_matrix(x: Tensor) -> Tensor:
 def orthogonalize(u: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """About U Vᵀ for a matrix u = U S Vᵀ, by Newton and Schulz's iteration of fifth order."""
     a, b, c = coefficients
-    X = u.mT if u.shape[0] > u.shape[1] else u
-    X = X / X.norm().clamp(min=eps)
+    tall = u.shape[0] > u.shape[1]
+    x = u.mT if tall else u
+    x = x / x.norm().clamp(min=eps)
     for _ in range(steps):
-        A = X @ X.mT
-        X = a * X + (b * A + c * A @ A) @ X
-    return X.mT if u.shape[0] > u.shape[1] else X
+        A = x @ x.mT
+        x = a * x + (b * A + c * A @ A) @ x
+    return x.mT if tall else x
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ class Muon(Rule):
         check_choice(self, "adjust", ("original", "match_rms_adamw"))
         if self.ns_steps < 1 or len(self.ns_coefficients) != 3:
             raise RuleError(
-                f"Muon: ns_steps must be at least 1 and is {self.ns_steps!r}; ns_coefficients are three numbers and are "
-                f"{self.ns_coefficients!r}"
+                f"Muon: ns_steps must be at least 1 and is {self.ns_steps!r}; ns_coefficients are three numbers and "
+                f"are {self.ns_coefficients!r}"
             )
 
     def init(self, p: Tensor) -> MuonState:
@@ -106,9 +107,9 @@ class Muon(Rule):
         """One step of the equations above."""
         b = self.momentum * s.b + (1 - self.momentum) * g
         u = as_matrix((1 - self.momentum) * g + self.momentum * b if self.nesterov else b)
-        X = u.to(torch.bfloat16) if self.bfloat16 else u
-        X = orthogonalize(X, self.ns_coefficients, self.ns_steps, self.eps).to(g.dtype)
-        return self._scale(*u.shape) * X.reshape(g.shape), MuonState(b)
+        x = u.to(torch.bfloat16) if self.bfloat16 else u
+        x = orthogonalize(x, self.ns_coefficients, self.ns_steps, self.eps).to(g.dtype)
+        return self._scale(*u.shape) * x.reshape(g.shape), MuonState(b)
 
     def _scale(self, n: int, m: int) -> float:
         if self.adjust == "match_rms_adamw":

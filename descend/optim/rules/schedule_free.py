@@ -1,6 +1,6 @@
 """Schedule-free SGD and AdamW: an average of the iterates in the place of a falling learning rate.
 
-    The weights that the engine holds, p, are y: where gradients are taken. x is the average, what is evaluated and kept.
+    The weights that the engine holds, p, are y: where gradients are taken. x is the average, which is evaluated.
     uₜ = gₜ + λ y                  AdamW: gₜ / (√(vₜ / (1 − β₂ᵗ)) + ε) + λ y,  vₜ = β₂ vₜ₋₁ + (1 − β₂) gₜ²
     zₜ = zₜ₋₁ − lr uₜ
     cₜ = wₜ / Σ w,  wₜ = tʳ (largest lr so far)^k

@@ -9,8 +9,8 @@ Shapes: g, b and p are shaped alike.
 Units:  lr is in units of p²: a gradient is loss per p. Rate outside: b is in units of g; inside: in units of p.
 Source: Polyak 1964; Sutskever et al. 2013, https://proceedings.mlr.press/v28/sutskever13.html
 
-Both places of the rate give one path while the rate is constant. After a change, a rate outside acts on the whole buffer at
-once, a rate inside only on the gradients to come, which is a delay of about 1/(1 − μ) updates.
+Both places of the rate give one path while the rate is constant. After a change, a rate outside acts on the whole
+buffer at once, a rate inside only on the gradients to come, which is a delay of about 1/(1 − μ) updates.
 
 | where | rate | deviation |
 |---|---|---|
@@ -88,7 +88,7 @@ class SGD(Rule):
 
 @dataclass(frozen=True)
 class NAG(Rule):
-    """Nesterov's accelerated gradient as Sutskever et al. wrote it: `SGD(nesterov=True)` with the rate inside the buffer.
+    """Nesterov's accelerated gradient as Sutskever et al. wrote it: `SGD(nesterov=True)` with the rate inside.
 
     Args:
         momentum: μ in [0, 1); 0 is plain SGD.

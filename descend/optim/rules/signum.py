@@ -10,7 +10,8 @@ Source: Bernstein et al. 2018, https://arxiv.org/abs/1802.04434 (decay: section 
 | where | deviation, and the setting that gives it |
 |---|---|
 | paper | none |
-| MXNet `Signum` | `wd` enters the gradient (`decay="coupled"`), λₗ is its `wd_lh`; with momentum 0 its `wd` is decoupled: `SignSGD`, `decay="decoupled"` |
+| MXNet `Signum` | `wd` enters the gradient (`decay="coupled"`), λₗ is its `wd_lh` |
+| ... with momentum 0 | its `wd` is decoupled: `SignSGD`, `decay="decoupled"` |
 | optax `sign_sgd` | none: `SignSGD` |
 """
 

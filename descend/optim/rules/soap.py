@@ -4,10 +4,10 @@
     V = β₂ V + (1 − β₂) G′²             N′ = √(1 − β₂ᵗ)/(1 − β₁ᵗ) M′ / (√V + ε)
     dₜ = Qₗ N′ Qᵣᵀ                      then the engine sets p ← p − lr dₜ
     L ← βₛ L + (1 − βₛ) g gᵀ            R ← βₛ R + (1 − βₛ) gᵀ g
-    every `frequency` updates           Q ← orthonormal basis of (L Q), columns by falling size; at t = 1 L's eigenvectors
+    every `frequency` updates           Q ← orthonormal basis of (L Q), largest column first; at t = 1 eigenvectors
 
-Shapes: p is taken as a matrix (n, m), more dimensions as (first, all others); L and Qₗ are (n, n), R and Qᵣ (m, m); V, m and d are
-        shaped like p. A side longer than `max_side`, and anything with fewer than two dimensions, is not rotated: there it is Adam.
+Shapes: p is taken as a matrix (n, m), more dimensions as (first, all others); L and Qₗ are (n, n), R and Qᵣ (m, m);
+        V, m and d are shaped like p. A side longer than `max_side`, and all of a vector, is not rotated: there it is Adam.
 Units:  d is a pure number of size about 1, as Adam's.
 Source: Vyas et al. 2024, Algorithm 3, https://arxiv.org/abs/2409.11321
 
@@ -126,12 +126,12 @@ class SOAP(Rule):
     def _with_bases(self, s: SOAPState, t: int) -> SOAPState:
         if t != 1 and t % self.frequency:
             return s
-        V = as_matrix(s.V)
+        squares = as_matrix(s.V)
         left, right = s.QL, s.QR
         if s.L is not None and left is not None:
             left, order = _refresh(s.L, left, t == 1)
-            V = V[order]
+            squares = squares[order]
         if s.R is not None and right is not None:
             right, order = _refresh(s.R, right, t == 1)
-            V = V[:, order]
-        return s._replace(V=V.reshape(s.V.shape), QL=left, QR=right)
+            squares = squares[:, order]
+        return s._replace(V=squares.reshape(s.V.shape), QL=left, QR=right)
