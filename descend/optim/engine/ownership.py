@@ -1,0 +1,113 @@
+"""Every trainable tensor is owned exactly once, and is of a kind that can be trained."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from descend.errors import RuleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["check", "unpack"]
+
+PLAIN_TYPES = (Tensor, torch.nn.Parameter)  # a subclass such as DTensor may keep its memory elsewhere
+
+
+def unpack(group: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A group with its weights as a list, and their names apart where they were given.
+
+    Raises:
+        RuleError: "params" is missing, unordered, or only some weights have names.
+    """
+    if "params" not in group:
+        raise RuleError(f"{where} must be a dict with the key 'params' and is {group!r}")
+    params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
+    if isinstance(params, (set, frozenset)):
+        raise RuleError(f"{where}: params is a set, whose order changes from run to run; give a list")
+    members = list(params)
+    named = [isinstance(member, tuple) for member in members]
+    if any(named) and not all(named):
+        raise RuleError(f"{where}: weights {named.index(False)} has no name and others have; name all or none")
+    fresh = dict(group)
+    fresh["params"] = [member[1] for member in members] if any(named) else members
+    if any(named):
+        fresh["param_names"] = [str(member[0]) for member in members]
+    return fresh
+
+
+def check(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], title: str) -> None:
+    """Refuse tensors that cannot be trained or that stand in two places, all problems at once.
+
+    Raises:
+        RuleError: Names every place.
+    """
+    places = [
+        (p, name, f"'{name}' (group {i})" if "param_names" in group else f"{name}")
+        for i, (group, called) in enumerate(zip(groups, names, strict=True))
+        for p, name in zip(group["params"], called, strict=True)
+    ]
+    problems = [f"{title}: {text}" for p, _, place in places for text in _kind(p, place)]
+    if not problems:
+        problems = [f"{title}: {text}" for text in _twice(places)]
+    if len({"param_names" in group for group in groups if group["params"]}) > 1:
+        problems.append(f"{title}: some groups have names and others have none; name all or none")
+    if problems:
+        raise RuleError(problems)
+
+
+def _kind(p: Any, place: str) -> Iterator[str]:
+    if not isinstance(p, Tensor):
+        yield f"{place} must be a tensor and is {type(p).__name__}"
+    elif p.is_complex():
+        yield f"{place} is {p.dtype}: train torch.view_as_real of it, pairs of reals"
+    elif not p.is_floating_point():
+        yield f"{place} is {p.dtype} and only floating-point weights can be trained; make it a buffer of the module"
+    elif not (p.is_leaf or p.retains_grad):
+        yield f"{place} is computed from other tensors (not a leaf) and gets no gradient; detach it first"
+    elif p.layout is torch.strided and any(
+        stride == 0 and size > 1 for stride, size in zip(p.stride(), p.shape, strict=True)
+    ):
+        yield f"{place} is expanded: several of its elements share memory; give it memory of its own with .clone()"
+
+
+def _twice(places: Sequence[tuple[Tensor, str, str]]) -> Iterator[str]:
+    first: dict[int, str] = {}
+    called: dict[str, str] = {}
+    for p, name, place in places:
+        if id(p) in first:
+            yield f"the same weights stand in two places, {first[id(p)]} and {place}; keep one"
+        elif name in called:
+            yield f"two tensors are called '{name}', {called[name]} and {place}; names must differ"
+        first.setdefault(id(p), place)
+        called.setdefault(name, place)
+    yield from _overlaps([(p, place) for p, _, place in places if id(p) in first])
+
+
+def _span(p: Tensor) -> tuple[int, int]:
+    """First byte and the byte past the last of the memory of p."""
+    last = sum(stride * (size - 1) for stride, size in zip(p.stride(), p.shape, strict=True))
+    return p.data_ptr(), p.data_ptr() + (last + 1) * p.element_size()
+
+
+def _overlaps(places: Sequence[tuple[Tensor, str]]) -> Iterator[str]:
+    """Pairs of different tensors over the same memory. Interleaved ones, with gaps, are left alone."""
+    unique = {id(p): (p, place) for p, place in places}.values()
+    spans = sorted(
+        (*_span(p), place)
+        for p, place in unique
+        if type(p) in PLAIN_TYPES and p.layout is torch.strided and p.numel() and p.device.type != "meta" and _dense(p)
+    )
+    for (_, end, one), (start, _, two) in itertools.pairwise(spans):
+        if start < end:
+            yield f"{one} and {two} share memory; train one of them"
+
+
+def _dense(p: Tensor) -> bool:
+    """Whether p fills its memory without gaps, in any order of its dimensions."""
+    start, end = _span(p)
+    return end - start == p.numel() * p.element_size()

@@ -1,0 +1,182 @@
+"""From what torch holds to one task a tensor: who takes part in this step, with which gradient and which state.
+
+absent gradient   nothing happens to the weights: no moment, no count, no decay
+zero gradient     momentum and decay act as they do for any other value
+frozen            untouched, and no state is ever made
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import RuleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from descend.optim.engine.settings import Settings
+    from descend.optim.rules.base import Rule
+
+__all__ = ["LOW_PRECISION", "Task", "check_gradient", "local", "open_entry", "template"]
+
+# Weights too coarse to take small updates: they are updated in float32 and rounded once a step.
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+Entry = dict[str, Any]
+
+
+def local(x: Tensor) -> Tensor:
+    """This rank's part of a distributed tensor, or the tensor itself."""
+    to_local = getattr(x, "to_local", None)
+    return x if to_local is None else to_local()
+
+
+def template(rule: Rule, p: Tensor) -> Any:
+    """The rule's state for weights like p, without memory: names, shapes and kinds of its entries."""
+    dtype = torch.float32 if p.dtype in LOW_PRECISION else p.dtype
+    return rule.init(torch.empty_like(p, dtype=dtype, device="meta"))
+
+
+def named_entries(state: Any) -> dict[str, Tensor]:
+    """The tensors of a rule's state by name; a rule without state has none."""
+    held: dict[str, Any] = {} if state is None else state._asdict()
+    return {name: value for name, value in held.items() if value is not None}
+
+
+def open_entry(entry: Entry, rule: Rule, p: Tensor) -> None:
+    """Make what the engine keeps of p: its step count, its float32 master and the rule's state."""
+    with torch.no_grad():
+        master = p.detach().to(torch.float32) if p.dtype in LOW_PRECISION else p.detach()
+        made = {name: value.clone() for name, value in named_entries(rule.init(master)).items()}
+        if master.dtype != p.dtype:
+            made["master"] = master
+    # Counted in float64, which is exact up to 2^53 steps; a tensor because torch's tools expect one.
+    entry.update(step=torch.zeros((), dtype=torch.float64), **made)
+
+
+def follow(entry: Entry, p: Tensor) -> None:
+    """Move the state to where the weights went, e.g. by `model.to(device)` after construction."""
+    for name, value in entry.items():
+        if name != "step" and value.device != p.device:
+            entry[name] = value.to(p.device)
+    if p.dtype in LOW_PRECISION and "master" not in entry:
+        entry["master"] = p.detach().to(torch.float32)
+    if p.dtype not in LOW_PRECISION:
+        entry.pop("master", None)
+
+
+def check_gradient(g: Tensor, p: Tensor, name: str) -> None:
+    """Refuse a gradient that no rule here can use, naming the weights.
+
+    Raises:
+        RuleError: The gradient is sparse, complex, of another shape or on another device.
+    """
+    if g.layout is not torch.strided:
+        raise RuleError(
+            f"'{name}' has a sparse gradient ({g.layout}), which no rule here takes; build the embedding with "
+            "sparse=False, or give these weights to torch.optim.SparseAdam"
+        )
+    if g.shape != p.shape or g.device != p.device:
+        raise RuleError(
+            f"'{name}' is {tuple(p.shape)} on {p.device} and its gradient {tuple(g.shape)} on {g.device}; "
+            "run backward again after moving or reshaping the weights"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One tensor that takes part in a step.
+
+    Attributes:
+        name: As the user named the weights, or "group i, weights j".
+        param: The weights as torch holds them.
+        gradient: Their gradient; only read.
+        settings: What holds for their group.
+        entry: `Optimizer.state[param]`: `step`, the rule's entries, and `master` for low precision.
+    """
+
+    name: str
+    param: Tensor
+    gradient: Tensor
+    settings: Settings
+    entry: Entry
+
+    @property
+    def count(self) -> int:
+        """Updates of this tensor so far."""
+        return int(self.entry["step"])
+
+    def state(self) -> Any:
+        """The rule's state as its named tuple, on this rank's part of the weights."""
+        form = template(self.settings.rule, self.param)
+        if form is None:
+            return None
+        return (
+            None if form is None else form._replace(**{name: local(self.entry[name]) for name in named_entries(form)})
+        )
+
+    def weights(self) -> Tensor:
+        """The weights to update, in the precision of the state.
+
+        Where somebody wrote into low-precision weights since the last step, the master takes what was written.
+        """
+        p = local(self.param.detach())
+        master = self.entry.get("master")
+        if master is None:
+            return p
+        master = local(master)
+        return master.copy_(torch.where(master.to(p.dtype) == p, master, p.to(master.dtype)))
+
+    def write(self, new: Tensor, after: Any) -> None:
+        """Store the new weights and state in place and count the update."""
+        for name, value in named_entries(after).items():
+            held = local(self.entry[name])
+            if held is not value:
+                held.copy_(value)
+        if "master" in self.entry:
+            local(self.entry["master"]).copy_(new)
+        local(self.param.detach()).copy_(new)
+        self.entry["step"] += 1
+
+
+def names_of(groups: list[dict[str, Any]]) -> list[list[str]]:
+    """How each tensor of each group is called in errors, tables and state dicts."""
+    return [
+        list(group["param_names"])
+        if "param_names" in group
+        else [f"group {i}, weights {j}" for j in range(len(group["params"]))]
+        for i, group in enumerate(groups)
+    ]
+
+
+def tasks_of(
+    groups: list[dict[str, Any]], settings: list[Settings], names: list[list[str]], state: Mapping[Tensor, Entry]
+) -> list[Task]:
+    """Everybody who has a gradient and is not frozen, in the order of the groups.
+
+    Raises:
+        RuleError: A gradient is of a kind that cannot be used.
+    """
+    tasks: list[Task] = []
+    for group, common, called in zip(groups, settings, names, strict=True):
+        for p, name in zip(group["params"], called, strict=True):
+            g = p.grad
+            if g is None or not p.requires_grad:
+                continue
+            check_gradient(g, p, name)
+            tasks.append(Task(name, p, g, common, state[p]))
+    return tasks
+
+
+def open_states(tasks: list[Task]) -> None:
+    """Make the state of tensors that are updated for the first time; move it where the weights moved."""
+    for task in tasks:
+        if "step" not in task.entry:
+            open_entry(task.entry, task.settings.rule, task.param)
+        else:
+            follow(task.entry, task.param)

@@ -1,0 +1,194 @@
+"""What a group of weights may be told, and whether it makes sense.
+
+A group is torch's dict. Its keys are the engine's options below, the fields of its rule (`group["beta1"]`), and `rule`
+itself. Everything is read anew at each step, so a scheduler or a user who writes into a group is heard, and a wrong
+value is refused before anything changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, cast
+
+import torch
+
+from descend.errors import RuleError, nearest
+from descend.optim.rules.base import Rule
+
+__all__ = [
+    "DECAY_FORMS",
+    "OPTIONS",
+    "Schedule",
+    "Settings",
+    "describe_options",
+    "rule_fields",
+    "settle",
+    "unknown_option",
+]
+
+Schedule = Callable[[int], float]
+
+DECAY_FORMS = ("coupled", "clipped", "decoupled")
+
+# The engine's own options of a group, with the value they have when nobody says otherwise.
+OPTIONS: Mapping[str, Any] = {
+    "lr": 0.0,
+    "weight_decay": 0.0,
+    "decay": "coupled",
+    "rescale_grad": 1.0,
+    "clip_value": None,
+    "maximize": False,
+    "lr_mult": 1.0,
+    "scaled": True,
+}
+
+# Torch's schedulers know Adam's constants by this name (OneCycleLR, CyclicLR).
+ALIASES: Mapping[str, tuple[str, ...]] = {"betas": ("beta1", "beta2")}
+
+# Keys that torch and its schedulers keep in a group; they are not options.
+TORCH_KEYS = frozenset(
+    ["params", "param_names", "schedule", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"]
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for every tensor of a group at one step.
+
+    Attributes:
+        rule: The rule with the group's constants in it.
+        lr: Rate in force, with the group's multiplier in it; finite and at least 0.
+        decay: Weight decay, finite and at least 0.
+        decay_form: One of `DECAY_FORMS`.
+        rescale: Factor on the gradient; negative where the group maximizes.
+        clip: Bound on the magnitude of each element of the rescaled gradient, or None.
+        scaled: Whether layer-wise scaling applies, for rules that have it.
+    """
+
+    rule: Rule
+    lr: float
+    decay: float
+    decay_form: str
+    rescale: float
+    clip: float | None
+    scaled: bool
+
+    def rescaled(self, factor: float) -> Settings:
+        """The same with another factor on the gradient."""
+        return replace(self, rescale=self.rescale * factor)
+
+
+def rule_fields(rule: Rule | type[Rule]) -> dict[str, Any]:
+    """Option names of a rule with its values (of an instance) or defaults (of a class)."""
+    if isinstance(rule, type):
+        return {f.name: None if f.default is MISSING else f.default for f in fields(cast("Any", rule))}
+    return {f.name: getattr(rule, f.name) for f in fields(cast("Any", rule))}
+
+
+def aliases_of(rule: Rule | type[Rule]) -> dict[str, tuple[str, ...]]:
+    """Torch's names for several fields at once that this rule has."""
+    known = rule_fields(rule)
+    return {alias: names for alias, names in ALIASES.items() if all(name in known for name in names)}
+
+
+def describe_options(rule: Rule | type[Rule]) -> str:
+    """`beta1=0.9, beta2=0.999, eps=1e-08`: a rule's options for the end of an error."""
+    return ", ".join(f"{name}={value!r}" for name, value in rule_fields(rule).items()) or "none of its own"
+
+
+def unknown_option(owner: str, key: str, rule: Rule | type[Rule], more: Iterable[str] = ()) -> str:
+    """The sentence about an option that neither the rule nor the engine has."""
+    close = nearest(key, [*rule_fields(rule), *aliases_of(rule), *OPTIONS, *more])
+    return f"{owner} has no option '{key}'{close or ';'} Its options are {describe_options(rule)}"
+
+
+def number(value: object, name: str, where: str, *, negative: bool = False) -> float:
+    """`value` as a finite float, or a RuleError that names the setting and its place."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RuleError(f"{where}: {name} must be a number and is {value!r}")
+    if not math.isfinite(value) or (value < 0.0 and not negative):
+        hint = "; to ascend, say maximize=True" if name == "lr" and value < 0.0 else ""
+        raise RuleError(f"{where}: {name} must be finite{'' if negative else ' and at least 0'} and is {value!r}{hint}")
+    return float(value)
+
+
+def _clip(value: object, where: str) -> float | None:
+    bound = None if value is None else number(value, "clip_value", where)
+    if bound == 0.0:
+        raise RuleError(f"{where}: clip_value is 0, which would erase every gradient; None means no clipping")
+    return bound
+
+
+def _flag(group: Mapping[str, Any], name: str, where: str) -> bool:
+    value = group[name]
+    if not isinstance(value, bool):
+        raise RuleError(f"{where}: {name} must be True or False and is {value!r}")
+    return value
+
+
+def group_rule(group: Mapping[str, Any], where: str) -> Rule:
+    """The group's rule with the constants that stand in the group, e.g. after `group["beta1"] = 0.8`."""
+    rule = group.get("rule")
+    if not isinstance(rule, Rule):
+        raise RuleError(f"{where}: rule must be a rule such as Adam() and is {rule!r}")
+    known = rule_fields(rule)
+    changed = {name: group[name] for name, value in known.items() if name in group and group[name] != value}
+    for alias, names in aliases_of(rule).items():
+        changed |= _from_alias(group, alias, names, known, changed, where)
+    return replace(cast("Any", rule), **changed) if changed else rule
+
+
+def _from_alias(
+    group: Mapping[str, Any],
+    alias: str,
+    names: tuple[str, ...],
+    known: Mapping[str, Any],
+    changed: Mapping[str, Any],
+    where: str,
+) -> dict[str, Any]:
+    """Fields set through torch's name for several of them. What was set by its own name too must agree."""
+    values = group.get(alias)
+    if values is None:
+        return {}
+    if not isinstance(values, (tuple, list)) or len(values) != len(names):
+        raise RuleError(f"{where}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), and is {values!r}")
+    meant = {name: value for name, value in zip(names, values, strict=True) if value != known[name]}
+    for name, value in meant.items():
+        if name in changed and changed[name] != value:
+            raise RuleError(f"{where}: {name} is {changed[name]!r} and {alias} says {value!r}; set one of them")
+    return meant
+
+
+def settle(group: Mapping[str, Any], where: str) -> Settings:
+    """The settings in force for a group.
+
+    Args:
+        group: A group of `Optimizer.param_groups`.
+        where: How an error names the group, e.g. "Adam, group 1".
+
+    Raises:
+        RuleError: A value is NaN, infinite, negative where it may not be, of the wrong type, or the key is unknown.
+    """
+    rule = group_rule(group, where)
+    allowed = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS
+    for key in group:
+        if key not in allowed:
+            raise RuleError(unknown_option(f"{where} ({type(rule).__name__})", key, rule, more=TORCH_KEYS))
+    form = group["decay"]
+    if form not in DECAY_FORMS:
+        close = nearest(str(form), DECAY_FORMS)
+        raise RuleError(f"{where}: decay must be one of {', '.join(DECAY_FORMS)} and is {form!r}{close}")
+    rescale = number(group["rescale_grad"], "rescale_grad", where)
+    return Settings(
+        rule=rule,
+        lr=number(group["lr"], "lr", where) * number(group["lr_mult"], "lr_mult", where),
+        decay=number(group["weight_decay"], "weight_decay", where),
+        decay_form=str(form),
+        rescale=-rescale if _flag(group, "maximize", where) else rescale,
+        clip=_clip(group["clip_value"], where),
+        scaled=_flag(group, "scaled", where),
+    )

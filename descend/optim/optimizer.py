@@ -1,0 +1,425 @@
+"""The torch face: every rule as a `torch.optim.Optimizer`.
+
+    opt = descend.optim.Adam(model.named_parameters(), lr=1e-3)      # one line changes in a torch script
+    loss.backward(); opt.step(); opt.zero_grad()
+
+A step, in order:
+
+    settings    what the groups say now, checked            engine/settings.py
+    tasks       who has a gradient and is not frozen        engine/prepare.py
+    finite      no NaN or infinity in any gradient          engine/finite.py
+    update      the rule, by the chosen runner              engine/plain.py and its faster twins
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor
+
+from descend.errors import NumericalError, RuleError, nearest
+from descend.optim.engine import finite, ownership, prepare, saved
+from descend.optim.engine.plain import step_plain
+from descend.optim.engine.settings import (
+    OPTIONS,
+    Schedule,
+    Settings,
+    aliases_of,
+    describe_options,
+    number,
+    rule_fields,
+    settle,
+    unknown_option,
+)
+from descend.optim.rules.base import Rule
+
+__all__ = ["Optimizer", "face"]
+
+Params = Iterable[Any]
+OnNonfinite = Literal["raise", "skip", "allow"]
+RUNNERS = ("auto", "plain")
+
+
+def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep torch.compile, where somebody uses it around the loop, from tracing into `method`.
+
+    Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
+    """
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" in sys.modules:
+            return torch.compiler.disable(method)(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    cast("Any", call)._torchdynamo_disable = True  # torch's own mark
+    return call
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Applies a rule to weights, in any torch loop.
+
+    Args:
+        params: Tensors, `(name, tensor)` pairs as from `named_parameters()`, or groups: dicts with "params" and any
+            of the options below, of the rule's fields, or a "rule" of their own.
+        rule: The rule of every group that names none.
+        lr: Rate in units of the rule, or a schedule: a function from the number of updates applied so far to the rate.
+        weight_decay: λ, at least 0.
+        decay: "coupled" (g ← clip(r g) + λ p), "clipped" (g ← clip(r g + λ p)) or "decoupled" (p ← p − lr λ p first).
+        rescale_grad: r, a factor on every gradient.
+        clip_value: Bound on the magnitude of each element of the gradient; None means none.
+        maximize: Ascend instead of descend.
+        lr_mult: Factor on the rate, also on a scheduled one; useful in groups.
+        scaled: Whether layer-wise scaling (LARS, LAMB) applies; useful in groups.
+        runner: "plain" (one tensor at a time, the meaning of an update) or "auto" (the fastest that serves).
+        on_nonfinite: What a NaN or an infinity in a gradient does before anything changed: "raise" a NumericalError,
+            "skip" the step and count it in `skipped`, or "allow" it without looking.
+        seed: Start of the noise, for rules that draw any.
+
+    Attributes:
+        updates: Steps applied so far; schedules are read at this number.
+        skipped: Steps left out because of a non-finite gradient.
+
+    Raises:
+        RuleError: No weights; the same weights twice; weights that cannot be trained (integer, complex, overlapping
+            memory); an option that is unknown or out of range.
+    """
+
+    rule_class: ClassVar[type[Rule] | None] = None
+
+    def __init__(
+        self,
+        params: Params,
+        rule: Rule,
+        *,
+        lr: float | Schedule,
+        weight_decay: float = 0.0,
+        decay: str = "coupled",
+        rescale_grad: float = 1.0,
+        clip_value: float | None = None,
+        maximize: bool = False,
+        lr_mult: float = 1.0,
+        scaled: bool = True,
+        runner: str = "auto",
+        on_nonfinite: OnNonfinite = "raise",
+        seed: int = 0,
+    ) -> None:
+        self.title = type(self).__name__ if type(self) is not Optimizer else type(rule).__name__
+        self.runner = _one_of(runner, RUNNERS, "runner", self.title)
+        self.on_nonfinite = _one_of(on_nonfinite, finite.POLICIES, "on_nonfinite", self.title)
+        self.seed = seed
+        self.updates = 0
+        self.skipped = 0
+        self._names: list[list[str]] = []
+        self._scheduled: dict[int, float] = {}
+        given = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "decay": decay,
+            "rescale_grad": rescale_grad,
+            "clip_value": clip_value,
+            "maximize": maximize,
+            "lr_mult": lr_mult,
+            "scaled": scaled,
+        }
+        listed = _listed(params, self.title)
+        with torch.no_grad():
+            super().__init__(listed, {**given, **_shown(rule), "rule": rule})
+
+    # ---- groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of weights with options of its own.
+
+        Args:
+            param_group: `{"params": ..., "lr": ..., "rule": ..., ...}`; what it leaves out is as for the optimizer.
+
+        Raises:
+            RuleError: As for the optimizer. Nothing is added then.
+        """
+        where = f"{self.title}, group {len(self.param_groups)}"
+        group = ownership.unpack(param_group, where)
+        for name in ("rule", *OPTIONS):
+            group.setdefault(name, self.defaults[name])
+        if isinstance(group["rule"], Rule):
+            for name, value in _shown(group["rule"]).items():
+                group.setdefault(name, value)
+        group["schedule"] = None
+        if callable(group["lr"]):
+            group["schedule"] = group["lr"]
+            group["lr"] = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
+        settle(group, where)
+        names = prepare.names_of([*self.param_groups, group])
+        ownership.check([*self.param_groups, group], names, self.title)
+        if not group["params"]:
+            warnings.warn(f"{where} holds no weights", stacklevel=2)
+        self.param_groups.append(group)
+        self._names = names
+
+    def _settings(self) -> list[Settings]:
+        """What each group says now."""
+        settings: list[Settings] = []
+        for i, group in enumerate(self.param_groups):
+            where = f"{self.title}, group {i}"
+            if group.get("schedule") is not None:
+                self._read_schedule(i, group, where)
+            settings.append(settle(group, where))
+        return settings
+
+    def _read_schedule(self, i: int, group: dict[str, Any], where: str) -> None:
+        if i in self._scheduled and group["lr"] != self._scheduled[i]:
+            raise RuleError(
+                f"{where}: lr was set to {group['lr']!r} while a schedule decides it; set group['schedule'] to None or "
+                "to another schedule"
+            )
+        rate = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
+        group["lr"] = self._scheduled[i] = rate
+
+    # ---- the step
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Apply one update to all weights that have a gradient.
+
+        Args:
+            closure: Computes the loss anew with gradients, as torch has it.
+
+        Returns:
+            What the closure returned, or None.
+
+        Raises:
+            NumericalError: A gradient is not finite and `on_nonfinite` is "raise". Nothing has changed.
+            RuleError: A group was given a wrong value since the last step. Nothing has changed.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._update()
+        return loss
+
+    @_outside_graphs
+    @torch.no_grad()
+    def _update(self) -> None:
+        settings = self._with_scaler(self._settings())
+        tasks = prepare.tasks_of(self.param_groups, settings, self._names, self.state)
+        if not self._fit(tasks):
+            self.skipped += 1
+            return
+        prepare.open_states(tasks)
+        step_plain(tasks, self.seed)
+        self.updates += 1
+
+    def _with_scaler(self, settings: list[Settings]) -> list[Settings]:
+        """The settings with torch's GradScaler's factor taken out of the gradients, where one calls this step."""
+        scale = getattr(self, "grad_scale", None)
+        return settings if scale is None else [s.rescaled(1.0 / float(scale)) for s in settings]
+
+    # GradScaler then leaves gradients scaled, fp16 ones too, and says so by `grad_scale` and `found_inf`.
+    _step_supports_amp_scaling = True
+
+    def _fit(self, tasks: Sequence[prepare.Task]) -> bool:
+        found = getattr(self, "found_inf", None)
+        if found is not None:
+            return not bool(found)
+        if self.on_nonfinite == "allow":
+            return True
+        bad = finite.unfit(tasks)
+        if bad and self.on_nonfinite == "raise":
+            raise NumericalError(
+                f"step {self.updates + 1} of {self.title}: the gradient of {_several(bad)} is not finite; nothing was "
+                'changed. on_nonfinite="skip" leaves such steps out and counts them'
+            )
+        return not bad
+
+    # ---- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on beside the weights, in torch's structure.
+
+        `state` holds the step count, the rule's entries and float32 masters by number of the weights; `param_groups`
+        the options, the numbers, the names where they were given, the rule by name, `updates`, `skipped` and `seed`
+        (the noise is a function of seed, name and step count). Schedules are functions and are not saved.
+        """
+        return saved.pack(self, super().state_dict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Continue from a saved state. Where both sides have names, state follows the name, else the position.
+
+        Args:
+            state_dict: What `state_dict()` returned.
+            strict: Whether names that are missing or extra are refused; with False their weights start anew.
+
+        Raises:
+            RuleError: The state is of another rule, of other weights or other shapes; the message is a table of
+                weights, expected and found. Nothing was copied then.
+        """
+        saved.load(self, state_dict, self._names, strict=strict)
+        self._scheduled = {}
+
+    def load_torch_state(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the moments and step counts of torch's own optimizer of the same rule (SGD, Adam, AdamW, ...).
+
+        Options such as lr stay as they are here.
+
+        Raises:
+            RuleError: The state does not hold what this rule needs, or has other shapes. Nothing was copied then.
+        """
+        saved.load_torch(self, state_dict, self._names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}, "_scheduled": {}}
+
+
+def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
+    if value not in options:
+        raise RuleError(
+            f"{title}: {name} must be one of {', '.join(options)} and is {value!r}{nearest(str(value), options)}"
+        )
+    return value
+
+
+def _several(names: Sequence[str], most: int = 5) -> str:
+    text = ", ".join(f"'{name}'" for name in names[:most])
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
+
+
+def _listed(params: Params, title: str) -> list[Any]:
+    if isinstance(params, Tensor):
+        raise RuleError(f"{title}: params is one tensor; give a list, e.g. [weights] or model.named_parameters()")
+    listed = list(params)
+    if not listed:
+        raise RuleError(f"{title}: the list of weights is empty; was model.parameters() used up before?")
+    return listed
+
+
+def _shown(rule: Rule) -> dict[str, Any]:
+    """A rule's constants as they stand in a group, also under torch's names for several of them."""
+    known = rule_fields(rule)
+    return {**known, **{alias: tuple(known[name] for name in names) for alias, names in aliases_of(rule).items()}}
+
+
+def face(
+    rule: type[Rule],
+    *,
+    name: str | None = None,
+    lr: float | None = None,
+    weight_decay: float = 0.0,
+    decay: str = "coupled",
+    doc: str = "",
+    **constants: Any,
+) -> type[Optimizer]:
+    """The named optimizer of a rule: `Adam = face(rules.Adam, lr=1e-3)`.
+
+    Args:
+        rule: The rule; its fields become keyword options with their defaults.
+        name: Name of the class, that of the rule unless given.
+        lr: Default rate; None makes it an option that must be given.
+        weight_decay: Default decay.
+        decay: Default form of the decay.
+        doc: What distinguishes this face from the rule, e.g. "Adam with decoupled decay".
+        constants: Other defaults for the rule's fields.
+
+    Returns:
+        A subclass of `Optimizer` with a signature and a docstring of its own, to be bound to `name` where it is made.
+    """
+    title = name or rule.__name__
+    options = _face_signature(rule, lr, weight_decay, decay, constants)
+
+    def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        given = _bound(title, rule, options, args, kwargs)
+        params = given.pop("params")
+        own = {key: given.pop(key) for key in rule_fields(rule)}
+        for alias, names in aliases_of(rule).items():
+            own |= _spread(title, alias, names, given.pop(alias), kwargs)
+        Optimizer.__init__(self, params, cast("Any", rule)(**own), **given)
+
+    cast("Any", init).__signature__ = options  # what inspect.signature reads
+    init.__name__, init.__qualname__ = "__init__", f"{title}.__init__"
+    body = {
+        "__init__": init,
+        "__doc__": _face_doc(rule, doc),
+        "__module__": _caller(),  # so that pickling finds the class where it is bound
+        "__signature__": options.replace(parameters=list(options.parameters.values())[1:]),
+        "rule_class": rule,
+    }
+    return cast("type[Optimizer]", type(title, (Optimizer,), body))
+
+
+def _caller() -> str:
+    """Name of the module that called the function that asks."""
+    frame = inspect.currentframe()
+    return frame.f_back.f_back.f_globals["__name__"] if frame and frame.f_back and frame.f_back.f_back else __name__
+
+
+def _face_signature(
+    rule: type[Rule], lr: float | None, weight_decay: float, decay: str, constants: Mapping[str, Any]
+) -> inspect.Signature:
+    either, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    required = {f.name for f in fields(cast("Any", rule))} - set(_defaults(rule)) - set(constants)
+    for key in constants:
+        if key not in rule_fields(rule):
+            raise RuleError(unknown_option(rule.__name__, key, rule))
+    base = inspect.signature(Optimizer.__init__).parameters
+    defaults = {"lr": inspect.Parameter.empty if lr is None else lr, "weight_decay": weight_decay, "decay": decay}
+    own = [
+        inspect.Parameter(key, keyword, default=inspect.Parameter.empty if key in required else value)
+        for key, value in {**rule_fields(rule), **constants}.items()
+    ]
+    aliases = [inspect.Parameter(key, keyword, default=None) for key in aliases_of(rule)]
+    engine = [
+        p.replace(kind=keyword, default=defaults.get(key, p.default))
+        for key, p in base.items()
+        if key not in ("self", "params", "rule", "lr")
+    ]
+    first = [
+        inspect.Parameter("self", either),
+        inspect.Parameter("params", either),
+        inspect.Parameter("lr", either, default=defaults["lr"]),
+    ]
+    return inspect.Signature([*first, *own, *aliases, *engine])
+
+
+def _defaults(rule: type[Rule]) -> list[str]:
+    return [p.name for p in inspect.signature(rule).parameters.values() if p.default is not inspect.Parameter.empty]
+
+
+def _bound(
+    title: str, rule: type[Rule], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments by name, defaults filled in, or an error that names the option and the nearest good one."""
+    known = signature.parameters
+    wrong = [unknown_option(title, key, rule, more=known) for key in kwargs if key not in known]
+    if wrong:
+        raise RuleError(wrong)
+    try:
+        bound = signature.bind(None, *args, **kwargs)
+    except TypeError as problem:
+        raise RuleError(f"{title}: {problem}. Its options are {describe_options(rule)}") from None
+    bound.apply_defaults()
+    return {key: value for key, value in bound.arguments.items() if key != "self"}
+
+
+def _spread(title: str, alias: str, names: tuple[str, ...], values: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """`betas=(0.9, 0.95)` as beta1 and beta2."""
+    if values is None:
+        return {}
+    both = [name for name in names if name in given]
+    if both:
+        raise RuleError(f"{title}: {alias} and {', '.join(both)} say the same; give one of them")
+    if not isinstance(values, (tuple, list)) or len(values) != len(names):
+        raise RuleError(f"{title}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), and is {values!r}")
+    return dict(zip(names, values, strict=True))
+
+
+def _face_doc(rule: type[Rule], doc: str) -> str:
+    equations = sys.modules[rule.__module__].__doc__ or ""
+    parts = [doc, inspect.cleandoc(rule.__doc__ or ""), inspect.cleandoc(equations)]
+    return "\n\n".join(part for part in parts if part)
