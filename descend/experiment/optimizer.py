@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import ConfigurationError
 from descend.graph import NoOptimizer
 from descend.optim import Optimizer as TorchOptimizer
-from descend.optim import translate
+from descend.optim.translate import recipe_from_library
 
 if TYPE_CHECKING:
     import torch
@@ -48,5 +48,5 @@ def build_optimizer(module: LoweredModel, plan: Plan, default: Optimizer) -> Tor
 
 def _settings(description: Optimizer) -> dict[str, Any]:
     """What a group says to follow a description of LBANN's."""
-    values = {field.name: getattr(description, field.name) for field in fields(description)}
-    return translate.settings("lbann", type(description).__name__, **values)
+    values = {field.name: getattr(description, field.name) for field in fields(description)}  # pyright: ignore[reportArgumentType]
+    return recipe_from_library("lbann", type(description).__name__, values).options()
