@@ -1,8 +1,9 @@
 """What fields a description has and which values they take.
 
-Fields are annotated class attributes, and an annotation is one of a few: int, float, bool, str, an enumeration, a class of ours, each
-also as `... | None` or `tuple[..., ...]`. A value is brought to its field's type where nothing is lost (an integer for a float, any
-iterable or a single value for a tuple, a name for an enumeration) and refused otherwise.
+Fields are annotated class attributes, and an annotation is one of a few: int, float, bool, str, an enumeration, a
+class of ours, each also as `... | None` or `tuple[..., ...]`. A value is brought to its field's type where nothing is
+lost (an integer for a float, any iterable or a single value for a tuple, a name for an enumeration) and refused
+otherwise.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from functools import cache
+from inspect import get_annotations
 from types import NoneType, UnionType
 from typing import Any, ClassVar, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -32,7 +34,11 @@ class FieldType(NamedTuple):
     @property
     def expected(self) -> str:
         """What an error says was expected."""
-        one = "one of " + ", ".join(self.base.__members__) if issubclass(self.base, IntEnum) else _WORDS.get(self.base, self.base.__name__)
+        one = (
+            "one of " + ", ".join(self.base.__members__)
+            if issubclass(self.base, IntEnum)
+            else _WORDS.get(self.base, self.base.__name__)
+        )
         return ("a list of: " if self.many else "") + one + (" or None" if self.optional else "")
 
     def take(self, value: Any) -> Any:
@@ -112,14 +118,23 @@ def _field_type(hint: Any) -> FieldType:
     return FieldType(hint)
 
 
+# Names of annotations that are no fields; their modules import them for the type checker alone.
+_TYPING_ONLY = {"Iterable": Iterable, "Mapping": Mapping}
+
+
 @cache
 def field_types(cls: type, root: type = object) -> Mapping[str, FieldType]:
     """The fields that `cls` and its bases below `root` declare, in order of declaration from the base up."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, localns=_TYPING_ONLY)
     names = dict.fromkeys(
-        name for base in reversed(cls.__mro__) if base is not root and issubclass(base, root) for name in base.__dict__.get("__annotations__", ())
+        name
+        for base in reversed(cls.__mro__)
+        if base is not root and issubclass(base, root)
+        for name in get_annotations(base)
     )
-    return {name: _field_type(hints[name]) for name in names if get_origin(hints[name]) is not ClassVar and name != "where"}
+    return {
+        name: _field_type(hints[name]) for name in names if get_origin(hints[name]) is not ClassVar and name != "where"
+    }
 
 
 def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -130,7 +145,11 @@ def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> Non
     """
     known = tuple(known)
     shown = ", ".join(known) or "none"
-    problems = [f"{what} has no field '{name}'{nearest(name, known) or ';'} its fields are {shown}" for name in given if name not in known]
+    problems = [
+        f"{what} has no field '{name}'{nearest(name, known) or ';'} its fields are {shown}"
+        for name in given
+        if name not in known
+    ]
     if problems:
         raise ConfigurationError(problems)
 
@@ -162,7 +181,8 @@ def _shown(value: Any) -> str:
 def described(cls: type[_T]) -> type[_T]:
     """Make a frozen dataclass that refuses unknown keywords and wrong types as the rest of a description does.
 
-    It gets an attribute `where`: file:line:column for a value that came from a text, else None. Two values that differ in it alone are equal.
+    It gets an attribute `where`: file:line:column for a value that came from a text, else None. Two values that
+    differ in it alone are equal.
 
     Raises:
         ConfigurationError: when an object is made, naming every unknown keyword or every value of a wrong type.
@@ -174,7 +194,9 @@ def described(cls: type[_T]) -> type[_T]:
     def __init__(self: Any, *values: Any, where: str | None = None, **named: Any) -> None:  # noqa: N807  # it becomes the class's own
         refuse_unknown(cls.__name__, named, names)
         if len(values) > len(names):
-            raise ConfigurationError(f"{cls.__name__} has {len(names)} fields ({', '.join(names)}) and got {len(values)} values")
+            raise ConfigurationError(
+                f"{cls.__name__} has {len(names)} fields ({', '.join(names)}) and got {len(values)} values"
+            )
         given = dict(zip(names, values, strict=False))
         twice = [name for name in given if name in named]
         if twice:

@@ -1,7 +1,8 @@
 """What all layers have in common: their place in the graph, and what a kind says of itself.
 
-A kind is one class in `graph/kinds/`. It gives its fields as annotated class attributes whose defaults are the format's zeros, the values
-that stand for zeros (`defaults`), the number of parents, the shape of its output, and its weights; and nothing of how it is computed.
+A kind is one class in `graph/kinds/`. It gives its fields as annotated class attributes whose defaults are the
+format's zeros, the values that stand for zeros (`defaults`), the number of parents, the shape of its output, and its
+weights; and nothing of how it is computed.
 
     class LeakyRelu(Entrywise):
         message: ClassVar[str] = "Layer.LeakyRelu"
@@ -24,7 +25,7 @@ from descend.graph.enums import DataType
 from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
 from descend.graph.weights import Initializer, Weights
 
-__all__ = ["Incoming", "Layer", "ParallelStrategy", "Shape", "WeightSlot", "shown"]
+__all__ = ["Incoming", "Layer", "ParallelStrategy", "Shape", "WeightSlot", "check_layer", "shown"]
 
 Shape = tuple[int, ...]
 
@@ -118,7 +119,7 @@ class Layer:
 
     Attributes:
         parents: Layers; from a text also names that no layer has, which the check reports.
-        children: Layers in the order in which they were attached, which is the order of the outputs of a kind with several.
+        children: Layers in the order in which they were attached, the order of the outputs of a kind with several.
     """
 
     message: ClassVar[str] = "Layer"
@@ -126,6 +127,7 @@ class Layer:
     num_parents: ClassVar[int | None] = 1  # None: one or more
     num_children: ClassVar[int | None] = 1  # None: any number, each given an output of its own
     global_count: ClassVar[int] = 0
+    where: str | None = None  # file:line:column of a layer that came from a text
     _serials: ClassVar[Iterable[int]] = itertools.count()
 
     def __init__(
@@ -169,7 +171,9 @@ class Layer:
         self.grid_tag: int | None = taken["grid_tag"]
         self.freeze: bool = taken["freeze"]
         self.hint_layer = hint_layer
-        self.parallel_strategy = ParallelStrategy(**parallel_strategy) if isinstance(parallel_strategy, Mapping) else parallel_strategy
+        self.parallel_strategy = (
+            ParallelStrategy(**parallel_strategy) if isinstance(parallel_strategy, Mapping) else parallel_strategy
+        )
         self.where = where
         self.serial: int = next(Layer._serials)  # pyright: ignore[reportArgumentType, reportCallIssue]  # a count is an iterator
         self.parents: list[Layer | str] = []
@@ -257,13 +261,23 @@ class Layer:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Layer:
-        """A layer from the fields of a text. Names of other layers and of weights stay names until the model joins them."""
-        given = {"name": "", **fields}
+        """A layer from the fields of a text. Names of layers and weights stay names until the model joins them."""
+        given: dict[str, Any] = {"name": "", **fields}
         links = {link: given.pop(link, ()) for link in ("parents", "children", "weights")}
         given["device"] = given.pop("device_allocation", None)
         layer = cls(**given)
         layer.parents, layer.children, layer.weights = (list(names) for names in links.values())
         return layer
+
+
+def check_layer(owner: str, given: Any) -> None:
+    """Refuse what is neither a layer nor a layer's name.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if not isinstance(given, (Layer, str)):
+        raise ConfigurationError(f"{owner}.layer is {given!r}; expected a layer")
 
 
 def _names(things: Iterable[Layer | Weights | str]) -> tuple[str, ...]:

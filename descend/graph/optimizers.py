@@ -1,9 +1,11 @@
 """Update rules as an experiment's text describes them: plain values, without arithmetic.
 
-A field that is not set is 0; nothing is filled in. w is the weights, g the gradient of the mini-batch mean, t the number of updates.
+A field that is not set is 0; nothing is filled in. w is the weights, g the gradient of the mini-batch mean, t the
+number of updates.
 
     SGD                v = momentum v + g; w -= learn_rate v, or with nesterov w -= learn_rate (momentum v + g)
-    Adam               m, v running means of g, g²; w -= learn_rate √(1−beta2ᵗ)/(1−beta1ᵗ) m/(√v + eps) + learn_rate adamw_weight_decay w
+    Adam               m, v running means of g and g²;
+                       w -= learn_rate (√(1−beta2ᵗ) / (1−beta1ᵗ) m / (√v + eps) + adamw_weight_decay w)
     AdaGrad            s += g²; w -= learn_rate g / (√s + eps)
     RMSprop            s = decay_rate s + (1 − decay_rate) g²; w -= learn_rate g / (√s + eps)
     HypergradientAdam  Adam whose rate moves by hyper_learning_rate ⟨g, last direction⟩
@@ -20,14 +22,16 @@ from descend.graph.fields import described, field_types
 
 __all__ = ["SGD", "AdaGrad", "Adam", "HypergradientAdam", "NoOptimizer", "Optimizer", "RMSprop", "check_optimizer"]
 
-_FRACTIONS = frozenset(("beta1", "beta2", "decay_rate", "momentum"))  # at 1 or above the running mean never forgets, so it diverges or stalls
+_FRACTIONS = frozenset(
+    ("beta1", "beta2", "decay_rate", "momentum")
+)  # at 1 or above the running mean never forgets, so it diverges or stalls
 
 
 class Optimizer:
     """What all update rules have in common."""
 
     message: ClassVar[str]
-    where: str | None
+    where: str | None = None
 
     def problems(self) -> list[str]:
         """What is wrong with the numbers: a negative or non-finite one, or a decay that is not below 1."""

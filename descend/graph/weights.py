@@ -1,17 +1,19 @@
 """Weights and how they start.
 
-A tensor's shape comes from the layer that uses it, and so do its fan-in and fan-out. Without an initializer it starts at zero; without an
-optimizer it takes the experiment's.
+A tensor's shape comes from the layer that uses it, and so do its fan-in and fan-out. Without an initializer it starts
+at zero; without an optimizer it takes the experiment's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.graph.enums import DataType, ShardingStrategy
 from descend.graph.fields import FieldType, described, refuse_unknown, take_all
 from descend.graph.optimizers import Optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "ConstantInitializer",
@@ -34,7 +36,7 @@ class Initializer:
     """What all initializers have in common."""
 
     message: ClassVar[str]
-    where: str | None
+    where: str | None = None
 
 
 @described
@@ -50,8 +52,9 @@ class ConstantInitializer(Initializer):
 class ValueInitializer(Initializer):
     """Listed values; as many as the tensor has entries.
 
-    They are in row-major order, and in column-major order for the matrices of FullyConnected, ChannelwiseFullyConnected, Embedding and
-    GRU (`PlannedWeights.column_major`). `values` are rounded to float32 in a text and `values_d` are not; one of the two is given.
+    They are in row-major order, and in column-major order for the matrices of FullyConnected,
+    ChannelwiseFullyConnected, Embedding and GRU (`PlannedWeights.column_major`). `values` are rounded to float32 in a
+    text and `values_d` are not; one of the two is given.
     """
 
     message: ClassVar[str] = "Initializer.ValueInitializer"
@@ -173,6 +176,7 @@ class Weights:
 
     message: ClassVar[str] = "Weights"
     global_count: ClassVar[int] = 0
+    where: str | None = None  # file:line:column of weights that came from a text
 
     def __init__(
         self,
@@ -214,7 +218,8 @@ class Weights:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Weights:
         """Weights from the fields of a text; one without a name is named by the model."""
-        return cls(**{"name": "", **fields})
+        given: dict[str, Any] = {"name": "", **fields}
+        return cls(**given)
 
     def __repr__(self) -> str:
         return f"Weights({self.name!r})"

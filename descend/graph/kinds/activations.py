@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import GraphError
 from descend.graph.kinds.base import Entrywise
-from descend.graph.layer import Incoming, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from descend.graph.layer import Incoming, Shape
 
 __all__ = ["Elu", "Identity", "LeakyRelu", "LogSoftmax", "Relu", "Softmax"]
 

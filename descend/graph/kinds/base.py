@@ -1,4 +1,4 @@
-"""What several families of kinds share: shapes that pass through, shapes that must agree, numbers for each spatial dimension."""
+"""What several families share: shapes that pass through or must agree, and numbers for each spatial dimension."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_same_shapes(inputs: tuple[Incoming, ...]) -> None:
     remedy = (
         "put a Reshape in front of one of them"
         if other.size == first.size
-        else "the layers before must give the same number of entries, such as num_neurons equal to the number of classes"
+        else "the layers before must give equally many entries, such as num_neurons equal to the number of classes"
     )
     raise GraphError(f"needs parents of one shape; {first} and {other}: {remedy}")
 
@@ -67,7 +67,9 @@ def same_shape(inputs: tuple[Incoming, ...]) -> Shape:
     return inputs[0].shape
 
 
-def per_dimension(name: str, values: tuple[int, ...], dimensions: int, unset: int | None, lowest: int) -> tuple[int, ...]:
+def per_dimension(
+    name: str, values: tuple[int, ...], dimensions: int, unset: int | None, lowest: int
+) -> tuple[int, ...]:
     """A number for each spatial dimension; one given number holds for all of them.
 
     Args:
@@ -83,22 +85,31 @@ def per_dimension(name: str, values: tuple[int, ...], dimensions: int, unset: in
     if not values and unset is not None:
         return (unset,) * dimensions
     if len(values) not in (1, dimensions):
-        raise GraphError(f"has {len(values)} numbers in {name}; it needs 1, or {dimensions} for its {dimensions} dimensions")
+        raise GraphError(
+            f"has {len(values)} numbers in {name}; it needs 1, or {dimensions} for its {dimensions} dimensions"
+        )
     if min(values) < lowest:
         raise GraphError(f"has {name} {shown(values)}; every number must be at least {lowest}")
     return values * dimensions if len(values) == 1 else values
 
 
 def window_shape(
-    incoming: Incoming, window: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
+    incoming: Incoming,
+    window: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
 ) -> Shape:
-    """How many places a window takes: floor((in + 2 padding − dilation (window − 1) − 1) / stride) + 1 in each dimension.
+    """How many places a window takes in each dimension.
+
+    floor((in + 2 padding − dilation (window − 1) − 1) / stride) + 1
 
     Raises:
         GraphError: the window is larger than the padded input.
     """
     places = tuple(
-        (size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in zip(incoming.shape[1:], window, stride, padding, dilation, strict=True)
+        (size + 2 * p - d * (k - 1) - 1) // s + 1
+        for size, k, s, p, d in zip(incoming.shape[1:], window, stride, padding, dilation, strict=True)
     )
     if min(places) < 1:
         raise GraphError(

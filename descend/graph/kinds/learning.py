@@ -5,9 +5,8 @@ Weights that are not given start as He's normal distribution (variance 2 / fan-i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from descend.errors import GraphError
 from descend.graph.enums import ConvTensorOpsMode
@@ -15,14 +14,18 @@ from descend.graph.kinds.base import per_dimension, window_shape
 from descend.graph.layer import Incoming, Layer, Shape, WeightSlot
 from descend.graph.weights import ConstantInitializer, HeNormalInitializer
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ["Convolution", "FullyConnected", "Window"]
 
 
 class FullyConnected(Layer):
     """y = W x (+ b) of the flattened input.
 
-    Shapes: x of n entries in any shape; y (num_neurons,); W (num_neurons, n), or with `transpose` (n, num_neurons) and y = Wᵀ x (+ b);
-    b (num_neurons,). **There is no bias unless has_bias is set.** Listed values fill W column by column.
+    Shapes: x of n entries in any shape; y (num_neurons,); W (num_neurons, n), or with `transpose` (n, num_neurons)
+    and y = Wᵀ x (+ b); b (num_neurons,). **There is no bias unless has_bias is set.** Listed values fill W column by
+    column.
     """
 
     message: ClassVar[str] = "Layer.FullyConnected"
@@ -56,11 +59,12 @@ class Window(NamedTuple):
 
 
 class Convolution(Layer):
-    """Cross-correlation over `num_dims` spatial dimensions: y[k] = Σ_c w[k, c] ⋆ x[c] (+ b[k]), within each of the groups.
+    """Cross-correlation over `num_dims` spatial dimensions: y[k] = Σ_c w[k, c] ⋆ x[c] (+ b[k]), in each group.
 
-    Shapes: x (C, *space); y (out_channels, *places), places floor((in + 2 padding − dilation (kernel − 1) − 1) / stride) + 1;
-    kernel (out_channels, C / groups, *kernel_size); bias (out_channels,). Unset: stride 1, padding 0, dilation 1, groups 1, and a bias.
-    A list of one number holds for every dimension. LBANN's own CPU code refuses groups and dilation; here they work.
+    Shapes: x (C, *space); y (out_channels, *places), places floor((in + 2 padding − dilation (kernel − 1) − 1) /
+    stride) + 1; kernel (out_channels, C / groups, *kernel_size); bias (out_channels,). Unset: stride 1, padding 0,
+    dilation 1, groups 1, and a bias. A list of one number holds for every dimension. LBANN's own CPU code refuses
+    groups and dilation; here they work.
     """
 
     message: ClassVar[str] = "Layer.Convolution"
@@ -101,7 +105,9 @@ class Convolution(Layer):
         if self.out_channels < 1:
             raise GraphError(f"has out_channels {self.out_channels}; it must be at least 1")
         if groups < 1 or channels % groups or self.out_channels % groups:
-            raise GraphError(f"has {groups} groups, which must divide both its {channels} input and its {self.out_channels} output channels")
+            raise GraphError(
+                f"has {groups} groups, which must divide its {channels} input and {self.out_channels} output channels"
+            )
         return (self.out_channels, *window_shape(incoming, window.size, window.stride, window.padding, window.dilation))
 
     def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
@@ -122,5 +128,6 @@ def check_channels_first(incoming: Incoming, num_dims: int) -> None:
     """
     if len(incoming.shape) != num_dims + 1:
         raise GraphError(
-            f"works on channels and {num_dims} spatial dimensions, and {incoming}: put a Reshape to {num_dims + 1} dimensions between them, or set num_dims"
+            f"works on channels and {num_dims} spatial dimensions, and {incoming}: "
+            f"put a Reshape to {num_dims + 1} dimensions between them, or set num_dims"
         )

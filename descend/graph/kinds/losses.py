@@ -1,4 +1,4 @@
-"""Losses and accuracies: one number for each sample, from a prediction and a label of the same shape, in this order of parents."""
+"""Losses and accuracies: one number a sample from a prediction and a label, in this order of parents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ __all__ = ["CategoricalAccuracy", "CrossEntropy", "MeanSquaredError", "TopKCateg
 
 
 class CrossEntropy(PairLoss):
-    """−Σ label log(prediction). Terms of label 0 are left out, so a prediction of 0 there does no harm. The gradient flows to both.
+    """−Σ label log(prediction).
+
+    Terms of label 0 are left out, so a prediction of 0 there does no harm. The gradient flows to both parents.
 
     Shapes: prediction and label alike; with `use_labels` the label holds class indices and has a first dimension of 1.
     """
@@ -27,7 +29,9 @@ class CrossEntropy(PairLoss):
             return super().output_shape(inputs)
         prediction, label = inputs
         if label.shape != (1, *prediction.shape[1:]):
-            raise GraphError(f"uses class indices, so with {prediction} its label must be {shown((1, *prediction.shape[1:]))}, and {label}")
+            raise GraphError(
+                f"uses class indices; {prediction}, so the label must be {shown((1, *prediction.shape[1:]))}; {label}"
+            )
         return (1,)
 
 

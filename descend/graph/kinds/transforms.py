@@ -30,7 +30,10 @@ class Concatenation(Layer):
         if not 0 <= axis < len(first.shape):
             raise GraphError(f"has axis {axis}, and {first}: expected 0 to {len(first.shape) - 1}")
         for other in inputs:
-            if len(other.shape) != len(first.shape) or other.shape[:axis] + other.shape[axis + 1 :] != first.shape[:axis] + first.shape[axis + 1 :]:
+            if (
+                len(other.shape) != len(first.shape)
+                or other.shape[:axis] + other.shape[axis + 1 :] != first.shape[:axis] + first.shape[axis + 1 :]
+            ):
                 raise GraphError(f"joins along axis {axis}, so its parents may differ there alone; {first} and {other}")
         return (*first.shape[:axis], sum(one.shape[axis] for one in inputs), *first.shape[axis + 1 :])
 
@@ -43,7 +46,7 @@ class Dummy(Entrywise):
 
 
 class Evaluation(Entrywise):
-    """Hands the mean over the mini-batch to the objective or a metric. Inserted where it is missing. Needs one entry a sample."""
+    """Hands the mean over the mini-batch to the objective or a metric. Needs one entry a sample."""
 
     message: ClassVar[str] = "Layer.Evaluation"
     num_children: ClassVar[int | None] = 0
@@ -51,16 +54,18 @@ class Evaluation(Entrywise):
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
         """One entry."""
         if inputs[0].size != 1:
-            raise GraphError(f"needs one number for each sample, and {inputs[0]}: put a Reduction between them")
+            raise GraphError(
+                f"needs one number a sample, and {inputs[0]}: put a loss such as CrossEntropy or a Reduction behind it"
+            )
         return inputs[0].shape
 
 
 class Pooling(Layer):
-    """The largest or the mean entry of each window. `pool_mode` is max, average (padding counts as zeros) or average_no_pad.
+    """The largest or mean entry of each window; `pool_mode` is max, average (padding counts as 0) or average_no_pad.
 
-    Shapes: x (C, *space) with `num_dims` spatial dimensions; y (C, *places), places floor((in + 2 pad − window) / stride) + 1. With
-    `has_vectors` the windows are pool_dims, pool_pads and pool_strides; without it the single numbers pool_dims_i, pool_pads_i and
-    pool_strides_i hold for all dimensions. LBANN fills nothing in.
+    Shapes: x (C, *space) with `num_dims` spatial dimensions; y (C, *places), places floor((in + 2 pad − window) /
+    stride) + 1. With `has_vectors` the windows are pool_dims, pool_pads and pool_strides; without it the single
+    numbers pool_dims_i, pool_pads_i and pool_strides_i hold for all dimensions. LBANN fills nothing in.
     """
 
     message: ClassVar[str] = "Layer.Pooling"
@@ -85,7 +90,9 @@ class Pooling(Layer):
         if dims < 1:
             raise GraphError(f"has num_dims {dims}; it must be at least 1 (2 for images)")
         if not self.has_vectors and (self.pool_dims or self.pool_pads or self.pool_strides):
-            raise GraphError("has pool_dims, pool_pads or pool_strides, which count with has_vectors alone: set has_vectors")
+            raise GraphError(
+                "has pool_dims, pool_pads or pool_strides, which count with has_vectors alone: set has_vectors"
+            )
         single = not self.has_vectors
         end = "_i" if single else ""
         return Window(
@@ -106,7 +113,7 @@ class Pooling(Layer):
 
 
 class Reshape(Layer):
-    """The same entries in row-major order under other dimensions `dims`, of which one may be −1 and is then worked out."""
+    """The same entries, row by row, in other dimensions `dims`, of which one may be −1 and is then worked out."""
 
     message: ClassVar[str] = "Layer.Reshape"
 

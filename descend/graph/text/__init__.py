@@ -1,7 +1,7 @@
 """The text form of descriptions, and its binary twin. This folder alone knows Protobuf.
 
-It is generic: it turns any object whose class names its message into that message and back by the names of fields, given a table of
-classes, so it knows no layer and no callback.
+It is generic: it turns any object whose class names its message into that message and back by the names of fields,
+given a table of classes, so it knows no layer and no callback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from descend.graph.text.values import to_message, to_value
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "Parsed", "parse", "parse_binary", "read", "render", "render_binary", "to_message", "to_value"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "Parsed",
+    "parse",
+    "parse_binary",
+    "read",
+    "render",
+    "render_binary",
+    "to_message",
+    "to_value",
+]
 
 
 def parse(text: str | bytes, file: str = "<text>", message: str = "LbannPB") -> Parsed:
@@ -46,7 +57,9 @@ def parse_binary(data: bytes, file: str = "<binary>", message: str = "LbannPB") 
     try:
         found.ParseFromString(data)
     except Exception as error:  # protobuf's own DecodeError is a different class in each of its implementations
-        raise TextError(f"{file}: this is not the binary form of a {message}, or it is nested over {MAX_DEPTH} deep: {error}") from None
+        raise TextError(
+            f"{file}: this is not the binary form of a {message}, or it is nested over {MAX_DEPTH} deep: {error}"
+        ) from None
     return Parsed(found, Source(file, ""), None)
 
 
@@ -71,7 +84,11 @@ def render(value: Any) -> str:
     from google.protobuf import text_format
 
     return text_format.MessageToString(
-        _message(value), descriptor_pool=pool(), as_utf8=True, use_short_repeated_primitives=True, print_unknown_fields=False
+        _message(value),
+        descriptor_pool=pool(),
+        as_utf8=True,
+        use_short_repeated_primitives=True,
+        print_unknown_fields=False,
     )
 
 
@@ -87,5 +104,6 @@ def _message(value: Any) -> Message:
 def _known(name: str) -> MessageInfo:
     info = message_info(name)
     if info is None:
-        raise TextError(f"the schema has no message '{name}'{nearest(name, ('LbannPB', 'Model', 'DataReader', 'Trainer', 'Optimizer'))}")
+        usual = ("LbannPB", "Model", "DataReader", "Trainer", "Optimizer")
+        raise TextError(f"the schema has no message '{name}'{nearest(name, usual)}")
     return info

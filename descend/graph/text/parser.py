@@ -42,11 +42,22 @@ _BLANK = re.compile(_SPACE)
 _INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", re.ASCII)
 _FLOAT = re.compile(r"-?(?!0[0-9])(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fF]?", re.ASCII)
 _SPECIAL = re.compile(r"-?(?:inf|infinity|nan)", re.IGNORECASE)
-_BOOLS: Final = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
+_BOOLS: Final = {
+    "true": True,
+    "True": True,
+    "t": True,
+    "1": True,
+    "false": False,
+    "False": False,
+    "f": False,
+    "0": False,
+}
 _CLOSING: Final = {"{": "}", "<": ">", "[": "]"}
 _LARGEST_FLOAT32: Final = 3.4028235677973366e38  # from here on rounding to float32 gives infinity
 
-_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\'\"?])|.)")
+_ESCAPE = re.compile(
+    rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\'\"?])|.)"
+)
 _LETTERS: Final = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
@@ -58,7 +69,8 @@ def parse_text(text: str | bytes, file: str, root: MessageInfo) -> Parsed:
     """
     decoded = _decoded(text, file)
     if _BLANK.fullmatch(decoded) is not None:
-        raise TextError(f"{file}:1:1: the text is empty; a {root.name} was expected, such as '{next(iter(root.fields), '')} {{ ... }}'")
+        example = next(iter(root.fields), "")
+        raise TextError(f"{file}:1:1: the text is empty; a {root.name} was expected, such as '{example} {{ ... }}'")
     return _Reader(Source(file, decoded), root).read()
 
 
@@ -70,7 +82,8 @@ def check_size(size: int, file: str) -> None:
     """
     if size > MAX_BYTES:
         raise TextError(
-            f"{file}: {size:,} bytes are more than the limit of {MAX_BYTES:,}; keep large values in a .npy file (NumpyInitializer)"
+            f"{file}: {size:,} bytes are more than the limit of {MAX_BYTES:,}; "
+            "keep large values in a .npy file (NumpyInitializer)"
         )
 
 
@@ -83,13 +96,16 @@ def _decoded(text: str | bytes, file: str) -> str:
         before = error.object[: error.start]
         line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
         raise TextError(
-            f"{file}:{line}:{column}: byte 0x{error.object[error.start]:02x} is not UTF-8; is this a binary file (.protobin)?"
+            f"{file}:{line}:{column}: byte 0x{error.object[error.start]:02x} is not UTF-8; "
+            "is this a binary file (.protobin)?"
         ) from None
     except UnicodeEncodeError as error:
-        raise TextError(f"{Source(file, error.object).at(error.start)}: half of a surrogate pair is not a character") from None
+        raise TextError(
+            f"{Source(file, error.object).at(error.start)}: half of a surrogate pair is not a character"
+        ) from None
 
 
-class _Syntax(Exception):
+class _SyntaxProblem(Exception):  # noqa: N818  # it never leaves this module
     """The text cannot be read beyond this place."""
 
     def __init__(self, offset: int, problem: str) -> None:
@@ -97,7 +113,7 @@ class _Syntax(Exception):
         self.problem = problem
 
 
-class _BadValue(Exception):
+class _ValueProblem(Exception):  # noqa: N818  # it never leaves this module
     """A value that does not fit its field."""
 
 
@@ -107,7 +123,14 @@ class _Frame:
     __slots__ = ("close", "field", "index", "info", "listed", "message", "owner", "place", "seen")
 
     def __init__(
-        self, info: MessageInfo, message: Message, place: Place, close: str, field: FieldInfo | None, index: int, owner: Message | None
+        self,
+        info: MessageInfo,
+        message: Message,
+        place: Place,
+        close: str,
+        field: FieldInfo | None,
+        index: int,
+        owner: Message | None,
     ) -> None:
         self.info = info
         self.message = message
@@ -133,7 +156,7 @@ class _Reader:
         bottom = self.stack[0]
         try:
             self._read_all()
-        except _Syntax as error:
+        except _SyntaxProblem as error:
             self.problems.append(f"{self.source.at(error.offset)}: {error.problem}")
         if self.problems:
             raise TextError(self.problems)
@@ -171,7 +194,7 @@ class _Reader:
         if field.kind == "message":
             self._message_field(frame, field, head)
         elif not colon:
-            raise _Syntax(head.end(), f"{self._path(name)} needs a ':' and {field.expected}")
+            raise _SyntaxProblem(head.end(), f"{self._path(name)} needs a ':' and {field.expected}")
         elif bracket == "[":
             self._list_of_scalars(frame, field, offset)
         elif bracket:
@@ -194,7 +217,7 @@ class _Reader:
 
     def _open(self, frame: _Frame, field: FieldInfo, offset: int, bracket: str) -> None:
         if len(self.stack) > MAX_DEPTH:
-            raise _Syntax(offset, f"nested deeper than the limit of {MAX_DEPTH} messages")
+            raise _SyntaxProblem(offset, f"nested deeper than the limit of {MAX_DEPTH} messages")
         place = Place(offset)
         frame.place.parts.append((field.name, place))
         index, owner = -1, None
@@ -221,7 +244,9 @@ class _Reader:
         if info is None:
             names = [name.removeprefix(PACKAGE) for name in _top_level_names()]
             short = url.rpartition("/")[2].removeprefix(PACKAGE)
-            self._problem(offset, f"{self._path()} names a message type '{url}' that does not exist{nearest(short, names)}")
+            self._problem(
+                offset, f"{self._path()} names a message type '{url}' that does not exist{nearest(short, names)}"
+            )
             self._skip_block(head.start(2))
         elif frame.seen:
             self._problem(offset, f"{self._path()} holds more than one message")
@@ -263,7 +288,9 @@ class _Reader:
         """The next message within `field: [{...}, {...}]`."""
         start = _OPEN.match(self.text, self.position)
         if start is None:
-            raise _Syntax(self._next(), f"{self._path(field.name)} needs a list of messages, as in [{{ ... }}, {{ ... }}]")
+            raise _SyntaxProblem(
+                self._next(), f"{self._path(field.name)} needs a list of messages, as in [{{ ... }}, {{ ... }}]"
+            )
         self.position = start.end()
         self._open(frame, field, start.start(1), start.group(1))
 
@@ -277,7 +304,7 @@ class _Reader:
     def _comma(self, field: FieldInfo) -> None:
         step = _LIST_STEP.match(self.text, self.position)
         if step is None:
-            raise _Syntax(self._next(), f"{self._path(field.name)}: expected ',' or ']'")
+            raise _SyntaxProblem(self._next(), f"{self._path(field.name)}: expected ',' or ']'")
         self.position = step.end()
 
     def _separator(self) -> None:
@@ -336,12 +363,12 @@ class _Reader:
         """The scalar at this place, or None after noting why it does not fit `field`."""
         found = _VALUE.match(self.text, self.position)
         if found is None:
-            raise _Syntax(self._next(), f"{self._path(field.name)}: expected {field.expected}")
+            raise _SyntaxProblem(self._next(), f"{self._path(field.name)}: expected {field.expected}")
         self.position = found.end()
         quoted, bare = found.groups()
         try:
             return _text(self._joined(quoted), field) if quoted else _bare(bare, field)
-        except _BadValue as error:
+        except _ValueProblem as error:
             self._problem(found.start(1) if quoted else found.start(2), f"{self._path(field.name)}: {error}")
             return None
 
@@ -358,7 +385,7 @@ class _Reader:
     def _problem(self, offset: int, problem: str) -> None:
         self.problems.append(f"{self.source.at(offset)}: {problem}")
         if len(self.problems) >= MAX_PROBLEMS:
-            raise _Syntax(offset, f"stopped reading here, after {MAX_PROBLEMS} problems")
+            raise _SyntaxProblem(offset, f"stopped reading here, after {MAX_PROBLEMS} problems")
 
     def _unknown(self, frame: _Frame, name: str, offset: int) -> None:
         key = (frame.info.full_name, name)
@@ -380,14 +407,19 @@ class _Reader:
         if other == field.name:
             self._problem(offset, f"{self._path(field.name)} is given twice, first at {at}; it is not a list")
         else:
-            self._problem(offset, f"{self._path()} has '{field.name}' beside '{other}' at {at}; only one of them may stand")
+            self._problem(
+                offset, f"{self._path()} has '{field.name}' beside '{other}' at {at}; only one of them may stand"
+            )
 
-    def _unexpected(self, frame: _Frame) -> _Syntax:
+    def _unexpected(self, frame: _Frame) -> _SyntaxProblem:
         offset = self._next()
         if offset >= len(self.text):
-            return _Syntax(offset, f"the text ends inside {self._path()}, opened at {self._opened(frame)}; '{frame.close}' is missing")
+            return _SyntaxProblem(
+                offset,
+                f"the text ends inside {self._path()}, opened at {self._opened(frame)}; '{frame.close}' is missing",
+            )
         expected = f"a field name or '{frame.close}'" if frame.close else "a field name"
-        return _Syntax(offset, f"unexpected '{self.text[offset]}' in {self._path()}; expected {expected}")
+        return _SyntaxProblem(offset, f"unexpected '{self.text[offset]}' in {self._path()}; expected {expected}")
 
     def _opened(self, frame: _Frame) -> str:
         return self.source.at(frame.place.offset).removeprefix(self.source.file + ":")
@@ -395,7 +427,9 @@ class _Reader:
     def _path(self, name: str = "") -> str:
         """What encloses this place, such as model.layer[3].convolution."""
         parts = [
-            frame.field.name + (f"[{frame.index}]" if frame.index >= 0 else "") if frame.field else f"[{frame.info.name}]"
+            frame.field.name + (f"[{frame.index}]" if frame.index >= 0 else "")
+            if frame.field
+            else f"[{frame.info.name}]"
             for frame in self.stack[1:]
         ]
         if name:
@@ -416,7 +450,7 @@ class _Reader:
             return
         found = _VALUE.match(self.text, self.position) if head.group(2) else None
         if found is None:
-            raise _Syntax(self._next(), f"expected ':' and a value, or '{{', after '{head.group(1)}'")
+            raise _SyntaxProblem(self._next(), f"expected ':' and a value, or '{{', after '{head.group(1)}'")
         self.position = found.end()
         if found.group(1):
             self._joined(found.group(1))
@@ -429,11 +463,11 @@ class _Reader:
         while True:
             token = _SKIP.match(self.text, self.position)
             if token is None:
-                raise _Syntax(self._next(), f"the '{self.text[start]}' at {self.source.at(start)} is not closed")
+                raise _SyntaxProblem(self._next(), f"the '{self.text[start]}' at {self.source.at(start)} is not closed")
             self.position = token.end()
             depth += (token.group(1) is not None) - (token.group(2) is not None)
             if len(self.stack) + depth > MAX_DEPTH + 1:
-                raise _Syntax(token.start(1), f"nested deeper than the limit of {MAX_DEPTH} messages")
+                raise _SyntaxProblem(token.start(1), f"nested deeper than the limit of {MAX_DEPTH} messages")
             if depth == 0:
                 break
         self._separator()
@@ -461,7 +495,7 @@ def _top_level_names() -> list[str]:
 def _text(raw: str, field: FieldInfo) -> str | bytes:
     """The value of what stands in quotes."""
     if field.kind not in ("string", "bytes"):
-        raise _BadValue(f"a text in quotes, {_shown(raw)}, is not {field.expected}")
+        raise _ValueProblem(f"a text in quotes, {_shown(raw)}, is not {field.expected}")
     if field.kind == "string" and "\\" not in raw:
         return raw
     data = _ESCAPE.sub(_unescape, raw.encode())
@@ -470,7 +504,7 @@ def _text(raw: str, field: FieldInfo) -> str | bytes:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise _BadValue(f"{_shown(raw)} does not stand for UTF-8 text") from None
+        raise _ValueProblem(f"{_shown(raw)} does not stand for UTF-8 text") from None
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -483,7 +517,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
         return _LETTERS.get(letter, letter)
     code = short or long
     if code is None or int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) < 0xE000:
-        raise _BadValue(f"'{match.group().decode(errors='replace')}' is not an escape")
+        raise _ValueProblem(f"'{match.group().decode(errors='replace')}' is not an escape")
     return chr(int(code, 16)).encode()
 
 
@@ -501,21 +535,21 @@ def _bare(token: str, field: FieldInfo) -> Any:
             return field.enum[token]
         if _INT.fullmatch(token) and int(token, 0) in field.enum.values():
             return int(token, 0)
-        raise _BadValue(f"'{token}' is not {field.expected}{nearest(token, field.enum)}")
-    raise _BadValue(f"'{token}' is not {field.expected}")
+        raise _ValueProblem(f"'{token}' is not {field.expected}{nearest(token, field.enum)}")
+    raise _ValueProblem(f"'{token}' is not {field.expected}")
 
 
 def _integer(token: str, field: FieldInfo) -> int:
     word = re.sub(_SPACE, "", token) if token.startswith("-") else token
     if _INT.fullmatch(word) is None:
-        raise _BadValue(f"'{token}' is not a whole number ({field.kind})")
+        raise _ValueProblem(f"'{token}' is not a whole number ({field.kind})")
     digits = word.lstrip("-")
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
     # Python refuses to convert decimals of over 4,300 digits, and none of that length is in range.
     value = int(word, base) if len(digits) <= 64 else None
     low, high = RANGES[field.kind]
     if value is None or not low <= value <= high:
-        raise _BadValue(f"{_shown(token)} is outside the range of {field.kind}, {low} to {high}")
+        raise _ValueProblem(f"{_shown(token)} is outside the range of {field.kind}, {low} to {high}")
     return value
 
 
@@ -526,9 +560,9 @@ def _real(token: str, field: FieldInfo) -> float:
     if _FLOAT.fullmatch(word):
         value = float(word.rstrip("fF"))
     else:
-        raise _BadValue(f"'{token}' is not a number ({field.kind})")
+        raise _ValueProblem(f"'{token}' is not a number ({field.kind})")
     if math.isinf(value) or (field.kind == "float" and abs(value) >= _LARGEST_FLOAT32):
-        raise _BadValue(f"{_shown(token)} is outside the range of {field.kind}")
+        raise _ValueProblem(f"{_shown(token)} is outside the range of {field.kind}")
     return value
 
 

@@ -21,7 +21,8 @@ class Place:
 
     Attributes:
         offset: Index into the text of the field name that opened the message.
-        parts: Pairs of a field's name and its offset, or its Place for a message. A list of pairs costs half of what a dictionary would.
+        parts: Pairs of a field's name and its offset, or its Place for a message. A list costs half of what a
+            dictionary would.
     """
 
     __slots__ = ("offset", "parts")
@@ -70,7 +71,7 @@ class Parsed:
     place: Place | None
 
     def where(self, path: str = "") -> str:
-        """The place of a value, such as `where("model.layer[3].name")`; of what encloses it, if it is not in the text."""
+        """The place of a value, such as `where("model.layer[3].name")`, or of what encloses it."""
         place: int | Place | None = self.place
         if place is None:
             return self.source.file

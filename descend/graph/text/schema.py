@@ -1,7 +1,7 @@
 """The compiled schema, and what reading and writing ask of a message and its fields.
 
-The descriptor set is data, so one file serves every protobuf runtime of the supported range. It is loaded on first use into a pool
-of its own, so nothing is registered in protobuf's global pool.
+The descriptor set is data, so one file serves every protobuf runtime of the supported range. It is loaded on first
+use into a pool of its own, so nothing is registered in protobuf's global pool.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 
 from descend.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 __all__ = ["ANY", "PACKAGE", "SCHEMA", "FieldInfo", "MessageInfo", "message_info", "pool"]
 
 PACKAGE: Final = "lbann_data."
 SCHEMA: Final = Path(__file__).parents[1] / "schema" / "schema.binpb"
 ANY: Final = "google.protobuf.Any"
-WRAPPERS: Final = frozenset(f"google.protobuf.{kind}Value" for kind in ("Int64", "UInt64", "Int32", "UInt32", "Double", "Float", "Bool", "String"))
+WRAPPERS: Final = frozenset(
+    f"google.protobuf.{kind}Value"
+    for kind in ("Int64", "UInt64", "Int32", "UInt32", "Double", "Float", "Bool", "String")
+)
 
 _KINDS: Final = {
     FieldDescriptor.TYPE_BOOL: "bool",
@@ -37,7 +42,13 @@ _KINDS: Final = {
     FieldDescriptor.TYPE_ENUM: "enum",
     FieldDescriptor.TYPE_MESSAGE: "message",
 }
-RANGES: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1), "uint32": (0, 2**32 - 1), "uint64": (0, 2**64 - 1)}
+_LABEL_REPEATED: Final = 3
+RANGES: Final = {
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint32": (0, 2**32 - 1),
+    "uint64": (0, 2**64 - 1),
+}
 
 
 @cache
@@ -77,7 +88,8 @@ class FieldInfo:
     @cached_property
     def enum(self) -> dict[str, int]:
         """Names and numbers; only for the kind enum."""
-        return {value.name: value.number for value in self.descriptor.enum_type.values}
+        found: Any = self.descriptor.enum_type
+        return {value.name: value.number for value in found.values}
 
     @property
     def wrapped(self) -> bool:
@@ -118,7 +130,7 @@ class MessageInfo:
         return message_factory.GetMessageClass(self.descriptor)
 
     def _content_fields(self) -> frozenset[str]:
-        """The fields of a oneof of messages, or the Any field named `parameters`, as operators and algorithms have it."""
+        """The fields of a oneof of messages, or the Any field named `parameters`."""
         choices = {name for name, field in self.fields.items() if field.oneof is not None}
         if choices and all(self.fields[name].kind == "message" for name in choices):
             return frozenset(choices)
@@ -140,16 +152,20 @@ def _field(descriptor: FieldDescriptor) -> FieldInfo:
         name=descriptor.name,
         kind=kind,
         repeated=_is_repeated(descriptor),
-        is_map=kind == "message" and bool(descriptor.message_type.GetOptions().map_entry),
+        is_map=kind == "message" and _is_map_entry(descriptor.message_type),
         oneof=None if oneof is None else oneof.name,
         descriptor=descriptor,
     )
 
 
+def _is_map_entry(descriptor: Any) -> bool:
+    return bool(descriptor.GetOptions().map_entry)
+
+
 def _is_repeated(descriptor: FieldDescriptor) -> bool:
     # `is_repeated` came with protobuf 6 and `label` goes with 7, so each runtime is asked in its own way.
     asked: Any = getattr(descriptor, "is_repeated", None)
-    return bool(asked) if asked is not None else descriptor.label == FieldDescriptor.LABEL_REPEATED
+    return bool(asked) if asked is not None else getattr(descriptor, "label", 0) == _LABEL_REPEATED
 
 
 @cache

@@ -1,15 +1,15 @@
 """Values from messages and messages from values, field by field, by their names.
 
-A value is an object whose class says `message: ClassVar[str]`, the message's name within the package, and whose attributes are named
-like the message's fields. Classes come as a table, so this module knows none of them.
+A value is an object whose class says `message: ClassVar[str]`, the message's name within the package, and whose
+attributes are named like the message's fields. Classes come as a table, so this module knows none of them.
 
     repeated field          tuple
     map                     dictionary
     wrapped scalar          the scalar, or None where it is not set
     message                 an object of the class that the table gives for it, or None
-    envelope                the content's object; other fields of the envelope are attributes of it too. An envelope is a message
-                            around one of several others: a oneof of messages (Layer, Optimizer, Callback, ...), or an Any
-                            field named `parameters` (Operator, TrainingAlgorithm)
+    envelope                the content's object; other fields of the envelope are attributes of it too. An envelope is
+                            a message around one of several others: a oneof of messages (Layer, Optimizer, Callback,
+                            ...), or an Any field named `parameters` (Operator, TrainingAlgorithm)
     Any                     the content's object
     not set                 not passed, so the class's own default, which is zero
 
@@ -21,16 +21,17 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from descend.errors import ConfigurationError, TextError, nearest
 from descend.graph.text.places import Parsed, Place, Source
-from descend.graph.text.schema import ANY, PACKAGE, FieldInfo, MessageInfo, message_info
+from descend.graph.text.schema import ANY, FieldInfo, MessageInfo, message_info
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from google.protobuf.message import Message
 
 __all__ = ["fields_of", "to_message", "to_value"]
@@ -76,7 +77,8 @@ class _Maker:
 
     def _fields(self, message: Message, info: MessageInfo, place: Place | None) -> dict[str, Any]:
         """The fields that are set, but for the content of an envelope without a class of its own."""
-        self._refuse_unknown(message, info)
+        if place is None:
+            self._refuse_unknown(message, info)
         bare_envelope = info.envelope if info.name not in self.classes else frozenset[str]()
         places = place.by_field() if place is not None else {}
         return {
@@ -147,7 +149,10 @@ class _Maker:
             make = getattr(cls, "from_fields", None)
             return cls(**fields) if make is None else make(fields)
         except ConfigurationError as error:
-            self.problems += [problem if problem.startswith(self.source.file) else f"{where or self.source.file}: {problem}" for problem in error.problems]
+            self.problems += [
+                problem if problem.startswith(self.source.file) else f"{where or self.source.file}: {problem}"
+                for problem in error.problems
+            ]
             return None
 
     def _refuse_unknown(self, message: Message, info: MessageInfo) -> None:
@@ -155,7 +160,9 @@ class _Maker:
         unknown = sorted({field.field_number for field in UnknownFieldSet(message)})
         if unknown:
             numbers = ", ".join(map(str, unknown))
-            self.problems.append(f"{self.source.file}: {info.name} holds fields that the schema does not know, of number {numbers}")
+            self.problems.append(
+                f"{self.source.file}: {info.name} holds fields that the schema does not know, of number {numbers}"
+            )
 
     def _problem(self, place: Place | None, problem: str) -> None:
         self.problems.append(f"{self._where(place) or self.source.file}: {problem}")
@@ -181,8 +188,6 @@ def _called(fields: Mapping[str, Any]) -> str:
 
 
 def _tells_where(cls: type) -> bool:
-    if dataclasses.is_dataclass(cls):
-        return any(field.name == "where" for field in dataclasses.fields(cls))
     return hasattr(cls, "where")
 
 
@@ -226,7 +231,9 @@ def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any
         field = info.fields.get(name)
         if field is None:
             if whole:
-                raise ConfigurationError(f"{type(value).__name__}.{name} is no field of the message {info.name}{nearest(name, info.fields)}")
+                raise ConfigurationError(
+                    f"{type(value).__name__}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
+                )
             continue
         if entry is None:
             continue
@@ -235,7 +242,9 @@ def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, ConfigurationError):
                 raise
-            raise ConfigurationError(f"{type(value).__name__}.{name} is {entry!r}; expected {field.expected} ({error})") from None
+            raise ConfigurationError(
+                f"{type(value).__name__}.{name} is {entry!r}; expected {field.expected} ({error})"
+            ) from None
 
 
 def _set(message: Message, field: FieldInfo, entry: Any) -> None:
@@ -259,7 +268,7 @@ def _set(message: Message, field: FieldInfo, entry: Any) -> None:
 
 
 def _put(target: Any, info: MessageInfo, value: Any) -> None:
-    """Write `value` into a message of the type that its place expects, in an envelope where that is what is expected."""
+    """Write `value` into a message of the type that its place expects, in an envelope where that is one."""
     if info.full_name == ANY:
         target.Pack(to_message(value), deterministic=True)
         return
