@@ -122,7 +122,7 @@ class Layer:
         children: Layers in the order in which they were attached, the order of the outputs of a kind with several.
     """
 
-    message: ClassVar[str] = "Layer"
+    message: ClassVar[str]
     defaults: ClassVar[Mapping[str, Any]] = {}  # what stands for a field that is not set
     num_parents: ClassVar[int | None] = 1  # None: one or more
     num_children: ClassVar[int | None] = 1  # None: any number, each given an output of its own
