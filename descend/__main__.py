@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -78,8 +79,14 @@ def demo(
     typer.echo(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
+def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """A warning as a line for a user, without the place in our own code."""
+    return f"warning: {message}\n"
+
+
 def main() -> None:
     """Run the command line; exit codes are those of `descend.errors`."""
+    warnings.formatwarning = _warn
     exit_with_code(lambda: app(prog_name="descend", standalone_mode=True))
 
 

@@ -222,7 +222,8 @@ def fields_of(value: Any) -> dict[str, Any]:
     hook = getattr(value, "to_fields", None)
     if hook is not None:
         return hook()
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "where"}
+    stored = (field.name for field in dataclasses.fields(value) if field.init and field.name != "where")
+    return {name: getattr(value, name) for name in stored}
 
 
 def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any], *, whole: bool) -> None:
@@ -280,8 +281,9 @@ def _put(target: Any, info: MessageInfo, value: Any) -> None:
     if chosen is None:
         raise TypeError(f"a {value.message} has no place in a {info.name}")
     fields = fields_of(value)
-    _fill(target, info, value, {name: entry for name, entry in fields.items() if name in info.fields}, whole=False)
-    own = {name: entry for name, entry in fields.items() if name not in info.fields}
+    around = info.fields.keys() - info.envelope  # a field of the content may be called like one of the contents
+    _fill(target, info, value, {name: entry for name, entry in fields.items() if name in around}, whole=False)
+    own = {name: entry for name, entry in fields.items() if name not in around}
     content: Any = getattr(target, chosen)
     if info.fields[chosen].message.full_name == ANY:
         packed = inner.new()
