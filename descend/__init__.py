@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from descend.callbacks import *  # noqa: F403
     from descend.data import ArrayReader, DataReader, Reader, open_readers
     from descend.errors import *  # noqa: F403
-    from descend.experiment import Experiment, load, main, save_prototext
+    from descend.experiment import Experiment, load, save_prototext
+    from descend.exits import main
     from descend.experiment.run import Result, run
     from descend.graph import *  # noqa: F403
     from descend.train import *  # noqa: F403
@@ -45,7 +46,7 @@ _SINGLE = {
     "open_readers": "data",
     "Experiment": "experiment",
     "load": "experiment",
-    "main": "experiment",
+    "main": "exits",
     "save_prototext": "experiment",
     "Result": "experiment.run",
     "run": "experiment.run",

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from descend.experiment.exits import main as exit_with_code
+from descend.exits import main as exit_with_code
 from descend.version import __version__
 
 __all__ = ["app", "main"]
@@ -79,15 +79,16 @@ def demo(
     typer.echo(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
-def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+def _show(message: Warning | str, *about: object) -> None:
     """A warning as a line for a user, without the place in our own code."""
-    return f"warning: {message}\n"
+    sys.stderr.write(f"warning: {message}\n")
 
 
 def main() -> None:
     """Run the command line; exit codes are those of `descend.errors`."""
-    warnings.formatwarning = _warn
-    exit_with_code(lambda: app(prog_name="descend", standalone_mode=True))
+    with warnings.catch_warnings():
+        warnings.showwarning = _show
+        exit_with_code(lambda: app(prog_name="descend"))
 
 
 if __name__ == "__main__":
