@@ -281,7 +281,7 @@ class PiecewisePolynomial(Schedule):
         )
         if self.warmup_steps > self.steps:
             raise RuleError(
-                f"PiecewisePolynomial: warmup_steps {self.warmup_steps} is more than steps {self.steps}, which count both"
+                f"PiecewisePolynomial: warmup_steps {self.warmup_steps} exceeds steps {self.steps}, the sum of both"
             )
 
     def rate(self, step: int) -> float:
@@ -459,7 +459,7 @@ class Finding:
     """Something about a schedule that is often a mistake.
 
     Attributes:
-        kind: "zero first step", "jump", "rising at the end", "rises after its end", "length", "all zero" or "not a rate".
+        kind: "zero first step", "jump", "rising at the end", "rises after its end", "length", "all zero", "not a rate".
         step: Where it shows.
         text: One sentence with the numbers.
     """

@@ -8,7 +8,7 @@ Shapes: g, Δ and p are shaped alike.
 Units:  Δ and lr are in units of p. lr is read at the first update only.
 Source: Riedmiller and Braun 1993; without weight-backtracking ("iRprop−"): Igel and Hüsken 2000
 
-For whole-data gradients: noise of mini-batches flips signs. torch `Rprop` is this rule; optax `rprop` too.
+For whole-data gradients: noise of mini-batches flips signs. torch `Rprop` is this rule.
 """
 
 from __future__ import annotations

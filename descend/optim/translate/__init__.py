@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import RuleError, Unsupported, nearest
-from descend.optim.translate import lbann, mxnet, mxnet19, mxnet20, pytorch_optimizer, torch_optim
+from descend.optim.translate import lbann, mxnet, mxnet19, mxnet20, optax, pytorch_optimizer, torch_optim
 from descend.optim.translate.recipe import Recipe, build, call
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ OPTIMIZERS: dict[str, tuple[Mapping[str, Callable[..., Recipe]], Mapping[str, st
     "mxnet-2.0": (mxnet20.OPTIMIZERS, mxnet20.REFUSED),
     "torch": (torch_optim.OPTIMIZERS, torch_optim.REFUSED),
     "lbann": (lbann.OPTIMIZERS, lbann.REFUSED),
+    "optax": (optax.OPTIMIZERS, optax.REFUSED),
     "pytorch_optimizer": (pytorch_optimizer.OPTIMIZERS, pytorch_optimizer.REFUSED),
 }
 LIBRARIES = tuple(OPTIMIZERS)
@@ -93,7 +94,10 @@ def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
     """
     if _library(library).startswith("mxnet"):
         return mxnet.scheduler(name, **kwargs)
-    tables: dict[str, Mapping[str, Callable[..., Schedule]]] = {"torch": torch_optim.SCHEDULES}
+    tables: dict[str, Mapping[str, Callable[..., Schedule]]] = {
+        "torch": torch_optim.SCHEDULES,
+        "optax": optax.SCHEDULES,
+    }
     if library not in tables:
         raise Unsupported(f"{library} has no schedules of its own; descend.optim.schedules has")
     table = tables[library]

@@ -362,7 +362,7 @@ def scheduler(name: str, **arguments: Any) -> Schedule:
     """MXNet's scheduler of this name; its rate for num_update n is that of our step n − 1.
 
     Args:
-        name: FactorScheduler, MultiFactorScheduler, PolyScheduler or CosineScheduler; LBSGD for that optimizer's factor.
+        name: FactorScheduler, MultiFactorScheduler, PolyScheduler or CosineScheduler; LBSGD for its factor.
         arguments: MXNet's, and `optimizer_learning_rate`, the rate of an optimizer that it was attached to.
 
     Raises:

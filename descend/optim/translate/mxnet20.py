@@ -1,7 +1,7 @@
 """MXNet 2.0's optimizers: their names, arguments, defaults and arithmetic, told in our rules.
 
 The decay is added after clipping, clip(r g) + λ w, except in AdaBelief, which clips it too, and in AdamW, LAMB, LANS
-and Ftrl, which apply it themselves. Every constructor has a default rate, so every one of them overwrites a schedule's own.
+and Ftrl, which apply it themselves. Every constructor has a default rate and overwrites a schedule's own.
 """
 
 from __future__ import annotations

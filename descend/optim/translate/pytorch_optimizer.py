@@ -1,6 +1,6 @@
 """What of pytorch_optimizer 4.1 is a published rule: LARS, with its own conventions.
 
-Its Lamb is not: v is not corrected for its bias, the ratio is of the uncorrected direction, the weights' norm is at most
+Its Lamb is not: v is not corrected for its bias, the ratio is of the uncorrected direction, norms are at most
 10.
 """
 
