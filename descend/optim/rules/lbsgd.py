@@ -113,7 +113,7 @@ class LBSGD(Rule):
     def factor(self, n: Tensor) -> Tensor:
         """f of the n-th small batch, for every strategy but "lars"."""
         N = self.warmup_epochs * self.updates_per_epoch
-        target = torch.full_like(n, float(self.batch_scale))
+        target = float(self.batch_scale) * torch.ones_like(n)
         if N <= 1:
             return torch.where(n >= N, target, torch.ones_like(n))
         x = n / N

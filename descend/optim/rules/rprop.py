@@ -73,7 +73,7 @@ class Rprop(Rule):
         same = g * s.g
         eta = torch.where(same < 0, self.eta_minus, torch.ones_like(g))
         eta = torch.where(same > 0, self.eta_plus, eta)
-        before = torch.where(t == 1, lr.to(p.dtype), s.delta)
+        before = torch.where(t == 1, lr, s.delta)
         delta = (before * eta).clamp(self.step_min, self.step_max)
         g = torch.where(same < 0, torch.zeros_like(g), g)
         return p - g.sign() * delta, RpropState(g, delta)
