@@ -27,6 +27,7 @@ from torch import Tensor
 from descend.errors import NumericalError, RuleError, nearest
 from descend.optim.engine import finite, ownership, prepare, saved
 from descend.optim.engine.plain import step_plain
+from descend.optim.engine.residence import RUNNERS, Residence
 from descend.optim.engine.settings import (
     OPTIONS,
     Schedule,
@@ -44,7 +45,6 @@ __all__ = ["Optimizer", "face"]
 
 Params = Iterable[Any]
 OnNonfinite = Literal["raise", "skip", "allow"]
-RUNNERS = ("auto", "plain")
 
 
 def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,6 +119,7 @@ class Optimizer(torch.optim.Optimizer):
         self.skipped = 0
         self._names: list[list[str]] = []
         self._scheduled: dict[int, float] = {}
+        self._residence = Residence(self.runner)
         given = {
             "lr": lr,
             "weight_decay": weight_decay,
@@ -208,13 +209,27 @@ class Optimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _update(self) -> None:
         settings = self._with_scaler(self._settings())
-        tasks = prepare.tasks_of(self.param_groups, settings, self._names, self.state)
-        if not self._fit(tasks):
+        home = self._residence
+        if not home.is_current(settings, self.state):
+            home.dissolve()
+        tasks = self._outside(settings)
+        gradients = [arena.gradients() for arena in home.arenas]
+        if not self._fit(settings, tasks, gradients):
             self.skipped += 1
             return
-        prepare.open_states(tasks)
-        step_plain(tasks, self.seed)
+        plain = home.admit(tasks, settings)
+        gradients += [arena.gradients() for arena in home.arenas[len(gradients) :]]
+        prepare.open_states(plain)
+        step_plain(plain, self.seed)
+        home.step(gradients, settings, self.seed)
         self.updates += 1
+
+    def _outside(self, settings: list[Settings]) -> list[prepare.Task]:
+        """Tensors with a gradient that live in no arena."""
+        residents = self._residence.residents
+        if len(residents) == sum(len(group["params"]) for group in self.param_groups):
+            return []
+        return prepare.tasks_of(self.param_groups, settings, self._names, self.state, residents)
 
     def _with_scaler(self, settings: list[Settings]) -> list[Settings]:
         """The settings with torch's GradScaler's factor taken out of the gradients, where one calls this step."""
@@ -224,13 +239,18 @@ class Optimizer(torch.optim.Optimizer):
     # GradScaler then leaves gradients scaled, fp16 ones too, and says so by `grad_scale` and `found_inf`.
     _step_supports_amp_scaling = True
 
-    def _fit(self, tasks: Sequence[prepare.Task]) -> bool:
+    def _fit(
+        self, settings: list[Settings], tasks: Sequence[prepare.Task], gradients: Sequence[Sequence[Tensor | None]]
+    ) -> bool:
+        """Whether the step may be taken."""
         found = getattr(self, "found_inf", None)
         if found is not None:
             return not bool(found)
         if self.on_nonfinite == "allow":
             return True
-        bad = finite.unfit(tasks)
+        if finite.all_finite(tasks, zip(self._residence.arenas, gradients, strict=True)):
+            return True
+        bad = finite.unfit(prepare.tasks_of(self.param_groups, settings, self._names, self.state))
         if bad and self.on_nonfinite == "raise":
             raise NumericalError(
                 f"step {self.updates + 1} of {self.title}: the gradient of {_several(bad)} is not finite; nothing was "
@@ -262,6 +282,7 @@ class Optimizer(torch.optim.Optimizer):
         """
         saved.load(self, state_dict, self._names, strict=strict)
         self._scheduled = {}
+        self._residence.dissolve()
 
     def load_torch_state(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the moments and step counts of torch's own optimizer of the same rule (SGD, Adam, AdamW, ...).
@@ -272,10 +293,16 @@ class Optimizer(torch.optim.Optimizer):
             RuleError: The state does not hold what this rule needs, or has other shapes. Nothing was copied then.
         """
         saved.load_torch(self, state_dict, self._names)
+        self._residence.dissolve()
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names")
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}, "_scheduled": {}}
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._scheduled = {}
+        self._residence = Residence(self.runner)
 
 
 def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
