@@ -20,7 +20,7 @@ __all__ = ["demo_experiment"]
 
 
 def demo_experiment(name: str = "digits") -> Experiment:
-    """A network of LeNet's form on real images, by SGD with momentum; 10 epochs of the digits or 5 of Fashion-MNIST.
+    """A network of LeNet's form on real images, by SGD with momentum; 20 epochs of the digits or 5 of Fashion-MNIST.
 
     Args:
         name: "digits" (8 x 8, in the package) or "fashion-mnist" (28 x 28, see `descend.zoo.fashion_mnist`).
@@ -31,7 +31,7 @@ def demo_experiment(name: str = "digits") -> Experiment:
     images, labels = Input(data_field="samples", name="images"), Input(data_field="labels", name="labels")
     if name == "digits":
         return _experiment(
-            small_lenet(images), labels, epochs=10, data=digits(), rule=SGD(learn_rate=0.05, momentum=0.9)
+            small_lenet(images), labels, epochs=20, data=digits(), rule=SGD(learn_rate=0.05, momentum=0.9)
         )
     if name == "fashion-mnist":
         rule = SGD(learn_rate=0.01, momentum=0.9)

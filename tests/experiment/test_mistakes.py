@@ -213,7 +213,7 @@ def test_a_batch_larger_than_the_data_set_is_one_partial_batch_and_is_said_once(
 
 def test_zero_epochs_evaluate_only(attempt, images):
     code, message = attempt(
-        images().replace("max_epochs: 10", "max_epochs: 0").replace("num_epochs: 10", "num_epochs: 0")
+        images().replace("max_epochs: 20", "max_epochs: 0").replace("num_epochs: 20", "num_epochs: 0")
     )
     assert code == 0
     assert "test accuracy: " in message
