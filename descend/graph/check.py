@@ -19,7 +19,7 @@ from collections import defaultdict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, GraphError, Unsupported, nearest
+from descend.errors import ConfigurationError, GraphError, nearest
 from descend.graph.kinds import Dummy, Evaluation, Input, Split
 from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
 from descend.graph.metrics import Metric
@@ -250,6 +250,9 @@ class _Checker:
 
     def _find_shape(self, node: _Node) -> None:
         layer = node.layer
+        if layer.refusal is not None:
+            self._say(layer.where, f"layer '{layer.name}': kind {type(layer).__name__} {layer.refusal}")
+            return
         if not self._count_fits(layer, node):
             return
         if isinstance(layer, Input):
@@ -263,8 +266,6 @@ class _Checker:
         try:
             node.outputs = layer.output_shapes(inputs, len(node.takers))
             node.inputs = inputs
-        except Unsupported as error:
-            self._say(layer.where, *(f"layer '{layer.name}': {problem}" for problem in error.problems))
         except ConfigurationError as error:
             reader = self.readers.get(node)
             if reader is None:

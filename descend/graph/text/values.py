@@ -102,7 +102,7 @@ class _Maker:
 
     def _content(self, message: Message, info: MessageInfo, fields: dict[str, Any], place: Place | None) -> Any:
         """The value inside an envelope; the envelope's own fields are handed to it."""
-        chosen = next((name for name in info.envelope if message.HasField(name)), None)
+        chosen = _chosen(message, info)
         if chosen is None:
             known = ", ".join(sorted(info.envelope))
             self._problem(place, f"this {info.name} {_called(fields)}says nothing of its kind; it needs one of {known}")
@@ -169,6 +169,13 @@ class _Maker:
 
     def _where(self, place: Place | None) -> str | None:
         return None if place is None else self.source.at(place.offset)
+
+
+def _chosen(message: Message, info: MessageInfo) -> str | None:
+    """The field of an envelope that holds its content."""
+    if info.choice is not None:
+        return message.WhichOneof(info.choice)
+    return next((name for name in info.envelope if message.HasField(name)), None)
 
 
 def _only_part(place: Place | None) -> Place | None:
