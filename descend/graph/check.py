@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, GraphError, nearest
+from descend.graph.bulk import no_collection
 from descend.graph.kinds import Dummy, Evaluation, Input, Split
 from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
 from descend.graph.metrics import Metric
@@ -59,7 +60,8 @@ def check(model: Model, fields: Mapping[str, Shape]) -> Plan:
         GraphError: everything that does not fit, each problem with the layer, its place in the text, and what to do.
     """
     checker = _Checker(model, fields)
-    plan = checker.plan()
+    with no_collection():
+        plan = checker.plan()
     if checker.problems:
         raise GraphError(checker.problems)
     return plan

@@ -121,9 +121,7 @@ class MessageInfo:
         self.name = self.full_name.removeprefix(PACKAGE)
         self.fields: dict[str, FieldInfo] = {field.name: _field(field) for field in descriptor.fields}
         self.envelope = self._content_fields()
-        self.choice: str | None = next(
-            (field.oneof for name in self.envelope if (field := self.fields[name]).oneof), None
-        )
+        self.choice: str | None = next((self.fields[name].oneof for name in self.envelope), None)
 
     def new(self) -> Message:
         """An empty message."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from descend.errors import ConfigurationError, TextError, nearest
+from descend.graph.bulk import no_collection
 from descend.graph.text.places import Parsed, Place, Source
 from descend.graph.text.schema import ANY, FieldInfo, MessageInfo, message_info
 
@@ -52,7 +53,8 @@ def to_value(parsed: Parsed | Message, classes: Mapping[str, type]) -> Any:
     if not isinstance(parsed, Parsed):
         parsed = Parsed(parsed, Source("<message>", ""), None)
     maker = _Maker(parsed.source, classes)
-    value = maker.value(parsed.message, parsed.place)
+    with no_collection():
+        value = maker.value(parsed.message, parsed.place)
     if maker.problems:
         raise TextError(maker.problems)
     return value
