@@ -19,7 +19,8 @@ from collections import defaultdict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, GraphError, Unsupported, nearest
+from descend.errors import ConfigurationError, GraphError, nearest
+from descend.graph.bulk import no_collection
 from descend.graph.kinds import Dummy, Evaluation, Input, Split
 from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
 from descend.graph.metrics import Metric
@@ -59,7 +60,8 @@ def check(model: Model, fields: Mapping[str, Shape]) -> Plan:
         GraphError: everything that does not fit, each problem with the layer, its place in the text, and what to do.
     """
     checker = _Checker(model, fields)
-    plan = checker.plan()
+    with no_collection():
+        plan = checker.plan()
     if checker.problems:
         raise GraphError(checker.problems)
     return plan
@@ -250,6 +252,9 @@ class _Checker:
 
     def _find_shape(self, node: _Node) -> None:
         layer = node.layer
+        if layer.refusal is not None:
+            self._say(layer.where, f"layer '{layer.name}': kind {type(layer).__name__} {layer.refusal}")
+            return
         if not self._count_fits(layer, node):
             return
         if isinstance(layer, Input):
@@ -263,8 +268,6 @@ class _Checker:
         try:
             node.outputs = layer.output_shapes(inputs, len(node.takers))
             node.inputs = inputs
-        except Unsupported as error:
-            self._say(layer.where, *(f"layer '{layer.name}': {problem}" for problem in error.problems))
         except ConfigurationError as error:
             reader = self.readers.get(node)
             if reader is None:

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from descend.errors import TextError, nearest
+from descend.graph.bulk import no_collection
 from descend.graph.text.places import Parsed, Place, Source
 from descend.graph.text.schema import ANY, PACKAGE, RANGES, FieldInfo, MessageInfo, message_info, pool
 
@@ -71,7 +72,8 @@ def parse_text(text: str | bytes, file: str, root: MessageInfo) -> Parsed:
     if _BLANK.fullmatch(decoded) is not None:
         example = next(iter(root.fields), "")
         raise TextError(f"{file}:1:1: the text is empty; a {root.name} was expected, such as '{example} {{ ... }}'")
-    return _Reader(Source(file, decoded), root).read()
+    with no_collection():
+        return _Reader(Source(file, decoded), root).read()
 
 
 def check_size(size: int, file: str) -> None:

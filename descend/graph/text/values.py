@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from descend.errors import ConfigurationError, TextError, nearest
+from descend.graph.bulk import no_collection
 from descend.graph.text.places import Parsed, Place, Source
 from descend.graph.text.schema import ANY, FieldInfo, MessageInfo, message_info
 
@@ -52,7 +53,8 @@ def to_value(parsed: Parsed | Message, classes: Mapping[str, type]) -> Any:
     if not isinstance(parsed, Parsed):
         parsed = Parsed(parsed, Source("<message>", ""), None)
     maker = _Maker(parsed.source, classes)
-    value = maker.value(parsed.message, parsed.place)
+    with no_collection():
+        value = maker.value(parsed.message, parsed.place)
     if maker.problems:
         raise TextError(maker.problems)
     return value
@@ -102,7 +104,7 @@ class _Maker:
 
     def _content(self, message: Message, info: MessageInfo, fields: dict[str, Any], place: Place | None) -> Any:
         """The value inside an envelope; the envelope's own fields are handed to it."""
-        chosen = next((name for name in info.envelope if message.HasField(name)), None)
+        chosen = _chosen(message, info)
         if chosen is None:
             known = ", ".join(sorted(info.envelope))
             self._problem(place, f"this {info.name} {_called(fields)}says nothing of its kind; it needs one of {known}")
@@ -169,6 +171,13 @@ class _Maker:
 
     def _where(self, place: Place | None) -> str | None:
         return None if place is None else self.source.at(place.offset)
+
+
+def _chosen(message: Message, info: MessageInfo) -> str | None:
+    """The field of an envelope that holds its content."""
+    if info.choice is not None:
+        return message.WhichOneof(info.choice)
+    return next((name for name in info.envelope if message.HasField(name)), None)
 
 
 def _only_part(place: Place | None) -> Place | None:
