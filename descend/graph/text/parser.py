@@ -107,7 +107,7 @@ def _decoded(text: str | bytes, file: str) -> str:
         ) from None
 
 
-class _SyntaxProblem(Exception):  # noqa: N818  # it never leaves this module
+class _SyntaxProblem(Exception):
     """The text cannot be read beyond this place."""
 
     def __init__(self, offset: int, problem: str) -> None:
@@ -115,7 +115,7 @@ class _SyntaxProblem(Exception):  # noqa: N818  # it never leaves this module
         self.problem = problem
 
 
-class _ValueProblem(Exception):  # noqa: N818  # it never leaves this module
+class _ValueProblem(Exception):
     """A value that does not fit its field."""
 
 
