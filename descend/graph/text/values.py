@@ -222,7 +222,7 @@ def to_message(value: Any) -> Message:
     if info is None:
         raise ConfigurationError(f"{type(value).__name__} names a message '{value.message}' that is not in the schema")
     message = info.new()
-    _fill(message, info, value, fields_of(value), whole=True)
+    _fill(message, info, value, fields_of(value))
     return message
 
 
@@ -234,26 +234,21 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "where"}
 
 
-def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any], *, whole: bool) -> None:
-    """Set the fields of `message`; with `whole`, a field that the message does not have is an error."""
+def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any]) -> None:
+    """Set the fields of `message`."""
+    what = type(value).__name__
     for name, entry in fields.items():
         field = info.fields.get(name)
         if field is None:
-            if whole:
-                raise ConfigurationError(
-                    f"{type(value).__name__}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
-                )
-            continue
+            raise ConfigurationError(f"{what}.{name} is no field of the message {info.name}{nearest(name, info.fields)}")
         if entry is None:
             continue
         try:
             _set(message, field, entry)
+        except ConfigurationError:
+            raise
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            if isinstance(error, ConfigurationError):
-                raise
-            raise ConfigurationError(
-                f"{type(value).__name__}.{name} is {entry!r}; expected {field.expected} ({error})"
-            ) from None
+            raise ConfigurationError(f"{what}.{name} is {entry!r}; expected {field.expected} ({error})") from None
 
 
 def _set(message: Message, field: FieldInfo, entry: Any) -> None:
@@ -283,22 +278,24 @@ def _put(target: Any, info: MessageInfo, value: Any) -> None:
         return
     inner = message_info(value.message)
     if inner is None or inner is info:
-        _fill(target, info, value, fields_of(value), whole=True)
+        _fill(target, info, value, fields_of(value))
         return
     chosen = _content_field(info, inner)
     if chosen is None:
         raise TypeError(f"a {value.message} has no place in a {info.name}")
     fields = fields_of(value)
-    _fill(target, info, value, {name: entry for name, entry in fields.items() if name in info.fields}, whole=False)
-    own = {name: entry for name, entry in fields.items() if name not in info.fields}
+    # A content's field may be called what the envelope calls that content, as in Transform.scale.scale.
+    outer = info.fields.keys() - info.envelope
+    _fill(target, info, value, {name: entry for name, entry in fields.items() if name in outer})
+    own = {name: entry for name, entry in fields.items() if name not in outer}
     content: Any = getattr(target, chosen)
     if info.fields[chosen].message.full_name == ANY:
         packed = inner.new()
-        _fill(packed, inner, value, own, whole=True)
+        _fill(packed, inner, value, own)
         content.Pack(packed, deterministic=True)
     else:
         content.SetInParent()
-        _fill(content, inner, value, own, whole=True)
+        _fill(content, inner, value, own)
 
 
 def _content_field(info: MessageInfo, inner: MessageInfo) -> str | None:
