@@ -143,6 +143,9 @@ class _Checker:
                 for name in link:
                     if isinstance(name, str):
                         self._say_of(layer, f"names a {word} '{name}' that does not exist{nearest(name, self.names)}")
+            if isinstance(layer.hint_layer, str):
+                hint = layer.hint_layer
+                self._say_of(layer, f"names a hint_layer '{hint}' that does not exist{nearest(hint, self.names)}")
             if layer.device is not None and layer.device.upper() not in ("CPU", "GPU", ""):
                 self._say_of(layer, f"has device '{layer.device}'; expected CPU or GPU")
             if layer.data_layout not in (None, "", "data_parallel", "model_parallel"):

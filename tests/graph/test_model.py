@@ -82,13 +82,17 @@ def test_a_link_may_stand_at_either_end():
         'layer { name: "a" children: "b c" input {} } layer { name: "b" relu {} } layer { name: "c" relu {} }'
     )
     both = g.from_text(
-        'layer { name: "a" children: "b" input {} } layer { name: "b" parents: "a" relu {} } layer { name: "c" parents: "a" relu {} }'
+        'layer { name: "a" children: "b" input {} } layer { name: "b" parents: "a" relu {} } '
+        'layer { name: "c" parents: "a" relu {} }'
     )
     assert up == down == both
 
 
 def test_the_order_of_children_in_a_text_counts():
-    source = 'layer {{ name: "a" children: "{}" split {{}} }} layer {{ name: "b" parents: "a" relu {{}} }} layer {{ name: "c" parents: "a" relu {{}} }}'
+    source = (
+        'layer {{ name: "a" children: "{}" split {{}} }}'
+        'layer {{ name: "b" parents: "a" relu {{}} }} layer {{ name: "c" parents: "a" relu {{}} }}'
+    )
     first, second = (g.from_text(source.format(order)).layers[0] for order in ("b c", "c b"))
     assert [child.name for child in first.children] == ["b", "c"]
     assert [child.name for child in second.children] == ["c", "b"]
@@ -125,14 +129,14 @@ def test_unknown_keywords_and_wrong_types_are_refused():
 
 def test_objectives_take_layers_terms_and_lists():
     layer = g.Input()
-    for given in (
+    for objective in (
         layer,
         [layer],
         g.LayerTerm(layer),
         g.ObjectiveFunction(layer),
         g.ObjectiveFunction([g.LayerTerm(layer, 1.0)]),
     ):
-        (term,) = g.Model(1, objective_function=given).objective_function.terms
+        (term,) = g.Model(1, objective_function=objective).objective_function.terms
         assert (term.layer, term.scale) == (layer, 1.0)
 
 

@@ -99,14 +99,15 @@ class _Maker:
         stands = [part if isinstance(part, Place) else None for part in places]
         if field.repeated:
             stands += [None] * (len(value) - len(stands))
-            return tuple(self.value(entry, stand) for entry, stand in zip(value, stands, strict=True))
+            made = [self.value(entry, stand) for entry, stand in zip(value, stands, strict=True)]
+            return tuple(one for one in made if one is not None)  # what could not be made is reported
         return self.value(value, stands[0] if stands else None)
 
     def _content(self, message: Message, info: MessageInfo, fields: dict[str, Any], place: Place | None) -> Any:
         """The value inside an envelope; the envelope's own fields are handed to it."""
         chosen = _chosen(message, info)
         if chosen is None:
-            known = ", ".join(sorted(info.envelope))
+            known = ", ".join(sorted(info.envelope)[:12]) + (", ..." if len(info.envelope) > 12 else "")
             self._problem(place, f"this {info.name} {_called(fields)}says nothing of its kind; it needs one of {known}")
             return None
         inner: Message = getattr(message, chosen)
@@ -240,7 +241,9 @@ def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any
     for name, entry in fields.items():
         field = info.fields.get(name)
         if field is None:
-            raise ConfigurationError(f"{what}.{name} is no field of the message {info.name}{nearest(name, info.fields)}")
+            raise ConfigurationError(
+                f"{what}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
+            )
         if entry is None:
             continue
         try:

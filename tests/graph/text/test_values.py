@@ -139,7 +139,11 @@ def test_float32_fields_keep_the_number_that_was_written():
 
 
 def test_all_that_classes_refuse_comes_together_with_places():
-    source = "reader { validation_fraction: 2 }\nreader { transforms { pad { } } transforms { } }\nreader { validation_fraction: 3 }"
+    source = (
+        "reader { validation_fraction: 2 }\n"
+        "reader { transforms { pad { } } transforms { } }\n"
+        "reader { validation_fraction: 3 }"
+    )
     with pytest.raises(TextError) as caught:
         text.to_value(text.parse(source, "f", "DataReader"), CLASSES)
     assert [problem.split(";")[0] for problem in caught.value.problems] == [
@@ -173,10 +177,10 @@ def test_files_are_read_by_their_name(tmp_path):
     (tmp_path / "a.protobin").write_bytes(text.render_binary(VALUES[1]))
     for name in ("a.prototext", "a.protobin"):
         assert text.to_value(text.read(tmp_path / name, "Trainer"), CLASSES) == VALUES[1]
-    with pytest.raises(TextError, match="nowhere.prototext: cannot be read: No such file"):
+    with pytest.raises(TextError, match=r"nowhere\.prototext: cannot be read: No such file"):
         text.read(tmp_path / "nowhere.prototext")
 
 
 def test_an_unknown_message_name_is_refused():
-    with pytest.raises(TextError, match="no message 'Modell'; did you mean 'Model'?"):
+    with pytest.raises(TextError, match=r"no message 'Modell'; did you mean 'Model'\?"):
         text.parse("", message="Modell")
