@@ -369,3 +369,15 @@ def test_text_is_not_loaded_before_it_is_needed():
 def test_parsing_alone_names_the_whole_experiment():
     parsed = text.parse(f"model {{ {g.to_text(lenet())} }}")
     assert parsed.message.model.layer[2].name == "conv1"
+
+
+def test_very_many_problems_are_counted_and_take_no_longer_than_they_must():
+    """With 20,000 wrong names among 20,000, looking for the nearest of each would take an hour."""
+    source = "\n".join(f'layer {{ name: "layer{i}" parents: "lair{i}" relu {{}} }}' for i in range(20_000))
+    found = of_text(source)
+    assert len(found) == 101
+    assert (
+        found[1]
+        == "f.prototext:1:1: layer 'layer0' (Relu) names a parent 'lair0' that does not exist; did you mean 'layer0'?"
+    )
+    assert found[-1] == "and 19901 more problems"

@@ -143,7 +143,7 @@ class _Maker:
     def _make(self, name: str, fields: dict[str, Any], place: Place | None) -> Any:
         cls = self.classes.get(name)
         if cls is None:
-            self._problem(place, f"{name} is part of the format and has no use here{nearest(name, self.classes)}")
+            self._problem(place, f"{name} is part of the format and has no use here")
             return None
         where = self._where(place)
         if where is not None and _tells_where(cls):
