@@ -16,14 +16,16 @@ from torch import Tensor
 from descend.optim.engine.text import FUNCTIONS, Op, Ref, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    import functools
+import functools
+from collections.abc import Iterable, Mapping
 
 PYTHON_ARITHMETIC = frozenset({"operator.add", "operator.sub", "operator.mul", "operator.truediv", "operator.pow"})
 
 __all__ = ["Kernel", "cut", "elements", "numbers"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """One pass over the blocks.
 
@@ -43,12 +45,13 @@ class Kernel:
     numbers: tuple[int, ...]
     order: tuple[int, ...]
 
-    @property
+    @functools.cached_property
     def buffers(self) -> tuple[str, ...]:
         """Names of all buffers it reads or writes, in the order in which it takes them."""
         return tuple(sorted({*self.loads.values(), *self.writes}))
 
 
+@functools.lru_cache(maxsize=256)
 def cut(text: Text) -> tuple[Kernel, ...]:
     """The kernels of a text, in order."""
     ops = text.ops

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,7 +96,7 @@ class Op:
         return [value.at for value in (*self.args, *(value for _, value in self.kwargs)) if isinstance(value, Ref)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Text:
     """A whole update: operations in order, and which of them are the new weights and state.
 
@@ -109,7 +110,7 @@ class Text:
     literals: tuple[float, ...]
     outputs: Mapping[str, int]
 
-    @property
+    @functools.cached_property
     def draws(self) -> bool:
         """Whether the update asks for noise."""
         return any(op.name == "input" and str(op.args[0]).startswith("noise ") for op in self.ops)
@@ -118,7 +119,8 @@ class Text:
     def structure(self) -> str:
         """Everything but the values of the literals; texts of one structure share kernels and an arena."""
         ops = [[op.name, _plain(op.args), _plain(op.kwargs), op.kind, op.stage, op.boolean] for op in self.ops]
-        return json.dumps({"ops": ops, "outputs": dict(self.outputs)})
+        # Interned, so that comparing two is comparing identities.
+        return sys.intern(json.dumps({"ops": ops, "outputs": dict(self.outputs)}))
 
 
 def _plain(value: Any) -> Any:
