@@ -1,8 +1,8 @@
 """What a rule is, and what an engine may hand to it.
 
 A rule is the mathematics of one update of one tensor. It knows nothing of loops, groups, schedules, devices, saving
-or speed; those are the engine's. Its text is arithmetic on tensors, and the same text runs on one tensor, on a list of them, and on the
-whole arena, where what is one number for a tensor becomes a column with one entry a block.
+or speed; those are the engine's. Its text is arithmetic on tensors, and the same text runs on one tensor, on a list of
+them, and on the whole arena, where what is one number for a tensor becomes a column with one entry a block.
 
 A rule defines one of two methods. Its parameters are found by their names, so a rule asks for what it needs and for
 nothing more:
@@ -22,8 +22,12 @@ nothing more:
     total     total(x): the sum of x over one tensor, a number a tensor
     noise     noise(): standard normal numbers shaped like p, reproducible and saved with the state
 
-A state whose entry is shaped like p is kept for each element; an entry of shape () is one number a tensor. A rule that needs the
-shape of its tensor (rows, matrices) says `whole_tensor = True` and is given one tensor at a time by every runner.
+A state whose entry is shaped like p is kept for each element; an entry of shape () is one number a tensor; an entry
+that the settings do not need is None. A rule that needs the shape of its tensor (rows, matrices) says
+`whole_tensor = True` and is given one tensor at a time by every runner; its entries may have other shapes.
+
+The class also states the defaults of what the engine applies around the rule: `default_lr`, `default_weight_decay` and
+`default_decay` ("coupled", "clipped" or "decoupled"; of no meaning for a rule that asks for `decay`).
 """
 
 from __future__ import annotations
@@ -33,12 +37,14 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from descend.errors import RuleError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PROVIDED", "Rule", "check_fraction", "check_nonnegative", "check_positive"]
+__all__ = ["PROVIDED", "Rule", "check_choice", "check_fraction", "check_nonnegative", "check_positive", "quotient"]
 
 PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "noise")
 
@@ -54,19 +60,24 @@ class Rule:
     whole_tensor: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # the names that the rule's method asks for
     moves: ClassVar[str] = "direction"  # the method that the rule defines
+    default_lr: ClassVar[float] = 1e-3
+    default_weight_decay: ClassVar[float] = 0.0
+    default_decay: ClassVar[str] = "coupled"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         own = [name for name in ("direction", "update") if callable(getattr(cls, name, None))]
         if len(own) != 1:
-            raise RuleError(f"rule {cls.__name__} must define exactly one of direction and update; it defines {own or 'none'}")
+            raise RuleError(
+                f"rule {cls.__name__} must define exactly one of direction and update; it defines {own or 'none'}"
+            )
         cls.moves = own[0]
         asked = list(inspect.signature(getattr(cls, cls.moves)).parameters)[1:]
         for name in asked:
             if name not in PROVIDED:
                 raise RuleError(
-                    f"rule {cls.__name__}.{cls.moves} asks for '{name}', which no engine provides{nearest(name, PROVIDED)} "
-                    f"It may ask for {', '.join(PROVIDED)}"
+                    f"rule {cls.__name__}.{cls.moves} asks for '{name}', which no engine provides"
+                    f"{nearest(name, PROVIDED) or ';'} It may ask for {', '.join(PROVIDED)}"
                 )
         cls.needs = frozenset(asked)
 
@@ -81,7 +92,9 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
     for name in names:
         value = getattr(rule, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise RuleError(f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}")
+            raise RuleError(
+                f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}"
+            )
         found.append((name, float(value)))
     return found
 
@@ -105,3 +118,24 @@ def check_positive(rule: Rule, *names: str) -> None:
     for name, value in _each(rule, names):
         if not (math.isfinite(value) and value > 0.0):
             raise RuleError(f"{type(rule).__name__}: {name} must be finite and above 0 and is {value!r}")
+
+
+def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:
+    """Raise RuleError unless the named field is one of `choices`."""
+    value = getattr(rule, name)
+    if value not in choices:
+        close = nearest(str(value), choices)
+        raise RuleError(f"{type(rule).__name__}: {name} must be one of {', '.join(choices)} and is {value!r}{close}")
+
+
+def quotient(a: Tensor, b: Tensor, eps: float = 0.0) -> Tensor:
+    """a / b, and 0 where b is 0: what a rule means whose denominator may vanish together with its numerator.
+
+    Args:
+        a: Numerator.
+        b: Denominator, shaped like a.
+        eps: What already stands in b. Above 0 it keeps b from 0, and this is an ordinary division.
+    """
+    if eps > 0:
+        return a / b
+    return torch.where(b == 0, torch.zeros_like(a), a / torch.where(b == 0, torch.ones_like(b), b))

@@ -1,0 +1,106 @@
+"""Adafactor: Adam's scaling with a second moment kept as one row and one column of numbers.
+
+    βₜ = 1 − t^c                                             c = beta2_decay, below 0
+    ρₜ = min(lr, 1/√t)           αₜ = max(ε₂, rms(p)) ρₜ
+    matrices    rₜ = βₜ r + (1 − βₜ) mean over a row of g²       kₜ = βₜ k + (1 − βₜ) mean over a column of g²
+                Vₜ = rₜ kₜ / mean(rₜ)
+    else        Vₜ = βₜ V + (1 − βₜ) g²
+    u = g / max(√Vₜ, ε₁)
+    pₜ = (1 − lr λ) pₜ₋₁ − αₜ u / max(1, rms(u)/d)
+
+Shapes: g and u are shaped like p (..., n, m); r is (..., n, 1), k is (..., 1, m). rms(x) = ‖x‖/√size.
+Units:  u is a pure number; rms(p) ρ makes the step relative to the weights.
+Source: Shazeer and Stern 2018, Algorithms 4 and 5, https://arxiv.org/abs/1804.04235
+
+| where | deviation |
+|---|---|
+| torch `Adafactor` | none: this is its rule, defaults included |
+| paper | ε₁ is added to g² (1e-30), here it limits √V from below; ρₜ = min(0.01, 1/√t), here lr is the 0.01; no decay |
+| optax, fairseq | ε₁ is added to g²; options for a first moment, not had |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+
+from descend.errors import RuleError
+from descend.optim.rules.base import Rule, check_nonnegative, check_positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Adafactor", "AdafactorState"]
+
+
+class AdafactorState(NamedTuple):
+    """What Adafactor remembers of a tensor: a row and a column of a matrix, or V of anything smaller."""
+
+    row: Tensor | None  # r
+    column: Tensor | None  # k
+    V: Tensor | None
+
+
+def _rms(x: Tensor) -> Tensor:
+    return x.norm() / max(x.numel(), 1) ** 0.5
+
+
+@dataclass(frozen=True)
+class Adafactor(Rule):
+    """Adafactor without a first moment.
+
+    Args:
+        beta2_decay: c, at most 0.
+        eps1: ε₁; None takes the machine precision of the weights.
+        eps2: ε₂, the least rms(p) that counts.
+        d: Largest rms of the direction.
+
+    Raises:
+        RuleError: a number is out of range.
+    """
+
+    whole_tensor: ClassVar[bool] = True
+    default_lr: ClassVar[float] = 0.01
+    default_decay: ClassVar[str] = "decoupled"
+
+    beta2_decay: float = -0.8
+    eps1: float | None = None
+    eps2: float = 1e-3
+    d: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_nonnegative(self, "eps2")
+        check_positive(self, "d")
+        if self.eps1 is not None:
+            check_nonnegative(self, "eps1")
+        if self.beta2_decay > 0:
+            raise RuleError(f"Adafactor: beta2_decay must be at most 0 and is {self.beta2_decay!r}")
+
+    def init(self, p: Tensor) -> AdafactorState:
+        """Zeros."""
+        if p.dim() < 2:
+            return AdafactorState(None, None, torch.zeros_like(p))
+        return AdafactorState(p.new_zeros((*p.shape[:-1], 1)), p.new_zeros((*p.shape[:-2], 1, p.shape[-1])), None)
+
+    def update(
+        self, g: Tensor, p: Tensor, s: AdafactorState, t: Tensor, lr: Tensor, decay: Tensor
+    ) -> tuple[Tensor, AdafactorState]:
+        """One step of the equations above."""
+        eps1 = torch.finfo(p.dtype).eps if self.eps1 is None else self.eps1
+        alpha = _rms(p).clamp(min=self.eps2) * torch.minimum(lr, t**-0.5)
+        V, new = self._moment(g, s, t**self.beta2_decay, eps1)
+        u = V.clamp(min=eps1 * eps1).rsqrt() * g
+        step = alpha / (_rms(u) / self.d).clamp(min=1.0)
+        return (1 - lr * decay) * p - step * u, new
+
+    def _moment(self, g: Tensor, s: AdafactorState, new: Tensor, eps1: float) -> tuple[Tensor, AdafactorState]:
+        if s.row is None or s.column is None:
+            held = torch.zeros_like(g) if s.V is None else s.V
+            held = held + new * (g * g - held)
+            return held, AdafactorState(None, None, held)
+        row = s.row + new * ((g * g).mean(-1, keepdim=True) - s.row)
+        column = s.column + new * ((g * g).mean(-2, keepdim=True) - s.column)
+        V = row * column / row.mean(-2, keepdim=True).clamp(min=eps1)
+        return V, AdafactorState(row, column, None)

@@ -1,0 +1,118 @@
+"""Muon: momentum made orthogonal, so that every direction of a matrix moves equally far.
+
+    bₜ = μ bₜ₋₁ + (1 − μ) gₜ            u = (1 − μ) gₜ + μ bₜ with Nesterov, else bₜ
+    x₀ = u / ‖u‖                        A = x xᵀ,  x ← a x + (b A + c A²) x, five times: close to U Vᵀ of u = U S Vᵀ
+    dₜ = f x                            then the engine sets p ← p − lr dₜ
+
+    f = √max(1, n/m) ("original") or 0.2 √max(n, m) ("match_rms_adamw": lr as AdamW's) for n rows and m columns
+
+Shapes: g, b and d are shaped like p; more than two dimensions are taken as (first, all others), fewer as one row.
+Units:  "original": d moves a matrix by about 1 in spectral norm, so lr is about 0.02.
+Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; scale: Liu et al. 2025, https://arxiv.org/abs/2502.16982
+
+| where | deviation |
+|---|---|
+| Jordan's code | x in bfloat16: `bfloat16=True`; here in the precision of the state |
+| torch `Muon` | bfloat16 too; only matrices are taken; lr = 1e-3 and decay 0.1 by default |
+| Jordan's advice | weights with fewer than two dimensions, embeddings and the last layer belong under AdamW |
+
+With five iterations the singular values of x lie between about 0.7 and 1.2, not at 1: the authors' choice, for speed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import torch
+
+from descend.errors import RuleError
+from descend.optim.rules.base import Rule, check_choice, check_fraction, check_positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Muon", "MuonState", "as_matrix", "orthogonalize"]
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at zero: https://kellerjordan.github.io/posts/muon/
+
+
+class MuonState(NamedTuple):
+    """What Muon remembers of a tensor."""
+
+    b: Tensor  # running mean of g, shaped like p
+
+
+def as_matrix(x: Tensor) -> Tensor:
+    """Any tensor as a matrix: the first dimension against all others, or one row."""
+    return x.reshape(1, -1) if x.dim() < 2 else x.reshape(x.shape[0], x.numel() // max(x.shape[0], 1))
+
+
+def orthogonalize(u: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """About U Vᵀ for a matrix u = U S Vᵀ, by Newton and Schulz's iteration of fifth order."""
+    a, b, c = coefficients
+    tall = u.shape[0] > u.shape[1]
+    x = u.mT if tall else u
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        A = x @ x.mT
+        B = torch.addmm(A, A, A, beta=b, alpha=c)  # one rounding for b A + c A², which matters in bfloat16
+        x = torch.addmm(x, B, x, beta=a)
+    return x.mT if tall else x
+
+
+@dataclass(frozen=True)
+class Muon(Rule):
+    """Momentum orthogonalised by Newton and Schulz's iteration.
+
+    Args:
+        momentum: μ in [0, 1).
+        nesterov: Mix the gradient in once more.
+        ns_steps: Iterations, at least 1.
+        ns_coefficients: a, b and c.
+        eps: Least ‖u‖ that u is divided by, above 0.
+        adjust: "original" or "match_rms_adamw", see f above.
+        bfloat16: Iterate in bfloat16.
+
+    Raises:
+        RuleError: a number is out of range.
+    """
+
+    whole_tensor: ClassVar[bool] = True
+    default_lr: ClassVar[float] = 0.02
+    default_decay: ClassVar[str] = "decoupled"
+
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_steps: int = 5
+    ns_coefficients: tuple[float, float, float] = COEFFICIENTS
+    eps: float = 1e-7
+    adjust: str = "original"
+    bfloat16: bool = False
+
+    def __post_init__(self) -> None:
+        check_fraction(self, "momentum")
+        check_positive(self, "eps")
+        check_choice(self, "adjust", ("original", "match_rms_adamw"))
+        if self.ns_steps < 1 or len(self.ns_coefficients) != 3:
+            raise RuleError(
+                f"Muon: ns_steps must be at least 1 and is {self.ns_steps!r}; ns_coefficients are three numbers and "
+                f"are {self.ns_coefficients!r}"
+            )
+
+    def init(self, p: Tensor) -> MuonState:
+        """Zeros."""
+        return MuonState(b=torch.zeros_like(p))
+
+    def direction(self, g: Tensor, s: MuonState) -> tuple[Tensor, MuonState]:
+        """One step of the equations above."""
+        b = self.momentum * s.b + (1 - self.momentum) * g
+        u = as_matrix((1 - self.momentum) * g + self.momentum * b if self.nesterov else b)
+        x = u.to(torch.bfloat16) if self.bfloat16 else u
+        x = orthogonalize(x, self.ns_coefficients, self.ns_steps, self.eps).to(g.dtype)
+        return self._scale(*u.shape) * x.reshape(g.shape), MuonState(b)
+
+    def _scale(self, n: int, m: int) -> float:
+        if self.adjust == "match_rms_adamw":
+            return 0.2 * max(n, m) ** 0.5
+        return max(1.0, n / max(m, 1)) ** 0.5
