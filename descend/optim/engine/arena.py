@@ -93,12 +93,14 @@ class Taken:
     Attributes:
         arena: Whose.
         gradients: Of each tensor, None for those that have none or are frozen.
+        absent: Numbers of those that have none.
         parts: The kernel calls that update the others.
         rows: The gradient of each part; empty where a part is to make its own when it is its turn.
     """
 
     arena: Arena
     gradients: list[Tensor | None]
+    absent: tuple[int, ...]
     parts: list[Part]
     rows: list[Tensor]
 
@@ -228,9 +230,11 @@ class Arena:
     def take(self) -> Taken:
         """Who takes part in this step, with which gradients."""
         gradients = self._gradients()
-        parts = self._parts(gradients)
+        here = all(map(operator.is_not, gradients, itertools.repeat(None)))
+        absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
+        parts = self._parts(absent)
         rows = [] if self.text.draws else [part.rows(gradients) for part in parts]
-        return Taken(self, gradients, parts, rows)
+        return Taken(self, gradients, absent, parts, rows)
 
     def _gradients(self) -> list[Tensor | None]:
         found = list(map(_gradient, self.params))
@@ -238,9 +242,7 @@ class Arena:
             found = [g if p.requires_grad else None for g, p in zip(found, self.params, strict=True)]
         return found
 
-    def _parts(self, gradients: Sequence[Tensor | None]) -> list[Part]:
-        here = all(map(operator.is_not, gradients, itertools.repeat(None)))
-        absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
+    def _parts(self, absent: tuple[int, ...]) -> list[Part]:
         if absent not in self.plans:
             if len(self.plans) > PLANS:
                 self.plans.clear()
@@ -283,10 +285,11 @@ class Arena:
             start = member.start + first // BLOCK
             yield Piece(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
 
-    def advance(self, gradients: Sequence[Tensor | None]) -> None:
-        """Count an update of every tensor that took part."""
-        if any(g is None for g in gradients):
-            self.counts += torch.tensor([float(g is not None) for g in gradients], dtype=torch.float64)
+    def advance(self, absent: Sequence[int]) -> None:
+        """Count an update of every tensor but those."""
+        if absent:
+            self.counts += 1.0
+            self.counts[list(absent)] -= 1.0
             self.recount()
         else:
             self.counts += 1.0

@@ -66,7 +66,7 @@ def step_arena(step: Step) -> None:
     for k in range(len(kernels), 1 + max((op.stage for op in arena.text.ops), default=0)):
         numbers(arena.text, known, k)
     _store_numbers(step, known)
-    arena.advance(step.taken.gradients)
+    arena.advance(step.taken.absent)
 
 
 def _inputs(step: Step) -> dict[int, Any]:

@@ -164,9 +164,14 @@ def numbers(text: Text, known: dict[int, Any], stage: int) -> None:
         known: Values so far by place; inputs, literals, norms and totals of this stage must be in it.
         stage: Which stage.
     """
-    for at, op in enumerate(text.ops):
-        if op.kind == "number" and op.stage == stage and at not in known:
-            known[at] = _number(op, known)
+    for at in _of_stage(text, stage):
+        if at not in known:
+            known[at] = _number(text.ops[at], known)
+
+
+@functools.lru_cache(maxsize=256)
+def _of_stage(text: Text, stage: int) -> tuple[int, ...]:
+    return tuple(at for at, op in enumerate(text.ops) if op.kind == "number" and op.stage == stage)
 
 
 def _number(op: Op, known: Mapping[int, Any]) -> Any:
