@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim, export
 
-from descend.optim.engine.arena import BLOCK
+from descend.optim.engine.parts import BLOCK
 from descend.optim.engine.stages import Kernel, cut, elements
 from descend.optim.engine.text import from_structure
 
