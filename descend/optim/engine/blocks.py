@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from descend.optim.engine.arena import BLOCK, Arena, Segment
+from descend.optim.engine.arena import Arena, Taken
 from descend.optim.engine.noise import draw
+from descend.optim.engine.parts import BLOCK, Part, Piece
 from descend.optim.engine.stages import Kernel, cut, elements, numbers
 
 if TYPE_CHECKING:
@@ -33,20 +34,23 @@ class Step:
     """What one step of one arena knows.
 
     Attributes:
-        arena: Whose.
-        gradients: Of each member, or None.
+        taken: Who takes part, with which gradients.
         settings: Of each group.
         texts: Of each group, all of one structure.
         seed: Start of the noise.
         compiled: For each kernel the compiled one, or nothing to run eagerly.
     """
 
-    arena: Arena
-    gradients: Sequence[Tensor | None]
+    taken: Taken
     settings: Mapping[int, Settings]
     texts: Mapping[int, Text]
     seed: int
     compiled: Sequence[Compiled] = ()
+
+    @property
+    def arena(self) -> Arena:
+        """The arena."""
+        return self.taken.arena
 
 
 def step_arena(step: Step) -> None:
@@ -56,19 +60,19 @@ def step_arena(step: Step) -> None:
     known = _inputs(step)
     for k, kernel in enumerate(kernels):
         numbers(arena.text, known, k)
-        sums = _run(step, kernel, known, step.compiled[k] if step.compiled else None)
+        sums = _run(step, k, kernel, known)
         for at, rows in zip(kernel.sums, sums, strict=True):
             known[at] = _over_tensors(arena, arena.text.ops[at].name, rows)
     for k in range(len(kernels), 1 + max((op.stage for op in arena.text.ops), default=0)):
         numbers(arena.text, known, k)
     _store_numbers(step, known)
-    arena.advance(step.gradients)
+    arena.advance(step.taken.absent)
 
 
 def _inputs(step: Step) -> dict[int, Any]:
     """Numbers that come from outside: a float where all tensors agree, else float64 of shape (tensors,)."""
     arena = step.arena
-    groups = sorted({member.group for member in arena.members})
+    groups = arena.groups
     place = {group: i for i, group in enumerate(groups)}
     owner = [place[member.group] for member in arena.members] if len(groups) > 1 else []
 
@@ -93,29 +97,31 @@ def _inputs(step: Step) -> dict[int, Any]:
     return known
 
 
-def _run(step: Step, kernel: Kernel, known: Mapping[int, Any], compiled: Compiled | None) -> list[Tensor]:
+def _run(step: Step, k: int, kernel: Kernel, known: Mapping[int, Any]) -> list[Tensor]:
     """Run a kernel over all segments; its sums over blocks, each (rows,) over the whole arena."""
     arena = step.arena
     device, dtype = arena.index.device, arena.buffers["p"].dtype
     sums = [torch.zeros(arena.rows, dtype=dtype, device=device) for _ in kernel.sums]
+    taken, compiled = step.taken, step.compiled[k] if step.compiled else None
     table = _table(arena, kernel, known) if compiled else None
     noises = [name for name in kernel.loads.values() if name.startswith("noise ")]
-    for segment in arena.segments(step.gradients, in_pieces=bool(noises)):
-        extra = {"g": segment.gradient, **{name: _noise(step, segment, name) for name in noises}}
+    for i, part in enumerate(taken.parts):
+        extra = {"g": taken.rows[i] if taken.rows else part.rows(taken.gradients)}
+        for name in noises:
+            extra[name] = _noise(step, part, name)
         if compiled and table is not None:
-            _compiled(arena, kernel, segment, extra, table, compiled, sums)
+            _compiled(arena, kernel, k, part, extra, table, compiled, sums)
         else:
-            _eager(arena, kernel, segment, extra, known, sums)
+            _eager(arena, kernel, part, extra, known, sums)
     return sums
 
 
-def _noise(step: Step, segment: Segment, name: str) -> Tensor:
+def _noise(step: Step, part: Part, name: str) -> Tensor:
+    assert isinstance(part, Piece)
     arena = step.arena
-    member = arena.members[segment.members.start]
-    room = torch.zeros(segment.stop - segment.start, BLOCK, dtype=arena.buffers["p"].dtype, device=arena.index.device)
-    count = min(member.param.numel() - segment.offset, room.numel())
-    source = (step.seed, member.name, int(arena.counts[segment.members.start]) + 1)
-    draw(room.view(-1)[:count], source, int(name.split()[1]), segment.offset)
+    room = torch.zeros(part.stop - part.start, BLOCK, dtype=arena.buffers["p"].dtype, device=arena.index.device)
+    source = (step.seed, arena.members[part.first].name, int(arena.counts[part.first]) + 1)
+    draw(room.view(-1)[: part.count], source, int(name.split()[1]), part.offset)
     return room
 
 
@@ -135,34 +141,41 @@ def _table(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> Tensor:
 def _compiled(
     arena: Arena,
     kernel: Kernel,
-    segment: Segment,
+    k: int,
+    part: Part,
     extra: Mapping[str, Tensor],
     table: Tensor,
     compiled: Compiled,
     sums: Sequence[Tensor],
 ) -> None:
-    a, b = segment.start, segment.stop
-    args = [extra[name] if name in extra else arena.buffers[name][a:b] for name in kernel.buffers]
-    found = compiled([*args, arena.index[a:b], arena.valid[a:b], table])
-    for total, rows in zip(sums, found, strict=True):
+    a, b = part.start, part.stop
+    args = part.slices.get(k)
+    if args is None:
+        held = [extra[name] if name in extra else arena.buffers[name][a:b] for name in kernel.buffers]
+        args = part.slices[k] = [*held, arena.index[a:b], arena.valid[a:b]]
+    args = [*args, table]
+    for name, rows in extra.items():
+        if name in kernel.buffers:
+            args[kernel.buffers.index(name)] = rows
+    for total, rows in zip(sums, compiled(args), strict=True):
         total[a:b] = rows
 
 
 def _eager(
     arena: Arena,
     kernel: Kernel,
-    segment: Segment,
+    part: Part,
     extra: Mapping[str, Tensor],
     known: Mapping[int, Any],
     sums: Sequence[Tensor],
 ) -> None:
-    for a in range(segment.start, segment.stop, CHUNK):
-        b = min(a + CHUNK, segment.stop)
+    for a in range(part.start, part.stop, CHUNK):
+        b = min(a + CHUNK, part.stop)
         here = {
-            name: extra[name][a - segment.start : b - segment.start] if name in extra else arena.buffers[name][a:b]
+            name: extra[name][a - part.start : b - part.start] if name in extra else arena.buffers[name][a:b]
             for name in kernel.buffers
         }
-        alone = segment.members.start if len(segment.members) == 1 else None
+        alone = part.first if part.last - part.first == 1 else None
         table = {at: _column(arena, known[at], a, b, alone) for at in kernel.numbers}
         new, found = elements(kernel, here, table, arena.low, arena.valid[a:b])
         for name, value in new.items():
@@ -193,7 +206,7 @@ def _store_numbers(step: Step, known: Mapping[int, Any]) -> None:
     arena = step.arena
     if not arena.numbers:
         return
-    here = torch.tensor([g is not None for g in step.gradients], device=arena.index.device)
+    here = torch.tensor([g is not None for g in step.taken.gradients], device=arena.index.device)
     for name, column in arena.numbers.items():
         new = known[arena.text.outputs[name]]
         column.copy_(torch.where(here, torch.as_tensor(new, dtype=torch.float64, device=column.device), column))

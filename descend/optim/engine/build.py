@@ -16,13 +16,18 @@ import torch
 from torch import Tensor
 from torch.export import Dim, export
 
-from descend.optim.engine.arena import BLOCK
+from descend.optim.engine.parts import BLOCK
 from descend.optim.engine.stages import Kernel, cut, elements
 from descend.optim.engine.text import from_structure
 
 __all__ = ["main"]
 
 ROWS, TENSORS = 1000, 50  # sizes of the examples; any serve
+
+OPTIONS = {
+    "cpp.dynamic_threads": True,  # as many as the run has, not as many as this process
+    "emulate_precision_casts": True,  # a master is compared with its rounded weights, so rounding must happen
+}
 
 
 class Pass(torch.nn.Module):
@@ -55,17 +60,18 @@ def build(job: dict[str, Any]) -> None:
     dtype = getattr(torch, job["dtype"])
     low = getattr(torch, job["low"]) if job["low"] else None
     device = job["device"]
-    index = torch.zeros(ROWS, dtype=torch.int32, device=device)
+    # Two tensors: one object given twice would become one input.
+    index, valid = (torch.zeros(ROWS, dtype=torch.int32, device=device) for _ in range(2))
     table = torch.rand(len(kernel.numbers), TENSORS, dtype=dtype, device=device)
     buffers = [_example(name, dtype, low, device) for name in kernel.buffers]
     rows, tensors = Dim("rows"), Dim("tensors")
     shapes = [{0: rows} for _ in buffers] + [{0: rows}, {0: rows}, {1: tensors}]
     with torch.no_grad():
-        program = export(Pass(kernel, low), (*buffers, index, index, table), dynamic_shapes=(tuple(shapes),))
+        program = export(Pass(kernel, low), (*buffers, index, valid, table), dynamic_shapes=(tuple(shapes),))
         path = Path(job["path"])
         unfinished = path.with_suffix(f".{os.getpid()}.pt2")
         torch._inductor.aoti_compile_and_package(
-            program, package_path=str(unfinished), inductor_configs={"cpp.dynamic_threads": True}
+            program, package_path=str(unfinished), inductor_configs=OPTIONS
         )
     unfinished.chmod(0o600)
     unfinished.replace(path)

@@ -22,6 +22,7 @@ __all__ = [
     "OPTIONS",
     "Schedule",
     "Settings",
+    "Settled",
     "describe_options",
     "rule_fields",
     "settle",
@@ -192,3 +193,21 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
         clip=_clip(group["clip_value"], where),
         scaled=_flag(group, "scaled", where),
     )
+
+
+class Settled:
+    """Remembers the settings of each group while nothing in it changes, since most steps change nothing."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[list[Any], Settings]] = {}
+
+    def of(self, i: int, group: Mapping[str, Any], where: str) -> Settings:
+        """The settings of group i, as `settle` gives them."""
+        values = [value for key, value in group.items() if key not in ("params", "param_names")]
+        held = self._held.get(i)
+        # A tensor may have been written into and be the same object still.
+        if held is not None and held[0] == values and not any(isinstance(value, torch.Tensor) for value in values):
+            return held[1]
+        settings = settle(group, where)
+        self._held[i] = (values, settings)
+        return settings

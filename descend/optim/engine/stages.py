@@ -16,14 +16,16 @@ from torch import Tensor
 from descend.optim.engine.text import FUNCTIONS, Op, Ref, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    import functools
+import functools
+from collections.abc import Iterable, Mapping
 
 PYTHON_ARITHMETIC = frozenset({"operator.add", "operator.sub", "operator.mul", "operator.truediv", "operator.pow"})
 
 __all__ = ["Kernel", "cut", "elements", "numbers"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """One pass over the blocks.
 
@@ -43,12 +45,13 @@ class Kernel:
     numbers: tuple[int, ...]
     order: tuple[int, ...]
 
-    @property
+    @functools.cached_property
     def buffers(self) -> tuple[str, ...]:
         """Names of all buffers it reads or writes, in the order in which it takes them."""
         return tuple(sorted({*self.loads.values(), *self.writes}))
 
 
+@functools.lru_cache(maxsize=256)
 def cut(text: Text) -> tuple[Kernel, ...]:
     """The kernels of a text, in order."""
     ops = text.ops
@@ -161,9 +164,14 @@ def numbers(text: Text, known: dict[int, Any], stage: int) -> None:
         known: Values so far by place; inputs, literals, norms and totals of this stage must be in it.
         stage: Which stage.
     """
-    for at, op in enumerate(text.ops):
-        if op.kind == "number" and op.stage == stage and at not in known:
-            known[at] = _number(op, known)
+    for at in _of_stage(text, stage):
+        if at not in known:
+            known[at] = _number(text.ops[at], known)
+
+
+@functools.lru_cache(maxsize=256)
+def _of_stage(text: Text, stage: int) -> tuple[int, ...]:
+    return tuple(at for at, op in enumerate(text.ops) if op.kind == "number" and op.stage == stage)
 
 
 def _number(op: Op, known: Mapping[int, Any]) -> Any:
