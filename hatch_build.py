@@ -38,4 +38,4 @@ class SchemaHook(BuildHookInterface[Any]):
 
 
 if __name__ == "__main__":
-    print(compile_schema())
+    compile_schema()

@@ -70,9 +70,7 @@ def build(job: dict[str, Any]) -> None:
         program = export(Pass(kernel, low), (*buffers, index, valid, table), dynamic_shapes=(tuple(shapes),))
         path = Path(job["path"])
         unfinished = path.with_suffix(f".{os.getpid()}.pt2")
-        torch._inductor.aoti_compile_and_package(
-            program, package_path=str(unfinished), inductor_configs=OPTIONS
-        )
+        torch._inductor.aoti_compile_and_package(program, package_path=str(unfinished), inductor_configs=OPTIONS)
     unfinished.chmod(0o600)
     unfinished.replace(path)
 

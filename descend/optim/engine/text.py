@@ -31,6 +31,7 @@ __all__ = ["FUNCTIONS", "STATE", "Op", "Ref", "Text", "Untraceable", "read"]
 
 Kind = Literal["element", "number"]
 
+
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
