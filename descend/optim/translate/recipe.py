@@ -171,9 +171,11 @@ def _split(recipe: Recipe, found: Sequence[Member]) -> list[dict[str, Any]]:
 def _begin(optimizer: Optimizer, recipe: Recipe) -> None:
     """Count `begin` updates as applied."""
     optimizer.updates = recipe.begin
-    if not (recipe.begin and recipe.begin_state):
+    if not recipe.begin:
         return
     for group in optimizer.param_groups:
-        for p in group["params"]:
+        if group["schedule"] is not None:
+            group["lr"] = group["schedule"](recipe.begin)
+        for p in group["params"] if recipe.begin_state else ():
             open_entry(optimizer.state[p], group["rule"], p)
             optimizer.state[p]["step"] = torch.tensor(float(recipe.begin), dtype=torch.float64)
