@@ -142,6 +142,11 @@ def test_a_default_rate_that_overwrites_a_schedule_is_copied_aloud():
     assert ftrl.param_groups[0]["lr"] == 0.5
 
 
+def test_a_scheduler_is_a_pair():
+    with pytest.raises(RuleError, match=r"lr_scheduler is \(class name, arguments\)"):
+        from_library("mxnet-2.0", "sgd", weights((1,)), lr_scheduler="FactorScheduler")
+
+
 def test_begin_num_update_moves_the_bias_correction_and_the_schedule():
     scheduler = ("MultiFactorScheduler", {"step": [5], "factor": 0.1, "base_lr": 1.0})
     w = weights((2,))
