@@ -172,7 +172,7 @@ class Arena:
             low=low,
             small=sum(task.param.numel() < LARGE for task in ordered),
         )
-        arena._open(tasks[0].settings.rule)
+        arena._open()
         arena._adopt([task.settings.rule for task in ordered])
         return arena
 
@@ -181,17 +181,17 @@ class Arena:
         """Number of blocks."""
         return self.members[-1].stop
 
-    def _open(self, rule: Any) -> None:
+    def _open(self) -> None:
         p = self.members[0].param
         wide = torch.float32 if self.low else p.dtype
         self.buffers["p"] = torch.zeros(self.rows, BLOCK, dtype=wide, device=p.device)
         if self.low:
             self.buffers["w"] = torch.zeros(self.rows, BLOCK, dtype=self.low, device=p.device)
-        for name, value in named_entries(template(rule, p)).items():
-            if value.shape == p.shape:
-                self.buffers[STATE + name] = torch.zeros(self.rows, BLOCK, dtype=wide, device=p.device)
+        for name, kind in self.text.entries.items():
+            if kind == "element":
+                self.buffers[name] = torch.zeros(self.rows, BLOCK, dtype=wide, device=p.device)
             else:
-                self.numbers[STATE + name] = torch.zeros(len(self.members), dtype=torch.float64, device=p.device)
+                self.numbers[name] = torch.zeros(len(self.members), dtype=torch.float64, device=p.device)
         rows = self.members[self.small - 1].stop if self.small else 0
         self.scratch = torch.zeros(rows, BLOCK, dtype=p.dtype, device=p.device)
         self.padding = torch.zeros(BLOCK, dtype=p.dtype, device=p.device)

@@ -113,6 +113,12 @@ class Text:
     literals: tuple[float, ...]
     outputs: Mapping[str, int]
 
+    @property
+    def entries(self) -> dict[str, Kind]:
+        """Entries of the state by the name of their input, each with its kind."""
+        inputs = ((str(op.args[0]), op.kind) for op in self.ops if op.name == "input")
+        return {name: kind for name, kind in inputs if name.startswith(STATE)}
+
     @functools.cached_property
     def draws(self) -> bool:
         """Whether the update asks for noise."""
