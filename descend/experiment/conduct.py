@@ -8,14 +8,12 @@ from __future__ import annotations
 import platform
 import sys
 from dataclasses import dataclass, field
-
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.callbacks import ProgressBar
-from descend.errors import Stopped, StorageError
+from descend.errors import Stopped
 from descend.experiment.snapshot import restore, take
 from descend.runtime import RunDirectory, StopRequests, newest_checkpoint, save_checkpoint
 from descend.train import Callbacks, Event, Mode
@@ -25,6 +23,7 @@ from descend.version import __version__
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from pathlib import Path
 
     from descend.data import Batches
     from descend.runtime import Process
@@ -195,8 +194,6 @@ def _tensors(session: Session) -> dict[str, torch.Tensor]:
 
 def _save(work: Work, session: Session, directory: RunDirectory) -> Path:
     """Write the checkpoint of this moment."""
-    if directory is None:
-        raise StorageError("this run has no directory to save in; give run_dir=")
     tensors, plain = take(session)
     step = session.contexts[Mode.TRAIN].step
     state = {"random_seed": work.seed, "settings": dict(work.settings), **plain}

@@ -1,4 +1,5 @@
-"""Every mistake a user can make in a description ends with the right exit code, a message that helps, and nothing left behind."""
+"""Every mistake a user can make in a description ends with the right exit code, a message that helps, and nothing left
+behind."""
 
 import gzip
 import struct
@@ -14,7 +15,8 @@ DEMO = experiment_text(demo_experiment("digits"))
 
 @pytest.fixture
 def attempt(tmp_path, monkeypatch, capsys):
-    """Run a text through the command line; returns the exit code and what it printed, and asserts that nothing was left."""
+    """Run a text through the command line; returns the exit code and what it printed, and asserts that nothing was
+    left."""
 
     def go(text, *options, leaves=()):
         monkeypatch.chdir(tmp_path)

@@ -99,14 +99,15 @@ class _Maker:
         stands = [part if isinstance(part, Place) else None for part in places]
         if field.repeated:
             stands += [None] * (len(value) - len(stands))
-            return tuple(self.value(entry, stand) for entry, stand in zip(value, stands, strict=True))
+            made = [self.value(entry, stand) for entry, stand in zip(value, stands, strict=True)]
+            return tuple(one for one in made if one is not None)  # what could not be made is reported
         return self.value(value, stands[0] if stands else None)
 
     def _content(self, message: Message, info: MessageInfo, fields: dict[str, Any], place: Place | None) -> Any:
         """The value inside an envelope; the envelope's own fields are handed to it."""
         chosen = _chosen(message, info)
         if chosen is None:
-            known = ", ".join(sorted(info.envelope))
+            known = ", ".join(sorted(info.envelope)[:12]) + (", ..." if len(info.envelope) > 12 else "")
             self._problem(place, f"this {info.name} {_called(fields)}says nothing of its kind; it needs one of {known}")
             return None
         inner: Message = getattr(message, chosen)
@@ -142,7 +143,7 @@ class _Maker:
     def _make(self, name: str, fields: dict[str, Any], place: Place | None) -> Any:
         cls = self.classes.get(name)
         if cls is None:
-            self._problem(place, f"{name} is part of the format and has no use here{nearest(name, self.classes)}")
+            self._problem(place, f"{name} is part of the format and has no use here")
             return None
         where = self._where(place)
         if where is not None and _tells_where(cls):
@@ -222,7 +223,7 @@ def to_message(value: Any) -> Message:
     if info is None:
         raise ConfigurationError(f"{type(value).__name__} names a message '{value.message}' that is not in the schema")
     message = info.new()
-    _fill(message, info, value, fields_of(value), whole=True)
+    _fill(message, info, value, fields_of(value))
     return message
 
 
@@ -235,26 +236,23 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in stored}
 
 
-def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any], *, whole: bool) -> None:
-    """Set the fields of `message`; with `whole`, a field that the message does not have is an error."""
+def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any]) -> None:
+    """Set the fields of `message`."""
+    what = type(value).__name__
     for name, entry in fields.items():
         field = info.fields.get(name)
         if field is None:
-            if whole:
-                raise ConfigurationError(
-                    f"{type(value).__name__}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
-                )
-            continue
+            raise ConfigurationError(
+                f"{what}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
+            )
         if entry is None:
             continue
         try:
             _set(message, field, entry)
+        except ConfigurationError:
+            raise
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            if isinstance(error, ConfigurationError):
-                raise
-            raise ConfigurationError(
-                f"{type(value).__name__}.{name} is {entry!r}; expected {field.expected} ({error})"
-            ) from None
+            raise ConfigurationError(f"{what}.{name} is {entry!r}; expected {field.expected} ({error})") from None
 
 
 def _set(message: Message, field: FieldInfo, entry: Any) -> None:
@@ -284,23 +282,24 @@ def _put(target: Any, info: MessageInfo, value: Any) -> None:
         return
     inner = message_info(value.message)
     if inner is None or inner is info:
-        _fill(target, info, value, fields_of(value), whole=True)
+        _fill(target, info, value, fields_of(value))
         return
     chosen = _content_field(info, inner)
     if chosen is None:
         raise TypeError(f"a {value.message} has no place in a {info.name}")
     fields = fields_of(value)
-    around = info.fields.keys() - info.envelope  # a field of the content may be called like one of the contents
-    _fill(target, info, value, {name: entry for name, entry in fields.items() if name in around}, whole=False)
-    own = {name: entry for name, entry in fields.items() if name not in around}
+    # A content's field may be called what the envelope calls that content, as in Transform.scale.scale.
+    outer = info.fields.keys() - info.envelope
+    _fill(target, info, value, {name: entry for name, entry in fields.items() if name in outer})
+    own = {name: entry for name, entry in fields.items() if name not in outer}
     content: Any = getattr(target, chosen)
     if info.fields[chosen].message.full_name == ANY:
         packed = inner.new()
-        _fill(packed, inner, value, own, whole=True)
+        _fill(packed, inner, value, own)
         content.Pack(packed, deterministic=True)
     else:
         content.SetInParent()
-        _fill(content, inner, value, own, whole=True)
+        _fill(content, inner, value, own)
 
 
 def _content_field(info: MessageInfo, inner: MessageInfo) -> str | None:
