@@ -1,12 +1,12 @@
-"""The arena: all weights of one precision, device and text in one buffer of blocks, state and masters in others like it.
+"""The arena: all weights of one precision, device and text in one buffer of blocks, state and masters in others alike.
 
-    row 0   | weights of tensor 0, first B elements      |      Each tensor begins on a block; what is left of its last
-    row 1   | weights of tensor 0, next B, then padding  |      block is padding and never read. `index` says for each
-    row 2   | weights of tensor 1 ...                    |      block whose it is, so a number a tensor is a small table.
+    row 0   | weights of tensor 0, first B elements      |      Each tensor begins on a block; what is left of its
+    row 1   | weights of tensor 0, next B, then padding  |      last block is padding. `index` says for each block whose
+    row 2   | weights of tensor 1 ...                    |      it is, so a number a tensor is a small table.
 
 The tensors themselves (`param.data`, `state[param][...]`) become views, so torch and the user see nothing new.
-Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache; large
-gradients are read where they lie.
+Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache;
+large gradients are read where they lie.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
 from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
-from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, named_entries, open_entry, template
+from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, open_entry
 from descend.optim.engine.text import STATE, Text
 
 if TYPE_CHECKING:
@@ -228,12 +228,23 @@ class Arena:
         return list(map(Tensor.data_ptr, self.params)) == self.addresses
 
     def take(self) -> Taken:
-        """Who takes part in this step, with which gradients."""
+        """Who takes part in this step, with which gradients.
+
+        Raises:
+            RuleError: A gradient is of a kind that no rule takes.
+        """
         gradients = self._gradients()
         here = all(map(operator.is_not, gradients, itertools.repeat(None)))
         absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
         parts = self._parts(absent)
-        rows = [] if self.text.draws else [part.rows(gradients) for part in parts]
+        try:
+            rows = [] if self.text.draws else [part.rows(gradients) for part in parts]
+        except RuntimeError:
+            # Looking at each gradient at each step would take longer than the step; now it is known that one is odd.
+            for member, g in zip(self.members, gradients, strict=True):
+                if g is not None:
+                    check_gradient(g, member.param, member.name)
+            raise
         return Taken(self, gradients, absent, parts, rows)
 
     def _gradients(self) -> list[Tensor | None]:

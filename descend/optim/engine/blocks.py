@@ -1,7 +1,7 @@
 """One step of an arena: numbers in float64, then one kernel a stage over the segments.
 
-The kernels run eagerly, some thousands of blocks at a time so that what they compute on the way stays in the cache, or compiled
-where a compiled one is at hand. Both carry out the same text.
+The kernels run eagerly, some thousands of blocks at a time so that what they compute on the way stays in the cache,
+or compiled where a compiled one is at hand. Both carry out the same text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from descend.optim.engine.arena import Arena, Taken
 from descend.optim.engine.noise import draw
 from descend.optim.engine.parts import BLOCK, Part, Piece
 from descend.optim.engine.stages import Kernel, cut, elements, numbers
@@ -20,6 +19,7 @@ from descend.optim.engine.stages import Kernel, cut, elements, numbers
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from descend.optim.engine.arena import Arena, Taken
     from descend.optim.engine.kernels import Compiled
     from descend.optim.engine.settings import Settings
     from descend.optim.engine.text import Text

@@ -1,8 +1,9 @@
 """A text cut into kernels: what each reads, computes, writes and sums.
 
-Kernel k computes all elements of stage k. It writes the new weights and state that are ready, and for each norm or total the
-sums over blocks from which stage k + 1 gets its numbers. A later kernel computes again what it needs from what is stored,
-so no direction is kept in memory between kernels; a new value overwrites the old only after its last reader.
+Kernel k computes all elements of stage k. It writes the new weights and state that are ready, and for each norm or
+total the sums over blocks from which stage k + 1 gets its numbers. A later kernel computes again what it needs from
+what is stored, so no direction is kept in memory between kernels; a new value overwrites the old only after its
+last reader.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from descend.optim.engine.text import FUNCTIONS, Op, Ref, Text
 
 if TYPE_CHECKING:
     import functools
+    from collections.abc import Iterable, Mapping
 import functools
-from collections.abc import Iterable, Mapping
 
 PYTHON_ARITHMETIC = frozenset({"operator.add", "operator.sub", "operator.mul", "operator.truediv", "operator.pow"})
 
