@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_torch", "pack"]
 
 COUNTERS = ("updates", "skipped", "seed")
-FUNCTIONS = ("rule", "schedule")  # held in a group, and no data
+FUNCTIONS = ("rule", "schedule", "reasons")  # held in a group, and not to be loaded
 
 _MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 
@@ -63,6 +63,7 @@ def pack(holder: Holder, torch_dict: dict[str, Any]) -> dict[str, Any]:
     for group in torch_dict["param_groups"]:
         group["rule"] = type(group["rule"]).__name__
         group.pop("schedule")
+        group.pop("reasons", None)
         group.update(counters)
     return torch_dict
 
