@@ -101,7 +101,7 @@ def _open(width: int) -> Progress:
         TextColumn("{task.description}"),
         BarColumn(bar_width=width),
         MofNCompleteColumn(),
-        TaskProgressColumn(show_speed=True),
+        Rate(),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),
         transient=True,
