@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from descend.optim.engine.eager import machines
 from descend.optim.engine.noise import draw
 from descend.optim.engine.parts import BLOCK, Part, Piece
-from descend.optim.engine.stages import Kernel, cut, elements, numbers
+from descend.optim.engine.stages import Kernel, cut, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "step_arena"]
 
-CHUNK = 2**12  # blocks an eager kernel takes at once: 1 MiB of float32 a buffer
+CHUNK = 2**10  # blocks an eager kernel takes at once: a quarter of a MiB of float32 a buffer
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,9 @@ def _run(step: Step, k: int, kernel: Kernel, known: Mapping[int, Any]) -> list[T
     sums = [torch.zeros(arena.rows, dtype=dtype, device=device) for _ in kernel.sums]
     taken, compiled = step.taken, step.compiled[k] if step.compiled else None
     table = _table(arena, kernel, known) if compiled else None
+    narrowed = {} if compiled else _narrowed(arena, kernel, known)
+    if not compiled and not arena.machines:
+        arena.machines = machines(cut(arena.text), arena.buffers["p"], arena.low, CHUNK)
     noises = [name for name in kernel.loads.values() if name.startswith("noise ")]
     for i, part in enumerate(taken.parts):
         extra = {"g": taken.rows[i] if taken.rows else part.rows(taken.gradients)}
@@ -112,7 +116,7 @@ def _run(step: Step, k: int, kernel: Kernel, known: Mapping[int, Any]) -> list[T
         if compiled and table is not None:
             _compiled(arena, kernel, k, part, extra, table, compiled, sums)
         else:
-            _eager(arena, kernel, part, extra, known, sums)
+            _eager(arena, k, part, extra, narrowed, sums)
     return sums
 
 
@@ -163,37 +167,48 @@ def _compiled(
 
 def _eager(
     arena: Arena,
-    kernel: Kernel,
+    k: int,
     part: Part,
     extra: Mapping[str, Tensor],
-    known: Mapping[int, Any],
+    numbers: Mapping[int, Tensor],
     sums: Sequence[Tensor],
 ) -> None:
+    machine = arena.machines[k]
+    alone = part.first if part.last - part.first == 1 else None
     for a in range(part.start, part.stop, CHUNK):
         b = min(a + CHUNK, part.stop)
-        here = {
-            name: extra[name][a - part.start : b - part.start] if name in extra else arena.buffers[name][a:b]
-            for name in kernel.buffers
-        }
-        alone = part.first if part.last - part.first == 1 else None
-        table = {at: _column(arena, known[at], a, b, alone) for at in kernel.numbers}
-        new, found = elements(kernel, here, table, arena.low, arena.valid[a:b])
-        for name, value in new.items():
-            here[name].copy_(value)
-        for total, rows in zip(sums, found, strict=True):
+        here = dict(_chunk(arena, part, k, a, b))
+        for name, rows in extra.items():
+            here[name] = rows[a - part.start : b - part.start]
+        table = {at: _column(arena, numbers[at], a, b, alone) for at in machine.kernel.numbers}
+        for total, rows in zip(sums, machine.run(here, table, arena.valid[a:b]), strict=True):
             total[a:b] = rows
 
 
-def _column(arena: Arena, value: Any, a: int, b: int, alone: int | None) -> Any:
+def _chunk(arena: Arena, part: Part, k: int, a: int, b: int) -> dict[str, Tensor]:
+    """The arena's own buffers of a kernel, cut to some blocks; remembered, since cutting costs as much as computing."""
+    known = part.chunks.get((k, a))
+    if known is None:
+        known = {name: arena.buffers[name][a:b] for name in arena.machines[k].kernel.buffers if name in arena.buffers}
+        part.chunks[k, a] = known
+    return known
+
+
+def _column(arena: Arena, value: Tensor, a: int, b: int, alone: int | None) -> Tensor:
     """A number as blocks a to b - 1 see it: of shape () where it is the same for all, else (rows, 1)."""
-    if not isinstance(value, Tensor):
-        return torch.tensor(value, dtype=torch.bool if isinstance(value, bool) else torch.float64)
     if value.ndim == 0:
         return value
-    if alone is not None:
-        return value[alone]
-    column = value[arena.index[a:b]][:, None]
-    return column if column.dtype == torch.bool else column.to(arena.buffers["p"].dtype)
+    return value[alone] if alone is not None else value[arena.index[a:b]][:, None]
+
+
+def _narrowed(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> dict[int, Tensor]:
+    """A kernel's numbers in the precision of the kernel, of shape () or (tensors,)."""
+    dtype = arena.buffers["p"].dtype
+    found = {at: known[at] for at in kernel.numbers}
+    return {
+        at: torch.tensor(x, dtype=dtype) if isinstance(x, float) else x if x.dtype == torch.bool else x.to(dtype)
+        for at, x in found.items()
+    }
 
 
 def _over_tensors(arena: Arena, reduction: str, rows: Tensor) -> Tensor:
