@@ -1,1 +1,105 @@
-"""descend: trains neural networks by first-order descent at any batch size."""
+"""descend: trains neural networks by first-order descent at any batch size, and says who deserves the credit.
+
+    result = descend.run(trainer, model, descend.zoo.digits(), descend.SGD(learn_rate=0.1, momentum=0.9))
+
+Importing this package imports no torch and does nothing else; a public name is fetched when it is first used. Names of
+layers, weights, rules and callbacks are descriptions; `descend.optim` has the optimizers for anybody's own torch loop.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from descend.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from descend import callbacks as callbacks
+    from descend import data as data
+    from descend import errors as errors
+    from descend import experiment as experiment
+    from descend import graph as graph
+    from descend import launch as launch
+    from descend import lower as lower
+    from descend import optim as optim
+    from descend import runtime as runtime
+    from descend import train as train
+    from descend import zoo as zoo
+    from descend.callbacks import *  # noqa: F403
+    from descend.data import ArrayReader as ArrayReader
+    from descend.data import DataReader as DataReader
+    from descend.data import Reader as Reader
+    from descend.data import open_readers as open_readers
+    from descend.errors import *  # noqa: F403
+    from descend.exits import main as main
+    from descend.experiment import Experiment as Experiment
+    from descend.experiment import load as load
+    from descend.experiment import save_prototext as save_prototext
+    from descend.experiment.run import Result as Result
+    from descend.experiment.run import run as run
+    from descend.graph import *  # noqa: F403
+    from descend.train import *  # noqa: F403
+
+# Where each public name lives. A room's whole list is public when it stands in _WHOLE.
+_ROOMS = (
+    "callbacks",
+    "data",
+    "errors",
+    "experiment",
+    "graph",
+    "launch",
+    "lower",
+    "optim",
+    "runtime",
+    "train",
+    "zoo",
+)
+_WHOLE = ("graph", "callbacks", "errors")
+_SINGLE = {
+    "ArrayReader": "data",
+    "DataReader": "data",
+    "Reader": "data",
+    "open_readers": "data",
+    "Experiment": "experiment",
+    "load": "experiment",
+    "main": "exits",
+    "save_prototext": "experiment",
+    "Result": "experiment.run",
+    "run": "experiment.run",
+    "BatchedIterativeOptimizer": "train",
+    "Callback": "train",
+    "Epochs": "train",
+    "Mode": "train",
+    "Reached": "train",
+    "Seconds": "train",
+    "SecondsPerRun": "train",
+    "Steps": "train",
+    "Trainer": "train",
+    "TrainingAlgorithm": "train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public name from its room."""
+    if name in _ROOMS:
+        return importlib.import_module(f"descend.{name}")
+    if name in _SINGLE:
+        return getattr(importlib.import_module(f"descend.{_SINGLE[name]}"), name)
+    if not name.startswith("_"):
+        for room in _WHOLE:
+            module = importlib.import_module(f"descend.{room}")
+            if name in module.__all__:
+                return getattr(module, name)
+    raise AttributeError(f"module 'descend' has no attribute '{name}'{_hint(name)}")
+
+
+def _hint(name: str) -> str:
+    from descend.errors import nearest
+
+    return "" if name.startswith("_") else nearest(name, __dir__())
+
+
+def __dir__() -> list[str]:
+    """Every public name."""
+    whole = [name for room in _WHOLE for name in importlib.import_module(f"descend.{room}").__all__]
+    return sorted({"__version__", *_ROOMS, *_SINGLE, *whole})

@@ -19,7 +19,10 @@ Every message says what was wrong, where, what was expected and what to do next.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ConfigurationError",

@@ -1,1 +1,44 @@
-"""Readers: files to samples to batches of named fields."""
+"""Readers: files to samples to batches of named fields.
+
+    DataReader, Reader, transforms      what is wanted, as plain values that can stand in a text
+    check, open_readers                 from there to readers, one for each role
+    OpenReader, ArrayReader             samples by their numbers, each with named fields
+    order                               which sample stands at a position of an epoch
+    Batches, Batch                      a rank's share of each step
+
+This room needs NumPy alone.
+"""
+
+from descend.data.batches import Batch, Batches
+from descend.data.checks import check
+from descend.data.contract import Field, OpenReader, one_hot
+from descend.data.description import (
+    MESSAGES,
+    ROLES,
+    DataReader,
+    Node2VecDataReader,
+    PythonDataReader,
+    PythonDatasetReader,
+    Reader,
+)
+from descend.data.order import order
+from descend.data.readers import ArrayReader, open_readers
+
+__all__ = [
+    "MESSAGES",
+    "ROLES",
+    "ArrayReader",
+    "Batch",
+    "Batches",
+    "DataReader",
+    "Field",
+    "Node2VecDataReader",
+    "OpenReader",
+    "PythonDataReader",
+    "PythonDatasetReader",
+    "Reader",
+    "check",
+    "one_hot",
+    "open_readers",
+    "order",
+]

@@ -1,1 +1,21 @@
-"""A whole run as one value: its parts joined, its text, and `run`."""
+"""A whole run as one value: its parts joined, its text, its checks, and `run` from top to bottom.
+
+The names here need no torch; `descend.experiment.run` carries a run out.
+"""
+
+from descend.experiment.check import Checked
+from descend.experiment.check import check as check_experiment
+from descend.experiment.experiment import Experiment
+from descend.experiment.table import layer_table
+from descend.experiment.text import classes, experiment_text, load, save_prototext
+
+__all__ = [
+    "Checked",
+    "Experiment",
+    "check_experiment",
+    "classes",
+    "experiment_text",
+    "layer_table",
+    "load",
+    "save_prototext",
+]

@@ -1,1 +1,27 @@
-"""The execution context of a process: device, precision, seeds, the run directory."""
+"""The execution context of a process: device, ranks, seeds, signals, the run directory and its checkpoints."""
+
+from descend.runtime.checkpoint import newest_checkpoint, read_state, read_weights, save_checkpoint, verify
+from descend.runtime.process import Process
+from descend.runtime.run_directory import RunDirectory, write_beside
+from descend.runtime.seeds import generator, seed_of, seed_step
+from descend.runtime.signals import StopRequests
+from descend.runtime.state import flatten, optimizer_state, restore_optimizer, unflatten
+
+__all__ = [
+    "Process",
+    "RunDirectory",
+    "StopRequests",
+    "flatten",
+    "generator",
+    "newest_checkpoint",
+    "optimizer_state",
+    "read_state",
+    "read_weights",
+    "restore_optimizer",
+    "save_checkpoint",
+    "seed_of",
+    "seed_step",
+    "unflatten",
+    "verify",
+    "write_beside",
+]

@@ -1,1 +1,38 @@
-"""Training algorithms, stopping criteria, events, contexts and the trainer."""
+"""Training algorithms, stopping criteria, events, contexts and the trainer. Works with any nn.Module; knows no graph.
+
+The names here describe a run and need no torch; `descend.train.loop` carries it out.
+"""
+
+from descend.train.algorithms import SGD, AnyOfLimits, BatchedIterativeOptimizer, Limits, TrainingAlgorithm
+from descend.train.callback import Callback, Callbacks
+from descend.train.events import EpochView, EvaluationView, Event, RunView, StepView
+from descend.train.progress import ExecutionContext, Mode, Progress
+from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
+from descend.train.trainer import Trainer
+
+__all__ = [
+    "SGD",
+    "AllOf",
+    "AnyOf",
+    "AnyOfLimits",
+    "BatchedIterativeOptimizer",
+    "Callback",
+    "Callbacks",
+    "EpochView",
+    "Epochs",
+    "EvaluationView",
+    "Event",
+    "ExecutionContext",
+    "Limits",
+    "Mode",
+    "Progress",
+    "Reached",
+    "RunView",
+    "Seconds",
+    "SecondsPerRun",
+    "StepView",
+    "Steps",
+    "Stop",
+    "Trainer",
+    "TrainingAlgorithm",
+]

@@ -1,1 +1,39 @@
-"""File formats, one a file."""
+"""File formats, one a file, and the names by which a description asks for them."""
+
+from collections.abc import Mapping
+
+from descend.data.contract import Format
+from descend.data.formats.images import DIGITS, MNIST
+from descend.data.formats.synthetic import SYNTHETIC
+
+__all__ = ["FORMATS", "NOT_BUILT"]
+
+FORMATS: Mapping[str, Format] = {"mnist": MNIST, "digits": DIGITS, "synthetic": SYNTHETIC}
+
+# Readers of LBANN that are known and refused by name.
+NOT_BUILT = frozenset(
+    {
+        "cifar10",
+        "cosmoflow_hdf5",
+        "csv",
+        "hdf5",
+        "hdf5_data_reader",
+        "imagenet",
+        "jag_conduit",
+        "jag_conduit_hdf5",
+        "merge_features",
+        "merge_samples",
+        "mesh",
+        "multi_conduit",
+        "nci",
+        "node2vec",
+        "numpy",
+        "numpy_npz",
+        "numpy_npz_conduit_reader",
+        "pilot2_molecular_reader",
+        "python",
+        "python_dataset",
+        "ras_lipid",
+        "smiles",
+    }
+)

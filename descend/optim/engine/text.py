@@ -61,7 +61,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 STATE = "s."  # before the names of a state's entries, which are the rule's own and may be "p"
 
 
-class Untraceable(Exception):  # noqa: N818  # an answer, not an error: such a rule runs plainly
+class Untraceable(Exception):  # an answer, not an error: such a rule runs plainly
     """The rule's text cannot be read as elementwise operations; the message says which part and why."""
 
 

@@ -1,0 +1,86 @@
+"""LBANN's lines on standard output: a banner for each epoch, then objective and metrics of each mode.
+
+model0 (instance 0) training epoch 0 objective function : 0.5871
+model0 (instance 0) validation accuracy : 92.31%
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from descend.callbacks.output import say
+from descend.train import Callback, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from descend.train import EpochView, EvaluationView, RunView
+
+__all__ = ["Print"]
+
+_RULE = "-" * 80
+_WORDS = {Mode.VALIDATION: "validation", Mode.TEST: "test", Mode.TOURNAMENT: "tournament"}
+
+
+@dataclass(frozen=True)
+class Print(Callback):
+    """Prints the epoch banner and the values of each pass.
+
+    Runs:  before_epoch, after_epoch, after_evaluation.
+    Reads: the values of the pass. Changes nothing.
+    Costs: a few lines an epoch.
+
+    Args:
+        interval: Print every so many epochs; 0 counts as 1.
+        print_global_stat_only: Accepted for LBANN's files; all trainers share one line, so there is nothing else to
+            print.
+
+    Source: the line format of LBANN's CallbackPrint, which its users' scripts parse. The unit "%" multiplies a value by
+    100, as there.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackPrint"
+
+    interval: int = 1
+    print_global_stat_only: bool = False
+
+    def _due(self, epoch: int) -> bool:
+        return epoch % max(self.interval, 1) == 0
+
+    def before_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.before_epoch`."""
+        if self._due(epoch.epoch):
+            say(_banner(epoch.epoch, epoch.run))
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`."""
+        if self._due(epoch.epoch):
+            _print_values(f"{epoch.run.name} (instance 0) training epoch {epoch.epoch}", epoch.values, epoch.units)
+
+    def after_evaluation(self, evaluation: EvaluationView) -> None:
+        """See `Callback.after_evaluation`."""
+        if evaluation.mode is not Mode.VALIDATION or self._due(max(evaluation.epoch - 1, 0)):
+            head = f"{evaluation.run.name} (instance 0) {_WORDS[evaluation.mode]}"
+            _print_values(head, evaluation.values, evaluation.units)
+
+
+def _print_values(head: str, values: Mapping[str, float], units: Mapping[str, str]) -> None:
+    for name, value in values.items():
+        label = "objective function" if name == "objective" else name
+        unit = units.get(name, "")
+        say(f"{head} {label} : {value * 100 if unit == '%' else value:g}{unit}")
+
+
+def _banner(epoch: int, run: RunView) -> str:
+    modes = [mode for mode in (Mode.TRAIN, Mode.VALIDATION, Mode.TEST) if mode in run.steps_per_epoch]
+    steps = "/".join(str(run.steps_per_epoch[mode]) for mode in modes)
+    sizes = "/".join(f"{run.batch_sizes[mode][0]:4d}" for mode in modes)
+    lasts = "/".join(f"{run.batch_sizes[mode][1]:4d}" for mode in modes)
+    names = "/".join({Mode.TRAIN: "tr", Mode.VALIDATION: "v", Mode.TEST: "te"}[mode] for mode in modes)
+    return (
+        f"{_RULE}\n"
+        f"[{epoch}] Epoch : stats formatted [{names}] iterations/epoch = [{steps}]\n"
+        f"    global MB = [{sizes}] global last MB = [{lasts}]\n"
+        f"{_RULE}"
+    )

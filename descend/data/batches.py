@@ -1,0 +1,154 @@
+"""Batches of an epoch, shared among ranks.
+
+Step s of an epoch takes the positions s·B to (s + 1)·B − 1, the last step what is left of n samples. Of a batch of m
+samples rank r of R takes those from ⌊m r / R⌋ up to ⌊m (r + 1) / R⌋, so ranks differ by at most one sample and every
+sample is taken once an epoch, whatever the ranks are. All ranks take the same number of steps; a rank without samples
+in a step gets arrays of length 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from descend.data.order import order
+from descend.data.prefetch import prefetched
+from descend.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from numpy.typing import NDArray
+
+    from descend.data.contract import Array, OpenReader
+
+__all__ = ["Batch", "Batches"]
+
+ORDERED_AT_ONCE = 8192  # positions; the order costs about 0.2 ms a call, too much for each step of a small network
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A rank's share of the samples of one step.
+
+    Args:
+        fields: By name, arrays (n, *shape) with n the size of this rank's share, possibly 0.
+        ids: (n,) numbers of the samples in the reader.
+        epoch: From 0 up.
+        step: Within the epoch, from 0 up.
+        size: Number of samples of the batch over all ranks, never 0.
+    """
+
+    fields: Mapping[str, Array]
+    ids: NDArray[np.int64]
+    epoch: int
+    step: int
+    size: int
+
+
+class Batches:
+    """All batches of a reader, as a function of (seed, epoch, step) alone.
+
+    Args:
+        reader: Where the samples come from.
+        batch_size: Samples of a step over all ranks; the last step of an epoch takes what is left.
+        seed: Of the order of the samples.
+        shuffle: Whether each epoch has an order of its own, or that of the reader.
+        rank: This rank, in 0, ..., ranks − 1.
+        ranks: Number of ranks that share each batch.
+        ahead: Batches that a thread reads in advance; 0 reads each when it is asked for. The batches are the same.
+
+    Raises:
+        ConfigurationError: batch_size is below 1 or the rank is not one of the ranks.
+    """
+
+    def __init__(
+        self,
+        reader: OpenReader,
+        batch_size: int,
+        seed: int,
+        shuffle: bool,
+        rank: int = 0,
+        ranks: int = 1,
+        ahead: int = 2,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigurationError(f"the mini-batch size is {batch_size} and is to be 1 or more")
+        if not 0 <= rank < ranks:
+            raise ConfigurationError(f"rank {rank} of {ranks} does not exist; ranks go from 0 to {ranks - 1}")
+        self.reader = reader
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.rank = rank
+        self.ranks = ranks
+        self.ahead = ahead
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples of an epoch, over all ranks."""
+        return len(self.reader)
+
+    @property
+    def first_size(self) -> int:
+        """Size of all batches but the last one."""
+        return self._size(0)
+
+    @property
+    def last_size(self) -> int:
+        """Size of the last batch, which may be a partial one."""
+        return self._size(self.steps_per_epoch - 1)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches of an epoch, the partial one included."""
+        return -(-self.num_samples // self.batch_size)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should be told once before the run; usually nothing."""
+        if self.batch_size <= self.num_samples:
+            return []
+        return [
+            f"the mini-batch size {self.batch_size:,} is more than the {self.num_samples:,} samples of the reader for "
+            f"'{self.reader.role}': each epoch is one partial batch of {self.num_samples:,}"
+        ]
+
+    def check_first_sample(self) -> None:
+        """Read one sample, so that a file that cannot be read ends the run before it begins.
+
+        Raises:
+            DataError: from the reader.
+        """
+        self.reader.read(np.zeros(1, dtype=np.int64))
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+        """The batches of an epoch from a step on; what was skipped costs nothing.
+
+        Close the generator (or exhaust it) to end its thread.
+
+        Raises:
+            DataError: from the iteration, when samples cannot be read.
+        """
+        batches = self._batches(epoch, start_step)
+        return prefetched(batches, self.ahead) if self.ahead else batches
+
+    def _batches(self, epoch: int, start_step: int) -> Generator[Batch, None, None]:
+        steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // self.batch_size)
+        for first in range(start_step, self.steps_per_epoch, steps_at_once):
+            steps = range(first, min(first + steps_at_once, self.steps_per_epoch))
+            shares = [self._positions(step) for step in steps]
+            ids = order(self.seed, epoch, np.concatenate(shares), self.num_samples, self.shuffle)
+            ends = np.cumsum([len(share) for share in shares])[:-1]
+            for step, share in zip(steps, np.split(ids, ends), strict=True):
+                yield Batch(self.reader.read(share, epoch), share, epoch, step, self._size(step))
+
+    def _positions(self, step: int) -> NDArray[np.int64]:
+        size = self._size(step)
+        begin, end = (size * rank // self.ranks for rank in (self.rank, self.rank + 1))
+        return np.arange(begin, end, dtype=np.int64) + step * self.batch_size
+
+    def _size(self, step: int) -> int:
+        return min(self.batch_size, self.num_samples - step * self.batch_size)

@@ -1,0 +1,142 @@
+"""Labelled images in a pair of IDX files: the reader "mnist" and the bundled digits.
+
+samples   the elements as floats, 0 to 255 for bytes: (1, height, width) from an array of three dimensions,
+          (channels, height, width) from one of four, (1,) from one of one
+labels    one-hot, (num_labels,)
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from descend.data.contract import Field, Format, one_hot
+from descend.data.formats.idx import IdxFile, open_idx
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from descend.data.contract import Array
+    from descend.data.description import Reader
+
+__all__ = ["DIGITS", "MNIST", "LabelledImages"]
+
+NUM_LABELS = 10  # of MNIST and all data sets made to its pattern
+DEFAULT_FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+DIGITS_FOLDER = Path(__file__).parents[2] / "zoo" / "digits"
+# Sample k of each class (k = 0, 1, ... in the order of the file) belongs to the part at k mod 6 of this list.
+DIGITS_PARTS = ("train", "train", "validate", "train", "train", "test")
+
+
+class LabelledImages:
+    """Images and their labels, or a part of them.
+
+    The labels are read at once, since they are few bytes and a wrong one is to be found before the run begins; the
+    images when the first of them is asked for.
+
+    Args:
+        images: Samples along the first dimension.
+        labels: One integer for each.
+        num_labels: Labels go from 0 to num_labels − 1.
+        part: The samples to use, (n,) their numbers in the file; None for all.
+
+    Raises:
+        DataError: the counts differ, there is none at all, or a label is out of range.
+    """
+
+    def __init__(
+        self, images: IdxFile, labels: IdxFile, num_labels: int, part: NDArray[np.int64] | None = None
+    ) -> None:
+        if images.shape[0] != labels.shape[0]:
+            raise DataError(
+                f"{images.path} has {images.shape[0]:,} images and {labels.path} has {labels.shape[0]:,} labels; "
+                "both need the same number: take the two files of one set"
+            )
+        self._file = images
+        self._part = part
+        self._labels = _checked_labels(labels, num_labels)
+        shape = images.shape[1:]
+        self.fields: Mapping[str, Field] = {
+            "samples": Field((1, *shape) if len(shape) in (0, 2) else shape, np.dtype(np.float32)),
+            "labels": Field((num_labels,), np.dtype(np.float32)),
+        }
+
+    def __len__(self) -> int:
+        return len(self._labels if self._part is None else self._part)
+
+    @cached_property
+    def _images(self) -> Array:
+        return self._file.array()
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """The samples with these numbers, of the part if there is one."""
+        at = samples if self._part is None else self._part[samples]
+        images = self._images[at].astype(np.float32).reshape(len(at), *self.fields["samples"].shape)
+        return {"samples": images, "labels": one_hot(self._labels[at], self.fields["labels"].shape[0])}
+
+
+def _checked_labels(file: IdxFile, num_labels: int) -> NDArray[np.int64]:
+    if len(file.shape) != 1 or file.dtype.kind not in "iu":
+        raise DataError(
+            f"{file.path} has {len(file.shape)} dimensions of {file.dtype.name}; labels are to be one integer a sample"
+        )
+    labels = file.array().astype(np.int64)
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
+    if wrong.size:
+        raise DataError(
+            f"{file.path}: sample {wrong[0]} has label {labels[wrong[0]]}, and with num_labels {num_labels} labels go "
+            f"from 0 to {num_labels - 1} ({wrong.size:,} of {len(labels):,} labels are out of range); correct the file "
+            "or set num_labels of the reader"
+        )
+    return labels
+
+
+def _find(reader: Reader, name: str) -> IdxFile:
+    folder = Path(reader.data_filedir or ".")
+    for candidate in (folder / name, folder / f"{name}.gz"):
+        if candidate.is_file():
+            return open_idx(candidate)
+    state = "which does not exist" if not folder.is_dir() else "where neither is"
+    raise DataError(
+        f"looked for {name} and {name}.gz in {folder.absolute()}, {state}; set data_filedir to their folder"
+    )
+
+
+def _open_mnist(reader: Reader, seed: int) -> LabelledImages:
+    images, labels = DEFAULT_FILES.get(reader.role, ("", ""))
+    images, labels = reader.data_filename or images, reader.label_filename or labels
+    if not (images and labels):
+        raise DataError(
+            f"data_filename and label_filename have no default in the role '{reader.role}': set both, or use "
+            f"{reader.role}_fraction of the train reader"
+        )
+    return LabelledImages(_find(reader, images), _find(reader, labels), reader.num_labels or NUM_LABELS)
+
+
+def _open_digits(reader: Reader, seed: int) -> LabelledImages:
+    images, labels = (open_idx(DIGITS_FOLDER / f"{what}.gz") for what in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    if reader.role not in DIGITS_PARTS:
+        raise DataError("the digits have the parts train, validate and test")
+    return LabelledImages(images, labels, NUM_LABELS, _digits_part(labels.array(), reader.role))
+
+
+def _digits_part(labels: Array, role: str) -> NDArray[np.int64]:
+    parts = np.array(DIGITS_PARTS)
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in range(NUM_LABELS):
+        of_class = np.flatnonzero(labels == label)
+        chosen[of_class] = parts[np.arange(len(of_class)) % len(parts)] == role
+    return np.flatnonzero(chosen)
+
+
+MNIST = Format(_open_mnist, frozenset({"data_filedir", "data_filename", "label_filename", "num_labels"}))
+DIGITS = Format(_open_digits, frozenset())

@@ -1,0 +1,220 @@
+"""From a description to readers: which samples, in which role, through which transforms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from descend.data.checks import HELD_OUT, check
+from descend.data.contract import Array, Field, OpenReader, Source
+from descend.data.draws import Draws, key_of
+from descend.data.formats import FORMATS
+from descend.data.order import permute
+from descend.errors import ConfigurationError, DataError, DescendError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from descend.data.description import DataReader, Reader
+    from descend.data.transforms import Transform
+
+__all__ = ["ArrayReader", "open_readers"]
+
+SAMPLES = "samples"  # the field that transforms work on
+
+
+def open_readers(description: DataReader, seed: int = 0) -> dict[str, OpenReader]:
+    """Open the readers of a description, with those that its fractions make, by role.
+
+    Headers and labels are read, samples are not. Sizes are compared with headers, so a truncated file is found here.
+
+    Args:
+        description: The readers wanted.
+        seed: Of the run; it chooses which samples are held out or left out and what random transforms draw.
+
+    Raises:
+        ConfigurationError: the description is wrong; all its problems at once.
+        DataError: data are missing, damaged, empty or fewer than asked for; the problems of all readers at once.
+    """
+    check(description)
+    opened: dict[str, OpenReader] = {}
+    errors: list[tuple[Reader, DescendError]] = []
+    for reader in description.reader:
+        try:
+            opened.update(_open(reader, seed))
+        except (ConfigurationError, DataError) as error:
+            errors.append((reader, error))
+    if errors:
+        kind = DataError if all(isinstance(error, DataError) for _, error in errors) else ConfigurationError
+        raise kind([f"{reader}: {problem}" for reader, error in errors for problem in error.problems])
+    return opened
+
+
+def _open(reader: Reader, seed: int) -> dict[str, OpenReader]:
+    source = FORMATS[reader.name].open(reader, seed)
+    fields = _transformed_fields(source.fields, reader.transforms)
+    key = key_of("transforms", seed, reader.role)
+    return {
+        role: DescribedReader(
+            role, reader.shuffle and role == reader.role, fields, part, source, reader.transforms, key
+        )
+        for role, part in _parts(reader, len(source), seed).items()
+    }
+
+
+def _transformed_fields(fields: Mapping[str, Field], transforms: Sequence[Transform]) -> Mapping[str, Field]:
+    """The fields after the transforms, found by sending one sample of zeros through them."""
+    if not transforms:
+        return fields
+    zeros = np.zeros((1, *fields[SAMPLES].shape), dtype=np.float32)
+    result = _transform(zeros, transforms, Draws(key_of("shape"), np.zeros(1, dtype=np.int64)))
+    return MappingProxyType({**fields, SAMPLES: Field(result.shape[1:], result.dtype)})
+
+
+def _transform(samples: Array, transforms: Sequence[Transform], draws: Draws) -> Array:
+    for transform in transforms:
+        samples = transform.apply(samples, draws)
+    return samples
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the samples of a source.
+
+    Args:
+        start: Position of the first one.
+        size: Number of them.
+        of: Number of samples that positions stand for, when they are drawn.
+        key: Of the bijection that draws them; None where position i is sample i.
+    """
+
+    start: int
+    size: int
+    of: int = 0
+    key: np.uint64 | None = None
+
+    def samples(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers in the source of the samples with these numbers in the part."""
+        positions = indices + self.start
+        return positions if self.key is None else permute(positions, self.of, self.key)
+
+
+@dataclass(frozen=True)
+class ListedPart:
+    """Some of the samples of a source, in the order of their file."""
+
+    listed: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """Number of them."""
+        return len(self.listed)
+
+    def samples(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers in the source of the samples with these numbers in the part."""
+        return self.listed[indices]
+
+
+def _parts(reader: Reader, available: int, seed: int) -> Mapping[str, Part | ListedPart]:
+    """Which samples each role gets of a reader, as the docstring of `Reader` says."""
+    available, used = _used(reader, available)
+    held_out = {role: fraction for role, name in HELD_OUT.items() if (fraction := getattr(reader, name))}
+    sizes = {role: round(fraction * used) for role, fraction in held_out.items()}
+    sizes = {reader.role: used - sum(sizes.values()), **sizes}
+    for role, size in sizes.items():
+        if size < 1:
+            raise DataError(f"{used:,} samples leave none for the role '{role}'; change {_options(reader)} or add data")
+    if not held_out and (used == available or not reader.shuffle):
+        return dict.fromkeys(sizes, Part(0, used))
+    of = available if reader.shuffle else used
+    key = key_of("parts", seed)
+    starts = np.cumsum([0, *sizes.values()]).tolist()
+    parts = {role: Part(start, size, of, key) for start, (role, size) in zip(starts, sizes.items(), strict=False)}
+    return parts if reader.shuffle else {role: _in_file_order(part) for role, part in parts.items()}
+
+
+def _used(reader: Reader, available: int) -> tuple[int, int]:
+    """How many samples there are to choose from, and how many are chosen."""
+    for name in ("first_n", "absolute_sample_count"):
+        wanted = getattr(reader, name)
+        if wanted > available:
+            raise DataError(f"{name} asks for {wanted:,} samples and there are {available:,}")
+        available = wanted if name == "first_n" and wanted else available
+    if available == 0:
+        raise DataError("the data set is empty: it has 0 samples, and 1 or more are needed")
+    used = reader.absolute_sample_count or round((reader.fraction_of_data_to_use or 1.0) * available)
+    return available, used
+
+
+def _options(reader: Reader) -> str:
+    return " or ".join(name for name in (*HELD_OUT.values(), "fraction_of_data_to_use") if getattr(reader, name))
+
+
+def _in_file_order(part: Part) -> ListedPart:
+    return ListedPart(np.sort(part.samples(np.arange(part.size, dtype=np.int64))))
+
+
+@dataclass(frozen=True)
+class DescribedReader:
+    """A part of a source in a role, with transforms; see `OpenReader`."""
+
+    role: str
+    shuffle: bool
+    fields: Mapping[str, Field]
+    part: Part | ListedPart
+    source: Source
+    transforms: Sequence[Transform] = field(repr=False)
+    key: np.uint64 = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.part.size
+
+    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
+        """Read the samples and transform their field "samples"."""
+        numbers = self.part.samples(indices)
+        batch = self.source.read(numbers)
+        if self.transforms:
+            draws = Draws(key_of("epoch", int(self.key), epoch), numbers)
+            batch[SAMPLES] = _transform(batch[SAMPLES], self.transforms, draws)
+        return batch
+
+
+class ArrayReader:
+    """Samples that are arrays in memory, under any names.
+
+        ArrayReader({"samples": images, "labels": one_hot(labels, 10)})
+
+    Args:
+        arrays: For each field an array (samples, *shape); kept as it is, not copied.
+        role: "train", "validate", "test" or "tournament".
+        shuffle: Whether each epoch has an order of its own; by default only in the role "train".
+
+    Raises:
+        DataError: there is no array, the arrays differ in length, or they have no sample.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], role: str = "train", shuffle: bool | None = None) -> None:
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1:
+            raise DataError(
+                f"each array needs one entry for each sample, and their lengths are {lengths or 'not there'}"
+            )
+        self.role = role
+        self.shuffle = role == "train" if shuffle is None else shuffle
+        self.fields: Mapping[str, Field] = {name: Field(a.shape[1:], a.dtype) for name, a in arrays.items()}
+        self._arrays = dict(arrays)
+        self._length = next(iter(lengths.values()))
+        if self._length == 0:
+            raise DataError("the data set is empty: its arrays have 0 samples, and 1 or more are needed")
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
+        """The rows of each array."""
+        return {name: array[indices] for name, array in self._arrays.items()}

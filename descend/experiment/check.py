@@ -1,0 +1,76 @@
+"""Whether an experiment can run, from its description and the headers of its data; all problems in one pass, without
+torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from descend.data import open_readers
+from descend.errors import ConfigurationError, DataError, DescendError
+from descend.graph import check as check_graph
+from descend.graph import check_optimizer
+from descend.train import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from descend.data import OpenReader
+    from descend.experiment.experiment import Experiment
+    from descend.graph import Plan
+
+__all__ = ["Checked", "check"]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An experiment that was found to be right.
+
+    Attributes:
+        plan: Every tensor's shape, every weights' start.
+        readers: Open readers by role.
+    """
+
+    plan: Plan
+    readers: Mapping[str, OpenReader]
+
+    @property
+    def modes(self) -> list[Mode]:
+        """What there is data for."""
+        return [mode for mode in Mode if mode.role in self.readers]
+
+
+def check(experiment: Experiment, seed: int = 0) -> Checked:
+    """Find all that is wrong with an experiment before anything is started.
+
+    Args:
+        experiment: The description.
+        seed: The run's; it decides which samples are held out.
+
+    Raises:
+        ConfigurationError: everything that is wrong with graph, readers, rules and numbers.
+        DataError: nothing is wrong with the description, and data are missing, damaged or empty.
+    """
+    errors: list[DescendError] = []
+    readers = _attempt(lambda: open_readers(experiment.data_reader, seed), errors)
+    fields = {name: field.shape for reader in (readers or {}).values() for name, field in reader.fields.items()}
+    plan = _attempt(lambda: check_graph(experiment.model, fields), errors) if readers else None
+    _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
+    if readers and "train" not in readers:
+        errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
+    if errors or plan is None or readers is None:
+        kind = DataError if all(isinstance(error, DataError) for error in errors) else ConfigurationError
+        raise kind([problem for error in errors for problem in error.problems])
+    return Checked(plan, readers)
+
+
+_T = TypeVar("_T")
+
+
+def _attempt(part: Callable[[], _T], errors: list[DescendError]) -> _T | None:
+    """What `part` returns, or None and its error among `errors`."""
+    try:
+        return part()
+    except DescendError as error:
+        errors.append(error)
+        return None

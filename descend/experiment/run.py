@@ -1,0 +1,85 @@
+"""A run from top to bottom: check the description, lower the graph, open the data, train, evaluate, save."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING
+
+from descend.data import Batches
+from descend.experiment.check import check
+from descend.experiment.conduct import Result, Work, conduct
+from descend.experiment.experiment import Experiment
+from descend.experiment.optimizer import build_optimizer
+from descend.experiment.task import GraphTask
+from descend.experiment.text import experiment_text
+from descend.lower import lower
+from descend.runtime import Process, generator
+from descend.train import BatchedIterativeOptimizer, Mode
+
+if TYPE_CHECKING:
+    import os
+
+    from descend.data import DataReader, OpenReader
+    from descend.graph import Model, Optimizer
+    from descend.train import Trainer
+
+__all__ = ["Result", "run"]
+
+
+def run(
+    trainer: Trainer,
+    model: Model,
+    data_reader: DataReader,
+    optimizer: Optimizer,
+    run_dir: str | os.PathLike[str] | None = None,
+) -> Result:
+    """Train `model` and evaluate it on the test samples.
+
+    Args:
+        trainer: Mini-batch size, seed and training algorithm.
+        model: Layers, weights, objective, metrics and callbacks.
+        data_reader: The readers of all roles, such as `descend.zoo.digits()`.
+        optimizer: The rule for weights without one of their own.
+        run_dir: A new or empty directory for the results; None makes a dated one.
+
+    Returns:
+        Final weights, history and the reason for stopping.
+
+    Raises:
+        ConfigurationError: the description is wrong; nothing was started.
+        DataError: a data set or a sample is not what the description says.
+        NumericalError: a gradient was not finite; the weights are those before that step.
+        Stopped: a signal asked for an end; the state is saved in the run directory.
+    """
+    experiment = Experiment(trainer, model, data_reader, optimizer)
+    seed = trainer.random_seed or time.time_ns() % 2**31
+    checked = check(experiment, seed)
+    process = Process.here()
+    module = lower(checked.plan, partial(generator, seed, "weights")).to(process.device)
+    work = Work(
+        name=model.name or "model0",
+        task=GraphTask(module, checked.plan),
+        optimizer=build_optimizer(module, checked.plan, optimizer),
+        data={mode: _batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes},
+        process=process,
+        algorithm=trainer.training_algo or BatchedIterativeOptimizer(),
+        seed=seed,
+        callbacks=tuple(model.callbacks),
+        default_epochs=model.epochs,
+        files={"experiment.prototext": experiment_text(experiment)},
+    )
+    return conduct(work, run_dir)
+
+
+def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process) -> Batches:
+    """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
+    shuffle = mode is Mode.TRAIN and reader.shuffle
+    ahead = 0 if trainer.serialize_io else 2
+    batches = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead)
+    batches.check_first_sample()  # a damaged file ends the run here, before anything is written
+    if mode is Mode.TRAIN:
+        for note in batches.notes:
+            warnings.warn(note, stacklevel=3)
+    return batches

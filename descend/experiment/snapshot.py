@@ -1,0 +1,84 @@
+"""All that a run depends on, taken at a moment between two steps and given back.
+
+Weights and buffers are saved under their own names; everything else is here: the optimizer's state by weights' names,
+where each mode stands, the pass that is under way with the sums it has gathered, training time, and the rows so far.
+Random numbers and the order of samples are functions of the seed and the position, so nothing of them has to be kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import StorageError
+from descend.runtime import flatten, optimizer_state, read_state, read_weights, restore_optimizer, unflatten
+from descend.train import ExecutionContext, Mode
+from descend.train.loop import Pass
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from descend.train.loop import Session
+
+__all__ = ["restore", "take"]
+
+
+def take(session: Session) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """The session's state beside weights and buffers: tensors by name, and plain values fit for JSON."""
+    under_way = session.under_way
+    rows = session.history if under_way is None else session.history[: under_way.rows_before]
+    nested = {
+        "optimizer": optimizer_state(session.optimizer, _names(session)),
+        "contexts": {mode.value: context.state() for mode, context in session.contexts.items()},
+        "began": session.began and session.began.state(),
+        "under_way": under_way and under_way.state(),
+        "seconds": session.seconds,
+        "values": session.values,
+        "history": rows,
+    }
+    return flatten(nested)
+
+
+def restore(checkpoint: Path, session: Session) -> None:
+    """Bring a session to where a checkpoint was taken.
+
+    Raises:
+        StorageError: the checkpoint is of other weights or another optimizer. Nothing was changed then.
+    """
+    weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
+    _check_weights(checkpoint, weights, session)
+    parts = ("optimizer", "contexts", "began", "under_way", "seconds", "values", "history")
+    state = unflatten({key: plain[key] for key in parts}, tensors)
+    restore_optimizer(session.optimizer, _names(session), state["optimizer"])
+    with torch.no_grad():
+        for name, tensor in _tensors(session).items():
+            tensor.copy_(weights[name])
+    session.contexts = {Mode(name): ExecutionContext.from_state(context) for name, context in state["contexts"].items()}
+    session.began = state["began"] and ExecutionContext.from_state(state["began"])
+    session.under_way = state["under_way"] and Pass.from_state(state["under_way"])
+    session.seconds = state["seconds"]
+    session.values = state["values"]
+    session.history = state["history"]
+
+
+def _names(session: Session) -> dict[torch.Tensor, str]:
+    return {p: name for name, p in session.task.module.named_parameters()}
+
+
+def _tensors(session: Session) -> dict[str, torch.Tensor]:
+    module = session.task.module
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _check_weights(checkpoint: Path, weights: dict[str, torch.Tensor], session: Session) -> None:
+    """Compare names and shapes with the module's, all at once."""
+    now = {name: tuple(tensor.shape) for name, tensor in _tensors(session).items()}
+    saved = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    rows = [
+        f"    {name:<40} now: {now.get(name, 'not there')!s:<20} saved: {saved.get(name, 'not there')}"
+        for name in {**now, **saved}
+        if now.get(name) != saved.get(name)
+    ]
+    if rows:
+        raise StorageError([f"{checkpoint} holds other weights than this model:", *rows, "nothing was changed"])

@@ -1,0 +1,109 @@
+"""The text of an experiment: which class stands for which message, reading a file, and writing one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from descend import callbacks, data, train
+from descend.errors import TextError
+from descend.experiment.experiment import Experiment
+from descend.graph import CLASSES, text
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from descend.data import DataReader
+    from descend.graph import Model, Optimizer
+    from descend.train import Trainer
+
+__all__ = ["classes", "experiment_text", "load", "save_prototext"]
+
+_PARTS = {
+    "trainer": "who trains",
+    "model": "what is trained",
+    "data_reader": "on which data",
+    "optimizer": "by which rule",
+}
+
+
+def classes() -> Mapping[str, type]:
+    """The class of every message that can stand in an experiment."""
+    own = (Experiment, train.Trainer, train.BatchedIterativeOptimizer, train.Limits, train.AnyOfLimits)
+    watching = (getattr(callbacks, name) for name in callbacks.__all__)
+    described = {kind.message: kind for kind in (*own, *watching) if hasattr(kind, "message")}
+    return {**CLASSES, **data.MESSAGES, **described}
+
+
+def load(*files: str | os.PathLike[str]) -> Experiment:
+    """Read an experiment from one prototext, or from several that each hold a part of it.
+
+    Raises:
+        TextError: every problem of the texts, each with file:line:column, and every part that is missing.
+    """
+    parts: dict[str, Any] = {}
+    for file in files:
+        found = text.to_value(text.read(Path(file)), {**classes(), "LbannPB": _Parts})
+        for name, value in found.fields.items():
+            if name in parts:
+                raise TextError(f"{file}: holds '{name}', which another of the files holds too; leave one out")
+            parts[name] = value
+    names = ", ".join(map(str, files))
+    missing = [
+        f"{names}: says nothing of its {name} ({what}); add {name} {{ ... }}"
+        for name, what in _PARTS.items()
+        if name not in parts
+    ]
+    algorithm = parts.pop("training_algorithm", None)
+    if missing:
+        raise TextError(missing)
+    experiment = Experiment(**parts)
+    if algorithm is not None and experiment.trainer.training_algo is None:
+        experiment.trainer.training_algo = algorithm
+    return experiment
+
+
+class _Parts:
+    """The parts of an experiment that a file holds."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> _Parts:
+        return cls(fields)
+
+
+def experiment_text(experiment: Experiment) -> str:
+    """The prototext of an experiment; `load` of it gives the same experiment."""
+    return text.render(experiment)
+
+
+def save_prototext(
+    path: str | os.PathLike[str],
+    *,
+    trainer: Trainer,
+    model: Model,
+    data_reader: DataReader,
+    optimizer: Optimizer,
+    binary: bool = False,
+) -> None:
+    """Write an experiment to a file that `descend run` repeats to the last bit, given a seed.
+
+    Args:
+        path: The file; replaced if it exists.
+        trainer: Who trains.
+        model: What is trained.
+        data_reader: On which data.
+        optimizer: By which rule.
+        binary: Write Protobuf's binary form.
+
+    Raises:
+        ConfigurationError: a part has no text form.
+        StorageError: the file cannot be written.
+    """
+    from descend.runtime.run_directory import write_beside
+
+    experiment = Experiment(trainer, model, data_reader, optimizer)
+    write_beside(Path(path), text.render_binary(experiment) if binary else text.render(experiment))

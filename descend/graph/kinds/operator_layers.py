@@ -1,0 +1,186 @@
+"""Layers of operators: a chain of them, and one class for each operator that is a layer of that operator alone."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from descend.graph.fields import field_types
+from descend.graph.kinds import operators
+from descend.graph.kinds.base import Unlowered
+from descend.graph.kinds.operators import Operator
+
+__all__ = [
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Add",
+    "AddConstant",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "BinaryCrossEntropy",
+    "BooleanAccuracy",
+    "BooleanFalseNegative",
+    "BooleanFalsePositive",
+    "Ceil",
+    "Clamp",
+    "ConstantSubtract",
+    "Cos",
+    "Cosh",
+    "Divide",
+    "Equal",
+    "EqualConstant",
+    "Erf",
+    "ErfInv",
+    "Exp",
+    "Expm1",
+    "Floor",
+    "Gelu",
+    "Greater",
+    "GreaterConstant",
+    "GreaterEqual",
+    "GreaterEqualConstant",
+    "Less",
+    "LessConstant",
+    "LessEqual",
+    "LessEqualConstant",
+    "Log",
+    "Log1p",
+    "LogSigmoid",
+    "LogicalAnd",
+    "LogicalNot",
+    "LogicalOr",
+    "LogicalXor",
+    "Max",
+    "MaxConstant",
+    "Min",
+    "MinConstant",
+    "Mod",
+    "Multiply",
+    "Negative",
+    "NotEqual",
+    "NotEqualConstant",
+    "OperatorLayer",
+    "Pow",
+    "Reciprocal",
+    "Round",
+    "Rsqrt",
+    "SafeDivide",
+    "SafeReciprocal",
+    "Scale",
+    "Select",
+    "Selu",
+    "Sigmoid",
+    "SigmoidBinaryCrossEntropy",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Square",
+    "SquaredDifference",
+    "Subtract",
+    "SubtractConstant",
+    "Tan",
+    "Tanh",
+]
+
+
+class OperatorLayer(Unlowered):
+    """Operators one after the other; each takes all outputs of the one before. One shape throughout."""
+
+    message: ClassVar[str] = "Layer.OperatorLayer"
+    num_parents: ClassVar[int | None] = None
+
+    ops: tuple[Operator, ...] = ()
+
+
+def _layer_of(operator: type[Operator]) -> type[OperatorLayer]:
+    """The layer of one operator: it takes the operator's fields too, and is written as an OperatorLayer."""
+    own = field_types(operator).keys() - field_types(Operator).keys()
+
+    def __init__(self: OperatorLayer, *args: Any, **fields: Any) -> None:  # noqa: N807  # it becomes the class's own
+        given = {name: fields.pop(name) for name in own & fields.keys()}
+        OperatorLayer.__init__(self, *args, ops=(operator(**given),), **fields)
+
+    return type(
+        operator.__name__, (OperatorLayer,), {"__init__": __init__, "__doc__": operator.__doc__, "__module__": __name__}
+    )
+
+
+Clamp = _layer_of(operators.Clamp)
+LogicalNot = _layer_of(operators.LogicalNot)
+Abs = _layer_of(operators.Abs)
+Negative = _layer_of(operators.Negative)
+Sign = _layer_of(operators.Sign)
+Round = _layer_of(operators.Round)
+Ceil = _layer_of(operators.Ceil)
+Floor = _layer_of(operators.Floor)
+Reciprocal = _layer_of(operators.Reciprocal)
+Square = _layer_of(operators.Square)
+Sqrt = _layer_of(operators.Sqrt)
+Rsqrt = _layer_of(operators.Rsqrt)
+SafeReciprocal = _layer_of(operators.SafeReciprocal)
+Exp = _layer_of(operators.Exp)
+Expm1 = _layer_of(operators.Expm1)
+Log = _layer_of(operators.Log)
+Log1p = _layer_of(operators.Log1p)
+Cos = _layer_of(operators.Cos)
+Sin = _layer_of(operators.Sin)
+Tan = _layer_of(operators.Tan)
+Acos = _layer_of(operators.Acos)
+Asin = _layer_of(operators.Asin)
+Atan = _layer_of(operators.Atan)
+Cosh = _layer_of(operators.Cosh)
+Sinh = _layer_of(operators.Sinh)
+Tanh = _layer_of(operators.Tanh)
+Acosh = _layer_of(operators.Acosh)
+Asinh = _layer_of(operators.Asinh)
+Atanh = _layer_of(operators.Atanh)
+Erf = _layer_of(operators.Erf)
+ErfInv = _layer_of(operators.ErfInv)
+Gelu = _layer_of(operators.Gelu)
+Add = _layer_of(operators.Add)
+Subtract = _layer_of(operators.Subtract)
+Multiply = _layer_of(operators.Multiply)
+Divide = _layer_of(operators.Divide)
+Mod = _layer_of(operators.Mod)
+Pow = _layer_of(operators.Pow)
+SafeDivide = _layer_of(operators.SafeDivide)
+SquaredDifference = _layer_of(operators.SquaredDifference)
+Max = _layer_of(operators.Max)
+Min = _layer_of(operators.Min)
+Equal = _layer_of(operators.Equal)
+NotEqual = _layer_of(operators.NotEqual)
+Less = _layer_of(operators.Less)
+LessEqual = _layer_of(operators.LessEqual)
+Greater = _layer_of(operators.Greater)
+GreaterEqual = _layer_of(operators.GreaterEqual)
+LogicalAnd = _layer_of(operators.LogicalAnd)
+LogicalOr = _layer_of(operators.LogicalOr)
+LogicalXor = _layer_of(operators.LogicalXor)
+Select = _layer_of(operators.Select)
+AddConstant = _layer_of(operators.AddConstant)
+Scale = _layer_of(operators.Scale)
+SubtractConstant = _layer_of(operators.SubtractConstant)
+ConstantSubtract = _layer_of(operators.ConstantSubtract)
+MaxConstant = _layer_of(operators.MaxConstant)
+MinConstant = _layer_of(operators.MinConstant)
+NotEqualConstant = _layer_of(operators.NotEqualConstant)
+EqualConstant = _layer_of(operators.EqualConstant)
+LessEqualConstant = _layer_of(operators.LessEqualConstant)
+LessConstant = _layer_of(operators.LessConstant)
+GreaterEqualConstant = _layer_of(operators.GreaterEqualConstant)
+GreaterConstant = _layer_of(operators.GreaterConstant)
+LogSigmoid = _layer_of(operators.LogSigmoid)
+Selu = _layer_of(operators.Selu)
+Sigmoid = _layer_of(operators.Sigmoid)
+Softplus = _layer_of(operators.Softplus)
+Softsign = _layer_of(operators.Softsign)
+BinaryCrossEntropy = _layer_of(operators.BinaryCrossEntropy)
+SigmoidBinaryCrossEntropy = _layer_of(operators.SigmoidBinaryCrossEntropy)
+BooleanAccuracy = _layer_of(operators.BooleanAccuracy)
+BooleanFalseNegative = _layer_of(operators.BooleanFalseNegative)
+BooleanFalsePositive = _layer_of(operators.BooleanFalsePositive)

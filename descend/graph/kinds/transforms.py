@@ -1,0 +1,152 @@
+"""Layers without weights that move, join, pool or pass on tensors."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import ClassVar
+
+from descend.errors import GraphError
+from descend.graph.kinds.base import Entrywise, SameShape, per_dimension, window_shape
+from descend.graph.kinds.learning import Window, check_channels_first
+from descend.graph.layer import Incoming, Layer, Shape, shown
+
+__all__ = ["Concatenation", "Dummy", "Evaluation", "Pooling", "Reshape", "Split", "Sum"]
+
+
+class Concatenation(Layer):
+    """The parents one after the other along `axis`, which is 0 unless set and not negative.
+
+    Shapes: all parents alike but for the axis; the output has the sum of their sizes there.
+    """
+
+    message: ClassVar[str] = "Layer.Concatenation"
+    num_parents: ClassVar[int | None] = None
+
+    axis: int = 0
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The parents' shape with the sum of their sizes along the axis."""
+        first, axis = inputs[0], self.axis
+        if not 0 <= axis < len(first.shape):
+            raise GraphError(f"has axis {axis}, and {first}: expected 0 to {len(first.shape) - 1}")
+        for other in inputs:
+            if (
+                len(other.shape) != len(first.shape)
+                or other.shape[:axis] + other.shape[axis + 1 :] != first.shape[:axis] + first.shape[axis + 1 :]
+            ):
+                raise GraphError(f"joins along axis {axis}, so its parents may differ there alone; {first} and {other}")
+        return (*first.shape[:axis], sum(one.shape[axis] for one in inputs), *first.shape[axis + 1 :])
+
+
+class Dummy(Entrywise):
+    """Swallows an output that nobody takes. Inserted where it is missing."""
+
+    message: ClassVar[str] = "Layer.Dummy"
+    num_children: ClassVar[int | None] = 0
+
+
+class Evaluation(Entrywise):
+    """Hands the mean over the mini-batch to the objective or a metric. Needs one entry a sample."""
+
+    message: ClassVar[str] = "Layer.Evaluation"
+    num_children: ClassVar[int | None] = 0
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """One entry."""
+        if inputs[0].size != 1:
+            raise GraphError(
+                f"needs one number a sample, and {inputs[0]}: put a loss such as CrossEntropy or a Reduction behind it"
+            )
+        return inputs[0].shape
+
+
+class Pooling(Layer):
+    """The largest or mean entry of each window; `pool_mode` is max, average (padding counts as 0) or average_no_pad.
+
+    Shapes: x (C, *space) with `num_dims` spatial dimensions; y (C, *places), places floor((in + 2 pad − window) /
+    stride) + 1. With `has_vectors` the windows are pool_dims, pool_pads and pool_strides; without it the single
+    numbers pool_dims_i, pool_pads_i and pool_strides_i hold for all dimensions. LBANN fills nothing in.
+    """
+
+    message: ClassVar[str] = "Layer.Pooling"
+
+    pool_mode: str = ""
+    num_dims: int = 0
+    has_vectors: bool = False
+    pool_dims: tuple[int, ...] = ()
+    pool_pads: tuple[int, ...] = ()
+    pool_strides: tuple[int, ...] = ()
+    pool_dims_i: int = 0
+    pool_pads_i: int = 0
+    pool_strides_i: int = 0
+
+    def window(self) -> Window:
+        """Size, stride and padding of the windows for each dimension.
+
+        Raises:
+            GraphError: one of them has the wrong length or a number out of range.
+        """
+        dims = self.num_dims
+        if dims < 1:
+            raise GraphError(f"has num_dims {dims}; it must be at least 1 (2 for images)")
+        if not self.has_vectors and (self.pool_dims or self.pool_pads or self.pool_strides):
+            raise GraphError(
+                "has pool_dims, pool_pads or pool_strides, which count with has_vectors alone: set has_vectors"
+            )
+        single = not self.has_vectors
+        end = "_i" if single else ""
+        return Window(
+            per_dimension(f"pool_dims{end}", (self.pool_dims_i,) if single else self.pool_dims, dims, None, 1),
+            per_dimension(f"pool_strides{end}", (self.pool_strides_i,) if single else self.pool_strides, dims, None, 1),
+            per_dimension(f"pool_pads{end}", (self.pool_pads_i,) if single else self.pool_pads, dims, 0, 0),
+            (1,) * dims,
+        )
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """(C, *places)."""
+        (incoming,) = inputs
+        if self.pool_mode not in ("max", "average", "average_no_pad"):
+            raise GraphError(f"has pool_mode '{self.pool_mode}'; expected max, average or average_no_pad")
+        window = self.window()
+        check_channels_first(incoming, self.num_dims)
+        return (incoming.shape[0], *window_shape(incoming, window.size, window.stride, window.padding, window.dilation))
+
+
+class Reshape(Layer):
+    """The same entries, row by row, in other dimensions `dims`, of which one may be −1 and is then worked out."""
+
+    message: ClassVar[str] = "Layer.Reshape"
+
+    dims: tuple[int, ...] = ()
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """`dims` with −1 worked out."""
+        (incoming,) = inputs
+        known = prod(size for size in self.dims if size != -1)
+        if not self.dims or self.dims.count(-1) > 1 or any(size < 1 and size != -1 for size in self.dims):
+            raise GraphError(f"has dims {shown(self.dims)}; expected sizes of at least 1, one of which may be -1")
+        dims = tuple(incoming.size // known if size == -1 else size for size in self.dims)
+        if prod(dims) != incoming.size:
+            raise GraphError(f"has dims {shown(self.dims)}, and {incoming}, which has {incoming.size} entries")
+        return dims
+
+
+class Split(Layer):
+    """The input for each child; in the backward pass the gradients are added. Inserted where it is missing."""
+
+    message: ClassVar[str] = "Layer.Split"
+    num_children: ClassVar[int | None] = None
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The shape of the input."""
+        return inputs[0].shape
+
+    def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
+        """The shape of the input, for each child."""
+        return (self.output_shape(inputs),) * max(children, 1)
+
+
+class Sum(SameShape):
+    """y = Σ xᵢ over all parents, which have one shape."""
+
+    message: ClassVar[str] = "Layer.Sum"

@@ -1,0 +1,296 @@
+"""What all layers have in common: their place in the graph, and what a kind says of itself.
+
+A kind is one class in `graph/kinds/`. It gives its fields as annotated class attributes whose defaults are the
+format's zeros, the values that stand for zeros (`defaults`), the number of parents, the shape of its output, and its
+weights; and nothing of how it is computed.
+
+    class LeakyRelu(Entrywise):
+        message: ClassVar[str] = "Layer.LeakyRelu"
+        defaults: ClassVar[Mapping[str, Any]] = {"negative_slope": 0.01}
+
+        negative_slope: float = 0.0
+
+Shapes are those of one sample, without the mini-batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
+from typing import Any, ClassVar, NamedTuple
+
+from descend.errors import ConfigurationError
+from descend.graph.enums import DataType
+from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
+from descend.graph.weights import Initializer, Weights
+
+__all__ = ["Incoming", "Layer", "ParallelStrategy", "Shape", "WeightSlot", "check_layer", "shown"]
+
+Shape = tuple[int, ...]
+
+
+class Incoming(NamedTuple):
+    """A tensor that comes into a layer."""
+
+    name: str  # of the layer that it comes from
+    shape: Shape
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"'{self.name}' gives {shown(self.shape)}"
+
+
+class WeightSlot(NamedTuple):
+    """One tensor of weights that a layer uses, and how it is made where none is given."""
+
+    suffix: str  # its name is then LAYER_suffix
+    shape: Shape
+    initializer: Initializer
+    fan_in: int = 0
+    fan_out: int = 0
+    trainable: bool = True  # running statistics are not
+    column_major: bool = False  # how listed values fill it
+
+
+def shown(shape: Shape) -> str:
+    """A shape as messages write it: 16 x 5 x 5."""
+    return " x ".join(map(str, shape)) or "nothing"
+
+
+@described
+class ParallelStrategy:
+    """How the work of a layer is divided over processes. The arithmetic is the same either way."""
+
+    message: ClassVar[str] = "ParallelStrategy"
+
+    sample_groups: int = 0
+    sample_splits: int = 0
+    height_groups: int = 0
+    height_splits: int = 0
+    width_groups: int = 0
+    width_splits: int = 0
+    channel_groups: int = 0
+    channel_splits: int = 0
+    filter_groups: int = 0
+    filter_splits: int = 0
+    replications: int = 0
+    procs_per_replica: int = 0
+    depth_groups: int = 0
+    depth_splits: int = 0
+    grid_tag: int | None = None
+
+
+_COMMON: Mapping[str, FieldType] = {
+    "name": FieldType(str, optional=True),
+    "device": FieldType(str, optional=True),
+    "data_layout": FieldType(str, optional=True),
+    "datatype": FieldType(DataType, optional=True),
+    "grid_tag": FieldType(int, optional=True),
+    "freeze": FieldType(bool),
+}
+_LINKS = ("parents", "children", "weights", "hint_layer", "parallel_strategy")
+
+
+class Layer:
+    """One operation of the graph. A layer is itself and equal to no other.
+
+    Args:
+        args: Parents, or lists of parents, in order.
+        parents: More parents.
+        children: Layers that this one becomes a parent of.
+        weights: Weights to use, in the order of the kind's table; missing ones are made.
+        name: `layer<N>` without one, N counting up from 1.
+        device: "CPU" or "GPU"; a wish.
+        data_layout: "data_parallel" or "model_parallel"; the arithmetic is the same.
+        datatype: Format of its numbers.
+        hint_layer: A layer that some kinds refer to.
+        grid_tag: Sub-grid of processes.
+        parallel_strategy: A ParallelStrategy, or a dictionary of its fields.
+        freeze: Whether its weights are not trained.
+        fields: The fields of the kind.
+
+    Raises:
+        ConfigurationError: unknown keywords or values of a wrong type, each with what was expected.
+
+    Attributes:
+        parents: Layers; from a text also names that no layer has, which the check reports.
+        children: Layers in the order in which they were attached, the order of the outputs of a kind with several.
+    """
+
+    message: ClassVar[str]
+    defaults: ClassVar[Mapping[str, Any]] = {}  # what stands for a field that is not set
+    num_parents: ClassVar[int | None] = 1  # None: one or more
+    refusal: ClassVar[str | None] = None  # why a kind that is part of the format cannot be had
+    num_children: ClassVar[int | None] = 1  # None: any number, each given an output of its own
+    global_count: ClassVar[int] = 0
+    where: str | None = None  # file:line:column of a layer that came from a text
+    _serials: ClassVar[Iterator[int]] = itertools.count()
+
+    def __init__(
+        self,
+        *args: Layer | str | Iterable[Layer | str],
+        parents: Layer | str | Iterable[Layer | str] = (),
+        children: Layer | str | Iterable[Layer | str] = (),
+        weights: Weights | str | Iterable[Weights | str] = (),
+        name: str | None = None,
+        device: str | None = None,
+        data_layout: str | None = None,
+        datatype: DataType | int | str | None = None,
+        hint_layer: Layer | str | None = None,
+        grid_tag: int | None = None,
+        parallel_strategy: ParallelStrategy | Mapping[str, Any] | None = None,
+        freeze: bool = False,
+        where: str | None = None,
+        **fields: Any,
+    ) -> None:
+        kind = type(self).__name__
+        types = self.own_fields()
+        if not fields.keys() <= types.keys():
+            refuse_unknown(kind, fields, [*types, *_COMMON, *_LINKS])
+        common = {
+            "name": name,
+            "device": device,
+            "data_layout": data_layout,
+            "datatype": datatype,
+            "grid_tag": grid_tag,
+            "freeze": freeze,
+        }
+        taken = take_all(kind, _COMMON, {key: value for key, value in common.items() if value is not None})
+        self.__dict__.update(take_all(kind, types, fields))
+        if name is None:
+            Layer.global_count += 1
+            taken["name"] = f"layer{Layer.global_count}"
+        self.name: str = taken["name"]
+        self.device: str | None = taken.get("device")
+        self.data_layout: str | None = taken.get("data_layout")
+        self.datatype: DataType | None = taken.get("datatype") or None
+        self.grid_tag: int | None = taken.get("grid_tag")
+        self.freeze: bool = taken["freeze"]
+        self.hint_layer = hint_layer
+        self.parallel_strategy = (
+            ParallelStrategy(**parallel_strategy) if isinstance(parallel_strategy, Mapping) else parallel_strategy
+        )
+        self.where = where
+        self.serial: int = next(Layer._serials)
+        self.parents: list[Layer | str] = []
+        self.children: list[Layer | str] = []
+        self.weights: list[Weights | str] = []
+        for given in (*args, parents):
+            for parent in _each(kind, "parents", Layer, given):
+                self.add_parent(parent)
+        for child in _each(kind, "children", Layer, children):
+            self.add_child(child)
+        self.weights += _each(kind, "weights", Weights, weights)
+
+    @classmethod
+    def own_fields(cls) -> Mapping[str, FieldType]:
+        """The fields of this kind and the values they take."""
+        return field_types(cls, Layer)
+
+    def setting(self, name: str) -> Any:
+        """A field's value, or what stands for it where it is not set.
+
+        In the format a plain field that is not set is zero, so a zero that was written means the default too.
+        """
+        value = getattr(self, name)
+        return self.defaults.get(name, value) if value == getattr(type(self), name) else value
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The shape of the output.
+
+        Raises:
+            ConfigurationError: the inputs do not fit, or a field does not.
+        """
+        raise NotImplementedError(f"{type(self).__name__} says no output_shape and no refusal")
+
+    def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
+        """The shape of each output: one for most kinds, one for each child for a few.
+
+        Raises:
+            ConfigurationError: as `output_shape`.
+        """
+        return (self.output_shape(inputs),)
+
+    def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
+        """The weights that this layer uses, in order."""
+        return ()
+
+    def add_parent(self, parent: Layer | str) -> None:
+        """Attach a parent; this layer becomes the last child of it."""
+        self.parents.append(parent)
+        if isinstance(parent, Layer):
+            parent.children.append(self)
+
+    def add_child(self, child: Layer | str) -> None:
+        """Attach a child; this layer becomes the last parent of it."""
+        self.children.append(child)
+        if isinstance(child, Layer):
+            child.parents.append(self)
+
+    def add_weights(self, weights: Weights | Iterable[Weights]) -> None:
+        """Attach weights after those that are there."""
+        self.weights += _each(type(self).__name__, "weights", Weights, weights)
+
+    def __call__(self, parent: Layer) -> None:
+        """Attach a parent."""
+        self.add_parent(parent)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def to_fields(self) -> dict[str, Any]:
+        """The fields as the text has them. Children are written where their order matters."""
+        fields: dict[str, Any] = {
+            "name": self.name,
+            "parents": _names(self.parents),
+            "children": _names(self.children) if len(self.children) > 1 else None,
+            "weights": _names(self.weights),
+            "device_allocation": self.device,
+            "data_layout": self.data_layout,
+            "datatype": self.datatype,
+            "hint_layer": self.hint_layer.name if isinstance(self.hint_layer, Layer) else self.hint_layer,
+            "grid_tag": self.grid_tag,
+            "parallel_strategy": self.parallel_strategy,
+            "freeze": self.freeze,
+        }
+        return fields | {name: getattr(self, name) for name in self.own_fields()}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Layer:
+        """A layer from the fields of a text. Names of layers and weights stay names until the model joins them."""
+        given: dict[str, Any] = {"name": "", **fields}
+        links = {link: given.pop(link, ()) for link in ("parents", "children", "weights")}
+        given["device"] = given.pop("device_allocation", None)
+        layer = cls(**given)
+        layer.parents, layer.children, layer.weights = (list(names) for names in links.values())
+        return layer
+
+
+def check_layer(owner: str, given: Any) -> None:
+    """Refuse what is neither a layer nor a layer's name.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if not isinstance(given, (Layer, str)):
+        raise ConfigurationError(f"{owner}.layer is {given!r}; expected a layer")
+
+
+def _names(things: Iterable[Layer | Weights | str]) -> tuple[str, ...]:
+    return tuple(thing if isinstance(thing, str) else thing.name for thing in things)
+
+
+def _each(kind: str, what: str, base: type, given: Any) -> list[Any]:
+    """One thing or an iterable of them as a list."""
+    if isinstance(given, tuple) and not given:
+        return []
+    things = [given] if isinstance(given, (base, str)) or not isinstance(given, Iterable) else list(given)
+    wrong = [thing for thing in things if not isinstance(thing, (base, str))]
+    if wrong:
+        raise ConfigurationError(f"{kind}: {wrong[0]!r} is given in {what}; expected a {base.__name__}")
+    return things

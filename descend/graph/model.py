@@ -1,0 +1,295 @@
+"""A graph of layers with its weights, objective, metrics and callbacks; and its text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any, ClassVar
+
+from descend.errors import ConfigurationError
+from descend.graph.enums import SubGraphCommunication
+from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.layer import Layer
+from descend.graph.metrics import BaseMetric, Metric
+from descend.graph.objective import LayerTerm, ObjectiveFunction, Term
+from descend.graph.order import reached, topological
+from descend.graph.weights import Weights
+
+__all__ = ["AutomaticMixedPrecision", "Model", "Summarizer"]
+
+
+@described
+class AutomaticMixedPrecision:
+    """Half precision with a loss scale. Zeros mean: 65536, times 2 after 2000 good steps, times 0.5 on overflow."""
+
+    message: ClassVar[str] = "Model.AutomaticMixedPrecision"
+
+    enabled: bool = False
+    init_scale: float = 0.0
+    growth_factor: float = 0.0
+    backoff_factor: float = 0.0
+    growth_interval: int = 0
+
+
+@described
+class Summarizer:
+    """Where TensorBoard files go."""
+
+    message: ClassVar[str] = "Model.Summarizer"
+
+    dir: str = ""
+
+
+_TYPES: Mapping[str, FieldType] = {
+    "epochs": FieldType(int),
+    "name": FieldType(str, optional=True),
+    "summary_dir": FieldType(str, optional=True),
+    "subgraph_communication": FieldType(SubGraphCommunication),
+    "subgraph_topology": FieldType(bool),
+    "subgraph_num_common_resources": FieldType(int),
+}
+# In the format, and read by nothing: kept so that a file goes through unchanged, and mentioned by the check.
+_UNREAD: Mapping[str, FieldType] = {
+    "data_layout": FieldType(str),
+    "super_steps": FieldType(int),
+    "num_batches": FieldType(int),
+    "evaluation_frequency": FieldType(int),
+    "disable_cuda": FieldType(bool),
+}
+
+
+class Model:
+    """What is trained.
+
+    All layers that are connected with the given ones, the objective's or the metrics', belong to it, and all their
+    weights.
+
+    Args:
+        epochs: Passes over the data where the trainer has no algorithm that says otherwise; 0 only evaluates.
+        layers: Any of its layers.
+        weights: Weights in an order of one's own; those of the layers follow.
+        objective_function: A layer, a term, a list of them, or an ObjectiveFunction.
+        metrics: What is reported.
+        callbacks: What watches the run.
+        name: model0 without one.
+        summary_dir: Where TensorBoard files go.
+        subgraph_communication: How sub-graphs exchange tensors.
+        subgraph_topology: Whether sub-graphs are placed by the network's topology.
+        subgraph_num_common_resources: Processes of the parent grid.
+        amp: Automatic mixed precision, or a dictionary of its fields.
+
+    Raises:
+        ConfigurationError: an unknown keyword or a value of a wrong type.
+
+    Attributes:
+        layers: Its layers, every parent before its children and else in order of creation.
+        weights: Its weights in order of first use, the given ones first.
+    """
+
+    message: ClassVar[str] = "Model"
+    where: str | None = None
+
+    def __init__(
+        self,
+        epochs: int = 0,
+        layers: Layer | Iterable[Layer] = (),
+        weights: Weights | Iterable[Weights] = (),
+        objective_function: Layer | Term | Iterable[Layer | Term] | ObjectiveFunction | None = None,
+        metrics: BaseMetric | Iterable[BaseMetric] = (),
+        callbacks: Iterable[Any] = (),
+        name: str | None = None,
+        summary_dir: str | None = None,
+        subgraph_communication: SubGraphCommunication | int | str = SubGraphCommunication.PT2PT,
+        subgraph_topology: bool = False,
+        subgraph_num_common_resources: int = 0,
+        amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
+        *,
+        where: str | None = None,
+        **unread: Any,
+    ) -> None:
+        links = ("layers", "weights", "objective_function", "metrics", "callbacks", "amp")
+        refuse_unknown("Model", [key for key in unread if key not in _UNREAD], (*_TYPES, *links))
+        given = {
+            "epochs": epochs,
+            "name": name,
+            "summary_dir": summary_dir,
+            "subgraph_communication": subgraph_communication,
+            "subgraph_topology": subgraph_topology,
+            "subgraph_num_common_resources": subgraph_num_common_resources,
+        }
+        taken = take_all("Model", _TYPES, given)
+        self.epochs: int = taken["epochs"]
+        self.name: str = taken["name"] or "model0"
+        self.summary_dir: str | None = taken["summary_dir"]
+        self.subgraph_communication: SubGraphCommunication = taken["subgraph_communication"]
+        self.subgraph_topology: bool = taken["subgraph_topology"]
+        self.subgraph_num_common_resources: int = taken["subgraph_num_common_resources"]
+        self.amp = AutomaticMixedPrecision(**amp) if isinstance(amp, Mapping) else amp
+        self.unread: dict[str, Any] = take_all("Model", _UNREAD, unread)
+        self.where = where
+        self.objective_function = _objective(objective_function)
+        self.metrics: list[BaseMetric] = [metrics] if isinstance(metrics, BaseMetric) else list(metrics)
+        self.callbacks: list[Any] = list(callbacks)
+        self.layers = self._all_layers([layers] if isinstance(layers, Layer) else layers)
+        first = [weights] if isinstance(weights, Weights) else weights
+        used = (one for layer in self.layers for one in layer.weights if isinstance(one, Weights))
+        self.weights: list[Weights] = list({id(one): one for one in chain(first, used)}.values())
+
+    def _all_layers(self, layers: Iterable[Layer]) -> list[Layer]:
+        terms = self.objective_function.layer_terms if self.objective_function else []
+        seen = [one.layer for one in (*terms, *(metric for metric in self.metrics if isinstance(metric, Metric)))]
+        found = reached([*layers, *(layer for layer in seen if isinstance(layer, Layer))])
+        ordered, on_cycles = topological(found)
+        return ordered + on_cycles
+
+    def to_fields(self) -> dict[str, Any]:
+        """The fields as the text has them."""
+        return {
+            "name": self.name,
+            "num_epochs": self.epochs,
+            "objective_function": self.objective_function,
+            "metric": self.metrics,
+            "layer": self.layers,
+            "weights": self.weights,
+            "callback": self.callbacks,
+            "summarizer": Summarizer(self.summary_dir) if self.summary_dir else None,
+            "subgraph_communication": self.subgraph_communication,
+            "enable_subgraph_topology": self.subgraph_topology,
+            "subgraph_parent_grid_resources": self.subgraph_num_common_resources,
+            "amp": self.amp,
+            **self.unread,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Model:
+        """A model from the fields of a text, its names joined; the check reports those that join nothing."""
+        given = dict(fields)
+        layers: list[Layer] = list(given.pop("layer", ()))
+        weights: list[Weights] = list(given.pop("weights", ()))
+        objective: ObjectiveFunction | None = given.pop("objective_function", None)
+        metrics: list[BaseMetric] = list(given.pop("metric", ()))
+        summarizer: Summarizer | None = given.pop("summarizer", None)
+        _join(layers, weights, objective, metrics)
+        return cls(
+            epochs=given.pop("num_epochs", 0),
+            layers=layers,
+            weights=weights,
+            objective_function=objective,
+            metrics=metrics,
+            callbacks=given.pop("callback", ()),
+            summary_dir=summarizer.dir if summarizer else None,
+            subgraph_topology=given.pop("enable_subgraph_topology", False),
+            subgraph_num_common_resources=given.pop("subgraph_parent_grid_resources", 0),
+            **given,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both describe the same model: the same fields, layers in the same order, and names of neighbours."""
+        if not isinstance(other, Model):
+            return NotImplemented
+        return _plain(self) == _plain(other)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # it is mutable, so it has no lasting hash
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {len(self.layers)} layers, {len(self.weights)} weights)"
+
+
+def _objective(given: Layer | Term | Iterable[Layer | Term] | ObjectiveFunction | None) -> ObjectiveFunction | None:
+    if given is None or isinstance(given, ObjectiveFunction):
+        return given
+    return ObjectiveFunction(given)
+
+
+def _plain(value: Any) -> Any:
+    """A description as comparable data: layers and weights, which are equal to none, by their fields."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    hook = getattr(value, "to_fields", None)
+    if hook is None:
+        return value
+    return value.message, {name: _plain(entry) for name, entry in hook().items()}
+
+
+def _join(
+    layers: list[Layer], weights: list[Weights], objective: ObjectiveFunction | None, metrics: list[BaseMetric]
+) -> None:
+    """Put layers and weights where a text has their names. Of two with one name the first counts."""
+    _name_the_nameless(layers, "layer")
+    _name_the_nameless(weights, "weights")
+    by_name = {layer.name: layer for layer in reversed(layers)}
+    weights_by_name = {one.name: one for one in reversed(weights)}
+    for layer in layers:
+        layer.parents = _joined(layer.parents, by_name)
+        layer.children = _joined(layer.children, by_name)
+        layer.weights = _joined(layer.weights, weights_by_name)
+        if isinstance(layer.hint_layer, str):
+            layer.hint_layer = by_name.get(layer.hint_layer, layer.hint_layer)
+    _make_mutual(layers)
+    for term in [*(objective.layer_terms if objective else ()), *metrics]:
+        if isinstance(term, (LayerTerm, Metric)) and isinstance(term.layer, str):
+            term.layer = by_name.get(term.layer, term.layer)
+    for regularization in objective.l2_terms if objective else ():
+        regularization.weights = _joined(regularization.weights, weights_by_name)
+
+
+def _name_the_nameless(things: Iterable[Layer | Weights], what: str) -> None:
+    for number, thing in enumerate(things, start=1):
+        thing.name = thing.name or f"{what}{number}"
+
+
+def _joined(names: Iterable[Any], known: Mapping[str, Any]) -> list[Any]:
+    """Names replaced by what has them. Older files have several names in one entry, with spaces between."""
+    entries = chain.from_iterable(
+        [name] if not isinstance(name, str) or name in known else name.split() for name in names
+    )
+    return [known.get(name, name) if isinstance(name, str) else name for name in entries]
+
+
+def _make_mutual(layers: Iterable[Layer]) -> None:
+    """Give each link at both ends; a text may give it at one. Added in the order of the layers."""
+    layers = list(layers)
+    up = Counter(
+        (parent.serial, layer.serial) for layer in layers for parent in layer.parents if isinstance(parent, Layer)
+    )
+    down = Counter(
+        (layer.serial, child.serial) for layer in layers for child in layer.children if isinstance(child, Layer)
+    )
+    for layer in layers:
+        for child in list(layer.children):
+            if isinstance(child, Layer) and up[layer.serial, child.serial] < down[layer.serial, child.serial]:
+                child.parents.append(layer)
+                up[layer.serial, child.serial] += 1
+    for layer in layers:
+        for parent in layer.parents:
+            if isinstance(parent, Layer) and down[parent.serial, layer.serial] < up[parent.serial, layer.serial]:
+                parent.children.append(layer)
+                down[parent.serial, layer.serial] += 1
+
+
+def to_text(model: Model) -> str:
+    """The text of a model."""
+    from descend.graph import text
+
+    return text.render(model)
+
+
+def from_text(source: str | bytes, file: str = "<text>", classes: Mapping[str, type] | None = None) -> Model:
+    """The model of a text, such as `to_text` writes.
+
+    Args:
+        source: The text.
+        file: What errors call it.
+        classes: Classes of other rooms' messages, such as callbacks.
+
+    Raises:
+        TextError: everything that is wrong with the text, with file:line:column.
+    """
+    from descend.graph import text
+    from descend.graph.registry import CLASSES
+
+    model = text.to_value(text.parse(source, file, "Model"), {**CLASSES, **(classes or {})})
+    if not isinstance(model, Model):
+        raise ConfigurationError(f"{file}: no model could be made of this text")
+    return model

@@ -1,0 +1,109 @@
+"""The text form of descriptions, and its binary twin. This folder alone knows Protobuf.
+
+It is generic: it turns any object whose class names its message into that message and back by the names of fields,
+given a table of classes, so it knows no layer and no callback.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import TextError, nearest
+from descend.graph.text.parser import MAX_BYTES, MAX_DEPTH, check_size, parse_text
+from descend.graph.text.places import Parsed, Source
+from descend.graph.text.schema import MessageInfo, message_info, pool
+from descend.graph.text.values import to_message, to_value
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "Parsed",
+    "parse",
+    "parse_binary",
+    "read",
+    "render",
+    "render_binary",
+    "to_message",
+    "to_value",
+]
+
+
+def parse(text: str | bytes, file: str = "<text>", message: str = "LbannPB") -> Parsed:
+    """Read a text as a message of the schema.
+
+    Args:
+        text: The text, or its bytes in UTF-8.
+        file: What errors call the text.
+        message: Name of the message within the package.
+
+    Raises:
+        TextError: every problem of the text, in its order, each with file:line:column.
+    """
+    return parse_text(text, file, _known(message))
+
+
+def parse_binary(data: bytes, file: str = "<binary>", message: str = "LbannPB") -> Parsed:
+    """Read the binary form of a message. It has no places, so errors name the file alone.
+
+    Raises:
+        TextError: the bytes are not such a message.
+    """
+    check_size(len(data), file)
+    found = _known(message).new()
+    try:
+        found.ParseFromString(data)
+    except Exception as error:  # protobuf's own DecodeError is a different class in each of its implementations
+        raise TextError(
+            f"{file}: this is not the binary form of a {message}, or it is nested over {MAX_DEPTH} deep: {error}"
+        ) from None
+    return Parsed(found, Source(file, ""), None)
+
+
+def read(path: str | Path, message: str = "LbannPB") -> Parsed:
+    """Read a file, as binary if its name says protobin, else as text.
+
+    Raises:
+        TextError: the file cannot be read, or what is wrong in it.
+    """
+    path = Path(path)
+    try:
+        check_size(path.stat().st_size, str(path))
+        data = path.read_bytes()
+    except OSError as error:
+        raise TextError(f"{path}: cannot be read: {error.strerror or error}") from None
+    reader = parse_binary if "protobin" in path.name else parse
+    return reader(data, str(path), message)
+
+
+def render(value: Any) -> str:
+    """The text of a value or of a protobuf message."""
+    from google.protobuf import text_format
+
+    return text_format.MessageToString(
+        _message(value),
+        descriptor_pool=pool(),
+        as_utf8=True,
+        use_short_repeated_primitives=True,
+        print_unknown_fields=False,
+    )
+
+
+def render_binary(value: Any) -> bytes:
+    """The binary form of a value or of a protobuf message; equal values give equal bytes."""
+    return _message(value).SerializeToString(deterministic=True)
+
+
+def _message(value: Any) -> Message:
+    return value if hasattr(value, "DESCRIPTOR") else to_message(value)
+
+
+def _known(name: str) -> MessageInfo:
+    info = message_info(name)
+    if info is None:
+        usual = ("LbannPB", "Model", "DataReader", "Trainer", "Optimizer")
+        raise TextError(f"the schema has no message '{name}'{nearest(name, usual)}")
+    return info

@@ -1,0 +1,68 @@
+"""Losses and accuracies: (samples, 1), one number for each sample."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from descend.graph import CategoricalAccuracy, CrossEntropy, MeanSquaredError, TopKCategoricalAccuracy
+from descend.lower.registry import lowers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from descend.graph import PlannedLayer
+    from descend.lower.registry import Forward
+
+
+@lowers(CrossEntropy)
+def cross_entropy(planned: PlannedLayer) -> Forward:
+    """−Σ label log(prediction), without the terms whose label is 0."""
+    if cast("CrossEntropy", planned.layer).use_labels:
+        return _cross_entropy_of_indices
+
+    def forward(prediction: Tensor, label: Tensor) -> Tensor:
+        # A prediction beside a label of 0 is set to 1 before the logarithm: 0 · log 0 and its gradient would be NaN.
+        logarithm = prediction.where(label != 0, 1.0).log()
+        return -(label * logarithm).flatten(1).sum(1, keepdim=True)
+
+    return forward
+
+
+def _cross_entropy_of_indices(prediction: Tensor, label: Tensor) -> Tensor:
+    """The same with class indices (samples, 1, *space) for labels and classes along the first dimension."""
+    return -prediction.gather(1, label.long()).log().flatten(1).sum(1, keepdim=True)
+
+
+@lowers(MeanSquaredError)
+def mean_squared_error(planned: PlannedLayer) -> Forward:
+    """Mean over the sample of (prediction − label)²."""
+    return lambda prediction, label: (prediction - label).square().flatten(1).mean(1, keepdim=True)
+
+
+@lowers(CategoricalAccuracy)
+def categorical_accuracy(planned: PlannedLayer) -> Forward:
+    """1 where the largest entries stand at the same place; argmax takes the first of equal ones."""
+
+    def forward(prediction: Tensor, label: Tensor) -> Tensor:
+        same = prediction.detach().flatten(1).argmax(1) == label.detach().flatten(1).argmax(1)
+        return same.to(prediction.dtype).unsqueeze(1)
+
+    return forward
+
+
+@lowers(TopKCategoricalAccuracy)
+def top_k_categorical_accuracy(planned: PlannedLayer) -> Forward:
+    """1 where fewer than k entries beat the label's; of equal entries the one with the smaller index wins."""
+    k = cast("TopKCategoricalAccuracy", planned.layer).k
+
+    def forward(prediction: Tensor, label: Tensor) -> Tensor:
+        scores = prediction.detach().flatten(1)
+        place = label.detach().flatten(1).argmax(1, keepdim=True)
+        own = scores.gather(1, place)
+        earlier = torch.arange(scores.shape[1], device=scores.device) < place
+        beaten = (scores > own) | ((scores == own) & earlier)
+        return (beaten.sum(1, keepdim=True) < k).to(prediction.dtype)
+
+    return forward

@@ -1,0 +1,132 @@
+"""A checked graph as one torch module: its layers in topological order, its weights under their own names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import GraphError
+from descend.lower import activations, inputs, learning, losses, transforms
+from descend.lower.initialize import initial_values
+from descend.lower.registry import lowering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from descend.graph import Plan, PlannedWeights
+    from descend.lower.registry import Forward
+
+__all__ = ["LoweredModel", "lower"]
+
+FAMILIES = (activations, inputs, learning, losses, transforms)  # importing them registers their kinds
+
+
+def lower(plan: Plan, generator: Callable[[str], torch.Generator]) -> LoweredModel:
+    """Make a module of a checked graph.
+
+    Args:
+        plan: What `descend.graph.check` returned.
+        generator: Gives each weights object, by name, the generator that its first values are drawn from.
+
+    Raises:
+        Unsupported: a kind of layer is not lowered yet; every such layer is named.
+        GraphError: listed first values do not match their weights.
+    """
+    return LoweredModel(plan, generator)
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    """One layer of the program: which slots it reads, which weights it takes, which slots it fills."""
+
+    forward: Forward
+    inputs: tuple[int, ...]
+    weights: tuple[str, ...]
+    outputs: tuple[int, ...]
+    last_uses: tuple[int, ...]  # slots that nobody reads afterwards
+
+
+class LoweredModel(torch.nn.Module):
+    """The graph as a torch module. Parameters carry the names of the graph's weights.
+
+    Its forward pass takes the fields of a batch, each (samples, *shape), and returns the output of every layer that the
+    objective or a metric names, by layer name.
+    """
+
+    def __init__(self, plan: Plan, generator: Callable[[str], torch.Generator]) -> None:
+        super().__init__()
+        self._fields, self._program, self._outputs, self._slots = _compile(plan)
+        for weights in plan.weights.values():
+            self._own(weights, initial_values(weights, generator(weights.name)))
+
+    def _own(self, weights: PlannedWeights, values: torch.Tensor) -> None:
+        """Register one tensor under its own name, which may be one that a module has an attribute for."""
+        name = weights.name
+        if "." in name:
+            raise GraphError(f"weights '{name}': a name cannot hold a dot; write '{name.replace('.', '_')}'")
+        # Straight into torch's tables: register_parameter refuses names that are attributes of a module.
+        if weights.trainable:
+            self._parameters[name] = torch.nn.Parameter(values)
+        else:
+            self._buffers[name] = values
+
+    def named_weights(self) -> dict[str, torch.Tensor]:
+        """Every weights object by name, trained or not."""
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+    def forward(self, fields: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run every layer once; see the class."""
+        slots: list[Any] = [None] * self._slots
+        for name, slot in self._fields.items():
+            slots[slot] = fields[name]
+        # By torch's tables and not by reference, so that torch.func.functional_call can put other tensors in.
+        weights: Mapping[str, Any] = {**self._parameters, **self._buffers}
+        for step in self._program:
+            result = step.forward(*[slots[i] for i in step.inputs], *[weights[name] for name in step.weights])
+            if len(step.outputs) == 1:
+                slots[step.outputs[0]] = result
+            else:
+                for slot, tensor in zip(step.outputs, result, strict=True):
+                    slots[slot] = tensor
+            for slot in step.last_uses:
+                slots[slot] = None
+        return {name: slots[slot] for name, slot in self._outputs.items()}
+
+
+def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict[str, int], int]:
+    """The program of a plan: fields by slot, instructions, wanted outputs by slot, and the number of slots."""
+    fields: dict[str, int] = {}
+    places: dict[tuple[str, int], int] = {}  # (layer, number of its output) to slot
+    steps: list[tuple[Forward, tuple[int, ...], tuple[str, ...], tuple[int, ...]]] = []
+    count = 0
+    for planned in plan.layers:
+        read = tuple(places[parent] for parent in zip(planned.parents, planned.parent_outputs, strict=True))
+        field = getattr(planned.layer, "data_field", None)
+        if field is not None:
+            read = (fields.setdefault(field, count),)
+            count = max(count, read[0] + 1)
+        filled = tuple(range(count, count + len(planned.output_shapes)))
+        count += len(filled)
+        places.update({(planned.name, number): slot for number, slot in enumerate(filled)})
+        steps.append((lowering(planned), read, planned.weights, filled))
+    wanted = {name: places[name, 0] for name in _wanted(plan)}
+    return fields, _with_last_uses(steps, wanted.values()), wanted, count
+
+
+def _wanted(plan: Plan) -> list[str]:
+    return [term.layer for term in plan.objective.terms] + [metric.layer for metric in plan.metrics]
+
+
+def _with_last_uses(
+    steps: list[tuple[Forward, tuple[int, ...], tuple[str, ...], tuple[int, ...]]], wanted: Iterable[int]
+) -> tuple[_Instruction, ...]:
+    """Instructions that drop each tensor after its last reader, so that an evaluation holds few of them."""
+    seen = set(wanted)
+    program: list[_Instruction] = []
+    for forward, read, weights, filled in reversed(steps):
+        last = tuple(dict.fromkeys(slot for slot in (*read, *filled) if slot not in seen))
+        seen.update(read)
+        program.append(_Instruction(forward, read, weights, filled, last))
+    return tuple(reversed(program))

@@ -1,0 +1,92 @@
+"""The base of all callbacks.
+
+A callback is a small value that overrides the hooks it needs. Each hook gets one read-only record. A hook that no
+event calls is an error when the class is defined, so a misspelt name can't be silently ignored.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+from descend.errors import ConfigurationError, nearest
+from descend.train.events import Event
+
+if TYPE_CHECKING:
+    from descend.train.events import EpochView, EvaluationView, RunView, StepView
+
+__all__ = ["Callback", "Callbacks"]
+
+_HOOKS = tuple(event.value for event in Event)
+
+
+class Callback:
+    """Watches a run. Override the hooks below that you need; `docs/callbacks.md` shows one in ten lines.
+
+    Raises:
+        ConfigurationError: when a subclass defines a public method that begins like a hook and is none.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, member in vars(cls).items():
+            if inspect.isfunction(member) and name.startswith(("before_", "after_", "on_")) and name not in _HOOKS:
+                raise ConfigurationError(
+                    f"callback {cls.__name__} defines {name}(), which no event calls{nearest(name, _HOOKS)} "
+                    f"The hooks are {', '.join(_HOOKS)}"
+                )
+
+    def before_run(self, run: RunView) -> None:
+        """Before anything else; also when no epoch is to be trained."""
+
+    def before_epoch(self, epoch: EpochView) -> None:
+        """Before a pass over the training samples."""
+
+    def before_step(self, step: StepView) -> None:
+        """Before the forward pass of a mini-batch."""
+
+    def after_backward(self, step: StepView) -> None:
+        """Gradients are there, before clipping and before the update."""
+
+    def after_step(self, step: StepView) -> None:
+        """Weights are new."""
+
+    def before_evaluation(self, evaluation: EvaluationView) -> None:
+        """Before a pass over validation, test or tournament samples."""
+
+    def after_evaluation(self, evaluation: EvaluationView) -> None:
+        """After such a pass, with its values."""
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """After a pass over the training samples, and after the validation that belongs to it."""
+
+    def after_training(self, run: RunView) -> None:
+        """After the last update, before the test samples are evaluated."""
+
+    def after_run(self, run: RunView) -> None:
+        """At the very end, also when the run ends in an error."""
+
+
+class Callbacks:
+    """Several callbacks, called in order. Hooks that nobody overrides cost nothing."""
+
+    def __init__(self, callbacks: tuple[Callback, ...] = ()) -> None:
+        for callback in callbacks:
+            if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything
+                raise ConfigurationError(f"callbacks must be instances of descend.Callback, and one is {callback!r}")
+        self.all = tuple(callbacks)
+        self._listeners = {
+            event: tuple(
+                getattr(c, event) for c in callbacks if getattr(type(c), event) is not getattr(Callback, event)
+            )
+            for event in Event
+        }
+
+    def wants(self, event: Event) -> bool:
+        """Whether anybody listens to `event`."""
+        return bool(self._listeners[event])
+
+    def fire(self, event: Event, view: object) -> None:
+        """Call every listener of `event` with `view`, in the order of the callbacks."""
+        for listener in self._listeners[event]:
+            listener(view)

@@ -1,0 +1,345 @@
+"""The training loop: how mini-batches become updates, drawn once. `events.py` shows the order of its moments."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import Stopped
+from descend.runtime import seed_step
+from descend.train.events import EpochView, EvaluationView, Event, RunView, StepView
+from descend.train.progress import ExecutionContext, Mode, Progress
+from descend.train.task import Losses, Ratio, Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from descend.data import Batch, Batches
+    from descend.runtime import Process
+    from descend.train.callback import Callbacks
+    from descend.train.stopping import Stop
+    from descend.train.task import Task
+
+__all__ = ["Pass", "Session", "evaluate", "train"]
+
+
+@dataclass
+class Pass:
+    """What a pass over the training samples has gathered so far; saved with a checkpoint inside it."""
+
+    samples_before: int
+    rows_before: int
+    totals: Totals = field(default_factory=Totals)
+    seconds: float = 0.0
+    step_seconds: list[float] = field(default_factory=list[float])
+
+    def state(self) -> dict[str, Any]:
+        """The pass as tensors and plain values; the times of its steps are not kept."""
+        return {
+            "samples_before": self.samples_before,
+            "rows_before": self.rows_before,
+            "totals": self.totals.state(),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Pass:
+        """The pass that `state` described."""
+        totals = Totals(state["totals"])
+        return cls(state["samples_before"], state["rows_before"], totals, state["seconds"])
+
+
+@dataclass
+class Session:
+    """Everything a training algorithm works on: one model, its data, and where each mode stands.
+
+    Attributes:
+        name: The model's name in logs.
+        task: The module and its losses.
+        optimizer: What updates the module.
+        data: Mini-batches by mode; training is required, the others are optional.
+        process: This process among its ranks, and its device.
+        callbacks: Who watches.
+        seed: Where the random numbers of the forward passes begin.
+        micro_batch_size: Samples of a mini-batch that go through the module at once; None for all of them.
+        epochs: Passes planned, where known.
+        stop_requested: Returns the name of a signal that asked for an end, or None.
+        record: Takes one row of `metrics.jsonl` as soon as it is known.
+        save: Writes a checkpoint of this moment and returns its folder.
+        contexts: One execution context a mode.
+        began: Where the training algorithm that is under way was started; None between algorithms.
+        under_way: The pass over the training samples that is under way; None between passes.
+        seconds: Training time over all restarts.
+        seconds_this_run: The same in this process.
+        history: All rows so far.
+        values: The newest value of each quantity, by `mode/name`.
+    """
+
+    name: str
+    task: Task
+    optimizer: torch.optim.Optimizer
+    data: Mapping[Mode, Batches]
+    process: Process
+    callbacks: Callbacks
+    seed: int = 0
+    micro_batch_size: int | None = None
+    epochs: int | None = None
+    stop_requested: Callable[[], str | None] = lambda: None
+    record: Callable[[dict[str, Any]], None] = lambda row: None
+    save: Callable[[], Path | None] = lambda: None
+    contexts: dict[Mode, ExecutionContext] = field(
+        default_factory=lambda: {mode: ExecutionContext(mode) for mode in Mode}
+    )
+    began: ExecutionContext | None = None
+    under_way: Pass | None = None
+    seconds: float = 0.0
+    seconds_this_run: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    values: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def passes(self) -> int:
+        """Whole passes over the training samples, the one that is just complete included."""
+        context = self.contexts[Mode.TRAIN]
+        return context.epoch + (context.position == self.data[Mode.TRAIN].steps_per_epoch)
+
+    def view(self, reason: str | None = None) -> RunView:
+        """The run as callbacks see it."""
+        return RunView(
+            name=self.name,
+            module=self.task.module,
+            optimizer=self.optimizer,
+            steps_per_epoch={mode: batches.steps_per_epoch for mode, batches in self.data.items()},
+            batch_sizes={mode: (batches.first_size, batches.last_size) for mode, batches in self.data.items()},
+            epochs=self.epochs,
+            save=self.save,
+            reason=reason,
+        )
+
+    def progress(self) -> Progress:
+        """What a stopping criterion sees, counted from where the algorithm under way was started."""
+        now, since = self.contexts[Mode.TRAIN], self.began or ExecutionContext(Mode.TRAIN)
+        return Progress(
+            now.step - since.step, self.passes - since.epoch, self.seconds, self.seconds_this_run, self.values
+        )
+
+    def keep(self, mode: Mode, values: Mapping[str, float], samples: int, seconds: float) -> None:
+        """Keep the outcome of one pass as a row of the history."""
+        at = {"mode": mode.value, "epoch": self.passes, "step": self.contexts[Mode.TRAIN].step}
+        row = {**at, **values, "samples": samples, "seconds": seconds}
+        self.values.update({f"{mode.value}/{name}": value for name, value in values.items()})
+        self.history.append(row)
+        self.record(row)
+
+
+def train(session: Session, stop: Stop) -> str:
+    """Train until `stop` says why it is enough.
+
+    Returns:
+        The reason, a sentence.
+
+    Raises:
+        Stopped: a signal asked for an end; the step that was under way is finished.
+        NumericalError: a gradient was not finite, before a weight changed.
+    """
+    if session.began is None:
+        session.began = replace(session.contexts[Mode.TRAIN])
+    reason = None if session.under_way else stop.reason(session.progress())
+    while reason is None:
+        reason = _epoch(session, stop)
+    session.began = None
+    return reason
+
+
+def _epoch(session: Session, stop: Stop) -> str | None:
+    """One pass over the training samples, or what is left of it, and the validation that follows."""
+    context, batches, run = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN], session.view()
+    gathered = session.under_way = session.under_way or Pass(context.samples, len(session.history))
+    epoch, total = context.epoch, batches.num_samples
+    session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
+    reason = _steps(session, stop, gathered)
+    values, samples = gathered.totals.values(), context.samples - gathered.samples_before
+    session.keep(Mode.TRAIN, values, samples, gathered.seconds)
+    if Mode.VALIDATION in session.data:
+        evaluate(session, Mode.VALIDATION)
+    if context.position == batches.steps_per_epoch:
+        context.finish_epoch()
+    session.under_way = None
+    units, times = session.task.units, tuple(gathered.step_seconds)
+    view = EpochView(epoch, context.step, run, values, units, (samples, total), gathered.seconds, times)
+    session.callbacks.fire(Event.AFTER_EPOCH, view)
+    return reason or stop.reason(session.progress())
+
+
+def _steps(session: Session, stop: Stop, gathered: Pass) -> str | None:
+    """The steps of a pass that are still to be made; the reason if one of them was the last of the run."""
+    context, batches = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN]
+    session.task.module.train()
+    clock = time.monotonic()
+    with contextlib.closing(batches.epoch(context.epoch, context.position)) as steps:
+        for batch in steps:
+            _step(session, batch, gathered.totals)
+            now = time.monotonic()
+            for_step, clock = now - clock, now
+            gathered.step_seconds.append(for_step)
+            gathered.seconds += for_step
+            session.seconds += for_step
+            session.seconds_this_run += for_step
+            _obey(session)
+            # A pass that is complete is followed by its validation first, which a criterion may want to see.
+            if context.position < batches.steps_per_epoch and (reason := stop.reason(session.progress())):
+                return reason
+    return None
+
+
+def _obey(session: Session) -> None:
+    """End the run between two steps if a signal has asked for it."""
+    if signal := session.stop_requested():
+        at = session.contexts[Mode.TRAIN]
+        where = f"in epoch {at.epoch} (step {at.position} of the epoch)"
+        raise Stopped(f"stopped by {signal} after step {at.step:,}, {where}")
+
+
+def _step(session: Session, batch: Batch, totals: Totals) -> None:
+    """One update: forward and backward over the parts of the mini-batch, then one division and one step."""
+    context, callbacks, optimizer = session.contexts[Mode.TRAIN], session.callbacks, session.optimizer
+
+    number, epoch = context.step + 1, context.epoch
+
+    def view(objective: torch.Tensor | None = None) -> StepView:
+        return StepView(number, epoch, batch, session.task.module, optimizer, objective)
+
+    if callbacks.wants(Event.BEFORE_STEP):
+        callbacks.fire(Event.BEFORE_STEP, view())
+    optimizer.zero_grad()
+    seed_step(session.seed, context.step)
+    objective = _backward(session, batch, totals)
+    if callbacks.wants(Event.AFTER_BACKWARD):
+        callbacks.fire(Event.AFTER_BACKWARD, view(objective))
+    optimizer.step()
+    context.advance(batch.size)
+    if callbacks.wants(Event.AFTER_STEP):
+        callbacks.fire(Event.AFTER_STEP, view(objective))
+
+
+def _backward(session: Session, batch: Batch, totals: Totals) -> torch.Tensor:
+    """Leave the gradient of the whole mini-batch in the module; return its objective, detached.
+
+    One part is divided before its backward pass, which costs nothing. Several parts are summed and divided once at
+    the end, so that how they were cut changes nothing.
+    """
+    parts = list(_parts(session, batch))
+    alone = len(parts) == 1 and session.process.ranks == 1
+    tops: list[torch.Tensor] = []
+    bottoms: list[torch.Tensor | float] = []
+    for fields in parts:
+        losses = session.task.losses(fields)
+        top, bottom = losses.objective
+        (top / _counted(bottom) if alone else top).backward()
+        tops.append(top.detach())
+        bottoms.append(bottom)
+        _count(totals, losses)
+    numerator, denominator = sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0])
+    if not alone:
+        numerator, denominator = _divide(session, numerator, denominator)
+    denominator = _counted(denominator)
+    objective = numerator / denominator
+    penalty = session.task.penalty()
+    if penalty is not None:
+        penalty.backward()
+        objective = objective + penalty.detach()
+        totals.add("objective", Ratio(penalty.detach() * denominator, 0.0))
+    return objective
+
+
+def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
+    """The denominator, or 1 where nothing was counted: then the numerator is 0 and so is the gradient."""
+    if isinstance(denominator, torch.Tensor):
+        return torch.where(denominator == 0, torch.ones_like(denominator), denominator)
+    return denominator or 1.0
+
+
+def _divide(
+    session: Session, numerator: torch.Tensor, denominator: torch.Tensor | float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum gradients, numerator and denominator over ranks and divide the gradients once."""
+    top, bottom = session.process.sum(
+        torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64)])
+    )
+    for p in session.task.module.parameters():
+        if p.grad is not None:
+            session.process.sum(p.grad).div_(_counted(bottom))
+    return top, bottom
+
+
+def _count(totals: Totals, losses: Losses) -> None:
+    totals.add("objective", losses.objective)
+    for name, ratio in losses.metrics.items():
+        totals.add(name, ratio)
+
+
+def _parts(session: Session, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
+    """The mini-batch cut into micro-batches, on the device of the run."""
+    fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
+    count = len(batch.ids)
+    size = session.micro_batch_size or count
+    if size >= count:
+        yield fields
+        return
+    for start in range(0, count, size):
+        yield {name: tensor[start : start + size] for name, tensor in fields.items()}
+
+
+@torch.no_grad()
+def evaluate(session: Session, mode: Mode) -> dict[str, float]:
+    """Objective and metrics over every sample of `mode`, each counted once whatever the size of a mini-batch.
+
+    Returns:
+        "objective" and each metric by name.
+
+    Raises:
+        Stopped: a signal asked for an end; the evaluation is to be made again from its beginning.
+    """
+    batches, run, at = session.data[mode], session.view(), session.contexts[Mode.TRAIN]
+    total = batches.num_samples
+    view = EvaluationView(mode, session.passes, at.step, run, samples=(0, total))
+    session.callbacks.fire(Event.BEFORE_EVALUATION, view)
+    began = time.monotonic()
+    totals, seen, times = _measure(session, mode)
+    values, seconds = totals.values(), time.monotonic() - began
+    if (penalty := session.task.penalty()) is not None:
+        values["objective"] += float(penalty)
+    session.keep(mode, values, seen, seconds)
+    counts, units = (seen, total), session.task.units
+    view = EvaluationView(mode, session.passes, at.step, run, values, units, counts, seconds, tuple(times))
+    session.callbacks.fire(Event.AFTER_EVALUATION, view)
+    return values
+
+
+def _measure(session: Session, mode: Mode) -> tuple[Totals, int, list[float]]:
+    """Sums over all samples of a mode, how many there were, and how long each mini-batch took."""
+    context, module = session.contexts[mode], session.task.module
+    totals, seen, times, clock = Totals(), 0, list[float](), time.monotonic()
+    was_training = module.training
+    module.eval()
+    try:
+        with contextlib.closing(session.data[mode].epoch(0)) as steps:
+            for batch in steps:
+                for fields in _parts(session, batch):
+                    _count(totals, session.task.losses(fields))
+                seen += batch.size
+                now = time.monotonic()
+                times.append(now - clock)
+                clock = now
+                _obey(session)
+    finally:
+        module.train(was_training)
+    context.step += len(times)
+    context.samples += seen
+    context.epoch += 1
+    return totals, seen, times

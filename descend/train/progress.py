@@ -1,0 +1,81 @@
+"""Where a run stands: one execution context per model and mode."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+__all__ = ["ExecutionContext", "Mode", "Progress"]
+
+
+class Mode(StrEnum):
+    """What a model is being used for. The values are the words of `metrics.jsonl`."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+    TOURNAMENT = "tournament"
+
+    @property
+    def role(self) -> str:
+        """The role of the reader that feeds this mode, in the words of a DataReader."""
+        return "validate" if self is Mode.VALIDATION else self.value
+
+
+@dataclass
+class ExecutionContext:
+    """The position of one model in one mode. Four integers, so it is saved and restored exactly.
+
+    Attributes:
+        mode: What the model is used for.
+        step: Mini-batches done since the run began; in training, the number of updates.
+        epoch: Whole passes done.
+        position: Mini-batches done within the current pass.
+        samples: Samples seen since the run began.
+    """
+
+    mode: Mode
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    samples: int = 0
+
+    def advance(self, samples: int) -> None:
+        """Count one mini-batch of `samples` samples."""
+        self.step += 1
+        self.position += 1
+        self.samples += samples
+
+    def finish_epoch(self) -> None:
+        """Count one whole pass."""
+        self.epoch += 1
+        self.position = 0
+
+    def state(self) -> dict[str, int | str]:
+        """The context as plain values."""
+        return {**asdict(self), "mode": self.mode.value}
+
+    @classmethod
+    def from_state(cls, state: dict[str, int | str]) -> ExecutionContext:
+        """The context that `state` described."""
+        numbers = {name: int(state[name]) for name in ("step", "epoch", "position", "samples")}
+        return cls(mode=Mode(state["mode"]), **numbers)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a stopping criterion may look at.
+
+    Attributes:
+        step: Updates applied, counted from where the algorithm was started.
+        epoch: Whole passes, counted likewise.
+        seconds: Training time by the monotonic clock over all restarts.
+        seconds_this_run: The same since this process began.
+        values: The newest value of each recorded quantity, by `mode/name` such as "validation/accuracy".
+    """
+
+    step: int
+    epoch: int
+    seconds: float
+    seconds_this_run: float = 0.0
+    values: dict[str, float] = field(default_factory=dict[str, float])

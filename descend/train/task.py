@@ -1,0 +1,80 @@
+"""What the loop needs of a model: numerators, denominators and nothing else.
+
+A mean is never taken before everything has been summed. A loss over a part of a batch is a numerator (a sum over
+samples, or over whatever the loss counts) and a denominator (how much was counted); parts and ranks are added, and one
+division at the end gives the value and the gradient of the one big batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Losses", "Ratio", "Task", "Totals"]
+
+
+class Ratio(NamedTuple):
+    """A value that adds up: numerator over denominator.
+
+    Attributes:
+        numerator: A 0-d tensor; differentiable where it is the objective.
+        denominator: A 0-d tensor or a number, without gradient.
+    """
+
+    numerator: torch.Tensor
+    denominator: torch.Tensor | float
+
+
+class Losses(NamedTuple):
+    """What one forward pass gives."""
+
+    objective: Ratio
+    metrics: Mapping[str, Ratio]
+
+
+class Task(Protocol):
+    """A module and what it is trained for."""
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """What is trained."""
+        ...
+
+    @property
+    def units(self) -> Mapping[str, str]:
+        """The unit of each metric that has one."""
+        ...
+
+    def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
+        """The forward pass over a part of a batch; each field is (samples, *shape)."""
+        ...
+
+    def penalty(self) -> torch.Tensor | None:
+        """The part of the objective that depends on weights alone, counted once a step; a 0-d tensor or None."""
+        ...
+
+
+class Totals:
+    """Sums of ratios over the mini-batches of a pass, kept in float64 on the device they came from."""
+
+    def __init__(self, sums: Mapping[str, torch.Tensor] | None = None) -> None:
+        self._sums = dict(sums or {})  # name to (numerator, denominator), float64
+
+    def add(self, name: str, ratio: Ratio) -> None:
+        """Add one ratio to the total called `name`."""
+        numerator = ratio.numerator.detach().double()
+        denominator = torch.as_tensor(ratio.denominator, dtype=torch.float64, device=numerator.device)
+        pair = torch.stack([numerator, denominator])
+        self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The sums, (2,) float64 each: numerator and denominator."""
+        return dict(self._sums)
+
+    def values(self) -> dict[str, float]:
+        """Each total as one number; NaN where nothing was counted. Waits for the device."""
+        return {name: float(top / bottom) for name, (top, bottom) in self._sums.items()}

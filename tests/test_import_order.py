@@ -1,0 +1,88 @@
+"""Imports between rooms go one way, and no room reaches torch on the way to `--help` or a check."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "descend"
+
+# A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
+ORDER = [
+    {"errors", "version"},
+    {"exits"},
+    {"graph", "optim", "data", "launch"},
+    {"lower", "runtime"},
+    {"train"},
+    {"callbacks"},
+    {"experiment"},
+    {"zoo", "study"},
+    {"lbann"},
+    {"__main__", "__init__"},
+]
+LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> list[tuple[int, str]]:
+    """Every `descend.ROOM` that a file imports, with its line."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write the whole name, not a relative import"
+            names = (
+                [node.module or ""] if node.module != "descend" else [f"descend.{alias.name}" for alias in node.names]
+            )
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "descend":
+                found.append((node.lineno, parts[1] if len(parts) > 1 and parts[1] in LEVEL else "__init__"))
+    return found
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path):
+    room = room_of(path)
+    assert room in LEVEL, f"{path}: room '{room}' has no place in the order"
+    for line, other in imported_rooms(path):
+        allowed = other == room or LEVEL[other] < LEVEL[room]
+        assert allowed, f"{path}:{line}: {room} imports {other}, which stands beside or after it"
+
+
+@pytest.mark.parametrize("room", ["graph", "launch"])
+def test_rooms_without_torch_never_name_it(room: str):
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.split(".")[0] == "torch"], f"{path}:{node.lineno} imports torch"
+
+
+def test_the_package_and_its_help_do_not_import_torch():
+    code = "import sys, descend, descend.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_check_from_the_command_line_does_not_import_torch():
+    code = """
+import sys
+from descend.__main__ import app
+app(["run", "examples/lenet_digits.prototext", "--check"], standalone_mode=False)
+sys.exit("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "conv2" in done.stdout

@@ -1,0 +1,42 @@
+"""What is public is written down: every listed name is there, and every room's list is true."""
+
+import importlib
+import pkgutil
+
+import pytest
+
+import descend
+
+ROOMS = ["errors", "graph", "optim", "data", "lower", "runtime", "train", "callbacks", "experiment", "zoo"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_lists_what_it_offers(room):
+    module = importlib.import_module(f"descend.{room}")
+    assert len(set(module.__all__)) == len(module.__all__)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+    assert module.__doc__
+
+
+def test_every_public_name_can_be_fetched():
+    assert [name for name in dir(descend) if not hasattr(descend, name)] == []
+
+
+def test_names_that_the_documents_use_are_public():
+    names = (
+        "Input Convolution Relu Pooling FullyConnected Softmax CrossEntropy CategoricalAccuracy Weights Model Trainer "
+    )
+    names += "BatchedIterativeOptimizer SGD Adam run save_prototext Metric Print Timer ProgressBar Checkpoint Callback "
+    names += "Steps Epochs Seconds Reached main"
+    assert [name for name in names.split() if name not in dir(descend)] == []
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest():
+    with pytest.raises(AttributeError, match="did you mean 'Convolution'"):
+        descend.Convolutoin  # noqa: B018
+
+
+def test_every_module_has_a_docstring():
+    for info in pkgutil.walk_packages(descend.__path__, "descend."):
+        if info.name != "descend.__main__":
+            assert importlib.import_module(info.name).__doc__, info.name

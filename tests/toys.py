@@ -1,0 +1,44 @@
+"""A tiny task with a closed form, for tests of training."""
+
+import numpy as np
+import torch
+
+from descend.data import ArrayReader, Batches
+from descend.runtime import Process
+from descend.train import Callbacks, Mode
+from descend.train.loop import Session
+from descend.train.task import Losses, Ratio
+
+
+class Regression:
+    """Least squares in which some targets are NaN and do not count."""
+
+    def __init__(self, decay=0.0):
+        self.module = torch.nn.Linear(3, 1, dtype=torch.float64)
+        torch.nn.init.normal_(self.module.weight, generator=torch.Generator().manual_seed(1))
+        torch.nn.init.zeros_(self.module.bias)
+        self.units = {}
+        self.decay = decay
+
+    def losses(self, fields):
+        known = ~fields["y"].isnan()
+        error = (self.module(fields["x"]) - fields["y"])[known]
+        counted = known.sum()
+        return Losses(Ratio(error.square().sum(), counted), {"absolute": Ratio(error.abs().sum(), counted)})
+
+    def penalty(self):
+        return self.decay * self.module.weight.square().sum() if self.decay else None
+
+
+def data(samples=10, ignored=(1, 2, 3, 7), batch_size=10, shuffle=False):
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(samples, 3)), draw.normal(size=(samples, 1))
+    y[list(ignored)] = np.nan
+    return Batches(ArrayReader({"x": x, "y": y}), batch_size, seed=3, shuffle=shuffle)
+
+
+def session(task, batches, validation=None, **settings):
+    modes = {Mode.TRAIN: batches} | ({Mode.VALIDATION: validation} if validation else {})
+    optimizer = settings.pop("optimizer", None) or torch.optim.SGD(task.module.parameters(), lr=0.1, momentum=0.9)
+    callbacks = Callbacks(settings.pop("callbacks", ()))
+    return Session("model0", task, optimizer, modes, Process(), callbacks, **settings)

@@ -1,0 +1,143 @@
+"""The loop against updates worked out by hand with torch."""
+
+import numpy as np
+import pytest
+import torch
+from toys import Regression, data, session
+
+from descend.errors import Stopped
+from descend.train import Callback, Epochs, Mode, Steps
+from descend.train.loop import evaluate, train
+
+
+def arrays(run, mode):
+    reader = run.data[mode].reader
+    whole = reader.read(np.arange(len(reader)))
+    return whole["x"], whole["y"]
+
+
+def trained(micro_batch_size, decay=0.0, epochs=3, batch_size=10):
+    task = Regression(decay)
+    run = session(task, data(batch_size=batch_size), micro_batch_size=micro_batch_size)
+    train(run, Epochs(epochs))
+    return task.module.weight.detach().clone(), run
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 3, 4, 5, 9])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_micro_batches_give_the_update_of_the_whole_batch(micro_batch_size, decay):
+    whole, run = trained(None, decay)
+    cut, cut_run = trained(micro_batch_size, decay)
+    torch.testing.assert_close(cut, whole, rtol=1e-12, atol=0)
+    assert cut_run.history[-1]["objective"] == pytest.approx(run.history[-1]["objective"], rel=1e-12)
+
+
+def test_an_update_is_the_gradient_of_the_mean_over_what_counts():
+    """One step against the closed form: ∇w mean over known targets of (xᵀw − y)²."""
+    task, batches = Regression(), data()
+    w = task.module.weight.detach().clone()
+    whole = batches.reader.read(np.arange(10))
+    known = ~np.isnan(whole["y"][:, 0])
+    x, y = torch.tensor(whole["x"][known]), torch.tensor(whole["y"][known])
+    gradient = 2 * ((x @ w.T - y) * x).mean(0, keepdim=True)
+    train(session(task, batches), Steps(1))
+    torch.testing.assert_close(task.module.weight.detach(), w - 0.1 * gradient, rtol=1e-12, atol=1e-14)
+
+
+def test_a_batch_in_which_nothing_counts_changes_nothing():
+    task = Regression()
+    before = task.module.weight.detach().clone()
+    train(session(task, data(ignored=range(10))), Steps(1))
+    torch.testing.assert_close(task.module.weight.detach(), before, rtol=0, atol=0)
+
+
+def test_the_last_batch_is_partial_and_counts_by_its_own_size():
+    seen: list[int] = []
+
+    class Sizes(Callback):
+        def after_step(self, step):
+            seen.append(len(step.batch.ids))
+
+    run = session(Regression(), data(batch_size=4), callbacks=(Sizes(),))
+    train(run, Epochs(2))
+    assert seen == [4, 4, 2, 4, 4, 2]
+    assert run.contexts[Mode.TRAIN].state() == {"mode": "train", "step": 6, "epoch": 2, "position": 0, "samples": 20}
+
+
+def test_an_epoch_s_objective_is_the_mean_over_its_samples_and_not_over_its_batches():
+    task = Regression()
+    run = session(task, data(ignored=(0,), batch_size=4), optimizer=torch.optim.SGD(task.module.parameters(), lr=0.0))
+    train(run, Epochs(1))
+    x, y = torch.tensor(arrays(run, Mode.TRAIN)[0][1:]), torch.tensor(arrays(run, Mode.TRAIN)[1][1:])
+    error = task.module(x) - y
+    assert run.history[0]["objective"] == pytest.approx(float(error.square().mean().detach()), rel=1e-12)
+    assert run.history[0]["absolute"] == pytest.approx(float(error.abs().mean().detach()), rel=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 100])
+def test_evaluation_covers_every_sample_once(batch_size):
+    task = Regression(decay=0.5)
+    run = session(task, data(), validation=data(ignored=(), samples=21, batch_size=batch_size))
+    values = evaluate(run, Mode.VALIDATION)
+    x, y = (torch.tensor(array) for array in arrays(run, Mode.VALIDATION))
+    error = task.module(x) - y
+    penalty = 0.5 * task.module.weight.square().sum()
+    assert values["objective"] == pytest.approx(float((error.square().mean() + penalty).detach()), rel=1e-12)
+    assert run.history[-1]["samples"] == 21
+
+
+def test_zero_epochs_train_nothing():
+    run = session(Regression(), data())
+    assert "0 of 0 epochs" in train(run, Epochs(0))
+    assert run.history == []
+
+
+def test_a_limit_on_steps_ends_inside_an_epoch_and_the_next_call_goes_on_from_there():
+    run = session(Regression(), data(batch_size=3))
+    assert train(run, Steps(3)) == "applied 3 of 3 updates"
+    assert (run.contexts[Mode.TRAIN].epoch, run.contexts[Mode.TRAIN].position) == (0, 3)
+    train(run, Steps(1))
+    assert (run.contexts[Mode.TRAIN].epoch, run.contexts[Mode.TRAIN].position) == (1, 0)
+    train(run, Steps(5))
+    assert (run.contexts[Mode.TRAIN].epoch, run.contexts[Mode.TRAIN].position) == (2, 1)
+
+
+def test_stopping_in_parts_gives_the_same_weights_as_going_through():
+    whole, _ = trained(None, epochs=3, batch_size=3)
+    task = Regression()
+    run = session(task, data(batch_size=3))
+    for _ in range(12):
+        train(run, Steps(1))
+    torch.testing.assert_close(task.module.weight.detach(), whole, rtol=0, atol=0)
+
+
+def test_a_signal_ends_the_run_between_two_steps_and_says_where():
+    asked = iter([None, None, "SIGTERM"])
+    run = session(Regression(), data(batch_size=2), stop_requested=lambda: next(asked))
+    with pytest.raises(Stopped, match=r"SIGTERM after step 3, in epoch 0 \(step 3"):
+        train(run, Epochs(5))
+    assert run.contexts[Mode.TRAIN].step == 3
+
+
+def test_events_come_in_the_order_that_events_py_draws():
+    heard: list[str] = []
+
+    class Ear(Callback):
+        before_epoch = lambda self, view: heard.append("before_epoch")  # noqa: E731
+        before_step = lambda self, view: heard.append("before_step")  # noqa: E731
+        after_backward = lambda self, view: heard.append(f"after_backward {len(view.gradients)}")  # noqa: E731
+        after_step = lambda self, view: heard.append(f"after_step {view.step}")  # noqa: E731
+        before_evaluation = lambda self, view: heard.append("before_evaluation")  # noqa: E731
+        after_evaluation = lambda self, view: heard.append(f"after_evaluation {view.mode}")  # noqa: E731
+        after_epoch = lambda self, view: heard.append(f"after_epoch {view.epoch}")  # noqa: E731
+
+    train(session(Regression(), data(), validation=data(), callbacks=(Ear(),)), Epochs(1))
+    assert heard == [
+        "before_epoch",
+        "before_step",
+        "after_backward 2",
+        "after_step 1",
+        "before_evaluation",
+        "after_evaluation validation",
+        "after_epoch 0",
+    ]
