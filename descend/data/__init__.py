@@ -9,7 +9,7 @@
 This room needs NumPy alone.
 """
 
-from descend.data.batches import Batch, Batches
+from descend.data.batches import Batch, Batches, Feed
 from descend.data.checks import check
 from descend.data.contract import Field, OpenReader, one_hot
 from descend.data.description import (
@@ -31,6 +31,7 @@ __all__ = [
     "Batch",
     "Batches",
     "DataReader",
+    "Feed",
     "Field",
     "Node2VecDataReader",
     "OpenReader",
