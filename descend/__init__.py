@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from descend.data import ArrayReader, DataReader, Reader, open_readers
     from descend.errors import *  # noqa: F403
     from descend.experiment import Experiment, load, main, save_prototext
+    from descend.experiment.fit import fit
     from descend.experiment.run import Result, run
     from descend.graph import *  # noqa: F403
     from descend.train import *  # noqa: F403
@@ -47,7 +48,8 @@ _SINGLE = {
     "load": "experiment",
     "main": "experiment",
     "save_prototext": "experiment",
-    "Result": "experiment.run",
+    "fit": "experiment.fit",
+    "Result": "experiment.conduct",
     "run": "experiment.run",
     "BatchedIterativeOptimizer": "train",
     "Callback": "train",

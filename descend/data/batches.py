@@ -8,7 +8,9 @@ in a step gets arrays of length 0.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import tee
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -18,14 +20,16 @@ from descend.data.prefetch import prefetched
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from descend.data.contract import Array, OpenReader
+    from descend.data.contract import Array
 
-__all__ = ["Batch", "Batches", "Feed"]
+    Rows = tuple[Mapping[str, Array | Tensor], NDArray[np.int64]]  # fields, and the numbers of the samples
+
+__all__ = ["Batch", "Batches", "Feed", "Samples", "Share"]
 
 ORDERED_AT_ONCE = 8192  # positions; the order costs about 0.2 ms a call, too much for each step of a small network
 
@@ -50,6 +54,34 @@ class Batch:
     step: int
     size: int
     last: bool
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rank has to read for one step; fields as in `Batch`."""
+
+    ids: NDArray[np.int64]
+    epoch: int
+    step: int
+    size: int
+    last: bool
+
+
+class Samples(Protocol):
+    """What batches are made of: `OpenReader` and all else whose samples can be had by their numbers."""
+
+    @property
+    def role(self) -> str:
+        """One of "train", "validate", "test", "tournament"."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> Mapping[str, Array | Tensor]:
+        """For each field (n, *shape), as `OpenReader.read`."""
+        ...
 
 
 class Feed(Protocol):
@@ -78,9 +110,7 @@ class Feed(Protocol):
         """Size of the last batch, which may be a partial one."""
         ...
 
-    def epoch(
-        self, epoch: int, start_step: int = 0, start_sample: int | None = None
-    ) -> Generator[Batch, None, None]:
+    def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
         """The batches of an epoch that follow `start_step` steps, in which `start_sample` samples were taken.
 
         Close the generator, or exhaust it, to end what reads ahead.
@@ -99,6 +129,8 @@ class Batches:
         rank: This rank, in 0, ..., ranks − 1.
         ranks: Number of ranks that share each batch.
         ahead: Batches that a thread reads in advance; 0 reads each when it is asked for. The batches are the same.
+        stream: Reads share after share where the reader has something quicker than `read`, and returns the fields and
+            the numbers of the samples; other numbers than those asked for stand for samples that were replaced.
         drop_last: Leave out the samples of an epoch that do not fill a batch; each epoch leaves out others.
 
     Raises:
@@ -108,13 +140,14 @@ class Batches:
 
     def __init__(
         self,
-        reader: OpenReader,
+        reader: Samples,
         batch_size: int,
         seed: int,
         shuffle: bool,
         rank: int = 0,
         ranks: int = 1,
         ahead: int = 2,
+        stream: Callable[[Iterator[Share]], Generator[Rows, None, None]] | None = None,
         drop_last: bool = False,
     ) -> None:
         if batch_size < 1:
@@ -129,6 +162,7 @@ class Batches:
         self.ranks = ranks
         self.ahead = ahead
         self.drop_last = drop_last
+        self._stream = stream or self._read
         if self.num_samples == 0:
             raise DataError(
                 f"{len(reader):,} samples with batch_size={batch_size:,} and drop_last=True leave no step in an epoch: "
@@ -174,9 +208,7 @@ class Batches:
         """
         self.reader.read(np.zeros(1, dtype=np.int64))
 
-    def epoch(
-        self, epoch: int, start_step: int = 0, start_sample: int | None = None
-    ) -> Generator[Batch, None, None]:
+    def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
         """The batches of an epoch from a step on; what was skipped costs nothing.
 
         Close the generator (or exhaust it) to end its thread.
@@ -194,17 +226,26 @@ class Batches:
         return prefetched(batches, self.ahead) if self.ahead else batches
 
     def _batches(self, epoch: int, start_step: int, start_sample: int) -> Generator[Batch, None, None]:
+        for_batches, for_reading = tee(self._shares(epoch, start_step, start_sample))
+        with closing(self._stream(for_reading)) as rows:
+            for share, (fields, ids) in zip(for_batches, rows, strict=True):
+                yield Batch(fields, ids, epoch, share.step, share.size, share.last)
+
+    def _read(self, shares: Iterator[Share]) -> Generator[Rows, None, None]:
+        for share in shares:
+            yield self.reader.read(share.ids, share.epoch), share.ids
+
+    def _shares(self, epoch: int, start_step: int, start_sample: int) -> Generator[Share, None, None]:
         starts = range(start_sample, self.num_samples, self.batch_size)
         steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // self.batch_size)
         for i in range(0, len(starts), steps_at_once):
             some = starts[i : i + steps_at_once]
-            shares = [self._positions(start) for start in some]
-            ids = order(self.seed, epoch, np.concatenate(shares), len(self.reader), self.shuffle)
-            ends = np.cumsum([len(share) for share in shares])[:-1]
+            positions = [self._positions(start) for start in some]
+            ids = order(self.seed, epoch, np.concatenate(positions), len(self.reader), self.shuffle)
+            ends = np.cumsum([len(share) for share in positions])[:-1]
             for step, (start, share) in enumerate(zip(some, np.split(ids, ends), strict=True), start_step + i):
                 size = self._size(start)
-                fields = self.reader.read(share, epoch)
-                yield Batch(fields, share, epoch, step, size, start + size == self.num_samples)
+                yield Share(share, epoch, step, size, start + size == self.num_samples)
 
     def _positions(self, start: int) -> NDArray[np.int64]:
         size = self._size(start)

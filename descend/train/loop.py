@@ -88,7 +88,9 @@ class Pass:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Pass:
         """The pass that `state` described."""
-        return cls(**{**state, "totals": Totals(state["totals"])})
+        pass_ = cls(state["samples_before"], state["rows_before"], Totals(state["totals"]), state["seconds"])
+        pass_.skipped, pass_.complete = state["skipped"], state["complete"]
+        return pass_
 
 
 @dataclass
@@ -287,9 +289,7 @@ def _step(session: Session, batch: Batch, gathered: Pass) -> None:
         callbacks.fire(Event.AFTER_STEP, view(objective))
 
 
-def _leave_out(
-    session: Session, batch: Batch, gathered: Pass, faulty: list[str], objective: torch.Tensor
-) -> None:
+def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str], objective: torch.Tensor) -> None:
     """Pass over a mini-batch whose gradient is not finite, or end the run; weights and state have not changed."""
     session.buffers.restore()
     too_large = math.isfinite(float(objective)) and session.numerics.lower_scale()
