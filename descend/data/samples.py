@@ -268,7 +268,7 @@ class SampleReader:
                 raise DataError(
                     [
                         f"{len(self.bad)} samples of {self.recipe.name} cannot be used and skip_bad={self.skip_bad}:",
-                        *(f"    sample {i}: {reason}" for i, reason in list(self.bad.items())[:_LISTED]),
+                        *(f"    sample {i}: {reason}" for i, reason in sorted(self.bad.items())[:_LISTED]),
                     ]
                 )
             warnings.warn(

@@ -219,13 +219,13 @@ def _is_torchs_own(collate: Any) -> bool:
 
 def _conflicts(loader: DataLoader[Any], how: Loading) -> Iterator[str]:
     """What a DataLoader says that fit would have to disobey, each with the remedy."""
-    from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+    from torch.utils.data import RandomSampler, SequentialSampler
 
     instead = "hand in its dataset instead"
     training = how.role == "train"
     sampler = cast("Any", loader.sampler)
-    if type(loader.batch_sampler) is not BatchSampler:
-        yield f"it has a batch_sampler of its own ({type(loader.batch_sampler).__name__}); {instead}, with batch_size="
+    if loader.batch_size is None:
+        yield f"it makes batches of its own (batch_sampler {loader.batch_sampler!r}); {instead}, with batch_size="
         return
     if training and how.batch_size is not None and loader.batch_size != how.batch_size:
         yield f"its batch_size is {loader.batch_size} and fit's is {how.batch_size}; make them equal, or {instead}"
@@ -234,7 +234,7 @@ def _conflicts(loader: DataLoader[Any], how: Loading) -> Iterator[str]:
             f"its sampler is a {type(sampler).__name__}, and fit takes every sample once an epoch, in an order of its "
             f"own or of the data set, and shares batches among ranks itself; {instead}"
         )
-    elif isinstance(sampler, RandomSampler) and (
+    elif type(sampler) is RandomSampler and (
         sampler.replacement or len(sampler) != len(cast("Any", loader.dataset))
     ):
         yield f"it draws with replacement or a part of the samples only, and fit takes every one once; {instead}"
