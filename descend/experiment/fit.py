@@ -13,6 +13,7 @@ from descend.data import Batches, Loading, open_data
 from descend.data.samples import SampleReader
 from descend.errors import ConfigurationError, Unsupported, nearest
 from descend.experiment import rule
+from descend.experiment.batch_norm import BatchNormWatch
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
@@ -137,6 +138,14 @@ def fit(
         feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
         masks = stack.enter_context(Masks(module, seed))
         stack.enter_context(_modes_kept(module))
+        norms = BatchNormWatch(module, feeds[Mode.TRAIN], micro_batch_size)
+        stack.callback(norms.close)
+
+        def before_part(part: Part) -> None:
+            masks.begin(part.step, part.count, part.position)
+            norms.begin(part)
+            task.begin(part)
+
         work = Work(
             name=type(module).__name__,
             task=task,
@@ -149,7 +158,7 @@ def fit(
             micro_batch_size=micro_batch_size,
             settings=_settings(made, loading, numerics, feeds, stop, loss, precision, micro_batch_size),
             numerics=numerics,
-            before_part=lambda part: _begin(part, task, masks),
+            before_part=before_part,
             fresh_optimizer=fresh_optimizer,
         )
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
@@ -211,11 +220,6 @@ def _modes_kept(module: torch.nn.Module) -> Generator[None]:
     finally:
         for part, training in before:
             part.training = training
-
-
-def _begin(part: Part, task: ModuleTask, masks: Masks) -> None:
-    masks.begin(part.step, part.count, part.position)
-    task.begin(part)
 
 
 def _settings(
