@@ -66,7 +66,7 @@ class Loading:
         problems = [
             f"{name} is {value!r} and is to be a whole number of at least {least}"
             for name, (value, least) in bounds.items()
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least)
+            if value is not None and (type(value) is not int or value < least)
         ]
         if problems:
             raise ConfigurationError(problems)
@@ -98,7 +98,7 @@ def open_data(data: Any, how: Loading) -> Batches | Stream:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (list, tuple)):
         return _of_samples(data, how, None, None)
     if hasattr(data, "__iter__") or callable(data):
-        return Stream(data, how.batch_size, how.role, how.rank, how.ranks)
+        return Stream(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks)
     raise ConfigurationError(
         f"data for '{how.role}' are a {type(data).__name__}; they are to be a torch Dataset or DataLoader, a tuple of "
         "tensors or arrays, a reader, a list of batches, or a function that returns an iterable of them"
@@ -234,9 +234,7 @@ def _conflicts(loader: DataLoader[Any], how: Loading) -> Iterator[str]:
             f"its sampler is a {type(sampler).__name__}, and fit takes every sample once an epoch, in an order of its "
             f"own or of the data set, and shares batches among ranks itself; {instead}"
         )
-    elif type(sampler) is RandomSampler and (
-        sampler.replacement or len(sampler) != len(cast("Any", loader.dataset))
-    ):
+    elif type(sampler) is RandomSampler and (sampler.replacement or len(sampler) != len(cast("Any", loader.dataset))):
         yield f"it draws with replacement or a part of the samples only, and fit takes every one once; {instead}"
     elif training and isinstance(sampler, RandomSampler) and not how.shuffle:
         yield f"it shuffles and fit is to keep the order (shuffle=False); drop one of the two, or {instead}"

@@ -76,8 +76,8 @@ def fit(
         module: Called with the inputs of a sample; it is trained, and not otherwise changed.
         loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
             (numerator, denominator) or a scalar mean over samples.
-        data: What to train on: a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of batches,
-            an iterable, or a function that returns one. See `descend.data.torch_data`.
+        data: What to train on: a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of
+            batches, an iterable, or a function that returns one. See `descend.data.torch_data`.
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
             returns a torch optimizer.
         batch_size: Samples of one update; None takes that of a DataLoader, or batches as they come.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class LabelCheck:
             self._refuse(field, values, ids, ~np.isfinite(values), "finite numbers")
 
     def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
-        classes = cast("tuple[int, ...]", self._form)[0] if self._form else 1
+        classes = self._form[0] if self._form else 1
         low, high = values.min(), values.max()
         if low >= 0 and high < classes:
             return

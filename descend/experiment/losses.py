@@ -52,9 +52,14 @@ NAMED: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 # How many tensors of the output and how many targets a loss takes, where that is not one of each.
-_OUTPUTS = {nn.CosineEmbeddingLoss: 2, nn.GaussianNLLLoss: 2, nn.MarginRankingLoss: 2}
-_OUTPUTS |= {nn.TripletMarginLoss: 3, nn.TripletMarginWithDistanceLoss: 3}
-_TARGETS = {nn.CTCLoss: 3, nn.TripletMarginLoss: 0, nn.TripletMarginWithDistanceLoss: 0}
+_OUTPUTS: dict[type[nn.Module], int] = {
+    nn.CosineEmbeddingLoss: 2,
+    nn.GaussianNLLLoss: 2,
+    nn.MarginRankingLoss: 2,
+    nn.TripletMarginLoss: 3,
+    nn.TripletMarginWithDistanceLoss: 3,
+}
+_TARGETS: dict[type[nn.Module], int] = {nn.CTCLoss: 3, nn.TripletMarginLoss: 0, nn.TripletMarginWithDistanceLoss: 0}
 
 # Losses whose target has the shape of the output; a target that broadcasts is a mistake, and torch lets it pass.
 _SAME_SHAPE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.KLDivLoss)
@@ -132,8 +137,8 @@ class TorchLoss(Loss):
         self.ignore_index = cast("int | None", getattr(module, "ignore_index", None))
         if self.reduction == "sum":
             raise ConfigurationError(
-                f"{self.kind.__name__}(reduction='sum') makes the step grow with the batch; pass reduction='mean', or a "
-                "function that returns (sum, 1.0) if that is what you want"
+                f"{self.kind.__name__}(reduction='sum') makes the step grow with the batch; pass reduction='mean', or "
+                "a function that returns (sum, 1.0) if that is what you want"
             )
         self._module = copy.deepcopy(module)
         self._summed = self.kind in (nn.CrossEntropyLoss, nn.NLLLoss) and self.reduction == "mean"
@@ -161,8 +166,8 @@ class TorchLoss(Loss):
             output = (output,)
         if not isinstance(output, (tuple, list)) or not all(isinstance(o, Tensor) for o in output[: self.outputs]):
             raise ConfigurationError(
-                f"the module returned a {type(output).__name__}, and {self.kind.__name__} takes a tensor: pass a function "
-                "such as loss=lambda output, target: torch.nn.functional.mse_loss(output['x'], target)"
+                f"the module returned a {type(output).__name__}, and {self.kind.__name__} takes a tensor: pass a "
+                "function such as loss=lambda output, target: torch.nn.functional.mse_loss(output['x'], target)"
             )
         parts = cast("Sequence[Tensor]", output)
         if len(parts) < self.outputs:
@@ -181,8 +186,8 @@ class TorchLoss(Loss):
         """The target in the type that torch wants, where nothing is lost by it; a wrong shape is an error."""
         if self.kind in (*_SAME_SHAPE, *FRACTIONS) and target.shape != output.shape:
             raise DataError(
-                f"{self.kind.__name__}: the output has shape {tuple(output.shape)} and the target {tuple(target.shape)}; "
-                "make them equal, for example with target.unsqueeze(1) or output.squeeze(1)"
+                f"{self.kind.__name__}: the output has shape {tuple(output.shape)} and the target "
+                f"{tuple(target.shape)}; make them equal, for example with target.unsqueeze(1) or output.squeeze(1)"
             )
         whole = not target.is_floating_point() and not target.is_complex()
         if self.kind in CLASSES and whole:

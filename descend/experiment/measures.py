@@ -51,8 +51,8 @@ def _accuracy(ignored: int | None) -> Callable[..., tuple[torch.Tensor, torch.Te
     def accuracy(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if output.ndim < 2 or output.shape[1] < 2:
             raise ConfigurationError(
-                f"the metric 'accuracy' needs an output for each class, and the output is {tuple(output.shape)}: pass a "
-                "function, such as metrics={'accuracy': lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
+                f"the metric 'accuracy' needs an output for each class, and the output is {tuple(output.shape)}: pass "
+                "a function, such as metrics={'accuracy': lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
             )
         classes = target.argmax(1) if target.is_floating_point() else target
         counted = classes == classes if ignored is None else classes != ignored

@@ -48,7 +48,7 @@ class ModuleTask:
         autocast: torch.dtype | None = None,
     ) -> None:
         self.module = module
-        self.units = {name: "%" for name in metrics if name == "accuracy"}
+        self.units: Mapping[str, str] = {name: "%" for name in metrics if name == "accuracy"}
         self._loss = loss
         self._metrics = metrics
         self._targets = targets

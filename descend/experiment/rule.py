@@ -84,7 +84,7 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
             "each gradient once; choose a first-order rule"
         )
     if hasattr(made, "on_nonfinite"):
-        made.on_nonfinite = "allow"  # the loop looks at the gradients of every optimizer itself
+        vars(made)["on_nonfinite"] = "allow"  # the loop looks at the gradients of every optimizer itself
     return made
 
 

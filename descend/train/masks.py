@@ -10,6 +10,7 @@ on how the batch is cut.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -68,13 +69,13 @@ class Masks:
             call = self._calls[name] = self._calls.get(name, 0) + 1
             key = seed_of(self._seed, "mask", name, self._step, call)
             first = self._position * (len(input) // self._count)
-            result = apply(layer, input, lambda width: _words(key, first, len(input), width, input.device))
+            result = apply(layer, input, partial(_words, key, first, len(input), input.device))
             return original(input) if result is None else result
 
         return forward
 
 
-def _words(key: int, first: int, rows: int, width: int, device: torch.device) -> Tensor:
+def _words(key: int, first: int, rows: int, device: torch.device, width: int) -> Tensor:
     """(rows, width) whole numbers, equally likely in [0, 2³²); row i is a function of (key, first + i) alone."""
     return _on_cpu(key, first, rows, width) if device.type == "cpu" else _on_device(key, first, rows, width, device)
 

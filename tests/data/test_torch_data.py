@@ -169,11 +169,13 @@ def test_batches_come_as_they_are_and_may_be_entered_in_the_middle(source):
 def test_ranks_share_each_batch():
     shares = [open_data(LIST, Loading(batch_size=4, rank=rank, ranks=3)) for rank in range(3)]
     for together in zip(*(share.epoch(0) for share in shares), strict=True):
-        assert sum((b.ids.tolist() for b in together), []) == list(range(together[0].step * 4, together[0].step * 4 + together[0].size))
+        assert sum((b.ids.tolist() for b in together), []) == list(
+            range(together[0].step * 4, together[0].step * 4 + together[0].size)
+        )
 
 
 def test_a_generator_is_refused_with_the_remedy():
-    with pytest.raises(ConfigurationError, match="gone through once.*without calling it"):
+    with pytest.raises(ConfigurationError, match=r"gone through once.*without calling it"):
         opened(batch for batch in LIST)
 
 
@@ -196,7 +198,7 @@ def test_a_function_that_gives_nothing_the_second_time_is_found_out():
 
 @pytest.mark.parametrize("empty", [TensorDataset(X[:0]), [], (X[:0],), Failing({}, samples=0)])
 def test_no_samples_at_all(empty):
-    with pytest.raises(DataError, match="0 samples|0 batches"):
+    with pytest.raises(DataError, match=r"0 samples|0 batches"):
         opened(empty)
 
 
@@ -221,7 +223,7 @@ def test_a_bad_sample_is_named_with_its_data_set(failing, message):
 
 
 def test_one_bad_sample_too_many_lists_them():
-    with pytest.warns(UserWarning), pytest.raises(DataError) as caught:
+    with pytest.warns(UserWarning, match="is replaced"), pytest.raises(DataError) as caught:
         epoch(Failing({1: "raises", 4: "shape", 7: "raises"}), shuffle=False, skip_bad=2)
     assert "3 samples of Failing for 'train' cannot be used and skip_bad=2" in caught.value.problems[0]
     assert [line.split(":")[0].strip() for line in caught.value.problems[1:]] == ["sample 1", "sample 4", "sample 7"]
@@ -233,7 +235,7 @@ def test_a_read_that_blocks_here_is_named_too():
 
 
 def test_fields_of_unequal_length():
-    with pytest.raises(DataError, match="lengths are {'0': 10, '1': 9}"):
+    with pytest.raises(DataError, match=r"lengths are {'0': 10, '1': 9}"):
         opened((X, Y[:9]))
 
 

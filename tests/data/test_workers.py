@@ -24,7 +24,9 @@ def batches(dataset, epochs=(0,), batch_size=4, start_step=0, **how):
 
 
 def content(some):
-    return [(b.epoch, b.step, b.size, b.last, b.ids.tolist(), {k: v.tolist() for k, v in b.fields.items()}) for b in some]
+    return [
+        (b.epoch, b.step, b.size, b.last, b.ids.tolist(), {k: v.tolist() for k, v in b.fields.items()}) for b in some
+    ]
 
 
 @pytest.mark.slow

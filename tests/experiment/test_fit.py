@@ -4,6 +4,7 @@ import functools
 import json
 import random
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,7 +138,9 @@ def test_evaluation_is_that_of_a_plain_loop_over_all_samples(batch_size):
     x = torch.randn(21, 5, dtype=torch.float64, generator=DRAW)
     y = torch.randint(0, 3, (21,), generator=DRAW)
     y[[3, 20]] = -100
-    result = fit(loss=nn.CrossEntropyLoss(), batch_size=batch_size, valid=(x, y), metrics=["accuracy"], stop=descend.Epochs(1))
+    result = fit(
+        loss=nn.CrossEntropyLoss(), batch_size=batch_size, valid=(x, y), metrics=["accuracy"], stop=descend.Epochs(1)
+    )
     with torch.no_grad():
         output = result.module.eval()(x)
     row = result.history[-1]
@@ -306,7 +309,9 @@ def test_a_weight_without_a_gradient_is_untouched_and_named_once():
 
     module = Half()
     before = snapshot(module)
-    with pytest.warns(UserWarning, match="no gradient reached 'unused.weight', 'unused.bias' in the first epoch") as told:
+    with pytest.warns(
+        UserWarning, match="no gradient reached 'unused.weight', 'unused.bias' in the first epoch"
+    ) as told:
         fit(module, optimizer=functools.partial(torch.optim.AdamW, lr=0.1, weight_decay=1.0), stop=descend.Epochs(3))
     assert len(told) == 1
     assert torch.equal(module.unused.weight, before["unused.weight"])
@@ -369,7 +374,11 @@ def frozen():
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(settings, message, tmp_path):
     module = settings.pop("module", None) or net()
-    before = snapshot(module) if isinstance(module, nn.Module) and not list(module.buffers()) and "Lazy" not in repr(module) else None
+    before = (
+        snapshot(module)
+        if isinstance(module, nn.Module) and not list(module.buffers()) and "Lazy" not in repr(module)
+        else None
+    )
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(module, **settings)
     assert caught.value.exit_code == 2
@@ -488,7 +497,12 @@ class Memory(nn.Module):
 
     def __init__(self, room):
         super().__init__()
-        self.body, self.norm, self.room, self.tried = net(nn.Dropout(0.4)), nn.BatchNorm1d(5, affine=False).double(), room, []
+        self.body, self.norm, self.room, self.tried = (
+            net(nn.Dropout(0.4)),
+            nn.BatchNorm1d(5, affine=False).double(),
+            room,
+            [],
+        )
 
     def forward(self, x):
         if self.training:
@@ -597,7 +611,7 @@ def test_surroundings_are_the_same_afterwards(tmp_path, monkeypatch, ending):
             [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)],
             logging.getLogger().handlers[:],
             dict(os.environ),
-            os.getcwd(),
+            Path.cwd(),
             list(tmp_path.iterdir()),
             threading.active_count(),
             len(warnings.filters),
@@ -625,7 +639,10 @@ def start(run_dir, **settings):
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"optimizer": functools.partial(torch.optim.Adam, lr=0.01, weight_decay=0.1)}, "optimizer.lr: 0.05 -> 0.01: applies"),
+        (
+            {"optimizer": functools.partial(torch.optim.Adam, lr=0.01, weight_decay=0.1)},
+            "optimizer.lr: 0.05 -> 0.01: applies",
+        ),
         (
             {"optimizer": functools.partial(torch.optim.Adam, lr=0.05, weight_decay=0.0)},
             "optimizer.weight_decay: 0.1 -> 0.0: applies",
@@ -662,7 +679,10 @@ def test_another_batch_size_continues_at_the_next_sample(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimizer": SGD}, r"optimizer: torch\.optim\.adam\.Adam -> torch\.optim\.sgd\.SGD: refused.*fresh_optimizer=True"),
+        (
+            {"optimizer": SGD},
+            r"optimizer: torch\.optim\.adam\.Adam -> torch\.optim\.sgd\.SGD: refused.*fresh_optimizer=True",
+        ),
         (
             {"optimizer": functools.partial(torch.optim.Adam, lr=0.05, weight_decay=0.1, betas=(0.5, 0.9))},
             r"optimizer\.betas: \[0\.9, 0\.999\] -> \[0\.5, 0\.9\]: refused",
@@ -686,7 +706,10 @@ def test_an_optimizer_may_begin_anew(tmp_path, capsys):
     start(tmp_path, stop=descend.Steps(4))
     result = start(tmp_path, stop=descend.Steps(6), optimizer=SGD, resume=True, fresh_optimizer=True)
     assert result.steps == 6
-    assert "optimizer: torch.optim.adam.Adam -> torch.optim.sgd.SGD: applies, with an empty state" in capsys.readouterr().out
+    assert (
+        "optimizer: torch.optim.adam.Adam -> torch.optim.sgd.SGD: applies, with an empty state"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_finished_run_continued_does_nothing_more(tmp_path):

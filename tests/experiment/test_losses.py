@@ -214,7 +214,7 @@ def test_accuracy_counts_what_the_loss_does_not_ignore():
 
 
 def test_an_unknown_metric_is_answered_with_the_nearest():
-    with pytest.raises(ConfigurationError, match="no metric 'acuracy'.*did you mean 'accuracy'"):
+    with pytest.raises(ConfigurationError, match=r"no metric 'acuracy'.*did you mean 'accuracy'"):
         measures(["acuracy"], "cross_entropy")
 
 
