@@ -5,6 +5,7 @@ A descriptor set is data, not generated code, so one file serves every protobuf 
 `SchemaHook`; `python hatch_build.py` does the same in a checkout.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,4 +39,4 @@ class SchemaHook(BuildHookInterface[Any]):
 
 
 if __name__ == "__main__":
-    compile_schema()
+    sys.stdout.write(f"{compile_schema()}\n")

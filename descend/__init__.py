@@ -11,16 +11,33 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from descend.version import __version__
+from descend.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from descend import callbacks, data, errors, experiment, graph, launch, lower, optim, runtime, train, zoo
+    from descend import callbacks as callbacks
+    from descend import data as data
+    from descend import errors as errors
+    from descend import experiment as experiment
+    from descend import graph as graph
+    from descend import launch as launch
+    from descend import lower as lower
+    from descend import optim as optim
+    from descend import runtime as runtime
+    from descend import train as train
+    from descend import zoo as zoo
     from descend.callbacks import *  # noqa: F403
-    from descend.data import ArrayReader, DataReader, Reader, open_readers
+    from descend.data import ArrayReader as ArrayReader
+    from descend.data import DataReader as DataReader
+    from descend.data import Reader as Reader
+    from descend.data import open_readers as open_readers
     from descend.errors import *  # noqa: F403
-    from descend.experiment import Experiment, load, main, save_prototext
-    from descend.experiment.fit import fit
-    from descend.experiment.run import Result, run
+    from descend.exits import main as main
+    from descend.experiment import Experiment as Experiment
+    from descend.experiment import load as load
+    from descend.experiment import save_prototext as save_prototext
+    from descend.experiment.conduct import Result as Result
+    from descend.experiment.fit import fit as fit
+    from descend.experiment.run import run as run
     from descend.graph import *  # noqa: F403
     from descend.train import *  # noqa: F403
 
@@ -46,7 +63,7 @@ _SINGLE = {
     "open_readers": "data",
     "Experiment": "experiment",
     "load": "experiment",
-    "main": "experiment",
+    "main": "exits",
     "save_prototext": "experiment",
     "fit": "experiment.fit",
     "Result": "experiment.conduct",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from descend.experiment.exits import main as exit_with_code
+from descend.exits import main as exit_with_code
 from descend.version import __version__
 
 __all__ = ["app", "main"]
@@ -78,9 +79,16 @@ def demo(
     typer.echo(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
+def _show(message: Warning | str, *about: object) -> None:
+    """A warning as a line for a user, without the place in our own code."""
+    sys.stderr.write(f"warning: {message}\n")
+
+
 def main() -> None:
     """Run the command line; exit codes are those of `descend.errors`."""
-    exit_with_code(lambda: app(prog_name="descend", standalone_mode=True))
+    with warnings.catch_warnings():
+        warnings.showwarning = _show
+        exit_with_code(lambda: app(prog_name="descend"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Whether an experiment can run, from its description and the headers of its data; all problems in one pass, without torch."""
+"""Whether an experiment can run, from its description and the headers of its data; all problems in one pass, without
+torch."""
 
 from __future__ import annotations
 

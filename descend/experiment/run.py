@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -77,5 +78,8 @@ def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, proces
     shuffle = mode is Mode.TRAIN and reader.shuffle
     ahead = 0 if trainer.serialize_io else 2
     batches = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead)
-    batches.check_first_sample()
+    batches.check_first_sample()  # a damaged file ends the run here, before anything is written
+    if mode is Mode.TRAIN:
+        for note in batches.notes:
+            warnings.warn(note, stacklevel=3)
     return batches

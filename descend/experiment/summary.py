@@ -18,9 +18,11 @@ _ABOUT = {
 
 def summary(result: Result) -> str:
     """The reason for stopping, the newest values of each mode, and the files of the run, as lines."""
-    lines = [f"training stopped: {result.reason}", f"run directory: {result.run_dir}"]
-    for name in sorted(str(path.relative_to(result.run_dir)) for path in result.run_dir.rglob("*") if path.is_file()):
-        lines.append(f"    {name:<44} {_ABOUT.get(name, _about_checkpoint(name))}".rstrip())
+    lines = [f"training stopped: {result.reason}"]
+    if (folder := result.run_dir) is not None:
+        lines.append(f"run directory: {folder}")
+        for name in sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()):
+            lines.append(f"    {name:<48} {_ABOUT.get(name, _about_checkpoint(name))}".rstrip())
     newest = {row["mode"]: row for row in result.history}
     for mode, row in newest.items():
         values = [name for name in row if name not in ("mode", "epoch", "step", "samples", "seconds")]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from descend.train.task import Losses, Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from descend.graph import Plan
     from descend.lower import LoweredModel
@@ -39,7 +39,7 @@ class GraphTask:
         count = float(len(next(iter(fields.values()))))
         terms = [term.scale * values[term.layer].sum() for term in self._plan.objective.terms]
         metrics = {metric.name: Ratio(values[metric.layer].sum(), count) for metric in self._plan.metrics}
-        return Losses(Ratio(sum(terms[1:], terms[0]), count), metrics)
+        return Losses(Ratio(torch.stack(terms).sum(), count), metrics)
 
     def penalty(self) -> torch.Tensor | None:
         """L2 regularization: the sum of scale · Σ w² / 2 over the weights that each term names."""
@@ -47,4 +47,4 @@ class GraphTask:
         terms = [
             0.5 * term.scale * weights[name].square().sum() for term in self._plan.objective.l2 for name in term.weights
         ]
-        return sum(terms[1:], terms[0]) if terms else None
+        return torch.stack(terms).sum() if terms else None

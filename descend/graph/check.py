@@ -19,7 +19,8 @@ from collections import defaultdict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, GraphError, Unsupported, nearest
+from descend.errors import ConfigurationError, GraphError, nearest
+from descend.graph.bulk import no_collection
 from descend.graph.kinds import Dummy, Evaluation, Input, Split
 from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
 from descend.graph.metrics import Metric
@@ -38,13 +39,15 @@ from descend.graph.starts import start_problems
 from descend.graph.weights import ConstantInitializer, Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from descend.graph.model import Model
     from descend.graph.objective import LayerTerm
 
 __all__ = ["check"]
 
+_MAX_PROBLEMS = 100
+_MAX_COMPARED = 100_000  # names that are compared for suggestions in one check; each takes some 10 microseconds
 _SHOWN_NAMES = 8  # a note lists as many names and counts the rest
 
 
@@ -59,9 +62,13 @@ def check(model: Model, fields: Mapping[str, Shape]) -> Plan:
         GraphError: everything that does not fit, each problem with the layer, its place in the text, and what to do.
     """
     checker = _Checker(model, fields)
-    plan = checker.plan()
-    if checker.problems:
-        raise GraphError(checker.problems)
+    with no_collection():
+        plan = checker.plan()
+    found = checker.problems
+    if len(found) > _MAX_PROBLEMS:
+        found = [*found[:_MAX_PROBLEMS], f"and {len(found) - _MAX_PROBLEMS} more problems"]
+    if found:
+        raise GraphError(found)
     return plan
 
 
@@ -92,6 +99,7 @@ class _Checker:
         self.readers: dict[_Node, tuple[str | None, str]] = {}  # whom an inserted Evaluation serves, for errors
         self.inserted: set[_Node] = set()
         self.weights: dict[str, PlannedWeights] = {}
+        self.compared = 0
 
     def plan(self) -> Plan:
         self._check_model()
@@ -140,7 +148,12 @@ class _Checker:
             for link, word in ((layer.parents, "parent"), (layer.children, "child")):
                 for name in link:
                     if isinstance(name, str):
-                        self._say_of(layer, f"names a {word} '{name}' that does not exist{nearest(name, self.names)}")
+                        self._say_of(
+                            layer, f"names a {word} '{name}' that does not exist{self._near(name, self.names)}"
+                        )
+            if isinstance(layer.hint_layer, str):
+                hint = layer.hint_layer
+                self._say_of(layer, f"names a hint_layer '{hint}' that does not exist{self._near(hint, self.names)}")
             if layer.device is not None and layer.device.upper() not in ("CPU", "GPU", ""):
                 self._say_of(layer, f"has device '{layer.device}'; expected CPU or GPU")
             if layer.data_layout not in (None, "", "data_parallel", "model_parallel"):
@@ -191,7 +204,9 @@ class _Checker:
     def _evaluate(self, reader: LayerTerm | Metric, what: str) -> None:
         layer = reader.layer
         if isinstance(layer, str):
-            self._say(reader.where, f"{what} names a layer '{layer}' that does not exist{nearest(layer, self.names)}")
+            self._say(
+                reader.where, f"{what} names a layer '{layer}' that does not exist{self._near(layer, self.names)}"
+            )
             return
         node = self.nodes.get(layer.serial)
         if node is None:  # on a cycle, which is reported
@@ -250,6 +265,9 @@ class _Checker:
 
     def _find_shape(self, node: _Node) -> None:
         layer = node.layer
+        if layer.refusal is not None:
+            self._say(layer.where, f"layer '{layer.name}': kind {type(layer).__name__} {layer.refusal}")
+            return
         if not self._count_fits(layer, node):
             return
         if isinstance(layer, Input):
@@ -263,8 +281,6 @@ class _Checker:
         try:
             node.outputs = layer.output_shapes(inputs, len(node.takers))
             node.inputs = inputs
-        except Unsupported as error:
-            self._say(layer.where, *(f"layer '{layer.name}': {problem}" for problem in error.problems))
         except ConfigurationError as error:
             reader = self.readers.get(node)
             if reader is None:
@@ -288,9 +304,8 @@ class _Checker:
         offered = ", ".join(self.fields) or "none"
         if layer.data_field in self.fields:
             return (Incoming(layer.data_field, self.fields[layer.data_field]),)
-        asked = (
-            f"reads a field '{layer.data_field}' that no reader offers{nearest(layer.data_field, self.fields) or ';'}"
-        )
+        near = self._near(layer.data_field, self.fields) or ";"
+        asked = f"reads a field '{layer.data_field}' that no reader offers{near}"
         self._say_of(layer, f"{asked if layer.data_field else 'has no data_field;'} the fields are {offered}")
         return None
 
@@ -350,7 +365,7 @@ class _Checker:
         for layer in self.model.layers:
             for name in layer.weights:
                 if isinstance(name, str):
-                    self._say_of(layer, f"names weights '{name}' that do not exist{nearest(name, known)}")
+                    self._say_of(layer, f"names weights '{name}' that do not exist{self._near(name, known)}")
         for weights in self.model.weights:
             if id(weights) not in used:
                 self._say(
@@ -388,7 +403,8 @@ class _Checker:
         for name in names:
             if name not in self.weights and not self.problems:  # a layer that does not fit has made no weights yet
                 self._say(
-                    where, f"the regularization names weights '{name}' that no layer uses{nearest(name, self.weights)}"
+                    where,
+                    f"the regularization names weights '{name}' that no layer uses{self._near(name, self.weights)}",
                 )
         return names
 
@@ -412,6 +428,11 @@ class _Checker:
         )
 
     # Saying what is wrong
+
+    def _near(self, name: str, options: Collection[str]) -> str:
+        """The nearest good name, as long as looking for it does not take longer than everything else."""
+        self.compared += len(options)
+        return nearest(name, options) if self.compared <= _MAX_COMPARED else ""
 
     def _say(self, where: str | None, *problems: str) -> None:
         self.problems += [f"{where}: {problem}" if where else problem for problem in problems]

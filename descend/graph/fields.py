@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cache
 from inspect import get_annotations
@@ -119,7 +119,7 @@ def _field_type(hint: Any) -> FieldType:
 
 
 # Names of annotations that are no fields; their modules import them for the type checker alone.
-_TYPING_ONLY = {"Iterable": Iterable, "Mapping": Mapping}
+_TYPING_ONLY = {"Iterable": Iterable, "Iterator": Iterator, "Mapping": Mapping}
 
 
 @cache

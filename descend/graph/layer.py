@@ -16,11 +16,11 @@ Shapes are those of one sample, without the mini-batch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
-from descend.errors import ConfigurationError, Unsupported
+from descend.errors import ConfigurationError
 from descend.graph.enums import DataType
 from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
 from descend.graph.weights import Initializer, Weights
@@ -125,10 +125,11 @@ class Layer:
     message: ClassVar[str]
     defaults: ClassVar[Mapping[str, Any]] = {}  # what stands for a field that is not set
     num_parents: ClassVar[int | None] = 1  # None: one or more
+    refusal: ClassVar[str | None] = None  # why a kind that is part of the format cannot be had
     num_children: ClassVar[int | None] = 1  # None: any number, each given an output of its own
     global_count: ClassVar[int] = 0
     where: str | None = None  # file:line:column of a layer that came from a text
-    _serials: ClassVar[Iterable[int]] = itertools.count()
+    _serials: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(
         self,
@@ -159,23 +160,23 @@ class Layer:
             "grid_tag": grid_tag,
             "freeze": freeze,
         }
-        taken = take_all(kind, _COMMON, common)
+        taken = take_all(kind, _COMMON, {key: value for key, value in common.items() if value is not None})
         self.__dict__.update(take_all(kind, types, fields))
         if name is None:
             Layer.global_count += 1
             taken["name"] = f"layer{Layer.global_count}"
         self.name: str = taken["name"]
-        self.device: str | None = taken["device"]
-        self.data_layout: str | None = taken["data_layout"]
-        self.datatype: DataType | None = taken["datatype"] or None
-        self.grid_tag: int | None = taken["grid_tag"]
+        self.device: str | None = taken.get("device")
+        self.data_layout: str | None = taken.get("data_layout")
+        self.datatype: DataType | None = taken.get("datatype") or None
+        self.grid_tag: int | None = taken.get("grid_tag")
         self.freeze: bool = taken["freeze"]
         self.hint_layer = hint_layer
         self.parallel_strategy = (
             ParallelStrategy(**parallel_strategy) if isinstance(parallel_strategy, Mapping) else parallel_strategy
         )
         self.where = where
-        self.serial: int = next(Layer._serials)  # pyright: ignore[reportArgumentType, reportCallIssue]  # a count is an iterator
+        self.serial: int = next(Layer._serials)
         self.parents: list[Layer | str] = []
         self.children: list[Layer | str] = []
         self.weights: list[Weights | str] = []
@@ -205,7 +206,7 @@ class Layer:
         Raises:
             ConfigurationError: the inputs do not fit, or a field does not.
         """
-        raise Unsupported(f"kind {type(self).__name__} is not lowered yet")
+        raise NotImplementedError(f"{type(self).__name__} says no output_shape and no refusal")
 
     def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
         """The shape of each output: one for most kinds, one for each child for a few.
@@ -286,6 +287,8 @@ def _names(things: Iterable[Layer | Weights | str]) -> tuple[str, ...]:
 
 def _each(kind: str, what: str, base: type, given: Any) -> list[Any]:
     """One thing or an iterable of them as a list."""
+    if isinstance(given, tuple) and not given:
+        return []
     things = [given] if isinstance(given, (base, str)) or not isinstance(given, Iterable) else list(given)
     wrong = [thing for thing in things if not isinstance(thing, (base, str))]
     if wrong:

@@ -165,10 +165,10 @@ class Model:
     def from_fields(cls, fields: Mapping[str, Any]) -> Model:
         """A model from the fields of a text, its names joined; the check reports those that join nothing."""
         given = dict(fields)
-        layers: list[Layer] = [layer for layer in given.pop("layer", ()) if layer is not None]
-        weights: list[Weights] = [one for one in given.pop("weights", ()) if one is not None]
+        layers: list[Layer] = list(given.pop("layer", ()))
+        weights: list[Weights] = list(given.pop("weights", ()))
         objective: ObjectiveFunction | None = given.pop("objective_function", None)
-        metrics: list[BaseMetric] = [metric for metric in given.pop("metric", ()) if metric is not None]
+        metrics: list[BaseMetric] = list(given.pop("metric", ()))
         summarizer: Summarizer | None = given.pop("summarizer", None)
         _join(layers, weights, objective, metrics)
         return cls(

@@ -53,7 +53,8 @@ def log_softmax(planned: PlannedLayer) -> Forward:
 class _Softmax(torch.autograd.Function):
     """Softmax over dimension 1 whose result is kept from 0, with the gradient of the result it gives.
 
-    A plain clamp would have no gradient at a clipped entry, and a sample whose own class is clipped would never be learned.
+    A plain clamp would have no gradient at a clipped entry, and a sample whose own class is clipped would never be
+    learned.
     """
 
     @staticmethod

@@ -40,14 +40,12 @@ def initial_values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.
         dtype: Format of the result. Random numbers are drawn in it.
 
     Returns:
-        A tensor of the weights' shape; zeros without an initializer.
+        A tensor of the weights' shape.
 
     Raises:
         GraphError: listed values or a file do not match the shape.
     """
     shape, start = weights.shape, weights.initializer
-    if start is None:
-        return torch.zeros(shape, dtype=dtype)
     if isinstance(start, ConstantInitializer):
         return torch.full(shape, start.value, dtype=dtype)
     if isinstance(start, ValueInitializer):

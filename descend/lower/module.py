@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import GraphError
-from descend.lower import activations, inputs, learning, losses, transforms  # noqa: F401  # each registers its kinds
+from descend.lower import activations, inputs, learning, losses, transforms
 from descend.lower.initialize import initial_values
 from descend.lower.registry import lowering
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from descend.lower.registry import Forward
 
 __all__ = ["LoweredModel", "lower"]
+
+FAMILIES = (activations, inputs, learning, losses, transforms)  # importing them registers their kinds
 
 
 def lower(plan: Plan, generator: Callable[[str], torch.Generator]) -> LoweredModel:
@@ -64,7 +66,7 @@ class LoweredModel(torch.nn.Module):
         name = weights.name
         if "." in name:
             raise GraphError(f"weights '{name}': a name cannot hold a dot; write '{name.replace('.', '_')}'")
-        # Straight into torch's tables, because register_parameter refuses names such as 'bias' where an attribute has them.
+        # Straight into torch's tables: register_parameter refuses names that are attributes of a module.
         if weights.trainable:
             self._parameters[name] = torch.nn.Parameter(values)
         else:

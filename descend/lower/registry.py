@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import Unsupported
 
 if TYPE_CHECKING:
-    import torch
-
     from descend.graph import PlannedLayer
 
 __all__ = ["Forward", "Lowering", "lowering", "lowers"]
 
-# A layer's forward pass: its inputs, then its weights in the order of its kind, each input (samples, *shape).
-Forward = Callable[..., "torch.Tensor"]
+# A layer's forward pass: its inputs, then its weights in the order of its kind, each input (samples, *shape); it
+# returns the output, or one for each child where the kind has several.
+Forward = Callable[..., Any]
 Lowering = Callable[["PlannedLayer"], Forward]
 
 _LOWERINGS: dict[type[Any], Lowering] = {}

@@ -1,11 +1,88 @@
 """Optimizers: rules written as their equations, and the engine that applies them."""
 
-from descend.optim import rules
+from descend.optim import groups, rules, schedules
+from descend.optim.explain import Explanation, explain
+from descend.optim.faces import (
+    DCASGD,
+    FTML,
+    FTRL,
+    LAMB,
+    LANS,
+    LARS,
+    LBSGD,
+    NAG,
+    SGD,
+    SGLD,
+    SOAP,
+    AdaBelief,
+    AdaDelta,
+    Adafactor,
+    AdaGrad,
+    Adam,
+    Adamax,
+    AdamW,
+    GroupAdaGrad,
+    HypergradientAdam,
+    Lion,
+    Muon,
+    Nadam,
+    RMSProp,
+    Rprop,
+    ScheduleFreeAdamW,
+    ScheduleFreeSGD,
+    SignSGD,
+    Signum,
+    create,
+    names,
+    register,
+)
 from descend.optim.optimizer import Optimizer, face
-from descend.optim.rules.adam import Adam as _Adam
 from descend.optim.rules.base import Rule
+from descend.optim.translate import from_library, schedule_from_library
+from descend.optim.translate.gluon import GluonTrainer
 
-__all__ = ["Adam", "AdamW", "Optimizer", "Rule", "face", "rules"]
-
-Adam = face(_Adam, lr=1e-3)
-AdamW = face(_Adam, name="AdamW", lr=1e-3, weight_decay=0.01, decay="decoupled", doc="Adam with decoupled decay.")
+__all__ = [
+    "DCASGD",
+    "FTML",
+    "FTRL",
+    "LAMB",
+    "LANS",
+    "LARS",
+    "LBSGD",
+    "NAG",
+    "SGD",
+    "SGLD",
+    "SOAP",
+    "AdaBelief",
+    "AdaDelta",
+    "AdaGrad",
+    "Adafactor",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Explanation",
+    "GluonTrainer",
+    "GroupAdaGrad",
+    "HypergradientAdam",
+    "Lion",
+    "Muon",
+    "Nadam",
+    "Optimizer",
+    "RMSProp",
+    "Rprop",
+    "Rule",
+    "ScheduleFreeAdamW",
+    "ScheduleFreeSGD",
+    "SignSGD",
+    "Signum",
+    "create",
+    "explain",
+    "face",
+    "from_library",
+    "groups",
+    "names",
+    "register",
+    "rules",
+    "schedule_from_library",
+    "schedules",
+]

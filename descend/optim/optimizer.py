@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -27,10 +27,12 @@ from torch import Tensor
 from descend.errors import NumericalError, RuleError, nearest
 from descend.optim.engine import finite, ownership, prepare, saved
 from descend.optim.engine.plain import step_plain
+from descend.optim.engine.residence import RUNNERS, Residence
 from descend.optim.engine.settings import (
     OPTIONS,
     Schedule,
     Settings,
+    Settled,
     aliases_of,
     describe_options,
     number,
@@ -40,11 +42,13 @@ from descend.optim.engine.settings import (
 )
 from descend.optim.rules.base import Rule
 
+if TYPE_CHECKING:
+    from descend.optim.engine.arena import Taken
+
 __all__ = ["Optimizer", "face"]
 
 Params = Iterable[Any]
 OnNonfinite = Literal["raise", "skip", "allow"]
-RUNNERS = ("auto", "plain")
 
 
 def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,10 +57,12 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
     """
 
+    disabled = functools.cache(lambda: torch.compiler.disable(method))
+
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" in sys.modules:
-            return torch.compiler.disable(method)(*args, **kwargs)
+            return disabled()(*args, **kwargs)
         return method(*args, **kwargs)
 
     cast("Any", call)._torchdynamo_disable = True  # torch's own mark
@@ -119,6 +125,8 @@ class Optimizer(torch.optim.Optimizer):
         self.skipped = 0
         self._names: list[list[str]] = []
         self._scheduled: dict[int, float] = {}
+        self._residence = Residence(self.runner)
+        self._settled = Settled()
         given = {
             "lr": lr,
             "weight_decay": weight_decay,
@@ -170,7 +178,7 @@ class Optimizer(torch.optim.Optimizer):
             where = f"{self.title}, group {i}"
             if group.get("schedule") is not None:
                 self._read_schedule(i, group, where)
-            settings.append(settle(group, where))
+            settings.append(self._settled.of(i, group, where))
         return settings
 
     def _read_schedule(self, i: int, group: dict[str, Any], where: str) -> None:
@@ -208,13 +216,27 @@ class Optimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _update(self) -> None:
         settings = self._with_scaler(self._settings())
-        tasks = prepare.tasks_of(self.param_groups, settings, self._names, self.state)
-        if not self._fit(tasks):
+        home = self._residence
+        if not home.is_current(settings, self.state):
+            home.dissolve()
+        tasks = self._outside(settings)
+        taken = home.take()
+        if not self._fit(settings, tasks, taken):
             self.skipped += 1
             return
-        prepare.open_states(tasks)
-        step_plain(tasks, self.seed)
+        plain = home.admit(tasks, settings)
+        taken += home.take(since=len(taken))
+        prepare.open_states(plain)
+        step_plain(plain, self.seed)
+        home.step(taken, settings, self.seed)
         self.updates += 1
+
+    def _outside(self, settings: list[Settings]) -> list[prepare.Task]:
+        """Tensors with a gradient that live in no arena."""
+        residents = self._residence.residents
+        if len(residents) == sum(len(group["params"]) for group in self.param_groups):
+            return []
+        return prepare.tasks_of(self.param_groups, settings, self._names, self.state, residents)
 
     def _with_scaler(self, settings: list[Settings]) -> list[Settings]:
         """The settings with torch's GradScaler's factor taken out of the gradients, where one calls this step."""
@@ -224,13 +246,16 @@ class Optimizer(torch.optim.Optimizer):
     # GradScaler then leaves gradients scaled, fp16 ones too, and says so by `grad_scale` and `found_inf`.
     _step_supports_amp_scaling = True
 
-    def _fit(self, tasks: Sequence[prepare.Task]) -> bool:
+    def _fit(self, settings: list[Settings], tasks: Sequence[prepare.Task], taken: Sequence[Taken]) -> bool:
+        """Whether the step may be taken."""
         found = getattr(self, "found_inf", None)
         if found is not None:
             return not bool(found)
         if self.on_nonfinite == "allow":
             return True
-        bad = finite.unfit(tasks)
+        if finite.all_finite(tasks, taken):
+            return True
+        bad = finite.unfit(prepare.tasks_of(self.param_groups, settings, self._names, self.state))
         if bad and self.on_nonfinite == "raise":
             raise NumericalError(
                 f"step {self.updates + 1} of {self.title}: the gradient of {_several(bad)} is not finite; nothing was "
@@ -262,6 +287,7 @@ class Optimizer(torch.optim.Optimizer):
         """
         saved.load(self, state_dict, self._names, strict=strict)
         self._scheduled = {}
+        self._residence.dissolve()
 
     def load_torch_state(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the moments and step counts of torch's own optimizer of the same rule (SGD, Adam, AdamW, ...).
@@ -272,10 +298,17 @@ class Optimizer(torch.optim.Optimizer):
             RuleError: The state does not hold what this rule needs, or has other shapes. Nothing was copied then.
         """
         saved.load_torch(self, state_dict, self._names)
+        self._residence.dissolve()
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names")
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}, "_scheduled": {}}
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._scheduled = {}
+        self._residence = Residence(self.runner)
+        self._settled = Settled()
 
 
 def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:

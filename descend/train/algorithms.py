@@ -96,11 +96,12 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
             raise ConfigurationError(
                 f"algorithm '{self.name}': stop={self.stop!r} has no prototext form; set the limits"
             )
-        given = (self.num_iterations, self.epoch_count, self.max_seconds)
-        if sum(map(bool, given)) > 1:
-            limits = Limits(any_of=AnyOfLimits(*given))
-        else:
-            limits = Limits(*(value or None for value in given)) if any(given) else None
+        steps, epochs, seconds = self.num_iterations, self.epoch_count, self.max_seconds
+        limits = None
+        if bool(steps) + bool(epochs) + bool(seconds) > 1:
+            limits = Limits(any_of=AnyOfLimits(steps, epochs, seconds))
+        elif steps or epochs or seconds:
+            limits = Limits(steps or None, epochs or None, seconds or None)
         return {
             "name": self.name,
             "stopping_criteria": limits,

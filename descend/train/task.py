@@ -39,8 +39,15 @@ class Losses(NamedTuple):
 class Task(Protocol):
     """A module and what it is trained for."""
 
-    module: torch.nn.Module
-    units: Mapping[str, str]  # unit of each metric that has one
+    @property
+    def module(self) -> torch.nn.Module:
+        """What is trained."""
+        ...
+
+    @property
+    def units(self) -> Mapping[str, str]:
+        """The unit of each metric that has one."""
+        ...
 
     def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
         """The forward pass over a part of a batch; each field is (samples, *shape)."""

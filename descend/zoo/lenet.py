@@ -16,7 +16,8 @@ def lenet(images: Layer, num_labels: int = 10) -> Layer:
     """Class probabilities of images, for images of about 28 x 28.
 
     Shapes: images (channels, height, width); result (num_labels,).
-    Source: LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition, in LBANN's form: convolutions of 6 and 16
+    Source: LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition, in LBANN's form: convolutions of
+        6 and 16
     channels with 5 x 5 kernels, max pooling, fully connected layers of 120, 84 and num_labels, and ReLU between them.
     """
     x = _stage(images, "1", channels=6, kernel_size=5)
@@ -50,5 +51,4 @@ def _stage(x: Layer, number: str, channels: int, kernel_size: int, padding: int 
         has_bias=True,
     )
     x = Relu(x, name=f"relu{number}")
-    window = {"pool_dims_i": 2, "pool_strides_i": 2, "pool_pads_i": 0}
-    return Pooling(x, name=f"pool{number}", num_dims=2, pool_mode="max", **window)
+    return Pooling(x, name=f"pool{number}", num_dims=2, pool_mode="max", pool_dims_i=2, pool_strides_i=2)

@@ -7,7 +7,22 @@ from typing import ClassVar
 from descend.errors import GraphError
 from descend.graph.layer import Incoming, Layer, Shape, shown
 
-__all__ = ["Entrywise", "PairLoss", "SameShape", "check_same_shapes", "per_dimension", "same_shape", "window_shape"]
+__all__ = [
+    "Entrywise",
+    "PairLoss",
+    "SameShape",
+    "Unlowered",
+    "check_same_shapes",
+    "per_dimension",
+    "same_shape",
+    "window_shape",
+]
+
+
+class Unlowered(Layer):
+    """A kind that is read and written and has no shape rule yet."""
+
+    refusal: ClassVar[str | None] = "is not lowered yet"
 
 
 class Entrywise(Layer):

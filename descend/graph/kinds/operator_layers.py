@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from descend.graph.fields import field_types
 from descend.graph.kinds import operators
+from descend.graph.kinds.base import Unlowered
 from descend.graph.kinds.operators import Operator
-from descend.graph.layer import Layer
 
 __all__ = [
     "Abs",
@@ -88,7 +88,7 @@ __all__ = [
 ]
 
 
-class OperatorLayer(Layer):
+class OperatorLayer(Unlowered):
     """Operators one after the other; each takes all outputs of the one before. One shape throughout."""
 
     message: ClassVar[str] = "Layer.OperatorLayer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from descend.graph.enums import ConvTensorOpsMode
-from descend.graph.layer import Layer
+from descend.graph.kinds.base import Unlowered
 
 __all__ = [
     "GRU",
@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 
-class Slice(Layer):
+class Slice(Unlowered):
     """Cut along axis at n + 1 rising points into n pieces, one a child in the order of the children.
 
     The pieces need not cover the axis.
@@ -85,7 +85,7 @@ class Slice(Layer):
     get_slice_points_from_reader: str = ""
 
 
-class Cross_Grid_Sum_Slice(Layer):  # noqa: N801  # the format's own spelling
+class Cross_Grid_Sum_Slice(Unlowered):  # noqa: N801  # the format's own spelling
     """Sum over grids of processes, then a slice of it for each."""
 
     message: ClassVar[str] = "Layer.Cross_Grid_Sum_Slice"
@@ -93,14 +93,14 @@ class Cross_Grid_Sum_Slice(Layer):  # noqa: N801  # the format's own spelling
     num_children: ClassVar[int | None] = None
 
 
-class Cross_Grid_Sum(Layer):  # noqa: N801  # the format's own spelling
+class Cross_Grid_Sum(Unlowered):  # noqa: N801  # the format's own spelling
     """Sum over grids of processes."""
 
     message: ClassVar[str] = "Layer.Cross_Grid_Sum"
     num_parents: ClassVar[int | None] = None
 
 
-class WeightedSum(Layer):
+class WeightedSum(Unlowered):
     """Sum of the parents, each times its factor."""
 
     message: ClassVar[str] = "Layer.WeightedSum"
@@ -109,7 +109,7 @@ class WeightedSum(Layer):
     scaling_factors: tuple[float, ...] = ()
 
 
-class Unpooling(Layer):
+class Unpooling(Unlowered):
     """Inverse of a max pooling that hint_layer names."""
 
     message: ClassVar[str] = "Layer.Unpooling"
@@ -117,14 +117,14 @@ class Unpooling(Layer):
     num_dims: int = 0
 
 
-class Hadamard(Layer):
+class Hadamard(Unlowered):
     """Entrywise product of all parents."""
 
     message: ClassVar[str] = "Layer.Hadamard"
     num_parents: ClassVar[int | None] = None
 
 
-class Constant(Layer):
+class Constant(Unlowered):
     """A tensor of dimensions num_neurons, all value."""
 
     message: ClassVar[str] = "Layer.Constant"
@@ -134,7 +134,7 @@ class Constant(Layer):
     num_neurons: tuple[int, ...] = ()
 
 
-class Reduction(Layer):
+class Reduction(Unlowered):
     """sum (unless set) or mean of the whole sample."""
 
     message: ClassVar[str] = "Layer.Reduction"
@@ -142,7 +142,7 @@ class Reduction(Layer):
     mode: str = ""
 
 
-class Gaussian(Layer):
+class Gaussian(Unlowered):
     """Random N(mean, stdev^2); N(0, 1) when both are 0. With training_only the mean outside training."""
 
     message: ClassVar[str] = "Layer.Gaussian"
@@ -154,7 +154,7 @@ class Gaussian(Layer):
     training_only: bool = False
 
 
-class Bernoulli(Layer):
+class Bernoulli(Unlowered):
     """1 with probability prob in training, else 0."""
 
     message: ClassVar[str] = "Layer.Bernoulli"
@@ -164,7 +164,7 @@ class Bernoulli(Layer):
     neuron_dims: tuple[int, ...] = ()
 
 
-class Uniform(Layer):
+class Uniform(Unlowered):
     """Random in [min, max); [0, 1) when both are 0. With training_only the middle outside training."""
 
     message: ClassVar[str] = "Layer.Uniform"
@@ -176,7 +176,7 @@ class Uniform(Layer):
     training_only: bool = False
 
 
-class Crop(Layer):
+class Crop(Unlowered):
     """A part of size dims at a place given by the second parent in [0, 1] for each dimension."""
 
     message: ClassVar[str] = "Layer.Crop"
@@ -185,13 +185,13 @@ class Crop(Layer):
     dims: tuple[int, ...] = ()
 
 
-class StopGradient(Layer):
+class StopGradient(Unlowered):
     """The input; no gradient passes."""
 
     message: ClassVar[str] = "Layer.StopGradient"
 
 
-class InTopK(Layer):
+class InTopK(Unlowered):
     """1 at the k largest entries, else 0; the smaller index wins a tie."""
 
     message: ClassVar[str] = "Layer.InTopK"
@@ -199,7 +199,7 @@ class InTopK(Layer):
     k: int = 0
 
 
-class Sort(Layer):
+class Sort(Unlowered):
     """One-dimensional data in rising order, or falling."""
 
     message: ClassVar[str] = "Layer.Sort"
@@ -207,7 +207,7 @@ class Sort(Layer):
     descending: bool = False
 
 
-class WeightsLayer(Layer):
+class WeightsLayer(Unlowered):
     """A weights tensor of dimensions dims, the same for every sample."""
 
     message: ClassVar[str] = "Layer.WeightsLayer"
@@ -216,7 +216,7 @@ class WeightsLayer(Layer):
     dims: tuple[int, ...] = ()
 
 
-class Tessellate(Layer):
+class Tessellate(Unlowered):
     """The input repeated up to dims."""
 
     message: ClassVar[str] = "Layer.Tessellate"
@@ -224,7 +224,7 @@ class Tessellate(Layer):
     dims: tuple[int, ...] = ()
 
 
-class Scatter(Layer):
+class Scatter(Unlowered):
     """y[index[i]] += x[i]; indices out of range are ignored."""
 
     message: ClassVar[str] = "Layer.Scatter"
@@ -234,7 +234,7 @@ class Scatter(Layer):
     axis: int | None = None
 
 
-class Gather(Layer):
+class Gather(Unlowered):
     """y[i] = x[index[i]]; 0 for an index out of range."""
 
     message: ClassVar[str] = "Layer.Gather"
@@ -243,13 +243,13 @@ class Gather(Layer):
     axis: int | None = None
 
 
-class BatchwiseReduceSum(Layer):
+class BatchwiseReduceSum(Unlowered):
     """Sum over the mini-batch, handed to every sample."""
 
     message: ClassVar[str] = "Layer.BatchwiseReduceSum"
 
 
-class TensorPermute(Layer):
+class TensorPermute(Unlowered):
     """The axes in another order."""
 
     message: ClassVar[str] = "Layer.TensorPermute"
@@ -257,13 +257,13 @@ class TensorPermute(Layer):
     axes: tuple[int, ...] = ()
 
 
-class IdentityZero(Layer):
+class IdentityZero(Unlowered):
     """The input; zeros both ways while the layer is frozen."""
 
     message: ClassVar[str] = "Layer.IdentityZero"
 
 
-class MultiDimReduction(Layer):
+class MultiDimReduction(Unlowered):
     """sum (unless set), product, max or min over axes, which are dropped."""
 
     message: ClassVar[str] = "Layer.MultiDimReduction"
@@ -272,7 +272,7 @@ class MultiDimReduction(Layer):
     axes: tuple[int, ...] = ()
 
 
-class Upsample(Layer):
+class Upsample(Unlowered):
     """Each entry repeated by a factor in each dimension (nearest)."""
 
     message: ClassVar[str] = "Layer.Upsample"
@@ -284,13 +284,13 @@ class Upsample(Layer):
     scale_factors_i: int = 0
 
 
-class CategoricalRandom(Layer):
+class CategoricalRandom(Unlowered):
     """Obsolete: read and refused."""
 
     message: ClassVar[str] = "Layer.CategoricalRandom"
 
 
-class DiscreteRandom(Layer):
+class DiscreteRandom(Unlowered):
     """Obsolete: read and refused."""
 
     message: ClassVar[str] = "Layer.DiscreteRandom"
@@ -299,7 +299,7 @@ class DiscreteRandom(Layer):
     dims: tuple[int, ...] = ()
 
 
-class Deconvolution(Layer):
+class Deconvolution(Unlowered):
     """Transposed convolution: output (in - 1) stride + kernel - 2 padding + output_padding."""
 
     message: ClassVar[str] = "Layer.Deconvolution"
@@ -316,7 +316,7 @@ class Deconvolution(Layer):
     conv_tensor_op_mode: ConvTensorOpsMode = ConvTensorOpsMode.DEFAULT_TENSOR_OPS
 
 
-class Embedding(Layer):
+class Embedding(Unlowered):
     """Row floor(x) of a table for each entry; zeros for an index out of range."""
 
     message: ClassVar[str] = "Layer.Embedding"
@@ -326,19 +326,19 @@ class Embedding(Layer):
     padding_idx: int | None = None
 
 
-class ChannelwiseScaleBias(Layer):
+class ChannelwiseScaleBias(Unlowered):
     """a x + b with one pair for each channel."""
 
     message: ClassVar[str] = "Layer.ChannelwiseScaleBias"
 
 
-class EntrywiseScaleBias(Layer):
+class EntrywiseScaleBias(Unlowered):
     """a x + b with one pair for each entry."""
 
     message: ClassVar[str] = "Layer.EntrywiseScaleBias"
 
 
-class ChannelwiseFullyConnected(Layer):
+class ChannelwiseFullyConnected(Unlowered):
     """One affine map for every slice of the first dimension."""
 
     message: ClassVar[str] = "Layer.ChannelwiseFullyConnected"
@@ -348,7 +348,7 @@ class ChannelwiseFullyConnected(Layer):
     transpose: bool | None = None
 
 
-class GRU(Layer):
+class GRU(Unlowered):
     """Stacked gated recurrent units over a sequence (parents.
 
     Sequence, first hidden state); gives the top layer at every step.
@@ -361,26 +361,26 @@ class GRU(Layer):
     num_layers: int | None = None
 
 
-class MeanAbsoluteError(Layer):
+class MeanAbsoluteError(Unlowered):
     """Mean over the sample of |prediction - label|."""
 
     message: ClassVar[str] = "Layer.MeanAbsoluteError"
     num_parents: ClassVar[int | None] = 2
 
 
-class L2Norm2(Layer):
+class L2Norm2(Unlowered):
     """Sum of x^2."""
 
     message: ClassVar[str] = "Layer.L2Norm2"
 
 
-class L1Norm(Layer):
+class L1Norm(Unlowered):
     """Sum of |x|."""
 
     message: ClassVar[str] = "Layer.L1Norm"
 
 
-class MatMul(Layer):
+class MatMul(Unlowered):
     """Matrix product of two parents; with three dimensions one product for each entry of the first."""
 
     message: ClassVar[str] = "Layer.MatMul"
@@ -390,13 +390,13 @@ class MatMul(Layer):
     transpose_b: bool = False
 
 
-class DFTAbs(Layer):
+class DFTAbs(Unlowered):
     """Magnitude of the discrete Fourier transform, each channel by itself."""
 
     message: ClassVar[str] = "Layer.DFTAbs"
 
 
-class BatchNormalization(Layer):
+class BatchNormalization(Unlowered):
     """Per channel over mini-batch and space.
 
     (x - mean) / sqrt(variance + epsilon) scale + bias. The variance is the unbiased one.
@@ -413,7 +413,7 @@ class BatchNormalization(Layer):
     stats_aggregation: str = ""
 
 
-class LocalResponseNormalization(Layer):
+class LocalResponseNormalization(Unlowered):
     """x / (lrn_k + lrn_alpha sum of x^2)^lrn_beta over window_width channels.
 
     Nothing is filled in; alpha is not divided by the width.
@@ -427,7 +427,7 @@ class LocalResponseNormalization(Layer):
     lrn_k: float = 0.0
 
 
-class SeluDropout(Layer):
+class SeluDropout(Unlowered):
     """Dropout that keeps mean and variance behind a Selu. alpha and scale are Selu's unless both are set."""
 
     message: ClassVar[str] = "Layer.SeluDropout"
@@ -437,7 +437,7 @@ class SeluDropout(Layer):
     scale: float = 0.0
 
 
-class EntrywiseBatchNormalization(Layer):
+class EntrywiseBatchNormalization(Unlowered):
     """The same for each entry over the mini-batch, without scale and bias.
 
     Decay and epsilon are taken as they stand.
@@ -449,7 +449,7 @@ class EntrywiseBatchNormalization(Layer):
     epsilon: float = 0.0
 
 
-class LayerNorm(Layer):
+class LayerNorm(Unlowered):
     """Per sample over the dimensions from start_dim on.
 
     (x - mean) / sqrt(variance + epsilon), then scale and bias if asked for.
@@ -463,7 +463,7 @@ class LayerNorm(Layer):
     start_dim: int = 0
 
 
-class InstanceNorm(Layer):
+class InstanceNorm(Unlowered):
     """Per sample and channel: (x - mean) / sqrt(variance + epsilon)."""
 
     message: ClassVar[str] = "Layer.InstanceNorm"
@@ -471,7 +471,7 @@ class InstanceNorm(Layer):
     epsilon: float | None = None
 
 
-class BilinearResize(Layer):
+class BilinearResize(Unlowered):
     """Images to height x width, bilinear, pixel centres at one half."""
 
     message: ClassVar[str] = "Layer.BilinearResize"
@@ -480,28 +480,28 @@ class BilinearResize(Layer):
     width: int = 0
 
 
-class Rotation(Layer):
+class Rotation(Unlowered):
     """Images turned by an angle in degrees (second parent)."""
 
     message: ClassVar[str] = "Layer.Rotation"
     num_parents: ClassVar[int | None] = 2
 
 
-class CompositeImageTransformation(Layer):
+class CompositeImageTransformation(Unlowered):
     """Images turned, sheared and moved; parents are image, angle, shear, translation."""
 
     message: ClassVar[str] = "Layer.CompositeImageTransformation"
     num_parents: ClassVar[int | None] = 4
 
 
-class Cutout(Layer):
+class Cutout(Unlowered):
     """Blanks a square of the image; its side is the second parent."""
 
     message: ClassVar[str] = "Layer.Cutout"
     num_parents: ClassVar[int | None] = 2
 
 
-class Covariance(Layer):
+class Covariance(Unlowered):
     """Over the entries of two parents, divided by n - 1, or by n with biased."""
 
     message: ClassVar[str] = "Layer.Covariance"
@@ -510,7 +510,7 @@ class Covariance(Layer):
     biased: bool = False
 
 
-class Variance(Layer):
+class Variance(Unlowered):
     """Over the entries, divided by n - 1, or by n with biased."""
 
     message: ClassVar[str] = "Layer.Variance"
@@ -518,39 +518,39 @@ class Variance(Layer):
     biased: bool = False
 
 
-class ChannelwiseMean(Layer):
+class ChannelwiseMean(Unlowered):
     """Mean of each slice of the first dimension."""
 
     message: ClassVar[str] = "Layer.ChannelwiseMean"
 
 
-class MiniBatchIndex(Layer):
+class MiniBatchIndex(Unlowered):
     """The position of the sample in the mini-batch."""
 
     message: ClassVar[str] = "Layer.MiniBatchIndex"
     num_parents: ClassVar[int | None] = 0
 
 
-class MiniBatchSize(Layer):
+class MiniBatchSize(Unlowered):
     """The size of the mini-batch."""
 
     message: ClassVar[str] = "Layer.MiniBatchSize"
     num_parents: ClassVar[int | None] = 0
 
 
-class Argmax(Layer):
+class Argmax(Unlowered):
     """Index of the first largest entry."""
 
     message: ClassVar[str] = "Layer.Argmax"
 
 
-class Argmin(Layer):
+class Argmin(Unlowered):
     """Index of the first smallest entry."""
 
     message: ClassVar[str] = "Layer.Argmin"
 
 
-class OneHot(Layer):
+class OneHot(Unlowered):
     """An index as a vector of length size; zeros when out of range."""
 
     message: ClassVar[str] = "Layer.OneHot"
@@ -558,7 +558,7 @@ class OneHot(Layer):
     size: int = 0
 
 
-class ChannelwiseSoftmax(Layer):
+class ChannelwiseSoftmax(Unlowered):
     """Softmax over each slice along dim, or along dim alone with single_dim_mode."""
 
     message: ClassVar[str] = "Layer.ChannelwiseSoftmax"
@@ -567,7 +567,7 @@ class ChannelwiseSoftmax(Layer):
     single_dim_mode: bool = False
 
 
-class DistEmbedding(Layer):
+class DistEmbedding(Unlowered):
     """Embedding with its table spread over processes; the arithmetic is Embedding's."""
 
     message: ClassVar[str] = "Layer.DistEmbedding"
@@ -579,20 +579,20 @@ class DistEmbedding(Layer):
     barrier_in_forward_prop: bool = False
 
 
-class UniformHash(Layer):
+class UniformHash(Unlowered):
     """A number in [0, 1) from the bytes of each entry (MD5)."""
 
     message: ClassVar[str] = "Layer.UniformHash"
 
 
-class RowwiseWeightsNorms(Layer):
+class RowwiseWeightsNorms(Unlowered):
     """Euclidean norm of each row of a matrix that another layer owns."""
 
     message: ClassVar[str] = "Layer.RowwiseWeightsNorms"
     num_parents: ClassVar[int | None] = 0
 
 
-class External(Layer):
+class External(Unlowered):
     """A layer from a shared library. Read and refused: loading a file never runs code."""
 
     message: ClassVar[str] = "Layer.External"

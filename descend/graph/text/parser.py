@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from descend.errors import TextError, nearest
+from descend.graph.bulk import no_collection
 from descend.graph.text.places import Parsed, Place, Source
 from descend.graph.text.schema import ANY, PACKAGE, RANGES, FieldInfo, MessageInfo, message_info, pool
 
@@ -29,8 +30,8 @@ _STRING = r'"(?:[^"\\\n]|\\.)*+"|' + r"'(?:[^'\\\n]|\\.)*+'"
 _HEAD = re.compile(rf"{_SPACE}([A-Za-z_][A-Za-z0-9_]*+){_SPACE}(:?){_SPACE}([{{<\[]?)")
 _CLOSE = re.compile(rf"{_SPACE}([}}>])")
 _OPEN = re.compile(rf"{_SPACE}([{{<])")
-_ANY_HEAD = re.compile(rf"{_SPACE}\[{_SPACE}([A-Za-z0-9_./-]++){_SPACE}\]{_SPACE}:?{_SPACE}([{{<])")
-_VALUE = re.compile(rf"{_SPACE}(?:({_STRING})|(-?{_SPACE}[A-Za-z0-9_.+-]++))")
+_ANY_HEAD = re.compile(rf"{_SPACE}\[{_SPACE}([A-Za-z0-9_.-]++/[A-Za-z0-9_./-]++){_SPACE}\]{_SPACE}:?{_SPACE}([{{<])")
+_VALUE = re.compile(rf"{_SPACE}(?:({_STRING})|([A-Za-z0-9_.+-]++))")
 _MORE_STRING = re.compile(rf"{_SPACE}({_STRING})")
 _SEPARATOR = re.compile(rf"{_SPACE}[,;]")
 _LIST_STEP = re.compile(rf"{_SPACE}([,\]])")
@@ -71,7 +72,8 @@ def parse_text(text: str | bytes, file: str, root: MessageInfo) -> Parsed:
     if _BLANK.fullmatch(decoded) is not None:
         example = next(iter(root.fields), "")
         raise TextError(f"{file}:1:1: the text is empty; a {root.name} was expected, such as '{example} {{ ... }}'")
-    return _Reader(Source(file, decoded), root).read()
+    with no_collection():
+        return _Reader(Source(file, decoded), root).read()
 
 
 def check_size(size: int, file: str) -> None:
@@ -105,7 +107,7 @@ def _decoded(text: str | bytes, file: str) -> str:
         ) from None
 
 
-class _SyntaxProblem(Exception):  # noqa: N818  # it never leaves this module
+class _SyntaxProblem(Exception):
     """The text cannot be read beyond this place."""
 
     def __init__(self, offset: int, problem: str) -> None:
@@ -113,7 +115,7 @@ class _SyntaxProblem(Exception):  # noqa: N818  # it never leaves this module
         self.problem = problem
 
 
-class _ValueProblem(Exception):  # noqa: N818  # it never leaves this module
+class _ValueProblem(Exception):
     """A value that does not fit its field."""
 
 
@@ -272,13 +274,15 @@ class _Reader:
         if frame.owner is not None:
             target: Any = frame.owner
             if frame.field is None:
-                target.Pack(frame.message, deterministic=True)
+                prefix = next(iter(self.stack[-1].seen)).rpartition("/")[0]
+                target.Pack(frame.message, type_url_prefix=prefix, deterministic=True)
             else:
                 entry: Any = frame.message
                 getattr(target, frame.field.name)[entry.key] = entry.value
         outer = self.stack[-1]
         if outer.listed is None:
-            self._separator()
+            if frame.field is not None:  # the content of an Any is followed by no separator
+                self._separator()
         elif self._end_of_list():
             outer.listed = None
         else:
@@ -419,6 +423,8 @@ class _Reader:
                 f"the text ends inside {self._path()}, opened at {self._opened(frame)}; '{frame.close}' is missing",
             )
         expected = f"a field name or '{frame.close}'" if frame.close else "a field name"
+        if frame.info.full_name == ANY:
+            expected = f"[type.googleapis.com/{PACKAGE}NAME] {{ ... }}"
         return _SyntaxProblem(offset, f"unexpected '{self.text[offset]}' in {self._path()}; expected {expected}")
 
     def _opened(self, frame: _Frame) -> str:
@@ -540,13 +546,12 @@ def _bare(token: str, field: FieldInfo) -> Any:
 
 
 def _integer(token: str, field: FieldInfo) -> int:
-    word = re.sub(_SPACE, "", token) if token.startswith("-") else token
-    if _INT.fullmatch(word) is None:
+    if _INT.fullmatch(token) is None:
         raise _ValueProblem(f"'{token}' is not a whole number ({field.kind})")
-    digits = word.lstrip("-")
+    digits = token.lstrip("-")
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
     # Python refuses to convert decimals of over 4,300 digits, and none of that length is in range.
-    value = int(word, base) if len(digits) <= 64 else None
+    value = int(token, base) if len(digits) <= 64 else None
     low, high = RANGES[field.kind]
     if value is None or not low <= value <= high:
         raise _ValueProblem(f"{_shown(token)} is outside the range of {field.kind}, {low} to {high}")
@@ -554,11 +559,10 @@ def _integer(token: str, field: FieldInfo) -> int:
 
 
 def _real(token: str, field: FieldInfo) -> float:
-    word = re.sub(_SPACE, "", token) if token.startswith("-") else token
-    if _SPECIAL.fullmatch(word):
-        return float(word)
-    if _FLOAT.fullmatch(word):
-        value = float(word.rstrip("fF"))
+    if _SPECIAL.fullmatch(token):
+        return float(token)
+    if _FLOAT.fullmatch(token):
+        value = float(token.rstrip("fF"))
     else:
         raise _ValueProblem(f"'{token}' is not a number ({field.kind})")
     if math.isinf(value) or (field.kind == "float" and abs(value) >= _LARGEST_FLOAT32):

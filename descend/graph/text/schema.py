@@ -112,6 +112,7 @@ class MessageInfo:
     Attributes:
         name: Name within the package, such as "Layer.Convolution".
         envelope: Fields of which one holds the content, for a message that is a wrapping around one of several others.
+        choice: The oneof of these fields, or None where the content is in a field `parameters`.
     """
 
     def __init__(self, descriptor: Descriptor) -> None:
@@ -120,6 +121,7 @@ class MessageInfo:
         self.name = self.full_name.removeprefix(PACKAGE)
         self.fields: dict[str, FieldInfo] = {field.name: _field(field) for field in descriptor.fields}
         self.envelope = self._content_fields()
+        self.choice: str | None = next((self.fields[name].oneof for name in self.envelope), None)
 
     def new(self) -> Message:
         """An empty message."""

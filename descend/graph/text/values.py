@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from descend.errors import ConfigurationError, TextError, nearest
+from descend.graph.bulk import no_collection
 from descend.graph.text.places import Parsed, Place, Source
 from descend.graph.text.schema import ANY, FieldInfo, MessageInfo, message_info
 
@@ -52,7 +53,8 @@ def to_value(parsed: Parsed | Message, classes: Mapping[str, type]) -> Any:
     if not isinstance(parsed, Parsed):
         parsed = Parsed(parsed, Source("<message>", ""), None)
     maker = _Maker(parsed.source, classes)
-    value = maker.value(parsed.message, parsed.place)
+    with no_collection():
+        value = maker.value(parsed.message, parsed.place)
     if maker.problems:
         raise TextError(maker.problems)
     return value
@@ -97,14 +99,15 @@ class _Maker:
         stands = [part if isinstance(part, Place) else None for part in places]
         if field.repeated:
             stands += [None] * (len(value) - len(stands))
-            return tuple(self.value(entry, stand) for entry, stand in zip(value, stands, strict=True))
+            made = [self.value(entry, stand) for entry, stand in zip(value, stands, strict=True)]
+            return tuple(one for one in made if one is not None)  # what could not be made is reported
         return self.value(value, stands[0] if stands else None)
 
     def _content(self, message: Message, info: MessageInfo, fields: dict[str, Any], place: Place | None) -> Any:
         """The value inside an envelope; the envelope's own fields are handed to it."""
-        chosen = next((name for name in info.envelope if message.HasField(name)), None)
+        chosen = _chosen(message, info)
         if chosen is None:
-            known = ", ".join(sorted(info.envelope))
+            known = ", ".join(sorted(info.envelope)[:12]) + (", ..." if len(info.envelope) > 12 else "")
             self._problem(place, f"this {info.name} {_called(fields)}says nothing of its kind; it needs one of {known}")
             return None
         inner: Message = getattr(message, chosen)
@@ -140,7 +143,7 @@ class _Maker:
     def _make(self, name: str, fields: dict[str, Any], place: Place | None) -> Any:
         cls = self.classes.get(name)
         if cls is None:
-            self._problem(place, f"{name} is part of the format and has no use here{nearest(name, self.classes)}")
+            self._problem(place, f"{name} is part of the format and has no use here")
             return None
         where = self._where(place)
         if where is not None and _tells_where(cls):
@@ -169,6 +172,13 @@ class _Maker:
 
     def _where(self, place: Place | None) -> str | None:
         return None if place is None else self.source.at(place.offset)
+
+
+def _chosen(message: Message, info: MessageInfo) -> str | None:
+    """The field of an envelope that holds its content."""
+    if info.choice is not None:
+        return message.WhichOneof(info.choice)
+    return next((name for name in info.envelope if message.HasField(name)), None)
 
 
 def _only_part(place: Place | None) -> Place | None:
@@ -213,7 +223,7 @@ def to_message(value: Any) -> Message:
     if info is None:
         raise ConfigurationError(f"{type(value).__name__} names a message '{value.message}' that is not in the schema")
     message = info.new()
-    _fill(message, info, value, fields_of(value), whole=True)
+    _fill(message, info, value, fields_of(value))
     return message
 
 
@@ -222,29 +232,27 @@ def fields_of(value: Any) -> dict[str, Any]:
     hook = getattr(value, "to_fields", None)
     if hook is not None:
         return hook()
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "where"}
+    stored = (field.name for field in dataclasses.fields(value) if field.init and field.name != "where")
+    return {name: getattr(value, name) for name in stored}
 
 
-def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any], *, whole: bool) -> None:
-    """Set the fields of `message`; with `whole`, a field that the message does not have is an error."""
+def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any]) -> None:
+    """Set the fields of `message`."""
+    what = type(value).__name__
     for name, entry in fields.items():
         field = info.fields.get(name)
         if field is None:
-            if whole:
-                raise ConfigurationError(
-                    f"{type(value).__name__}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
-                )
-            continue
+            raise ConfigurationError(
+                f"{what}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
+            )
         if entry is None:
             continue
         try:
             _set(message, field, entry)
+        except ConfigurationError:
+            raise
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            if isinstance(error, ConfigurationError):
-                raise
-            raise ConfigurationError(
-                f"{type(value).__name__}.{name} is {entry!r}; expected {field.expected} ({error})"
-            ) from None
+            raise ConfigurationError(f"{what}.{name} is {entry!r}; expected {field.expected} ({error})") from None
 
 
 def _set(message: Message, field: FieldInfo, entry: Any) -> None:
@@ -274,22 +282,24 @@ def _put(target: Any, info: MessageInfo, value: Any) -> None:
         return
     inner = message_info(value.message)
     if inner is None or inner is info:
-        _fill(target, info, value, fields_of(value), whole=True)
+        _fill(target, info, value, fields_of(value))
         return
     chosen = _content_field(info, inner)
     if chosen is None:
         raise TypeError(f"a {value.message} has no place in a {info.name}")
     fields = fields_of(value)
-    _fill(target, info, value, {name: entry for name, entry in fields.items() if name in info.fields}, whole=False)
-    own = {name: entry for name, entry in fields.items() if name not in info.fields}
+    # A content's field may be called what the envelope calls that content, as in Transform.scale.scale.
+    outer = info.fields.keys() - info.envelope
+    _fill(target, info, value, {name: entry for name, entry in fields.items() if name in outer})
+    own = {name: entry for name, entry in fields.items() if name not in outer}
     content: Any = getattr(target, chosen)
     if info.fields[chosen].message.full_name == ANY:
         packed = inner.new()
-        _fill(packed, inner, value, own, whole=True)
+        _fill(packed, inner, value, own)
         content.Pack(packed, deterministic=True)
     else:
         content.SetInParent()
-        _fill(content, inner, value, own, whole=True)
+        _fill(content, inner, value, own)
 
 
 def _content_field(info: MessageInfo, inner: MessageInfo) -> str | None:

@@ -9,13 +9,14 @@ import torch
 from descend.optim.engine.prepare import local
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
+    from descend.optim.engine.arena import Taken
     from descend.optim.engine.prepare import Task
 
-__all__ = ["POLICIES", "sum_is_finite", "unfit"]
+__all__ = ["POLICIES", "all_finite", "sum_is_finite", "unfit"]
 
 POLICIES = ("raise", "skip", "allow")
 
@@ -27,6 +28,11 @@ def sum_is_finite(x: Tensor) -> bool:
     sum is followed by an exact look.
     """
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
+
+
+def all_finite(tasks: Sequence[Task], arenas: Iterable[Taken]) -> bool:
+    """Whether every gradient is finite, the same on all ranks that share a tensor; one wait for the device."""
+    return all(bool(torch.isfinite(taken.is_finite())) for taken in arenas) and not unfit(tasks)
 
 
 def unfit(tasks: Sequence[Task]) -> list[str]:

@@ -13,7 +13,7 @@ from descend.errors import RuleError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["check", "unpack"]
+__all__ = ["PLAIN_TYPES", "check", "is_dense", "unpack"]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)  # a subclass such as DTensor may keep its memory elsewhere
 
@@ -100,14 +100,18 @@ def _overlaps(places: Sequence[tuple[Tensor, str]]) -> Iterator[str]:
     spans = sorted(
         (*_span(p), place)
         for p, place in unique
-        if type(p) in PLAIN_TYPES and p.layout is torch.strided and p.numel() and p.device.type != "meta" and _dense(p)
+        if type(p) in PLAIN_TYPES
+        and p.layout is torch.strided
+        and p.numel()
+        and p.device.type != "meta"
+        and is_dense(p)
     )
     for (_, end, one), (start, _, two) in itertools.pairwise(spans):
         if start < end:
             yield f"{one} and {two} share memory; train one of them"
 
 
-def _dense(p: Tensor) -> bool:
+def is_dense(p: Tensor) -> bool:
     """Whether p fills its memory without gaps, in any order of its dimensions."""
     start, end = _span(p)
     return end - start == p.numel() * p.element_size()

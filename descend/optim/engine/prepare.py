@@ -15,14 +15,26 @@ import torch
 from descend.errors import RuleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from torch import Tensor
 
     from descend.optim.engine.settings import Settings
     from descend.optim.rules.base import Rule
 
-__all__ = ["LOW_PRECISION", "Task", "check_gradient", "local", "open_entry", "template"]
+__all__ = [
+    "LOW_PRECISION",
+    "Entry",
+    "Task",
+    "check_gradient",
+    "local",
+    "named_entries",
+    "names_of",
+    "open_entry",
+    "open_states",
+    "tasks_of",
+    "template",
+]
 
 # Weights too coarse to take small updates: they are updated in float32 and rounded once a step.
 LOW_PRECISION = (torch.bfloat16, torch.float16)
@@ -94,6 +106,7 @@ class Task:
 
     Attributes:
         name: As the user named the weights, or "group i, weights j".
+        group: Number of their group.
         param: The weights as torch holds them.
         gradient: Their gradient; only read.
         settings: What holds for their group.
@@ -101,6 +114,7 @@ class Task:
     """
 
     name: str
+    group: int
     param: Tensor
     gradient: Tensor
     settings: Settings
@@ -155,21 +169,32 @@ def names_of(groups: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def tasks_of(
-    groups: list[dict[str, Any]], settings: list[Settings], names: list[list[str]], state: Mapping[Tensor, Entry]
+    groups: list[dict[str, Any]],
+    settings: list[Settings],
+    names: list[list[str]],
+    state: Mapping[Tensor, Entry],
+    without: Collection[int] = (),
 ) -> list[Task]:
     """Everybody who has a gradient and is not frozen, in the order of the groups.
+
+    Args:
+        groups: Torch's groups.
+        settings: What holds for each.
+        names: Of the tensors of each.
+        state: What the engine keeps of each tensor.
+        without: Identities of tensors that are left out.
 
     Raises:
         RuleError: A gradient is of a kind that cannot be used.
     """
     tasks: list[Task] = []
-    for group, common, called in zip(groups, settings, names, strict=True):
+    for i, (group, common, called) in enumerate(zip(groups, settings, names, strict=True)):
         for p, name in zip(group["params"], called, strict=True):
             g = p.grad
-            if g is None or not p.requires_grad:
+            if id(p) in without or g is None or not p.requires_grad:
                 continue
             check_gradient(g, p, name)
-            tasks.append(Task(name, p, g, common, state[p]))
+            tasks.append(Task(name, i, p, g, common, state[p]))
     return tasks
 
 

@@ -1,7 +1,7 @@
 """HypergradientAdam: Adam whose learning rate follows its own gradient.
 
-    gₜ ← gₜ + ε
     aₜ = aₜ₋₁ + h ⟨gₜ, dₜ₋₁⟩                    the rate in force is lr + aₜ, with a₀ = 0
+    gₜ ← gₜ + ε                                 after the product, before the moments
     mₜ = β₁ mₜ₋₁ + (1 − β₁) gₜ                  vₜ = β₂ vₜ₋₁ + (1 − β₂) gₜ²
     dₜ = √(1 − β₂ᵗ)/(1 − β₁ᵗ) mₜ / (√vₜ + ε)    pₜ = pₜ₋₁ − (lr + aₜ) dₜ
 
@@ -79,8 +79,8 @@ class HypergradientAdam(Rule):
         total: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, HypergradientAdamState]:
         """One step of the equations above."""
-        g = g + self.eps
         a = s.a + self.hyper_learning_rate * total(g * s.d)
+        g = g + self.eps
         m = self.beta1 * s.m + (1 - self.beta1) * g
         v = self.beta2 * s.v + (1 - self.beta2) * g * g
         c = (1 - self.beta2**t).sqrt() / (1 - self.beta1**t)

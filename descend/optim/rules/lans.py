@@ -12,7 +12,7 @@ Source: Zheng et al. 2020, Algorithm 2, https://arxiv.org/abs/2006.13484
 | where | deviation, and the setting that gives it |
 |---|---|
 | paper | none |
-| MXNet 2.0 `LANS` | clips after normalising: `clip_value`; a gradient of zeros gives NaN (not copied) |
+| MXNet 2.0 `LANS` | clips after normalising: `clip_inside`; a gradient of zeros gives NaN (not copied) |
 | ... without its kernel | the second half decays the weight that the first half has moved: `sequential=True` |
 """
 
@@ -45,7 +45,7 @@ class LANS(Rule):
         lower_bound: Least ‖p‖ that the ratios are taken from, or None.
         upper_bound: Largest ‖p‖ that the ratios are taken from, or None.
         sequential: Form u₂'s decay from the weight that the first half has moved.
-        clip_value: Clip each entry of the normalised gradient to [−clip_value, clip_value].
+        clip_inside: Clip each entry of the normalised gradient to [−clip_inside, clip_inside].
 
     Raises:
         RuleError: a number is out of range, or the bounds cross.
@@ -61,14 +61,14 @@ class LANS(Rule):
     lower_bound: float | None = None
     upper_bound: float | None = None
     sequential: bool = False
-    clip_value: float | None = None
+    clip_inside: float | None = None
 
     def __post_init__(self) -> None:
         check_fraction(self, "beta1", "beta2")
         check_nonnegative(self, "eps")
         check_bounds(self, self.lower_bound, self.upper_bound)
-        if self.clip_value is not None:
-            check_nonnegative(self, "clip_value")
+        if self.clip_inside is not None:
+            check_nonnegative(self, "clip_inside")
 
     def init(self, p: Tensor) -> LAMBState:
         """Zero moments."""
@@ -88,8 +88,8 @@ class LANS(Rule):
         """One step of the equations above."""
         size = norm(g)
         g = g / torch.where(size > 0, size, torch.ones_like(size))
-        if self.clip_value is not None:
-            g = g.clamp(-self.clip_value, self.clip_value)
+        if self.clip_inside is not None:
+            g = g.clamp(-self.clip_inside, self.clip_inside)
         m = self.beta1 * s.m + (1 - self.beta1) * g
         v = self.beta2 * s.v + (1 - self.beta2) * g * g
         root = (v / (1 - self.beta2**t)).sqrt() + self.eps

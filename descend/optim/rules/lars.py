@@ -2,7 +2,7 @@
 
     r  = c ‖p‖ / (‖g‖ + λ ‖p‖ + ε)            r = 1 where ‖p‖ or ‖g‖ is 0
     bₜ = μ bₜ₋₁ + lr r (gₜ + λ p)              pₜ = pₜ₋₁ − bₜ
-    rate outside: bₜ = μ bₜ₋₁ + (1 − τ) r (gₜ + λ p), b₁ without τ, and pₜ = pₜ₋₁ − lr bₜ
+    rate outside: bₜ = μ bₜ₋₁ + (1 − τ) r (gₜ + λ p)           pₜ = pₜ₋₁ − lr bₜ
 
 Shapes: g, b and p are shaped alike; r is one number a tensor.
 Units:  r has the units of p over those of g, so lr is a pure number: an update moves about c lr of a tensor's length.
@@ -10,11 +10,12 @@ Source: You, Gitman and Ginsburg 2017, Algorithm 1, https://arxiv.org/abs/1708.0
 
 | where | deviation, and the setting that gives it |
 |---|---|
-| paper, Flax since 2020, optax | none; Flax before took r = 0 where a norm is 0 |
-| MXNet 2.0 | ε = 1e-8, clipping after the norm is taken: `clip_value`; momentum 0 by default |
+| paper, Flax since 2020 | none; Flax before took r = 0 where a norm is 0 |
+| optax | r = c ‖p‖ / (‖g + λp‖ + ε): `ratio_of="sum"` |
+| MXNet 2.0 | ε = 1e-8, clipping after the norm is taken: `clip_inside`; momentum 0 by default |
 | MXNet 1.9 | ε = 0; μ times the rate over the rate before: `momentum_correction=True`, there for the first tensors |
 | timm | rate outside; clips the norm of all gradients to 1 by default (not here) |
-| pytorch_optimizer | r = c ‖p‖ / ‖g + λp‖: `ratio_of="sum"`; rate outside; vectors neither scaled nor decayed |
+| pytorch_optimizer | rate outside; `one_at_zero_gradient=False`; vectors neither scaled nor decayed |
 
 Which tensors are scaled is the caller's choice: a group with `scaled=False` has r = 1, for biases and normalisation.
 """
@@ -55,9 +56,10 @@ class LARS(Rule):
         rate_inside: Put lr inside the momentum buffer.
         nesterov: Step from the scaled gradient plus μ times the new buffer.
         dampening: τ in [0, 1).
+        one_at_zero_gradient: Take r = 1 where ‖g‖ is 0; else only where the whole denominator is 0.
         ratio_of: "parts" divides by ‖g‖ + λ‖p‖, "sum" by ‖g + λp‖.
         momentum_correction: Multiply μ by the rate over the rate before.
-        clip_value: Clip each entry of g to [−clip_value, clip_value] after its norm is taken.
+        clip_inside: Clip each entry of g to [−clip_inside, clip_inside] after its norm is taken.
 
     Raises:
         RuleError: a number is out of range, or a setting needs momentum and there is none.
@@ -71,16 +73,17 @@ class LARS(Rule):
     rate_inside: bool = True
     nesterov: bool = False
     dampening: float = 0.0
+    one_at_zero_gradient: bool = True
     ratio_of: str = "parts"
     momentum_correction: bool = False
-    clip_value: float | None = None
+    clip_inside: float | None = None
 
     def __post_init__(self) -> None:
         check_fraction(self, "momentum", "dampening")
         check_nonnegative(self, "trust", "eps")
         check_choice(self, "ratio_of", ("parts", "sum"))
-        if self.clip_value is not None:
-            check_nonnegative(self, "clip_value")
+        if self.clip_inside is not None:
+            check_nonnegative(self, "clip_inside")
         if not self.momentum and (self.nesterov or self.dampening or self.momentum_correction):
             raise RuleError(
                 "LARS: nesterov, dampening and momentum_correction act on momentum, which is 0: give momentum"
@@ -96,7 +99,6 @@ class LARS(Rule):
         g: Tensor,
         p: Tensor,
         s: LARSState,
-        t: Tensor,
         lr: Tensor,
         decay: Tensor,
         scaled: Tensor,
@@ -113,18 +115,16 @@ class LARS(Rule):
                 mu = mu * torch.where(s.lr > 0, lr / torch.where(s.lr > 0, s.lr, 1.0), 1.0)
                 now = lr + torch.zeros_like(s.lr)
             b = mu * b + (1 - self.dampening) * u
-            if self.dampening:
-                b = torch.where(t == 1, u, b)
             u = u + self.momentum * b if self.nesterov else b
         return p - (u if self.rate_inside else lr * u), LARSState(b, now)
 
     def _clipped(self, g: Tensor) -> Tensor:
-        return g if self.clip_value is None else g.clamp(-self.clip_value, self.clip_value)
+        return g if self.clip_inside is None else g.clamp(-self.clip_inside, self.clip_inside)
 
     def _ratio(self, g: Tensor, p: Tensor, decay: Tensor, scaled: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         length = norm(p)
         size = norm(g + decay * p) if self.ratio_of == "sum" else norm(g)
-        below = size + self.eps if self.ratio_of == "sum" else size + decay * length + self.eps
-        both = (length > 0) & (size > 0) & (scaled > 0)
+        below = size + self.eps + (0.0 if self.ratio_of == "sum" else decay * length)
+        both = (length > 0) & ((size if self.one_at_zero_gradient else below) > 0) & (scaled > 0)
         ones = torch.ones_like(below)
         return torch.where(both, self.trust * length / torch.where(both, below, ones), ones)

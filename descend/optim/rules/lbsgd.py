@@ -57,7 +57,7 @@ class LBSGD(Rule):
         warmup_epochs: Length of the warm-up.
         updates_per_epoch: Small batches in an epoch; it only sets N and where n starts.
         begin_epoch: Where n starts. Off a multiple of B, the first big batch is short and still divided by B.
-        clip_value: Clip each entry of ḡ to [−clip_value, clip_value].
+        clip_inside: Clip each entry of ḡ to [−clip_inside, clip_inside].
         norm_scale: Multiplies ‖ḡ‖ in the "lars" strategy (MXNet takes the norm before it rescales the gradient).
 
     Raises:
@@ -72,7 +72,7 @@ class LBSGD(Rule):
     warmup_epochs: float = 5
     updates_per_epoch: int = 32
     begin_epoch: int = 0
-    clip_value: float | None = None
+    clip_inside: float | None = None
     norm_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -81,8 +81,8 @@ class LBSGD(Rule):
         check_positive(self, "norm_scale")
         if self.batch_scale < 1 or self.batch_scale != int(self.batch_scale):
             raise RuleError(f"LBSGD: batch_scale counts batches, at least 1, and is {self.batch_scale!r}")
-        if self.clip_value is not None:
-            check_nonnegative(self, "clip_value")
+        if self.clip_inside is not None:
+            check_nonnegative(self, "clip_inside")
 
     def init(self, p: Tensor) -> LBSGDState:
         """Zeros."""
@@ -104,7 +104,7 @@ class LBSGD(Rule):
         a = s.a + g
         mean = a / self.batch_scale
         f = self._layer_factor(mean, p, decay, norm) if self.warmup_strategy == "lars" else self.factor(n)
-        clipped = mean if self.clip_value is None else mean.clamp(-self.clip_value, self.clip_value)
+        clipped = mean if self.clip_inside is None else mean.clamp(-self.clip_inside, self.clip_inside)
         step = lr * f * (clipped + decay * p)
         b = None if s.b is None else torch.where(full, self.momentum * s.b + step, s.b)
         moved = p - (step if b is None else b)
@@ -113,7 +113,7 @@ class LBSGD(Rule):
     def factor(self, n: Tensor) -> Tensor:
         """f of the n-th small batch, for every strategy but "lars"."""
         N = self.warmup_epochs * self.updates_per_epoch
-        target = torch.full_like(n, float(self.batch_scale))
+        target = float(self.batch_scale) * torch.ones_like(n)
         if N <= 1:
             return torch.where(n >= N, target, torch.ones_like(n))
         x = n / N

@@ -8,7 +8,13 @@ Shapes: g, Δ and p are shaped alike.
 Units:  Δ and lr are in units of p. lr is read at the first update only.
 Source: Riedmiller and Braun 1993; without weight-backtracking ("iRprop−"): Igel and Hüsken 2000
 
-For whole-data gradients: noise of mini-batches flips signs. torch `Rprop` is this rule; optax `rprop` too.
+| where | deviation |
+|---|---|
+| Riedmiller and Braun | takes the last step back where the sign flips; not had |
+| torch `Rprop` | none |
+| optax `rprop` | makes the move of the step before, towards the gradient; not had |
+
+For gradients of all data: the noise of mini-batches flips signs.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ class RpropState(NamedTuple):
     """What Rprop remembers of a tensor; both entries are shaped like it."""
 
     g: Tensor  # the gradient before, 0 where its sign had flipped
-    step: Tensor  # Δ
+    delta: Tensor  # Δ
 
 
 @dataclass(frozen=True)
@@ -66,13 +72,14 @@ class Rprop(Rule):
 
     def init(self, p: Tensor) -> RpropState:
         """No gradient yet; the first update sets the step."""
-        return RpropState(g=torch.zeros_like(p), step=torch.zeros_like(p))
+        return RpropState(g=torch.zeros_like(p), delta=torch.zeros_like(p))
 
     def update(self, g: Tensor, p: Tensor, s: RpropState, t: Tensor, lr: Tensor) -> tuple[Tensor, RpropState]:
         """One step of the equations above."""
         same = g * s.g
-        eta = torch.where(same > 0, self.eta_plus, torch.where(same < 0, self.eta_minus, 1.0)).to(p.dtype)
-        before = torch.where(t == 1, lr.to(p.dtype), s.step)
-        step = (before * eta).clamp(self.step_min, self.step_max)
+        eta = torch.where(same < 0, self.eta_minus, torch.ones_like(g))
+        eta = torch.where(same > 0, self.eta_plus, eta)
+        before = torch.where(t == 1, lr, s.delta)
+        delta = (before * eta).clamp(self.step_min, self.step_max)
         g = torch.where(same < 0, torch.zeros_like(g), g)
-        return p - g.sign() * step, RpropState(g, step)
+        return p - g.sign() * delta, RpropState(g, delta)

@@ -7,7 +7,7 @@
     every `frequency` updates           Q ← orthonormal basis of (L Q), largest column first; at t = 1 eigenvectors
 
 Shapes: p is taken as a matrix (n, m), more dimensions as (first, all others); L and Qₗ are (n, n), R and Qᵣ (m, m);
-        V, m and d are shaped like p. A side longer than `max_side`, and all of a vector, is not rotated: there it is Adam.
+        V, m and d are shaped like p. A side longer than `max_side`, and all of a vector, is not rotated: that is Adam.
 Units:  d is a pure number of size about 1, as Adam's.
 Source: Vyas et al. 2024, Algorithm 3, https://arxiv.org/abs/2409.11321
 

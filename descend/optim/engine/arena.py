@@ -1,0 +1,328 @@
+"""The arena: all weights of one precision, device and text in one buffer of blocks, state and masters in others alike.
+
+    row 0   | weights of tensor 0, first B elements      |      Each tensor begins on a block; what is left of its
+    row 1   | weights of tensor 0, next B, then padding  |      last block is padding. `index` says for each block whose
+    row 2   | weights of tensor 1 ...                    |      it is, so a number a tensor is a small table.
+
+The tensors themselves (`param.data`, `state[param][...]`) become views, so torch and the user see nothing new.
+Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache;
+large gradients are read where they lie.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from descend.optim.engine.noise import PIECE
+from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
+from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
+from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, open_entry
+from descend.optim.engine.text import STATE, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["Arena", "Member", "Taken", "may_live_in_an_arena", "merged"]
+
+PLANS = 16  # patterns of absent gradients for which the kernel calls are remembered
+
+_gradient = operator.attrgetter("grad")
+_is_trained = operator.attrgetter("requires_grad")
+
+
+def may_live_in_an_arena(p: Tensor) -> bool:
+    """Whether p may become a view of a larger buffer without anybody noticing."""
+    return (
+        type(p) in PLAIN_TYPES
+        and p.layout is torch.strided
+        and p.device.type in ("cpu", "cuda")
+        and p.numel() > 0
+        and not p.is_shared()  # other processes look at this very memory
+        and is_dense(p)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A tensor of the arena.
+
+    Attributes:
+        name: As the user named it.
+        param: The weights as torch holds them.
+        group: Number of its group.
+        entry: `Optimizer.state[param]`.
+        start: Its first block.
+        stop: The block after its last.
+        order: Its dimensions from the one with the longest stride to the one with the shortest.
+    """
+
+    name: str
+    param: Tensor
+    group: int
+    entry: Entry
+    start: int
+    stop: int
+    order: tuple[int, ...]
+
+    def view(self, buffer: Tensor) -> Tensor:
+        """This tensor's part of a buffer, shaped and strided like the weights."""
+        p = self.param
+        flat = buffer[self.start : self.stop].view(-1)[: p.numel()]
+        back = sorted(range(p.ndim), key=self.order.__getitem__)
+        return flat.view([p.shape[i] for i in self.order]).permute(back)
+
+    def lies_alike(self, x: Tensor) -> bool:
+        """Whether x holds its elements in the order in which the arena holds them, without gaps."""
+        return x.permute(self.order).is_contiguous()
+
+    def flat(self, x: Tensor) -> Tensor:
+        """The elements of a tensor shaped like the weights in the order in which the arena holds them."""
+        return x.permute(self.order).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The gradients of one step of an arena.
+
+    Attributes:
+        arena: Whose.
+        gradients: Of each tensor, None for those that have none or are frozen.
+        absent: Numbers of those that have none.
+        parts: The kernel calls that update the others.
+        rows: The gradient of each part; empty where a part is to make its own when it is its turn.
+    """
+
+    arena: Arena
+    gradients: list[Tensor | None]
+    absent: tuple[int, ...]
+    parts: list[Part]
+    rows: list[Tensor]
+
+    def is_finite(self) -> Tensor:
+        """A sum that is finite if every gradient is; it may overflow besides."""
+        whole = self.rows or [g for g in self.gradients if g is not None]
+        sums = [x.sum(dtype=torch.float32 if self.arena.low else None) for x in whole]
+        return torch.stack(sums).sum() if sums else torch.zeros(())
+
+
+def _order(p: Tensor) -> tuple[int, ...]:
+    return tuple(sorted(range(p.ndim), key=lambda i: (-p.stride(i), i)))
+
+
+@dataclass(eq=False)
+class Arena:
+    """Buffers of one layout, and the tensors that live in them. Make one with `Arena.of`."""
+
+    text: Text
+    members: list[Member]
+    buffers: dict[str, Tensor]  # "p", the entries kept for each element, "w" where "p" is a master: (rows, B)
+    numbers: dict[str, Tensor]  # entries that are one number a tensor: (tensors,), float64
+    counts: Tensor  # updates of each tensor: (tensors,), float64
+    index: Tensor  # whose a block is: (rows,), int32
+    valid: Tensor  # how many of its elements are in use: (rows,), int32
+    bounds: Tensor  # first block of each tensor, then the number of blocks: (tensors + 1,), int64
+    low: torch.dtype | None  # precision of weights that have a master
+    common: int | None = None  # the step count, where all tensors have the same
+    scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
+    padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
+    params: list[Tensor] = field(default_factory=list[Tensor])
+    plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
+    groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
+    addresses: list[int] = field(default_factory=list[int])
+    small: int = 0  # the first `small` members are small
+
+    @staticmethod
+    def of(text: Text, tasks: Sequence[Task]) -> Arena:
+        """Move tensors and what the engine keeps of them into an arena.
+
+        Args:
+            text: The common text of their updates.
+            tasks: Tensors of one precision and device for which `may_live_in_an_arena`.
+        """
+        ordered = sorted(tasks, key=lambda task: task.param.numel() >= LARGE)
+        blocks = [-(-task.param.numel() // BLOCK) for task in ordered]
+        starts = list(itertools.accumulate(blocks, initial=0))
+        p = ordered[0].param
+        members = [
+            Member(task.name, task.param, task.group, task.entry, start, start + n, _order(task.param))
+            for task, start, n in zip(ordered, starts, blocks, strict=False)
+        ]
+        valid = torch.full((starts[-1],), BLOCK, dtype=torch.int32)
+        valid[torch.tensor(starts[1:]) - 1] = torch.tensor(
+            [task.param.numel() - (n - 1) * BLOCK for task, n in zip(ordered, blocks, strict=True)], dtype=torch.int32
+        )
+        low = p.dtype if p.dtype in LOW_PRECISION else None
+        arena = Arena(
+            text=text,
+            members=members,
+            buffers={},
+            numbers={},
+            counts=torch.zeros(len(members), dtype=torch.float64),
+            index=torch.repeat_interleave(torch.arange(len(members), dtype=torch.int32), torch.tensor(blocks)).to(
+                p.device
+            ),
+            valid=valid.to(p.device),
+            bounds=torch.tensor(starts, device=p.device),
+            low=low,
+            small=sum(task.param.numel() < LARGE for task in ordered),
+        )
+        arena._open()
+        arena._adopt([task.settings.rule for task in ordered])
+        return arena
+
+    @property
+    def rows(self) -> int:
+        """Number of blocks."""
+        return self.members[-1].stop
+
+    def _open(self) -> None:
+        p = self.members[0].param
+        wide = torch.float32 if self.low else p.dtype
+        self.buffers["p"] = torch.zeros(self.rows, BLOCK, dtype=wide, device=p.device)
+        if self.low:
+            self.buffers["w"] = torch.zeros(self.rows, BLOCK, dtype=self.low, device=p.device)
+        for name, kind in self.text.entries.items():
+            if kind == "element":
+                self.buffers[name] = torch.zeros(self.rows, BLOCK, dtype=wide, device=p.device)
+            else:
+                self.numbers[name] = torch.zeros(len(self.members), dtype=torch.float64, device=p.device)
+        rows = self.members[self.small - 1].stop if self.small else 0
+        self.scratch = torch.zeros(rows, BLOCK, dtype=p.dtype, device=p.device)
+        self.padding = torch.zeros(BLOCK, dtype=p.dtype, device=p.device)
+
+    def _adopt(self, rules: Sequence[Any]) -> None:
+        """Copy every tensor into its place and make torch's tensors views of it, one after the other."""
+        for i, (member, rule) in enumerate(zip(self.members, rules, strict=True)):
+            p, entry = member.param, member.entry
+            if "step" not in entry:
+                open_entry(entry, rule, p)
+            self.counts[i] = entry["step"]
+            entry["step"] = self.counts[i]
+            for name, buffer in self.buffers.items():
+                if name in ("p", "w") and (name == "w" or not self.low):
+                    p.data = _moved(member.view(buffer), p.data)
+                else:
+                    key = "master" if name == "p" else name.removeprefix(STATE)
+                    entry[key] = _moved(member.view(buffer), entry[key])
+            for name, column in self.numbers.items():
+                key = name.removeprefix(STATE)
+                entry[key] = _moved(column[i], entry[key])
+        self.params = [member.param for member in self.members]
+        self.addresses = [p.data_ptr() for p in self.params]
+        self.groups = sorted({member.group for member in self.members})
+        self.recount()
+
+    def recount(self) -> None:
+        """Learn anew whether all tensors have the same step count."""
+        first = self.counts[0]
+        self.common = int(first) if bool((self.counts == first).all()) else None
+
+    def is_intact(self) -> bool:
+        """Whether all weights still lie where the arena put them, and none was cast."""
+        return list(map(Tensor.data_ptr, self.params)) == self.addresses
+
+    def take(self) -> Taken:
+        """Who takes part in this step, with which gradients.
+
+        Raises:
+            RuleError: A gradient is of a kind that no rule takes.
+        """
+        gradients = self._gradients()
+        here = all(map(operator.is_not, gradients, itertools.repeat(None)))
+        absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
+        parts = self._parts(absent)
+        try:
+            rows = [] if self.text.draws else [part.rows(gradients) for part in parts]
+        except RuntimeError:
+            # Looking at each gradient at each step would take longer than the step; now it is known that one is odd.
+            for member, g in zip(self.members, gradients, strict=True):
+                if g is not None:
+                    check_gradient(g, member.param, member.name)
+            raise
+        return Taken(self, gradients, absent, parts, rows)
+
+    def _gradients(self) -> list[Tensor | None]:
+        found = list(map(_gradient, self.params))
+        if not all(map(_is_trained, self.params)):
+            found = [g if p.requires_grad else None for g, p in zip(found, self.params, strict=True)]
+        return found
+
+    def _parts(self, absent: tuple[int, ...]) -> list[Part]:
+        if absent not in self.plans:
+            if len(self.plans) > PLANS:
+                self.plans.clear()
+            self.plans[absent] = list(self._plan(set(absent)))
+        return self.plans[absent]
+
+    def _plan(self, absent: set[int]) -> Iterator[Part]:
+        if self.text.draws:
+            for i, member in enumerate(self.members):
+                if i not in absent:
+                    yield from self._pieces(i, member, 0, PIECE)
+            return
+        yield from self._together(absent)
+        for i, member in list(enumerate(self.members))[self.small :]:
+            if i not in absent:
+                whole = member.param.numel() // BLOCK
+                yield Direct(member.start, member.start + whole, i, i + 1, member=member)
+                yield from self._pieces(i, member, whole * BLOCK, BLOCK)
+
+    def _together(self, absent: set[int]) -> Iterator[Part]:
+        i = 0
+        while i < self.small:
+            if i in absent:
+                i += 1
+                continue
+            start, j = self.members[i].start, i + 1
+            while j < self.small and j not in absent and (self.members[j].stop - start) * BLOCK <= TOGETHER:
+                j += 1
+            members = self.members[i:j]
+            stop = members[-1].stop
+            gaps = [self.padding[: (m.stop - m.start) * BLOCK - m.param.numel()] for m in members]
+            yield Together(start, stop, i, j, room=self.scratch[start:stop], members=members, gaps=gaps)
+            i = j
+
+    def _pieces(self, i: int, member: Member, offset: int, size: int) -> Iterator[Part]:
+        """Tensor i from element `offset` on, `size` elements at a time."""
+        end = member.param.numel()
+        for first in range(offset, end, size):
+            count = min(size, end - first)
+            start = member.start + first // BLOCK
+            yield Piece(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
+
+    def advance(self, absent: Sequence[int]) -> None:
+        """Count an update of every tensor but those."""
+        if absent:
+            self.counts += 1.0
+            self.counts[list(absent)] -= 1.0
+            self.recount()
+        else:
+            self.counts += 1.0
+            self.common = None if self.common is None else self.common + 1
+
+
+def _moved(place: Tensor, value: Tensor) -> Tensor:
+    place.copy_(value)
+    return place
+
+
+def merged(tasks: Sequence[Task], texts: Mapping[bool, Sequence[Text | None]]) -> dict[tuple[Any, ...], list[Task]]:
+    """Tasks by what an arena has in common: device, precision and structure of the text.
+
+    Args:
+        tasks: Tensors that can live in an arena.
+        texts: Of each group, for weights without and with a master.
+    """
+    together: dict[tuple[Any, ...], list[Task]] = {}
+    for task in tasks:
+        text = texts[task.param.dtype in LOW_PRECISION][task.group]
+        assert text is not None
+        key = (task.param.device, task.param.dtype, text.structure)
+        together.setdefault(key, []).append(task)
+    return together

@@ -1,0 +1,218 @@
+"""Compiled kernels: where they are kept, and how one comes to be without anybody waiting for it.
+
+A kernel is made by torch's compiler, ahead of time and in a process of its own (`engine/build.py`), and kept in the
+folder of torch's own compile cache. The training process only loads the finished file, which takes milliseconds and
+needs neither the compiler nor its imports.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from descend.errors import RuleError
+from descend.optim.engine.stages import cut
+
+if TYPE_CHECKING:
+    from descend.optim.engine.arena import Arena
+
+__all__ = ["Compiled", "Job", "Workshop", "jobs_of", "obstacle"]
+
+# Takes buffers in the order of `Kernel.buffers`, then index, valid and the table of numbers; returns sums over blocks.
+Compiled = Callable[[list[Tensor]], list[Tensor]]
+
+FORMAT = 1  # raise it when the meaning of a kernel's arguments changes
+EAGERLY = "this optimizer runs eagerly, with the same results"
+PATIENCE_SECONDS = 2.0  # a run that ends sooner is not worth a compiler
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel to be compiled.
+
+    Attributes:
+        structure: Of the text.
+        kernel: Its number among the kernels of the text.
+        dtype: Precision in which it computes, e.g. "float32".
+        low: Precision of weights that have a master, or None.
+        device: "cpu" or "cuda".
+    """
+
+    structure: str
+    kernel: int
+    dtype: str
+    low: str | None
+    device: str
+
+    @property
+    def path(self) -> Path:
+        """Where the finished kernel lies; the name says all that it depends on."""
+        processor = torch.backends.cpu.get_cpu_capability() if self.device == "cpu" else torch.cuda.get_device_name()
+        depends = [FORMAT, torch.__version__, platform.machine(), processor, *asdict(self).values()]
+        return folder() / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.pt2"
+
+
+def folder() -> Path:
+    """Our part of torch's compile cache, which follows TORCHINDUCTOR_CACHE_DIR."""
+    user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    root = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(Path(tempfile.gettempdir()) / f"torchinductor_{user}")
+    return Path(root) / "descend"
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nobody else can have put the file there: it holds code that will run."""
+    if not hasattr(os, "getuid"):
+        return True
+    return all(x.stat().st_uid == os.getuid() and not x.stat().st_mode & 0o022 for x in (path.parent, path))
+
+
+def jobs_of(arena: Arena) -> list[Job]:
+    """The kernels that an arena could use."""
+    dtype = str(arena.buffers["p"].dtype).removeprefix("torch.")
+    low = None if arena.low is None else str(arena.low).removeprefix("torch.")
+    device = arena.index.device.type
+    return [Job(arena.text.structure, k, dtype, low, device) for k in range(len(cut(arena.text)))]
+
+
+def obstacle(device: str) -> str | None:
+    """Why nothing can be compiled for a device here, or None."""
+    if device == "cuda":
+        return None if shutil.which("ptxas") or torch.cuda.is_available() else "no CUDA device"
+    wanted = [os.environ.get("CXX", ""), "g++", "clang++"]
+    return None if any(name and shutil.which(name) for name in wanted) else "no C++ compiler is on the path"
+
+
+@dataclass
+class Workshop:
+    """The compiled kernels of this process, and the process that makes more of them."""
+
+    loaded: dict[Path, Compiled] = field(default_factory=dict[Path, Compiled])
+    failed: set[Path] = field(default_factory=set[Path])
+    building: dict[Path, subprocess.Popen[str]] = field(default_factory=dict[Path, "subprocess.Popen[str]"])
+    told: set[str] = field(default_factory=set[str])
+
+    def take(self, jobs: Sequence[Job]) -> list[Compiled]:
+        """All these kernels if all are finished, else none."""
+        taken = [self._load(job) for job in jobs]
+        return [kernel for kernel in taken if kernel is not None] if all(taken) else []
+
+    def _load(self, job: Job) -> Compiled | None:
+        path = job.path
+        if path not in self.loaded and path not in self.failed and path.exists():
+            try:
+                if not _is_ours(path):
+                    raise PermissionError(f"{path} may have been written by somebody else")
+                self.loaded[path] = _load(path, job.device)
+            except (RuntimeError, OSError) as problem:
+                self.failed.add(path)
+                self.tell(f"a compiled kernel cannot be loaded ({problem}); {EAGERLY}")
+        return self.loaded.get(path)
+
+    def order(self, jobs: Sequence[Job]) -> None:
+        """Have these kernels made in a process of their own, unless that has begun or cannot be done."""
+        missing = [job for job in jobs if job.path not in self.failed and not job.path.exists()]
+        missing = [job for job in missing if job.path not in self.building]
+        if not missing:
+            return
+        why = obstacle(missing[0].device)
+        if why is not None:
+            self.failed.update(job.path for job in missing)
+            self.tell(f"{why}; {EAGERLY}")
+            return
+        process = _start(missing)
+        self.building.update({job.path: process for job in missing})
+        atexit.register(_end, process)
+
+    def collect(self, jobs: Sequence[Job], wait: bool = False) -> None:
+        """Notice processes that have ended.
+
+        Raises:
+            RuleError: With `wait`, when a kernel could not be made.
+        """
+        for job in jobs:
+            process = self.building.get(job.path)
+            if process is None or (process.poll() is None and not wait):
+                continue
+            _, said = process.communicate()
+            del self.building[job.path]
+            if not job.path.exists():
+                self.failed.add(job.path)
+                last = said.strip().splitlines()[-1:] or ["no message"]
+                self.tell(f"compiling a kernel failed ({last[0]}); {EAGERLY}")
+        bad = [job for job in jobs if job.path in self.failed]
+        if wait and bad:
+            raise RuleError('runner="compiled" cannot be had here; runner="auto" takes the next best')
+
+    def tell(self, line: str) -> None:
+        """Say something once."""
+        if line not in self.told:
+            self.told.add(line)
+            warnings.warn(f"descend: {line}", stacklevel=2)
+
+
+def _load(path: Path, device: str) -> Compiled:
+    # What torch's public `aoti_load_package` calls; that function would import the compiler for seconds.
+    loader: Any = torch._C._aoti.AOTIModelPackageLoader  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]  # no stub
+    return loader(str(path), "model", False, 1, -1 if device == "cpu" else torch.cuda.current_device()).boxed_run
+
+
+def _start(jobs: Sequence[Job]) -> subprocess.Popen[str]:
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    root = str(Path(__file__).resolve().parents[3])
+    paths = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "descend.optim.engine.build"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps([{**asdict(job), "path": str(job.path)} for job in jobs]))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+
+
+@dataclass
+class Schedule:
+    """When an arena may have kernels made: once the run has shown that it lasts."""
+
+    began: float | None = None
+    looked: float = 0.0
+
+    def lasts(self) -> bool:
+        """Whether the run has gone on for `PATIENCE_SECONDS`."""
+        now = time.monotonic()
+        self.began = now if self.began is None else self.began
+        return now - self.began > PATIENCE_SECONDS
+
+    def may_look(self) -> bool:
+        """Whether it is time to ask again for finished kernels; the file system is not asked at each step."""
+        now = time.monotonic()
+        if now - self.looked < 0.25:
+            return False
+        self.looked = now
+        return True

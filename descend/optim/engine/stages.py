@@ -1,0 +1,194 @@
+"""A text cut into kernels: what each reads, computes, writes and sums.
+
+Kernel k computes all elements of stage k. It writes the new weights and state that are ready, and for each norm or
+total the sums over blocks from which stage k + 1 gets its numbers. A later kernel computes again what it needs from
+what is stored, so no direction is kept in memory between kernels; a new value overwrites the old only after its
+last reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from descend.optim.engine.text import FUNCTIONS, Op, Ref, Text
+
+if TYPE_CHECKING:
+    import functools
+    from collections.abc import Iterable, Mapping
+import functools
+
+PYTHON_ARITHMETIC = frozenset({"operator.add", "operator.sub", "operator.mul", "operator.truediv", "operator.pow"})
+
+__all__ = ["Kernel", "cut", "elements", "numbers"]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One pass over the blocks.
+
+    Attributes:
+        text: The text it is cut from.
+        loads: Place in the text of each value that it reads: name of the buffer.
+        writes: Name of each buffer that it writes: place of the value.
+        sums: Places of the reductions whose sums over blocks it returns, in order.
+        numbers: Places of the numbers it needs, in the order of the rows of its table.
+        order: Places of the operations to carry out, in order.
+    """
+
+    text: Text
+    loads: Mapping[int, str]
+    writes: Mapping[str, int]
+    sums: tuple[int, ...]
+    numbers: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @functools.cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of all buffers it reads or writes, in the order in which it takes them."""
+        return tuple(sorted({*self.loads.values(), *self.writes}))
+
+
+@functools.lru_cache(maxsize=256)
+def cut(text: Text) -> tuple[Kernel, ...]:
+    """The kernels of a text, in order."""
+    ops = text.ops
+    news = {name: at for name, at in text.outputs.items() if ops[at].kind == "element" and not _is_input(ops[at], name)}
+    stage = {name: ops[at].stage for name, at in news.items()}
+    last = max([op.stage for op in ops if op.kind == "element"], default=0)
+    for _ in range(len(stage) * (last + 1) + 1):
+        kernels = tuple(_kernel(text, news, stage, k) for k in range(last + 1))
+        late = {
+            name: k
+            for k, kernel in enumerate(kernels)
+            for name in kernel.loads.values()
+            if _read_old(kernel, name, stage, k)
+        }
+        if not late:
+            return tuple(kernel for kernel in kernels if kernel.writes or kernel.sums)
+        stage |= late
+    raise AssertionError("a write was deferred more often than there are kernels")
+
+
+def _is_input(op: Op, name: str) -> bool:
+    return op.name == "input" and op.args == (name,)
+
+
+def _read_old(kernel: Kernel, name: str, stage: Mapping[str, int], k: int) -> bool:
+    """Whether kernel k reads the old value of a buffer that an earlier kernel overwrites."""
+    old = any(held == name and kernel.text.ops[at].name == "input" for at, held in kernel.loads.items())
+    return old and stage.get(name, k) < k
+
+
+def _kernel(text: Text, news: Mapping[str, int], stage: Mapping[str, int], k: int) -> Kernel:
+    stored = {news[name]: name for name, at_stage in stage.items() if at_stage < k}
+    writes = {name: news[name] for name, at_stage in stage.items() if at_stage == k}
+    sums = tuple(
+        at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and text.ops[op.refs[0]].stage == k
+    )
+    roots = [*writes.values(), *(text.ops[at].refs[0] for at in sums)]
+    needed = _needed(text.ops, roots, stored)
+    loads = {
+        at: stored.get(at, str(text.ops[at].args[0])) for at in needed if at in stored or text.ops[at].name == "input"
+    }
+    elements = [at for at in needed if text.ops[at].kind == "element"]
+    used = {ref for at in elements if at not in loads for ref in text.ops[at].refs}
+    outer = tuple(sorted(ref for ref in {*used, *roots} if text.ops[ref].kind == "number"))
+    return Kernel(text, {at: n for at, n in loads.items() if at in elements}, writes, sums, outer, tuple(elements))
+
+
+def _needed(ops: tuple[Op, ...], roots: Iterable[int], stored: Mapping[int, str]) -> list[int]:
+    """Everything below the roots, stopping at values that lie in a buffer and at numbers, in order."""
+    seen: set[int] = set()
+    todo = list(roots)
+    while todo:
+        at = todo.pop()
+        if at not in seen:
+            seen.add(at)
+            if at not in stored and ops[at].kind == "element":
+                todo.extend(ops[at].refs)
+    return sorted(seen)
+
+
+def elements(
+    kernel: Kernel,
+    buffers: Mapping[str, Tensor],
+    table: Mapping[int, Any],
+    low: torch.dtype | None,
+    valid: Tensor,
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Carry a kernel out on some blocks, eagerly or under a tracer.
+
+    Args:
+        kernel: What to compute.
+        buffers: (rows, B) views by name.
+        table: Value of each number, of shape () or (rows, 1), by its place.
+        low: Precision of weights that have a master, else None.
+        valid: (rows,), how many elements of each block belong to a tensor; the rest is left out of sums.
+
+    Returns:
+        New values by the name of their buffer, and sums over the blocks, each (rows,).
+    """
+    ops = kernel.text.ops
+    values: dict[int, Any] = dict(table)
+    wide = torch.float32 if low else None
+    for at in kernel.order:
+        if at in kernel.loads:
+            values[at] = buffers[kernel.loads[at]]
+        else:
+            values[at] = _carry_out(ops[at], values, {"widen": wide, "narrow": low})
+    sums = [_blocks(ops[at].name, values[ops[at].refs[0]], valid) for at in kernel.sums]
+    return {name: values[at] for name, at in kernel.writes.items()}, sums
+
+
+def _blocks(reduction: str, x: Tensor, valid: Tensor) -> Tensor:
+    inside = torch.arange(x.shape[-1], device=x.device) < valid[:, None]
+    return torch.where(inside, x * x if reduction == "norm" else x, 0.0).sum(-1)
+
+
+def _carry_out(op: Op, values: Mapping[int, Any], casts: Mapping[str, torch.dtype | None]) -> Any:
+    args = [values[x.at] if isinstance(x, Ref) else x for x in op.args]
+    if op.name in casts:
+        return args[0].to(casts[op.name])
+    named = {key: values[x.at] if isinstance(x, Ref) else x for key, x in op.kwargs}
+    return FUNCTIONS[op.name](*args, **named)
+
+
+def numbers(text: Text, known: dict[int, Any], stage: int) -> None:
+    """Compute all numbers of one stage into `known`, in float64.
+
+    Args:
+        text: Whose numbers.
+        known: Values so far by place; inputs, literals, norms and totals of this stage must be in it.
+        stage: Which stage.
+    """
+    for at in _of_stage(text, stage):
+        if at not in known:
+            known[at] = _number(text.ops[at], known)
+
+
+@functools.lru_cache(maxsize=256)
+def _of_stage(text: Text, stage: int) -> tuple[int, ...]:
+    return tuple(at for at, op in enumerate(text.ops) if op.kind == "number" and op.stage == stage)
+
+
+def _number(op: Op, known: Mapping[int, Any]) -> Any:
+    """The value of one number: in Python's floats where they mean the same, which takes a tenth of the time."""
+    values = {ref: known[ref] for ref in op.refs}
+    if op.name in PYTHON_ARITHMETIC and all(isinstance(value, float) for value in values.values()):
+        try:
+            value = _carry_out(op, values, {})
+        except (ZeroDivisionError, OverflowError):
+            value = None  # infinity or NaN for a tensor
+        if isinstance(value, float):
+            return value
+    tensors = {ref: torch.as_tensor(value, dtype=_kind(value)) for ref, value in values.items()}
+    value = _carry_out(op, tensors, {})
+    return float(value) if value.ndim == 0 and value.dtype == torch.float64 and value.device.type == "cpu" else value
+
+
+def _kind(value: Any) -> torch.dtype | None:
+    return torch.float64 if isinstance(value, float) else None

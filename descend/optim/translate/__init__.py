@@ -1,0 +1,106 @@
+"""Other libraries' spellings: their names, arguments and defaults in, our optimizers with their arithmetic out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import RuleError, Unsupported, nearest
+from descend.optim.translate import lbann, mxnet, mxnet19, mxnet20, optax, pytorch_optimizer, torch_optim
+from descend.optim.translate.recipe import Recipe, build, call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from descend.optim.optimizer import Optimizer
+    from descend.optim.schedules import Schedule
+
+__all__ = ["LIBRARIES", "from_library", "schedule_from_library"]
+
+OPTIMIZERS: dict[str, tuple[Mapping[str, Callable[..., Recipe]], Mapping[str, str]]] = {
+    "mxnet-1.9": (mxnet19.OPTIMIZERS, mxnet19.REFUSED),
+    "mxnet-2.0": (mxnet20.OPTIMIZERS, mxnet20.REFUSED),
+    "torch": (torch_optim.OPTIMIZERS, torch_optim.REFUSED),
+    "lbann": (lbann.OPTIMIZERS, lbann.REFUSED),
+    "optax": (optax.OPTIMIZERS, optax.REFUSED),
+    "pytorch_optimizer": (pytorch_optimizer.OPTIMIZERS, pytorch_optimizer.REFUSED),
+}
+LIBRARIES = tuple(OPTIMIZERS)
+
+
+def _library(library: str) -> str:
+    if library not in OPTIMIZERS:
+        raise RuleError(f"no library '{library}'{nearest(library, LIBRARIES) or ';'} known are {', '.join(LIBRARIES)}")
+    return library
+
+
+def _named(library: str, name: str) -> str:
+    """The library's own spelling of a name, any case."""
+    table, refused = OPTIMIZERS[_library(library)]
+    if name in table:
+        return name
+    folded = {known.lower(): known for known in (*refused, *table)}
+    found = folded.get(name.lower(), name)
+    if found in refused:
+        raise Unsupported(f"{library} {found}: {refused[found]}")
+    if found not in table:
+        raise RuleError(
+            f"{library} has no optimizer '{name}'{nearest(name, table) or ';'} known are {', '.join(table)}"
+        )
+    return found
+
+
+def recipe_from_library(library: str, name: str, kwargs: Mapping[str, Any]) -> Recipe:
+    """The recipe behind `from_library`, for those who print or compare it."""
+    found = _named(library, name)
+    table, _ = OPTIMIZERS[library]
+    if library.startswith("mxnet"):
+        return mxnet.recipe(library.removeprefix("mxnet-"), table, found, kwargs)
+    return call(f"{library}'s {found}", table[found], kwargs)
+
+
+def from_library(library: str, name: str, params: Iterable[Any], **kwargs: Any) -> Optimizer:
+    """An optimizer given in another library's words, with that library's arithmetic.
+
+    Args:
+        library: One of `LIBRARIES`.
+        name: The library's name of the optimizer.
+        params: Tensors, (name, tensor) pairs, or groups with the library's own arguments in them.
+        kwargs: The library's arguments. For MXNet also `lr_scheduler=(class name, arguments)`, `lr_mult` and `wd_mult`
+            (a factor for each tensor, or a dict by index or name), and `batch_size` for gluon.Trainer's form.
+
+    Raises:
+        Unsupported: It is known and cannot be had here; the message says why.
+        RuleError: A name or an argument is unknown, or a value is one that the library refuses.
+    """
+    _named(library, name)
+    return build(f"{library} {name}", params, lambda own: recipe_from_library(library, name, {**kwargs, **own}))
+
+
+def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
+    """A learning-rate schedule given in another library's words.
+
+    Args:
+        library: "mxnet-1.9", "mxnet-2.0", "torch" or "optax".
+        name: The library's name, for example "FactorScheduler", "CosineAnnealingLR", "warmup_cosine_decay_schedule".
+        kwargs: The library's arguments. torch's schedulers get their optimizer's rate as `lr`. MXNet's take
+            `optimizer_learning_rate`, the rate of an optimizer that the scheduler was attached to.
+
+    Returns:
+        A function of the number of updates already applied. MXNet's num_update is that number plus 1.
+
+    Raises:
+        Unsupported: The library has no schedules of this kind.
+        RuleError: A name or an argument is unknown, or a value is one that the library refuses.
+    """
+    if _library(library).startswith("mxnet"):
+        return mxnet.scheduler(name, **kwargs)
+    tables: dict[str, Mapping[str, Callable[..., Schedule]]] = {
+        "torch": torch_optim.SCHEDULES,
+        "optax": optax.SCHEDULES,
+    }
+    if library not in tables:
+        raise Unsupported(f"{library} has no schedules of its own; descend.optim.schedules has")
+    table = tables[library]
+    if name not in table:
+        raise RuleError(f"{library} has no schedule '{name}'{nearest(name, table) or ';'} known are {', '.join(table)}")
+    return call(f"{library}'s {name}", table[name], kwargs)

@@ -1,0 +1,105 @@
+"""LBANN's optimizers: its descriptions (where an unset field is 0) and its C++ constructors (which have defaults).
+
+LBANN has no coupled decay here; L2 is a term of its objective function. The rate lives in each optimizer.
+
+| name | meaning |
+|---|---|
+| "SGD", "Adam", "AdaGrad", ... | a description, as front end and prototext have it: what is not given is 0 |
+| "sgd", "adam", "adagrad", ... | the C++ class: what is not given has the constructor's default |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from descend.optim.rules.adagrad import AdaGrad
+from descend.optim.rules.adam import AdamW
+from descend.optim.rules.hypergradient import HypergradientAdam
+from descend.optim.rules.rmsprop import RMSProp
+from descend.optim.rules.sgd import SGD
+from descend.optim.translate.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OPTIMIZERS", "REFUSED"]
+
+
+def _sgd(learn_rate: float = 0.0, momentum: float = 0.0, nesterov: bool = False) -> Recipe:
+    # Without momentum LBANN takes plain SGD, whatever nesterov says.
+    return Recipe(SGD(momentum, nesterov=nesterov and momentum > 0), learn_rate)
+
+
+def _adam(
+    learn_rate: float = 0.0,
+    beta1: float = 0.0,
+    beta2: float = 0.0,
+    eps: float = 0.0,
+    adamw_weight_decay: float = 0.0,
+) -> Recipe:
+    rule = AdamW(beta1, beta2, eps, "uncorrected", skip_nonfinite=True)
+    return Recipe(rule, learn_rate, weight_decay=adamw_weight_decay, decay="decoupled", on_nonfinite="allow")
+
+
+def _adagrad(learn_rate: float = 0.0, eps: float = 0.0) -> Recipe:
+    return Recipe(AdaGrad(eps), learn_rate)
+
+
+def _rmsprop(learn_rate: float = 0.0, decay_rate: float = 0.0, eps: float = 0.0) -> Recipe:
+    return Recipe(RMSProp(decay_rate, eps), learn_rate)
+
+
+def _hypergradient_adam(
+    init_learning_rate: float = 0.0,
+    hyper_learning_rate: float = 0.0,
+    beta1: float = 0.0,
+    beta2: float = 0.0,
+    eps: float = 0.0,
+) -> Recipe:
+    return Recipe(HypergradientAdam(hyper_learning_rate, beta1, beta2, eps), init_learning_rate)
+
+
+def _adam_object(
+    learn_rate: float,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-8,
+    adamw_weight_decay: float = 0.0,
+) -> Recipe:
+    return _adam(learn_rate, beta1, beta2, eps, adamw_weight_decay)
+
+
+def _adagrad_object(learn_rate: float, eps: float = 1e-8) -> Recipe:
+    return _adagrad(learn_rate, eps)
+
+
+def _rmsprop_object(learn_rate: float, decay_rate: float, eps: float = 1e-8) -> Recipe:
+    return _rmsprop(learn_rate, decay_rate, eps)
+
+
+def _hypergradient_adam_object(
+    init_learning_rate: float = 1e-3,
+    hyper_learning_rate: float = 1e-7,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-8,
+) -> Recipe:
+    return _hypergradient_adam(init_learning_rate, hyper_learning_rate, beta1, beta2, eps)
+
+
+OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
+    "SGD": _sgd,
+    "Adam": _adam,
+    "AdaGrad": _adagrad,
+    "RMSprop": _rmsprop,
+    "HypergradientAdam": _hypergradient_adam,
+    "sgd": _sgd,
+    "adam": _adam_object,
+    "adagrad": _adagrad_object,
+    "rmsprop": _rmsprop_object,
+    "hypergradient_adam": _hypergradient_adam_object,
+}
+
+REFUSED = {
+    "NoOptimizer": "frozen weights have no optimizer: leave them out, or set requires_grad to False",
+}

@@ -1,0 +1,384 @@
+"""What both releases of MXNet share: the base optimizer's arguments, multipliers, clipping and learning-rate schedules.
+
+num_update, which MXNet's schedules are asked with, is 1 for the first update; our step is one less.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import RuleError, Unsupported, nearest
+from descend.optim.schedules import (
+    Constant,
+    Cosine,
+    Joined,
+    LargeBatchWarmup,
+    MultiStep,
+    Polynomial,
+    Ramp,
+    Schedule,
+    Shifted,
+    Step,
+)
+from descend.optim.translate.recipe import Member, Recipe, call
+
+if TYPE_CHECKING:
+    from descend.optim.rules.base import Rule
+
+__all__ = ["EXEMPT", "Common", "needs_matrix", "recipe", "scale_of", "scheduler"]
+
+EXEMPT = ("gamma", "beta", "bias")  # endings of the names that LARS does not scale
+
+
+@dataclass(frozen=True)
+class Common:
+    """The arguments of MXNet's base optimizer, and how an update is called.
+
+    Attributes:
+        version: "1.9" or "2.0".
+        learning_rate: As given; None when it was not.
+        lr_scheduler: (class name, arguments), one of our schedules, or None.
+        wd: Weight decay.
+        rescale_grad: Factor on the gradient.
+        clip_gradient: Bound on each element, after rescaling.
+        param_idx2name: Names by index. In 1.9 they decide who is decayed.
+        begin_num_update: Updates that count as done.
+        multi_precision: float16 weights have a float32 copy.
+        lr_mult: Factors on the rate: a list, or a dict by index or name.
+        wd_mult: Factors on the decay, likewise.
+        batch_size: Given for gluon.Trainer's form: divides the gradient, and names then play no part.
+    """
+
+    version: str
+    learning_rate: float | None = None
+    lr_scheduler: Any = None
+    wd: float = 0.0
+    rescale_grad: float = 1.0
+    clip_gradient: float | None = None
+    param_idx2name: Mapping[int, str] | None = None
+    begin_num_update: int = 0
+    multi_precision: bool = False
+    lr_mult: Any = None
+    wd_mult: Any = None
+    batch_size: float | None = None
+    sym: None = None
+    param_dict: None = None
+    aggregate_num: int | None = None
+    use_fused_step: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.sym is not None or self.param_dict is not None:
+            raise Unsupported("MXNet's sym and param_dict are objects of MXNet; give lr_mult and wd_mult instead")
+        if self.version == "1.9" and (self.aggregate_num is not None or self.use_fused_step is not None):
+            raise RuleError("aggregate_num and use_fused_step are arguments of MXNet 2.0, not of 1.9")
+        if self.batch_size is not None and self.batch_size <= 0:
+            raise RuleError(f"batch_size must be above 0 and is {self.batch_size!r}")
+
+    @property
+    def fused(self) -> bool:
+        """Whether the update is a kernel, for optimizers that have one."""
+        return self.use_fused_step is not False
+
+    @property
+    def rescale(self) -> float:
+        """The factor on the gradient, the batch size in it."""
+        return self.rescale_grad / (self.batch_size or 1.0)
+
+    def rate(self, default: float, *, overwrites: bool) -> float | Schedule:
+        """The rate in force.
+
+        Args:
+            default: The constructor's default.
+            overwrites: Whether a rate that was not given replaces the schedule's own, as MXNet does where its
+                constructor has a default.
+        """
+        given = self.learning_rate
+        if self.lr_scheduler is None:
+            return default if given is None else given
+        if isinstance(self.lr_scheduler, Schedule):
+            return self.lr_scheduler
+        name, arguments = self._scheduler()
+        if given is None and overwrites:
+            warnings.warn(
+                f"MXNet {self.version} lets the optimizer's default rate {default} replace the base_lr of {name}; this "
+                "is copied. Give learning_rate to say which one is meant",
+                stacklevel=5,
+            )
+            given = default
+        return scheduler(name, optimizer_learning_rate=given, **arguments)
+
+    def _scheduler(self) -> tuple[str, Mapping[str, Any]]:
+        pair = self.lr_scheduler
+        if isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], Mapping):
+            return str(pair[0]), pair[1]
+        raise RuleError(f"lr_scheduler is (class name, arguments), or a schedule of descend.optim; got {pair!r}")
+
+    def unattached_rate(self, default: float) -> float | Schedule:
+        """The rate where MXNet's optimizer keeps its own and leaves a schedule alone, as Ftrl does in 1.9."""
+        if self.lr_scheduler is None:
+            return self.rate(default, overwrites=False)
+        return replace(self, learning_rate=None).rate(default, overwrites=False)
+
+    def without_rate(self) -> Common:
+        """These arguments for an optimizer that reads no rate."""
+        return replace(self, learning_rate=None, lr_scheduler=None, lr_mult=None)
+
+    def refuse_decay(self, title: str) -> None:
+        """Raise Unsupported if a decay is given."""
+        if self.wd:
+            raise Unsupported(f"MXNet's {title} refuses weight decay; wd is {self.wd!r}")
+
+    def clip(self, *, kernel: bool) -> float | None:
+        """The bound in force: kernels take 0 and less for none, the plain path takes 0 at its word.
+
+        Raises:
+            Unsupported: A negative bound on the plain path, where MXNet's clip is undefined.
+        """
+        bound = self.clip_gradient
+        if bound is None or (kernel and bound <= 0):
+            return None
+        if bound < 0:
+            raise Unsupported(
+                f"clip_gradient {bound!r} has lower and upper bound swapped here; give None for no clipping"
+            )
+        return bound
+
+    def recipe(
+        self,
+        rule: Rule,
+        lr: float | Schedule,
+        *,
+        kernel: bool,
+        decay: str = "coupled",
+        clip_inside: bool = False,
+        more_decay: float = 0.0,
+        weight_names: tuple[str, ...] = ("_weight", "_gamma"),
+        exempt: tuple[str, ...] = (),
+        begin_state: bool = True,
+        refuse: Callable[[Member], str | None] = lambda member: None,
+    ) -> Recipe:
+        """The recipe of an optimizer with these common arguments.
+
+        Args:
+            rule: The rule.
+            lr: The rate, from `rate`.
+            kernel: Whether MXNet's update is a kernel, see `clip`.
+            decay: Form of the decay, for rules that do not apply it themselves.
+            clip_inside: Whether the rule clips by itself.
+            more_decay: Added to the decay after its multiplier.
+            weight_names: Endings of the names that 1.9 decays.
+            exempt: Endings of the names that are not scaled to the layer.
+            begin_state: Whether begin_num_update counts for the tensors.
+            refuse: Why a tensor cannot be had.
+        """
+        bound = None if clip_inside else self.clip(kernel=kernel)
+        erased = bound == 0  # MXNet then takes every gradient for 0; so does a factor of 0
+
+        return Recipe(
+            rule,
+            lr,
+            weight_decay=self.wd + more_decay,
+            decay=decay,
+            rescale_grad=0.0 if erased else self.rescale,
+            clip_value=None if erased else bound,
+            begin=self.begin_num_update,
+            begin_state=begin_state,
+            own=lambda member: self._own(member, more_decay, weight_names, exempt),
+            refuse=lambda member: self._refusal(member) or refuse(member),
+        )
+
+    def _own(
+        self, member: Member, more_decay: float, weight_names: tuple[str, ...], exempt: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """What a tensor's index and name say about its rate, its decay and its scaling."""
+        name = self._name(member.index)
+        decayed = self.version != "1.9" or name is None or name.endswith(weight_names)
+        return {
+            "lr_mult": _multiplier(self.lr_mult, member.index, name, 1.0),
+            "weight_decay": self.wd * _multiplier(self.wd_mult, member.index, name, float(decayed)) + more_decay,
+            "scaled": not (exempt and name is not None and name.endswith(exempt)),
+        }
+
+    def _refusal(self, member: Member) -> str | None:
+        if member.tensor.dtype == torch.float16 and not self.multi_precision:
+            return "arithmetic in float16 throughout is not had here; MXNet's multi_precision=True is"
+        return None
+
+    def _name(self, index: int) -> str | None:
+        if self.param_idx2name is None or self.batch_size is not None:
+            return None
+        return self.param_idx2name.get(index)
+
+
+def needs_matrix(member: Member) -> str | None:
+    """Why GroupAdaGrad does not take a tensor that is no matrix."""
+    shape = tuple(member.tensor.shape)
+    return None if len(shape) == 2 else f"MXNet's GroupAdaGrad takes matrices only and this one is {shape}"
+
+
+def scale_of(rescale: float) -> float:
+    """What undoes a rescaling of the gradient's norm; 1 where there is nothing left to undo."""
+    return 1.0 / abs(rescale) if rescale else 1.0
+
+
+def recipe(version: str, table: Mapping[str, Callable[..., Recipe]], name: str, kwargs: Mapping[str, Any]) -> Recipe:
+    """The recipe of one optimizer of a release.
+
+    Raises:
+        RuleError: An argument is unknown to the optimizer and to MXNet's base class.
+    """
+    base = {f.name for f in fields(Common)} - {"version"}
+    make = table[name]
+    own = [key for key in inspect.signature(make).parameters if key != "common"]
+    wrong = [key for key in kwargs if key not in base and key not in own]
+    if wrong:
+        title, known = f"MXNet {version}'s {name}", [*own, *sorted(base)]
+        raise RuleError(
+            [
+                f"{title} has no argument '{key}'{nearest(key, known) or ';'} It takes {', '.join(known)}"
+                for key in wrong
+            ]
+        )
+    common = Common(version, **{key: value for key, value in kwargs.items() if key in base})
+    return make(common, **{key: value for key, value in kwargs.items() if key in own})
+
+
+def _multiplier(given: Any, index: int, name: str | None, default: float) -> float:
+    """MXNet's order: by index, then by name."""
+    if given is None:
+        return default
+    if isinstance(given, Mapping):
+        found = given.get(index, given.get(name, default) if name is not None else default)
+        return float(found)
+    if not isinstance(given, Sequence) or index >= len(given):
+        raise RuleError(f"lr_mult and wd_mult are a factor for each tensor or a dict; got {given!r} for tensor {index}")
+    return float(given[index])
+
+
+# ---- schedules: every function is asked with num_update, so our step 0 is its 1
+
+
+def _warm(then: Schedule, begin: float, peak: float, steps: int, mode: str) -> Schedule:
+    """`then` after MXNet's warm-up of `steps` updates, both already in our steps."""
+    if mode not in ("linear", "constant"):
+        raise RuleError(
+            f"warmup_mode must be linear or constant and is {mode!r}{nearest(mode, ('linear', 'constant'))}"
+        )
+    if begin > peak:
+        raise RuleError(f"warmup_begin_lr {begin} is above base_lr {peak}")
+    if steps < 0 or steps != int(steps):
+        raise RuleError(f"warmup_steps must be a whole number of at least 0 and is {steps!r}")
+    if steps == 0:
+        return then
+    rising = Ramp(begin, peak, steps) if mode == "linear" else Constant(begin)
+    return Joined(Shifted(rising, 1), then, steps - 1)
+
+
+def _factor(
+    step: int,
+    factor: float = 1.0,
+    stop_factor_lr: float = 1e-8,
+    base_lr: float = 0.01,
+    warmup_steps: int = 0,
+    warmup_begin_lr: float = 0.0,
+    warmup_mode: str = "linear",
+    optimizer_learning_rate: float | None = None,
+) -> Schedule:
+    if factor > 1:
+        raise RuleError(f"factor must be at most 1 and is {factor!r}")
+    start = base_lr if optimizer_learning_rate is None else optimizer_learning_rate
+    falling = Step(start, step, factor, stop_factor_lr)
+    return _warm(falling, warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
+
+
+def _multi_factor(
+    step: Sequence[int],
+    factor: float = 1.0,
+    base_lr: float = 0.01,
+    warmup_steps: int = 0,
+    warmup_begin_lr: float = 0.0,
+    warmup_mode: str = "linear",
+    optimizer_learning_rate: float | None = None,
+) -> Schedule:
+    if factor > 1 or any(at < 1 for at in step):
+        raise RuleError(
+            f"factor must be at most 1 and is {factor!r}; every step must be at least 1 and they are {step!r}"
+        )
+    start = base_lr if optimizer_learning_rate is None else optimizer_learning_rate
+    return _warm(MultiStep(start, tuple(step), factor), warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
+
+
+def _poly(
+    max_update: int,
+    base_lr: float = 0.01,
+    pwr: float = 2,
+    final_lr: float = 0.0,
+    warmup_steps: int = 0,
+    warmup_begin_lr: float = 0.0,
+    warmup_mode: str = "linear",
+    optimizer_learning_rate: float | None = None,
+) -> Schedule:
+    # MXNet announces that the optimizer's rate replaces base_lr; this schedule goes on with the one it was made with.
+    falling = Shifted(Polynomial(base_lr, max_update - warmup_steps, final_lr, pwr), 1 - warmup_steps)
+    return _warm(falling, warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
+
+
+def _cosine(
+    max_update: int,
+    base_lr: float = 0.01,
+    final_lr: float = 0.0,
+    warmup_steps: int = 0,
+    warmup_begin_lr: float = 0.0,
+    warmup_mode: str = "linear",
+    optimizer_learning_rate: float | None = None,
+) -> Schedule:
+    falling = Shifted(Cosine(base_lr, max_update - warmup_steps, final_lr), 1 - warmup_steps)
+    return _warm(falling, warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
+
+
+def _lbsgd(
+    warmup_strategy: str = "linear",
+    warmup_epochs: float = 5,
+    batch_scale: float = 1,
+    updates_per_epoch: int = 32,
+    begin_epoch: int = 0,
+    num_epochs: int = 60,
+) -> Schedule:
+    known: dict[str, Any] = {"linear": "linear", "power2": "power2", "sqrt": "sqrt"}
+    factor = LargeBatchWarmup(batch_scale, warmup_epochs * updates_per_epoch, known.get(warmup_strategy, "jump"))
+    return Shifted(factor, begin_epoch * updates_per_epoch) if begin_epoch else factor
+
+
+SCHEDULERS: dict[str, Callable[..., Schedule]] = {
+    "FactorScheduler": _factor,
+    "MultiFactorScheduler": _multi_factor,
+    "PolyScheduler": _poly,
+    "CosineScheduler": _cosine,
+    "LBSGD": _lbsgd,
+}
+
+
+def scheduler(name: str, **arguments: Any) -> Schedule:
+    """MXNet's scheduler of this name; its rate for num_update n is that of our step n − 1.
+
+    Args:
+        name: FactorScheduler, MultiFactorScheduler, PolyScheduler or CosineScheduler; LBSGD for its factor.
+        arguments: MXNet's, and `optimizer_learning_rate`, the rate of an optimizer that it was attached to.
+
+    Raises:
+        RuleError: The name or an argument is unknown, or a value is one that MXNet refuses.
+    """
+    if name not in SCHEDULERS:
+        raise RuleError(
+            f"MXNet has no scheduler '{name}'{nearest(name, SCHEDULERS) or ';'} It has {', '.join(SCHEDULERS)}"
+        )
+    if name != "LBSGD" and not math.isfinite(float(arguments.get("base_lr", 0.01))):
+        raise RuleError(f"{name}: base_lr must be finite and is {arguments['base_lr']!r}")
+    return call(f"MXNet's {name}", SCHEDULERS[name], arguments)

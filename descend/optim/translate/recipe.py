@@ -1,0 +1,181 @@
+"""What a translation yields, and how an optimizer is made of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from descend.errors import RuleError, Unsupported, nearest
+from descend.optim.engine.prepare import open_entry
+from descend.optim.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from descend.optim.rules.base import Rule
+    from descend.optim.schedules import Schedule
+
+__all__ = ["Member", "Recipe", "build", "call", "members"]
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One tensor as it was given: its position and, where there is one, its name."""
+
+    index: int
+    name: str | None
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An optimizer of another library in our words.
+
+    Attributes:
+        rule: The rule with the library's settings.
+        lr: Rate, or a schedule.
+        weight_decay: λ.
+        decay: "coupled", "clipped" or "decoupled".
+        rescale_grad: Factor on every gradient.
+        clip_value: Bound on each element, or None.
+        maximize: Whether to ascend.
+        on_nonfinite: "raise", "skip" or "allow".
+        begin: Updates that count as applied before the first one.
+        begin_state: Whether they count for the tensors (bias correction) as well as for the schedule.
+        own: What differs from tensor to tensor: options of its group.
+        refuse: Why a tensor cannot be had, or None.
+    """
+
+    rule: Rule
+    lr: float | Schedule
+    weight_decay: float = 0.0
+    decay: str = "coupled"
+    rescale_grad: float = 1.0
+    clip_value: float | None = None
+    maximize: bool = False
+    on_nonfinite: str = "raise"
+    begin: int = 0
+    begin_state: bool = True
+    own: Callable[[Member], Mapping[str, Any]] = field(default=lambda member: {})
+    refuse: Callable[[Member], str | None] = field(default=lambda member: None)
+
+    def options(self) -> dict[str, Any]:
+        """The options of a group."""
+        return {
+            "rule": self.rule,
+            "lr": self.lr,
+            "weight_decay": self.weight_decay,
+            "decay": self.decay,
+            "rescale_grad": self.rescale_grad,
+            "clip_value": self.clip_value,
+            "maximize": self.maximize,
+        }
+
+
+def call(title: str, make: Callable[..., Made], kwargs: Mapping[str, Any]) -> Made:
+    """`make(**kwargs)`, with an error that names an argument which the other library does not have.
+
+    Raises:
+        RuleError: An argument is unknown or missing.
+    """
+    known = inspect.signature(make).parameters
+    wrong = [name for name in kwargs if name not in known]
+    if wrong:
+        listed = ", ".join(known)
+        raise RuleError(
+            [f"{title} has no argument '{name}'{nearest(name, known) or ';'} It takes {listed}" for name in wrong]
+        )
+    missing = [name for name, p in known.items() if p.default is p.empty and name not in kwargs]
+    if missing:
+        raise RuleError(f"{title} needs {', '.join(missing)}")
+    return make(**kwargs)
+
+
+def members(params: Iterable[Any]) -> list[Member]:
+    """The tensors of a list of tensors or of (name, tensor) pairs."""
+    found: list[Member] = []
+    for index, item in enumerate(params):
+        name, tensor = item if isinstance(item, tuple) else (None, item)
+        if not isinstance(tensor, Tensor):
+            raise RuleError(
+                f"weights {index}: expected a tensor or a (name, tensor) pair and got {type(tensor).__name__}"
+            )
+        found.append(Member(index, name, tensor))
+    return found
+
+
+def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, Any]], Recipe]) -> Optimizer:
+    """The optimizer of a recipe.
+
+    Args:
+        title: How errors name it, e.g. "mxnet-2.0 adam".
+        params: Tensors, (name, tensor) pairs, or groups with arguments of their own.
+        recipe_of: The recipe for a group's own arguments; {} for those of the call.
+
+    Raises:
+        Unsupported: A tensor is of a kind that cannot be had.
+        RuleError: As `Optimizer`.
+    """
+    given = [params] if isinstance(params, Mapping) else list(params)
+    default = recipe_of({})
+    groups: list[dict[str, Any]] = []
+    first = 0
+    for group in _grouped(given):
+        listed = group["params"]
+        found = [replace(m, index=m.index + first) for m in members([listed] if isinstance(listed, Tensor) else listed)]
+        first += len(found)
+        own = {key: value for key, value in group.items() if key != "params"}
+        recipe = recipe_of(own) if own else default
+        _refuse(title, recipe, found)
+        groups.extend(_split(recipe, found))
+    optimizer = Optimizer(
+        groups,
+        default.rule,
+        lr=default.lr,
+        on_nonfinite=default.on_nonfinite,  # pyright: ignore[reportArgumentType]  # one of the three words, checked there
+    )
+    _begin(optimizer, default)
+    return optimizer
+
+
+def _grouped(given: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+    if not any(isinstance(item, Mapping) for item in given):
+        return [{"params": given}]
+    return [item if isinstance(item, Mapping) else {"params": [item]} for item in given]
+
+
+def _refuse(title: str, recipe: Recipe, found: Sequence[Member]) -> None:
+    problems = [
+        f"{title}: weights {member.name or member.index} cannot be had: {reason}"
+        for member in found
+        if (reason := recipe.refuse(member)) is not None
+    ]
+    if problems:
+        raise Unsupported(problems)
+
+
+def _split(recipe: Recipe, found: Sequence[Member]) -> list[dict[str, Any]]:
+    """One group for each set of own options, in the order in which they first appear."""
+    groups: dict[tuple[tuple[str, Any], ...], list[Any]] = {}
+    for member in found:
+        own = tuple(sorted(recipe.own(member).items()))
+        groups.setdefault(own, []).append(member.tensor if member.name is None else (member.name, member.tensor))
+    return [{"params": listed, **recipe.options(), **dict(own)} for own, listed in groups.items()]
+
+
+def _begin(optimizer: Optimizer, recipe: Recipe) -> None:
+    """Count `begin` updates as applied."""
+    optimizer.updates = recipe.begin
+    if not recipe.begin:
+        return
+    for group in optimizer.param_groups:
+        if group["schedule"] is not None:
+            group["lr"] = group["schedule"](recipe.begin)
+        for p in group["params"] if recipe.begin_state else ():
+            open_entry(optimizer.state[p], group["rule"], p)
+            optimizer.state[p]["step"] = torch.tensor(float(recipe.begin), dtype=torch.float64)

@@ -1,0 +1,284 @@
+"""torch.optim's optimizers and schedulers: their names, arguments, defaults and arithmetic, told in our rules.
+
+`foreach`, `fused` and `capturable` choose a kernel there and change no number, so they are accepted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import RuleError, Unsupported
+from descend.optim.rules.adadelta import AdaDelta
+from descend.optim.rules.adafactor import Adafactor
+from descend.optim.rules.adagrad import AdaGrad
+from descend.optim.rules.adam import Adam
+from descend.optim.rules.adamax import Adamax
+from descend.optim.rules.muon import COEFFICIENTS, Muon
+from descend.optim.rules.nadam import Nadam
+from descend.optim.rules.rmsprop import RMSProp
+from descend.optim.rules.rprop import Rprop
+from descend.optim.rules.sgd import SGD
+from descend.optim.schedules import Constant, Cosine, MultiStep, Polynomial, Ramp, Schedule, Step
+from descend.optim.translate.recipe import Member, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from descend.optim.rules.base import Rule
+
+__all__ = ["OPTIMIZERS", "REFUSED", "SCHEDULES"]
+
+
+def _recipe(
+    rule: Rule, lr: Any, weight_decay: float, maximize: bool, differentiable: bool, *, decoupled: bool = False
+) -> Recipe:
+    if differentiable:
+        raise Unsupported(
+            "differentiable=True asks for gradients through the update, which is made without a graph here"
+        )
+    decay = "decoupled" if decoupled else "coupled"
+    return Recipe(rule, float(lr), weight_decay=weight_decay, decay=decay, maximize=maximize)
+
+
+def _pair(betas: Sequence[float]) -> tuple[float, float]:
+    if len(betas) != 2:
+        raise RuleError(f"betas are two numbers and are {betas!r}")
+    return float(betas[0]), float(betas[1])
+
+
+def _sgd(
+    lr: float = 1e-3,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    *,
+    maximize: bool = False,
+    foreach: bool | None = None,
+    differentiable: bool = False,
+    fused: bool | None = None,
+) -> Recipe:
+    if nesterov and (not momentum or dampening):
+        raise RuleError("torch's SGD takes nesterov only with a momentum and without dampening")
+    rule = SGD(momentum, dampening if momentum else 0.0, nesterov)
+    return _recipe(rule, lr, weight_decay, maximize, differentiable)
+
+
+def _adam(
+    lr: float = 1e-3,
+    betas: Sequence[float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    amsgrad: bool = False,
+    *,
+    foreach: bool | None = None,
+    maximize: bool = False,
+    capturable: bool = False,
+    differentiable: bool = False,
+    fused: bool | None = None,
+    decoupled_weight_decay: bool = False,
+) -> Recipe:
+    rule = Adam(*_pair(betas), eps, amsgrad=amsgrad)
+    return _recipe(rule, lr, weight_decay, maximize, differentiable, decoupled=decoupled_weight_decay)
+
+
+def _adamw(
+    lr: float = 1e-3,
+    betas: Sequence[float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    amsgrad: bool = False,
+    *,
+    maximize: bool = False,
+    foreach: bool | None = None,
+    capturable: bool = False,
+    differentiable: bool = False,
+    fused: bool | None = None,
+) -> Recipe:
+    rule = Adam(*_pair(betas), eps, amsgrad=amsgrad)
+    return _recipe(rule, lr, weight_decay, maximize, differentiable, decoupled=True)
+
+
+def _adamax(
+    lr: float = 2e-3,
+    betas: Sequence[float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    foreach: bool | None = None,
+    *,
+    maximize: bool = False,
+    differentiable: bool = False,
+    capturable: bool = False,
+) -> Recipe:
+    return _recipe(Adamax(*_pair(betas), eps, eps_inside=True), lr, weight_decay, maximize, differentiable)
+
+
+def _nadam(
+    lr: float = 2e-3,
+    betas: Sequence[float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum_decay: float = 4e-3,
+    decoupled_weight_decay: bool = False,
+    *,
+    foreach: bool | None = None,
+    maximize: bool = False,
+    capturable: bool = False,
+    differentiable: bool = False,
+) -> Recipe:
+    rule = Nadam(*_pair(betas), eps, momentum_decay)
+    return _recipe(rule, lr, weight_decay, maximize, differentiable, decoupled=decoupled_weight_decay)
+
+
+def _rmsprop(
+    lr: float = 1e-2,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    centered: bool = False,
+    capturable: bool = False,
+    foreach: bool | None = None,
+    maximize: bool = False,
+    differentiable: bool = False,
+) -> Recipe:
+    rule = RMSProp(alpha, eps, centered=centered, momentum=momentum)
+    return _recipe(rule, lr, weight_decay, maximize, differentiable)
+
+
+def _adagrad(
+    lr: float = 1e-2,
+    lr_decay: float = 0.0,
+    weight_decay: float = 0.0,
+    initial_accumulator_value: float = 0.0,
+    eps: float = 1e-10,
+    foreach: bool | None = None,
+    *,
+    maximize: bool = False,
+    differentiable: bool = False,
+    fused: bool | None = None,
+) -> Recipe:
+    rule = AdaGrad(eps, lr_decay=lr_decay, initial=initial_accumulator_value)
+    return _recipe(rule, lr, weight_decay, maximize, differentiable)
+
+
+def _adadelta(
+    lr: float = 1.0,
+    rho: float = 0.9,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    foreach: bool | None = None,
+    *,
+    capturable: bool = False,
+    maximize: bool = False,
+    differentiable: bool = False,
+) -> Recipe:
+    return _recipe(AdaDelta(rho, eps), lr, weight_decay, maximize, differentiable)
+
+
+def _rprop(
+    lr: float = 1e-2,
+    etas: Sequence[float] = (0.5, 1.2),
+    step_sizes: Sequence[float] = (1e-6, 50.0),
+    *,
+    capturable: bool = False,
+    foreach: bool | None = None,
+    maximize: bool = False,
+    differentiable: bool = False,
+) -> Recipe:
+    return _recipe(Rprop(*_pair(etas), *_pair(step_sizes)), lr, 0.0, maximize, differentiable)
+
+
+def _adafactor(
+    lr: float = 1e-2,
+    beta2_decay: float = -0.8,
+    eps: Sequence[float | None] = (None, 1e-3),
+    d: float = 1.0,
+    weight_decay: float = 0.0,
+    *,
+    foreach: bool | None = None,
+    maximize: bool = False,
+) -> Recipe:
+    rule = Adafactor(beta2_decay, eps[0], eps[1] or 0.0, d)
+    return _recipe(rule, lr, weight_decay, maximize, differentiable=False)
+
+
+def _matrix_only(member: Member) -> str | None:
+    shape = tuple(member.tensor.shape)
+    return None if len(shape) == 2 else f"torch's Muon takes matrices only and this one is {shape}"
+
+
+def _muon(
+    lr: float = 1e-3,
+    weight_decay: float = 0.1,
+    momentum: float = 0.95,
+    nesterov: bool = True,
+    ns_coefficients: Sequence[float] = COEFFICIENTS,
+    eps: float = 1e-7,
+    ns_steps: int = 5,
+    adjust_lr_fn: str | None = None,
+) -> Recipe:
+    a, b, c = ns_coefficients
+    rule = Muon(momentum, nesterov, ns_steps, (a, b, c), eps, adjust_lr_fn or "original", bfloat16=True)
+    return Recipe(rule, float(lr), weight_decay=weight_decay, decay="decoupled", refuse=_matrix_only)
+
+
+OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
+    "SGD": _sgd,
+    "Adam": _adam,
+    "AdamW": _adamw,
+    "Adamax": _adamax,
+    "NAdam": _nadam,
+    "RMSprop": _rmsprop,
+    "Adagrad": _adagrad,
+    "Adadelta": _adadelta,
+    "Rprop": _rprop,
+    "Adafactor": _adafactor,
+    "Muon": _muon,
+}
+
+REFUSED = {
+    "LBFGS": "it needs several evaluations of the loss for one update; a rule here sees one gradient",
+    "SparseAdam": "it is for sparse gradients, which no rule here takes; use torch.optim.SparseAdam",
+    "ASGD": "its average of the weights is not part of any rule here; ScheduleFreeSGD averages",
+    "RAdam": "its rectification is not among the rules here; Adam with a warm-up does the same work",
+}
+
+
+def _step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
+    return Step(lr, step_size, gamma)
+
+
+def _multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
+    return MultiStep(lr, tuple(sorted(milestones)), gamma)
+
+
+def _constant_lr(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Schedule:
+    return Constant(lr * factor).then(Constant(lr), total_iters)
+
+
+def _linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5) -> Schedule:
+    return Ramp(lr * start_factor, lr * end_factor, total_iters)
+
+
+def _exponential_lr(lr: float, gamma: float) -> Schedule:
+    return Step(lr, 1, gamma)
+
+
+def _polynomial_lr(lr: float, total_iters: int = 5, power: float = 1.0) -> Schedule:
+    return Polynomial(lr, total_iters, 0.0, power)
+
+
+def _cosine_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule:
+    return Cosine(lr, T_max, eta_min, repeats=True)
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "StepLR": _step_lr,
+    "MultiStepLR": _multi_step_lr,
+    "ConstantLR": _constant_lr,
+    "LinearLR": _linear_lr,
+    "ExponentialLR": _exponential_lr,
+    "PolynomialLR": _polynomial_lr,
+    "CosineAnnealingLR": _cosine_lr,
+}

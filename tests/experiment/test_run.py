@@ -1,0 +1,142 @@
+"""Whole runs on the bundled digits: what they reach, that they repeat to the last bit, and what they leave behind."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import descend
+from descend.experiment import load
+from descend.experiment.run import run
+from descend.zoo import demo_experiment
+
+
+def start(experiment, run_dir):
+    return run(experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer, run_dir=run_dir)
+
+
+def short(epochs=1):
+    experiment = demo_experiment("digits")
+    experiment.trainer = dataclasses.replace(experiment.trainer, training_algo=None)
+    experiment.model.epochs = epochs
+    return experiment
+
+
+def weights_file(run_dir):
+    (path,) = run_dir.glob("checkpoints/step-*/weights.safetensors")
+    return path
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    return start(demo_experiment("digits"), tmp_path_factory.mktemp("demo") / "run")
+
+
+def test_the_demo_learns_the_digits(demo):
+    (test,) = [row for row in demo.history if row["mode"] == "test"]
+    assert test["accuracy"] >= 0.95
+    assert test["samples"] == demo.samples["test"] == 296
+    assert demo.reason == "finished 20 of 20 epochs"
+
+
+def test_rows_of_the_history_are_those_of_the_file(demo):
+    rows = [json.loads(line) for line in (demo.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert rows == demo.history
+    assert all({"mode", "epoch", "step", "objective", "accuracy", "samples", "seconds"} == set(row) for row in rows)
+    assert [row["epoch"] for row in rows if row["mode"] == "validation"] == list(range(1, 21))
+
+
+def test_the_final_weights_lie_in_the_run_directory_under_their_names(demo):
+    saved = load_file(weights_file(demo.run_dir))
+    assert (
+        set(saved)
+        == set(demo.weights)
+        == {
+            f"{layer}_{part}"
+            for layer, parts in (
+                ("conv1", "kernel bias"),
+                ("conv2", "kernel bias"),
+                ("fc1", "linearity_weights bias_weights"),
+            )
+            for part in parts.split()
+        }
+        | {"fc2_linearity_weights", "fc2_bias_weights"}
+    )
+    for name, tensor in saved.items():
+        torch.testing.assert_close(tensor, demo.weights[name], rtol=0, atol=0)
+
+
+def test_the_same_seed_gives_the_same_bits_from_python_twice_and_from_the_text_once(tmp_path):
+    first, second = (start(short(), tmp_path / name) for name in ("first", "second"))
+    experiment = short()
+    parts = {name: getattr(experiment, name) for name in ("trainer", "model", "data_reader", "optimizer")}
+    descend.save_prototext(tmp_path / "saved.prototext", **parts)
+    third = start(load(tmp_path / "saved.prototext"), tmp_path / "third")
+    fourth = start(load(first.run_dir / "experiment.prototext"), tmp_path / "fourth")
+    files = [weights_file(result.run_dir).read_bytes() for result in (first, second, third, fourth)]
+    assert files.count(files[0]) == 4
+
+
+def test_another_seed_gives_other_weights(tmp_path):
+    experiment = short()
+    experiment.trainer = dataclasses.replace(experiment.trainer, random_seed=2)
+    ours, theirs = start(short(), tmp_path / "a").weights, start(experiment, tmp_path / "b").weights
+    assert not torch.equal(ours["conv1_kernel"], theirs["conv1_kernel"])
+
+
+def test_a_layer_s_first_weights_do_not_depend_on_other_layers(tmp_path):
+    def first_weights(with_more):
+        images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
+        x = descend.FullyConnected(images, name="before", num_neurons=64) if with_more else images
+        x = descend.Softmax(descend.FullyConnected(x, name="last", num_neurons=10))
+        model = descend.Model(0, objective_function=descend.CrossEntropy(x, labels))
+        experiment = short(epochs=0)
+        result = run(experiment.trainer, model, experiment.data_reader, experiment.optimizer, tmp_path / str(with_more))
+        return result.weights["last_linearity_weights"]
+
+    torch.testing.assert_close(first_weights(True), first_weights(False), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 300, 5000])
+def test_evaluation_does_not_depend_on_the_size_of_a_mini_batch(tmp_path, batch_size):
+    experiment = short(epochs=0)
+    experiment.trainer = dataclasses.replace(experiment.trainer, mini_batch_size=batch_size)
+    result = start(experiment, tmp_path / "run")
+    reference = start(short(epochs=0), tmp_path / "reference")
+    (row,), (expected,) = result.history, reference.history
+    assert (row["mode"], row["samples"]) == ("test", 296)
+    assert row["objective"] == pytest.approx(expected["objective"], rel=1e-6)
+    assert row["accuracy"] == expected["accuracy"]
+
+
+def test_weights_may_have_a_rule_of_their_own_and_be_frozen(tmp_path):
+    images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
+    frozen = descend.Weights(descend.HeNormalInitializer(), optimizer=descend.NoOptimizer(), name="frozen")
+    own = descend.Weights(
+        descend.GlorotUniformInitializer(),
+        optimizer=descend.Adam(learn_rate=1e-3, beta1=0.9, beta2=0.99, eps=1e-8),
+        name="own",
+    )
+    x = descend.Relu(descend.FullyConnected(images, num_neurons=16, weights=[frozen]))
+    x = descend.Softmax(descend.FullyConnected(x, num_neurons=10, weights=[own]))
+    model = descend.Model(1, objective_function=descend.CrossEntropy(x, labels))
+    experiment = short()
+    result = run(experiment.trainer, model, experiment.data_reader, experiment.optimizer, tmp_path / "run")
+    model.epochs = 0
+    untrained = run(experiment.trainer, model, experiment.data_reader, experiment.optimizer, tmp_path / "untrained")
+    torch.testing.assert_close(result.weights["frozen"], untrained.weights["frozen"], rtol=0, atol=0)
+    assert not torch.equal(result.weights["own"], untrained.weights["own"])
+    state = load_file(weights_file(result.run_dir).parent / "training" / "optimizer.safetensors")
+    assert any("own" in name for name in state)
+    assert not any("frozen" in name for name in state)
+
+
+@pytest.mark.slow
+def test_lenet_learns_fashion_mnist(tmp_path):
+    """The seeds' LeNet, 5 epochs, batch 64, SGD 0.01 with momentum 0.9: at least 0.87, and every test sample once."""
+    result = start(demo_experiment("fashion-mnist"), tmp_path / "run")
+    (test,) = [row for row in result.history if row["mode"] == "test"]
+    assert test["samples"] == 10_000
+    assert test["accuracy"] >= 0.87

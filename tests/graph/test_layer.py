@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+
+import descend.graph as g
+from descend.errors import ConfigurationError
+
+
+def test_parents_come_as_arguments_lists_or_keywords_and_learn_of_their_children():
+    a, b, c = (g.Input(name=name) for name in "abc")
+    total = g.Sum(a, [b], parents=c)
+    assert total.parents == [a, b, c]
+    assert [one.children for one in (a, b, c)] == [[total]] * 3
+    child = g.Relu(name="child")
+    g.Identity(a, children=[child])
+    assert child.parents[0].parents == [a]
+    child(b)
+    assert child.parents[1] is b
+    assert b.children == [total, child]
+
+
+def test_names_count_up_before_they_are_given(monkeypatch):
+    monkeypatch.setattr(g.Layer, "global_count", 0)
+    monkeypatch.setattr(g.Weights, "global_count", 0)
+    assert [g.Input().name, g.Input(name="x").name, g.Input().name] == ["layer1", "x", "layer2"]
+    assert [g.Weights().name, g.Weights().name] == ["weights1", "weights2"]
+
+
+def test_unknown_keywords_are_refused_with_the_nearest_field():
+    with pytest.raises(ConfigurationError) as caught:
+        g.Convolution(num_dim=2, kernel=3)
+    first, second = caught.value.problems
+    assert first.startswith(
+        "Convolution has no field 'num_dim'; did you mean 'num_dims'? its fields are num_dims, out_channels,"
+    )
+    assert second.startswith("Convolution has no field 'kernel'; did you mean 'kernel_size'?")
+    assert isinstance(caught.value, ValueError)
+
+
+def test_wrong_types_are_refused_with_field_value_and_expectation():
+    with pytest.raises(ConfigurationError) as caught:
+        g.Convolution(num_dims="a", out_channels=2.5, kernel_size="ab", has_bias="yes", conv_tensor_op_mode="FAST")
+    assert list(caught.value.problems) == [
+        "Convolution.num_dims is 'a'; expected a whole number",
+        "Convolution.out_channels is 2.5; expected a whole number",
+        "Convolution.kernel_size is 'ab'; expected a list of: a whole number",
+        "Convolution.has_bias is 'yes'; expected True or False or None",
+        "Convolution.conv_tensor_op_mode is 'FAST'; expected one of DEFAULT_TENSOR_OPS, NO_TENSOR_OPS, USE_TENSOR_OPS, "
+        "USE_TENSOR_OPS_ALLOW_CONVERSION",
+    ]
+    with pytest.raises(ConfigurationError, match=r"Relu: 3 is given in parents; expected a Layer"):
+        g.Relu(3)
+    with pytest.raises(ConfigurationError, match=r"Relu: 3 is given in weights; expected a Weights"):
+        g.Relu(weights=[3])
+    with pytest.raises(ConfigurationError, match=r"Relu\.datatype is 'HALF'"):
+        g.Relu(datatype="HALF")
+
+
+def test_numpy_numbers_and_any_iterable_are_taken():
+    layer = g.Convolution(
+        num_dims=np.int64(2), kernel_size=np.array([3, 5]), stride=2, has_bias=np.bool_(False), conv_tensor_op_mode=1
+    )
+    assert (layer.num_dims, layer.kernel_size, layer.stride, layer.has_bias) == (2, (3, 5), (2,), False)
+    assert layer.conv_tensor_op_mode is g.ConvTensorOpsMode.NO_TENSOR_OPS
+    matrix = np.arange(6.0).reshape(2, 3)
+    assert g.ValueInitializer(np.nditer(matrix, order="F")).values == (0.0, 3.0, 1.0, 4.0, 2.0, 5.0)
+
+
+def test_a_setting_is_the_default_where_a_field_is_zero_or_unset():
+    assert g.LeakyRelu().setting("negative_slope") == 0.01
+    assert g.LeakyRelu(negative_slope=0.0).setting("negative_slope") == 0.01
+    assert g.LeakyRelu(negative_slope=0.2).setting("negative_slope") == 0.2
+    assert g.Convolution().setting("has_bias") is True
+    assert g.Convolution(has_bias=False).setting("has_bias") is False
+    assert g.FullyConnected().setting("has_bias") is False
+
+
+def test_attributes_are_plain_and_may_be_changed():
+    layer = g.FullyConnected(num_neurons=3, device="GPU", parallel_strategy={"height_groups": 2})
+    layer.num_neurons = 4
+    layer.name = "fc"
+    fields = layer.to_fields()
+    assert (fields["num_neurons"], fields["name"], fields["device_allocation"]) == (4, "fc", "GPU")
+    assert fields["parallel_strategy"] == g.ParallelStrategy(height_groups=2)
+
+
+def test_one_operator_layers_take_the_operators_fields():
+    x = g.Input()
+    layer = g.Clamp(x, min=-1, max=2, name="clamp")
+    assert layer.parents == [x]
+    assert layer.ops == (g.ops.Clamp(min=-1, max=2),)
+    with pytest.raises(ConfigurationError, match="Clamp has no field 'low'"):
+        g.Clamp(x, low=1)
+    with pytest.raises(ConfigurationError, match=r"Clamp\.min is 'a'; expected a number"):
+        g.Clamp(x, min="a")
+
+
+def test_descriptions_are_values():
+    assert g.SGD(0.1, momentum=0.9) == g.SGD(learn_rate=0.1, momentum=0.9)
+    assert g.Adam() != g.AdaGrad()
+    assert hash(g.SGD(0.1)) == hash(g.SGD(0.1, where="elsewhere"))
+    with pytest.raises(ConfigurationError, match="SGD has no field 'learn_rat'; did you mean 'learn_rate'"):
+        g.SGD(learn_rat=1)
+    with pytest.raises(ConfigurationError, match=r"Adam\.beta1 is 'x'; expected a number"):
+        g.Adam(beta1="x")
+    with pytest.raises(ConfigurationError, match="SGD got 'learn_rate' twice"):
+        g.SGD(0.1, learn_rate=0.2)
+    with pytest.raises(ConfigurationError, match="SGD has 3 fields"):
+        g.SGD(0.1, 0.2, True, 4)
+    with pytest.raises(ConfigurationError, match=r"Weights\.optimizer is 0\.1; expected Optimizer or None"):
+        g.Weights(optimizer=0.1)
+    with pytest.raises(ConfigurationError, match="Weights has no field 'init'"):
+        g.Weights(init=g.ConstantInitializer())
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+def test_rates_that_no_rule_can_use(bad):
+    assert g.SGD(0.1, 0.9).problems() == []
+    with pytest.raises(ConfigurationError, match=rf"^the default optimizer: SGD\.learn_rate is {bad!r}"):
+        g.check_optimizer(g.SGD(bad), "the default optimizer")
+    with pytest.raises(
+        ConfigurationError, match=r"^f:1:1: the default optimizer: Adam\.beta2 is 1\.0; expected at least 0 and below 1"
+    ):
+        g.check_optimizer(g.Adam(0.1, 0.9, 1.0, where="f:1:1"), "the default optimizer")
+
+
+def test_traversal_reaches_all_layers_parents_first():
+    x = g.Input(name="x")
+    a, b = g.Relu(x, name="a"), g.Relu(x, name="b")
+    total = g.Sum(b, a, name="sum")
+    late = g.Identity(name="late")
+    a.add_parent(late)
+    assert [layer.name for layer in g.traverse_layer_graph(total)] == ["x", "b", "late", "a", "sum"]
+
+
+def test_public_names_are_there_and_name_one_thing_each():
+    assert len(set(g.__all__)) == len(g.__all__)
+    assert [name for name in g.__all__ if not hasattr(g, name)] == []
+    kinds = {message for message in g.CLASSES if message.startswith("Layer.")}
+    assert len(kinds) == 82
+    operators = {message for message in g.CLASSES if message.endswith("Operator")}
+    assert len(operators) == 75
