@@ -169,9 +169,8 @@ def test_batches_come_as_they_are_and_may_be_entered_in_the_middle(source):
 def test_ranks_share_each_batch():
     shares = [open_data(LIST, Loading(batch_size=4, rank=rank, ranks=3)) for rank in range(3)]
     for together in zip(*(share.epoch(0) for share in shares), strict=True):
-        assert sum((b.ids.tolist() for b in together), []) == list(
-            range(together[0].step * 4, together[0].step * 4 + together[0].size)
-        )
+        first = together[0].step * 4
+        assert np.concatenate([b.ids for b in together]).tolist() == list(range(first, first + together[0].size))
 
 
 def test_a_generator_is_refused_with_the_remedy():

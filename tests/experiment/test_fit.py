@@ -631,6 +631,23 @@ def test_surroundings_are_the_same_afterwards(tmp_path, monkeypatch, ending):
 # ---- resume with other settings
 
 
+def test_a_description_is_lbann_s_rule():
+    result = fit(optimizer=descend.SGD(learn_rate=0.1), data=(X, IGNORING), batch_size=4, stop=descend.Epochs(3))
+    same = fit(optimizer=SGD, data=(X, IGNORING), batch_size=4, stop=descend.Epochs(3))
+    assert largest_difference(result, same) < 1e-12
+    with pytest.raises(ConfigurationError, match="nothing to train under NoOptimizer"):
+        fit(optimizer=descend.NoOptimizer())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_our_own_optimizers_are_looked_after_in_the_same_way(tmp_path, value):
+    lamb = functools.partial(descend.optim.LAMB, lr=0.01)
+    with pytest.raises(NumericalError, match="step 3: the gradient of '2.weight'"):
+        fit(optimizer=lamb, batch_size=4, callbacks=[Plant(3, value=value)], run_dir=tmp_path)
+    skipping = fit(optimizer=lamb, batch_size=4, callbacks=[Plant(3, value=value)], on_nonfinite="skip")
+    assert skipping.steps == 3
+
+
 def start(run_dir, **settings):
     given = {"batch_size": 4, "optimizer": functools.partial(torch.optim.Adam, lr=0.05, weight_decay=0.1), **settings}
     return fit(run_dir=run_dir, **given)
