@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from descend.train import Callback
 
 if TYPE_CHECKING:
+    import torch
+
     from descend.train import EpochView, RunView, StepView
 
 __all__ = ["UnusedWeights"]
@@ -22,7 +24,7 @@ class UnusedWeights(Callback):
     """
 
     def __init__(self) -> None:
-        self._silent: dict[str, object] = {}
+        self._silent: dict[str, torch.nn.Parameter] = {}
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
@@ -30,11 +32,8 @@ class UnusedWeights(Callback):
 
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`."""
-        if step.epoch > 0:
-            self._silent = {}
-        if self._silent:
-            gradients = step.gradients
-            self._silent = {name: p for name, p in self._silent.items() if name not in gradients}
+        if step.epoch == 0 and self._silent:
+            self._silent = {name: p for name, p in self._silent.items() if p.grad is None}
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""

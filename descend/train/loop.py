@@ -153,6 +153,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.buffers = Buffers(self.task.module)
+        self.weights = dict(self.task.module.named_parameters())
 
     @property
     def passes(self) -> int:
@@ -276,11 +277,11 @@ def _step(session: Session, batch: Batch, gathered: Pass) -> None:
     objective, totals = _gradient(session, batch)
     if callbacks.wants(Event.AFTER_BACKWARD):
         callbacks.fire(Event.AFTER_BACKWARD, view(objective))
-    if faulty := session.numerics.faulty(session.task.module):
+    if faulty := session.numerics.faulty(session.weights):
         _leave_out(session, batch, gathered, faulty, objective)
         gathered.totals.join(totals)
         return
-    session.numerics.clip(session.task.module)
+    session.numerics.clip(session.weights)
     session.numerics.step(optimizer)
     session.skipped_in_a_row = 0
     gathered.totals.join(totals)
@@ -339,8 +340,9 @@ def _backward(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
     for part in parts:
         losses = _forward(session, part)
         top, bottom = losses.objective
+        bottom = _counted(bottom) if alone else bottom
         if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
-            session.numerics.scaled(top / _counted(bottom) if alone else top).backward()
+            session.numerics.scaled(top / bottom if alone else top).backward()
         tops.append(top.detach())
         bottoms.append(bottom)
         _count(totals, losses)
@@ -348,7 +350,7 @@ def _backward(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
     numerator, denominator = sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0])
     if not alone:
         numerator, denominator = _divide(session, numerator, denominator)
-    denominator = _counted(denominator)
+        denominator = _counted(denominator)
     objective = numerator / denominator
     penalty = session.task.penalty()
     if penalty is not None:
@@ -366,7 +368,7 @@ def _forward(session: Session, part: Part) -> Losses:
 def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
     """The denominator, or 1 where nothing was counted: then the numerator is 0 and so is the gradient."""
     if isinstance(denominator, torch.Tensor):
-        return torch.where(denominator == 0, torch.ones_like(denominator), denominator)
+        return denominator + (denominator == 0)
     return denominator or 1.0
 
 
@@ -377,7 +379,7 @@ def _divide(
     top, bottom = session.process.sum(
         torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64)])
     )
-    for p in session.task.module.parameters():
+    for p in session.weights.values():
         if p.grad is not None:
             session.process.sum(p.grad).div_(_counted(bottom))
     return top, bottom

@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["Buffers", "Numerics"]
 
@@ -68,7 +68,7 @@ class Numerics:
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
 
-    def faulty(self, module: torch.nn.Module) -> list[str]:
+    def faulty(self, weights: Mapping[str, torch.Tensor]) -> list[str]:
         """Names of the weights whose gradient is not finite. Waits for the device, once.
 
         The sum of all elements shows a NaN or an infinity in a twentieth of the time of a norm; what overflows in the
@@ -76,14 +76,16 @@ class Numerics:
         """
         if self.on_nonfinite == "allow":
             return []
-        sums = [gradient.sum() for _, gradient in _gradients(module)]
+        sums = [gradient.sum() for _, gradient in _gradients(weights)]
         if not sums or math.isfinite(abs(complex(_total(sums)))):
             return []
-        return [name for name, gradient in _gradients(module) if not bool(torch.isfinite(gradient).all())]
+        return [name for name, gradient in _gradients(weights) if not bool(torch.isfinite(gradient).all())]
 
-    def clip(self, module: torch.nn.Module) -> None:
+    def clip(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Bound the gradients."""
-        parameters = [p for p in module.parameters() if p.grad is not None]
+        if self.clip_value is self.clip_norm is self.clip_global_norm is None:
+            return
+        parameters = [p for p in weights.values() if p.grad is not None]
         if self.clip_value is not None:
             clip_grad_value_(parameters, self.clip_value)
         if self.clip_norm is not None:
@@ -114,9 +116,9 @@ def _total(sums: list[torch.Tensor]) -> complex:
     return sum(s.item() for s in sums)
 
 
-def _gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """The gradients that are there; of a sparse one, the values of the rows that it has."""
-    for name, p in module.named_parameters():
+    for name, p in weights.items():
         if p.grad is not None:
             yield name, p.grad.coalesce().values() if p.grad.is_sparse else p.grad
 
@@ -129,20 +131,25 @@ class Buffers:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
-        self._kept: dict[str, tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._owners = [part for part in module.modules() if any(True for _ in part.buffers(recurse=False))]
+        self._kept: dict[tuple[torch.nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]] = {}
 
-    @torch.no_grad()
     def keep(self) -> None:
         """Remember what all buffers hold now."""
-        for name, buffer in self._module.named_buffers():
-            known = self._kept.get(name)
+        for place, buffer in self._buffers():
+            known = self._kept.get(place)
             if known is None or known[0] is not buffer or known[1] != buffer._version:
-                self._kept[name] = (buffer, buffer._version, buffer.clone())
+                self._kept[place] = (buffer, buffer._version, buffer.detach().clone())
 
     @torch.no_grad()
     def restore(self) -> None:
         """Give all buffers what they held at `keep`."""
-        for name, buffer in self._module.named_buffers():
-            if name in self._kept:
-                buffer.copy_(self._kept[name][2])
+        for place, buffer in self._buffers():
+            if place in self._kept:
+                buffer.copy_(self._kept[place][2])
+
+    def _buffers(self) -> Iterator[tuple[tuple[torch.nn.Module, str], torch.Tensor]]:
+        """All buffers that are there now; a module may put another tensor in the place of one."""
+        for part in self._owners:
+            for name, buffer in part.named_buffers(recurse=False):
+                yield (part, name), buffer

@@ -642,7 +642,7 @@ def test_a_description_is_lbann_s_rule():
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_our_own_optimizers_are_looked_after_in_the_same_way(tmp_path, value):
     lamb = functools.partial(descend.optim.LAMB, lr=0.01)
-    with pytest.raises(NumericalError, match="step 3: the gradient of '2.weight'"):
+    with pytest.raises(NumericalError, match=r"step 3: the gradient of '2.weight'"):
         fit(optimizer=lamb, batch_size=4, callbacks=[Plant(3, value=value)], run_dir=tmp_path)
     skipping = fit(optimizer=lamb, batch_size=4, callbacks=[Plant(3, value=value)], on_nonfinite="skip")
     assert skipping.steps == 3

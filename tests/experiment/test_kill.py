@@ -1,6 +1,7 @@
 """A run that is killed anywhere, as often as one likes, ends in the same bytes."""
 
 import functools
+import importlib
 import json
 import os
 import random
@@ -61,7 +62,9 @@ def run(folder, optimizer, dies_at=-1, workers=0):
 
 
 def in_a_child(function) -> int:
-    """Fork, so that a death costs no import; the exit status as the parent sees it."""
+    """Fork, so that a death costs no import; the exit status as the parent sees it. The parent must not train itself:
+    autograd's threads do not survive a fork.
+    """
     child = os.fork()
     if child == 0:
         status = 1
@@ -108,7 +111,9 @@ OPTIMIZERS = {
 )
 def test_killed_at_random_points_and_continued(tmp_path, optimizer, workers, attempts):
     rule = OPTIMIZERS[optimizer]
-    run(tmp_path / "whole", rule)  # here, so that the children find everything imported
+    importlib.import_module("torch._dynamo")  # here, so that no child needs seconds for what optimizers import
+    importlib.import_module("descend.experiment.fit")
+    assert in_a_child(lambda: run(tmp_path / "whole", rule)) == 0
     draw = random.Random(7)
     for attempt in range(attempts):
         folder, deaths = tmp_path / f"killed{attempt}", 0
