@@ -10,7 +10,7 @@ from descend.train import Callback
 if TYPE_CHECKING:
     import torch
 
-    from descend.train import EpochView, RunView, StepView
+    from descend.train import EpochView, StepView
 
 __all__ = ["UnusedWeights"]
 
@@ -18,7 +18,7 @@ __all__ = ["UnusedWeights"]
 class UnusedWeights(Callback):
     """Warns of the weights without a gradient in the whole first epoch.
 
-    Runs:  before_run, after_backward, after_epoch.
+    Runs:  after_backward, after_epoch.
     Reads: which gradients are there. Changes nothing.
     Costs: a look at each weight in the first step, nothing once all have had a gradient.
     """
@@ -26,19 +26,16 @@ class UnusedWeights(Callback):
     def __init__(self) -> None:
         self._silent: dict[str, torch.nn.Parameter] = {}
 
-    def before_run(self, run: RunView) -> None:
-        """See `Callback.before_run`."""
-        self._silent = {name: p for name, p in run.module.named_parameters() if p.requires_grad}
-
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`."""
-        if step.epoch == 0 and self._silent:
+        if step.step == 1:  # a run that is continued has not seen all of its first epoch
+            self._silent = {name: p for name, p in step.module.named_parameters() if p.requires_grad}
+        if self._silent:
             self._silent = {name: p for name, p in self._silent.items() if p.grad is None}
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
-        whole = epoch.samples[0] == epoch.samples[1]  # a continued pass has not seen its first part
-        if epoch.epoch == 0 and whole and self._silent:
+        if self._silent and epoch.samples[0] == epoch.samples[1]:
             names = ", ".join(f"'{name}'" for name in self._silent)
             warnings.warn(
                 f"no gradient reached {names} in the first epoch, so they stay as they are: the forward pass does not "

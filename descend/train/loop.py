@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import NumericalError, Stopped
+from descend.errors import DataError, NumericalError, Stopped
 from descend.runtime import seed_step
 from descend.train.blame import blame
 from descend.train.events import EpochView, EvaluationView, Event, RunView, StepView
@@ -246,11 +246,15 @@ def _steps(session: Session, stop: Stop, gathered: Pass) -> str | None:
             gathered.seconds += for_step
             session.seconds += for_step
             session.seconds_this_run += for_step
-            gathered.complete = batch.last
             _obey(session)
             # A pass that is complete is followed by its validation first, which a criterion may want to see.
             if not batch.last and (reason := stop.reason(session.progress())):
                 return reason
+    if not gathered.complete:
+        raise DataError(
+            f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data have "
+            "become fewer since the run began; continue with the same data"
+        )
     return None
 
 
@@ -286,6 +290,7 @@ def _step(session: Session, batch: Batch, gathered: Pass) -> None:
     session.skipped_in_a_row = 0
     gathered.totals.join(totals)
     context.advance(batch.size)
+    gathered.complete = batch.last  # before anybody may save this moment
     if callbacks.wants(Event.AFTER_STEP):
         callbacks.fire(Event.AFTER_STEP, view(objective))
 
@@ -303,6 +308,7 @@ def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str]
             raise NumericalError(blame(step, faulty, float(objective), batch, session.skipped_in_a_row))
     gathered.skipped += 1
     session.contexts[Mode.TRAIN].leave_out(batch.size)
+    gathered.complete = batch.last
 
 
 def _gradient(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:

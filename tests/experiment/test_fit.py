@@ -736,6 +736,32 @@ def test_a_finished_run_continued_does_nothing_more(tmp_path):
     assert largest_difference(first, again) == 0
 
 
+@pytest.mark.parametrize("every_steps", [1, 2, 3])
+def test_a_checkpoint_of_the_last_step_of_an_epoch_goes_on_with_its_validation(tmp_path, every_steps):
+    """Saved within after_step, when the pass is done and its validation is not."""
+
+    class Die(descend.Callback):
+        def before_evaluation(self, evaluation):
+            raise RuntimeError("killed")
+
+    settings = {"valid": (X, Y), "stop": descend.Epochs(2)}
+    with pytest.raises(RuntimeError, match="killed"):
+        start(tmp_path, callbacks=[descend.Checkpoint(every_steps=every_steps), Die()], **settings)
+    result = start(tmp_path, resume=True, **settings)
+    whole = start(tmp_path / "whole", **settings)
+    assert largest_difference(result, whole) == 0
+    rows = [[(row["mode"], row["step"], row["samples"]) for row in run.history] for run in (result, whole)]
+    assert rows[0] == rows[1]
+
+
+def test_a_stream_that_has_become_shorter_is_found_out(tmp_path):
+    batches = [(X[i : i + 2], Y[i : i + 2]) for i in range(0, 10, 2)]
+    settings = {"batch_size": 2, "run_dir": tmp_path}
+    fit(data=lambda: iter(batches), stop=descend.Steps(4), **settings)
+    with pytest.raises(DataError, match="ended after 8 samples, before its last mini-batch"):
+        fit(data=lambda: iter(batches[:3]), stop=descend.Steps(9), resume=True, **settings)
+
+
 def test_weights_of_another_type_are_refused(tmp_path):
     start(tmp_path)
     with pytest.raises(StorageError, match=r"0.weight\s+now: \(8, 5\) float32\s+saved: \(8, 5\) float64"):
