@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
 
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from descend.data import Feed
     from descend.train.loop import Part
 
