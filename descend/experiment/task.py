@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from descend.graph import Plan
     from descend.lower import LoweredModel
+    from descend.train.task import Part
 
 __all__ = ["GraphTask"]
 
@@ -33,9 +34,9 @@ class GraphTask:
         self.units = {metric.name: metric.unit for metric in plan.metrics if metric.unit}
         self._plan = plan
 
-    def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
+    def losses(self, fields: Mapping[str, torch.Tensor], part: Part) -> Losses:
         """See `descend.train.task.Task.losses`."""
-        values = self.module(fields)
+        values = self.module(fields, **part._asdict())
         count = float(len(next(iter(fields.values()))))
         terms = [term.scale * values[term.layer].sum() for term in self._plan.objective.terms]
         metrics = {metric.name: Ratio(values[metric.layer].sum(), count) for metric in self._plan.metrics}

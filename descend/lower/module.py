@@ -8,7 +8,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import GraphError
-from descend.lower import activations, inputs, learning, losses, operators, transforms
+from descend.lower import (
+    activations,
+    images,
+    indexing,
+    inputs,
+    learning,
+    losses,
+    mathematics,
+    normalization,
+    operators,
+    recurrent,
+    reductions,
+    regularization,
+    sources,
+    tables,
+    transforms,
+)
 from descend.lower.initialize import initial_values
 from descend.lower.passes import Pass
 from descend.lower.registry import lowering
@@ -21,7 +37,23 @@ if TYPE_CHECKING:
 
 __all__ = ["LoweredModel", "lower"]
 
-FAMILIES = (activations, inputs, learning, losses, operators, transforms)  # importing them registers their kinds
+FAMILIES = (
+    activations,
+    images,
+    indexing,
+    inputs,
+    learning,
+    losses,
+    mathematics,
+    normalization,
+    operators,
+    recurrent,
+    reductions,
+    regularization,
+    sources,
+    tables,
+    transforms,
+)  # importing them registers their kinds
 
 
 def lower(plan: Plan, generator: Callable[[str], torch.Generator]) -> LoweredModel:

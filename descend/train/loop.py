@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import Stopped
-from descend.runtime import seed_step
+from descend.runtime import seed_of, seed_step
 from descend.train.events import EpochView, EvaluationView, Event, RunView, StepView
 from descend.train.progress import ExecutionContext, Mode, Progress
-from descend.train.task import Losses, Ratio, Totals
+from descend.train.task import Losses, Part, Ratio, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -233,12 +233,13 @@ def _backward(session: Session, batch: Batch, totals: Totals) -> torch.Tensor:
     One part is divided before its backward pass, which costs nothing. Several parts are summed and divided once at
     the end, so that how they were cut changes nothing.
     """
-    parts = list(_parts(session, batch))
+    seed = seed_of(session.seed, "step", session.contexts[Mode.TRAIN].step)
+    parts = list(_parts(session, batch, seed))
     alone = len(parts) == 1 and session.process.ranks == 1
     tops: list[torch.Tensor] = []
     bottoms: list[torch.Tensor | float] = []
-    for fields in parts:
-        losses = session.task.losses(fields)
+    for fields, part in parts:
+        losses = session.task.losses(fields, part)
         top, bottom = losses.objective
         (top / _counted(bottom) if alone else top).backward()
         tops.append(top.detach())
@@ -283,16 +284,18 @@ def _count(totals: Totals, losses: Losses) -> None:
         totals.add(name, ratio)
 
 
-def _parts(session: Session, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
-    """The mini-batch cut into micro-batches, on the device of the run."""
+def _parts(session: Session, batch: Batch, seed: int) -> Iterator[tuple[dict[str, torch.Tensor], Part]]:
+    """The mini-batch cut into micro-batches, on the device of the run, and what each of them is."""
+    first = batch.size * session.process.rank // session.process.ranks  # as `Batches` shares it out
     fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
     count = len(batch.ids)
     size = session.micro_batch_size or count
     if size >= count:
-        yield fields
+        yield fields, Part(seed, first, batch.size)
         return
     for start in range(0, count, size):
-        yield {name: tensor[start : start + size] for name, tensor in fields.items()}
+        cut = {name: tensor[start : start + size] for name, tensor in fields.items()}
+        yield cut, Part(seed, first + start, batch.size)
 
 
 @torch.no_grad()
@@ -330,8 +333,9 @@ def _measure(session: Session, mode: Mode) -> tuple[Totals, int, list[float]]:
     try:
         with contextlib.closing(session.data[mode].epoch(0)) as steps:
             for batch in steps:
-                for fields in _parts(session, batch):
-                    _count(totals, session.task.losses(fields))
+                seed = seed_of(session.seed, mode.value, context.step + len(times))
+                for fields, part in _parts(session, batch, seed):
+                    _count(totals, session.task.losses(fields, part))
                 seen += batch.size
                 now = time.monotonic()
                 times.append(now - clock)

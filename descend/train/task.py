@@ -14,7 +14,21 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Losses", "Ratio", "Task", "Totals"]
+__all__ = ["Losses", "Part", "Ratio", "Task", "Totals"]
+
+
+class Part(NamedTuple):
+    """Which part of a mini-batch goes through the module.
+
+    Attributes:
+        seed: What random numbers of the forward pass are a function of; one for each step.
+        position: Place of the part's first sample in the whole mini-batch.
+        batch_size: Samples of the whole mini-batch, over all parts and ranks.
+    """
+
+    seed: int
+    position: int
+    batch_size: int
 
 
 class Ratio(NamedTuple):
@@ -49,7 +63,7 @@ class Task(Protocol):
         """The unit of each metric that has one."""
         ...
 
-    def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
+    def losses(self, fields: Mapping[str, torch.Tensor], part: Part) -> Losses:
         """The forward pass over a part of a batch; each field is (samples, *shape)."""
         ...
 

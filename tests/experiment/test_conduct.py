@@ -17,9 +17,9 @@ from descend.train import BatchedIterativeOptimizer, Callback, Mode
 class Noisy(Regression):
     """Least squares with dropout on the inputs, so that a step draws random numbers."""
 
-    def losses(self, fields):
+    def losses(self, fields, part):
         x = torch.nn.functional.dropout(fields["x"], 0.3, training=self.module.training)
-        return super().losses({**fields, "x": x})
+        return super().losses({**fields, "x": x}, part)
 
 
 def work(task=None, optimizer=torch.optim.Adam, epochs=4, callbacks=(), **settings):

@@ -1,5 +1,6 @@
 """One layer alone: checked and lowered as in a model, then called with tensors."""
 
+import numpy as np
 import torch
 
 import descend
@@ -48,3 +49,32 @@ def random(*shape, seed=0, low=-2.0, high=2.0):
 
 def f64(*values):
     return torch.tensor(values, dtype=torch.float64)
+
+
+def check_against(make, expression, *xs, smooth=True):
+    """The layer gives what a NumPy expression of its inputs gives, and its gradients are finite differences."""
+    layer = Single(make, *(tuple(x.shape[1:]) for x in xs))
+    want = expression(*(x.detach().numpy() for x in xs))
+    np.testing.assert_allclose(layer(*xs).detach(), want, rtol=1e-11, atol=1e-12)
+    if smooth:
+        assert torch.autograd.gradcheck(lambda *z: layer(*z), xs)
+    return layer
+
+
+def gradients(layer, *xs):
+    """Gradients of the sum of a layer's output for its inputs; zeros where none comes."""
+    xs = [x.detach().clone().requires_grad_() for x in xs]
+    y = layer(*xs)
+    if y.requires_grad:
+        y.sum().backward()
+    return [torch.zeros_like(x) if x.grad is None else x.grad for x in xs]
+
+
+def refusal(layer, *shapes, children=1):
+    """What the layer says of parents of these shapes."""
+    incoming = tuple(descend.graph.Incoming(f"p{i}", shape) for i, shape in enumerate(shapes))
+    try:
+        layer.output_shapes(incoming, children)
+    except descend.errors.GraphError as error:
+        return str(error)
+    return ""
