@@ -97,4 +97,4 @@ class Pass:
         keys = _mix(_mix(positions) + _signed(int(key_of("pass", self.seed, purpose))))
         counters = torch.arange(1, math.prod(shape) + 1, device=self.device) * _GOLDEN
         numbers = _shifted(_mix(keys[:, None] + counters), 64 - bits)
-        return (numbers.to(dtype) * 2.0**-bits).view(-1, *shape)
+        return (numbers.to(dtype) * 2.0**-bits).view(len(positions), *shape)

@@ -146,7 +146,8 @@ weights { name: "w3" }
         "put a loss such as CrossEntropy or a Reduction behind it",
         "f.prototext:8:1: layer 'l' (CrossEntropy) needs parents of one shape; 'f' gives 3 and 'y' gives 10: "
         "the layers before must give equally many entries, such as num_neurons equal to the number of classes",
-        "f.prototext:9:1: layer 'g': kind Unpooling is broken in LBANN, so no result could be right; use Upsample or Deconvolution",
+        "f.prototext:9:1: layer 'g': kind Unpooling is broken in LBANN, so no result could be right; "
+        "use Upsample or Deconvolution",
         "f.prototext:7:1: layer 'f' (FullyConnected) names weights 'w2' that do not exist",
         "f.prototext:13:22: weights 'w1': Adam.learn_rate is -1.0; expected a finite number that is at least 0",
         "f.prototext:13:22: weights 'w1': Adam.beta1 is 1.0; expected at least 0 and below 1",

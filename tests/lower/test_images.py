@@ -82,7 +82,7 @@ def test_cutout_blanks_one_square_for_the_whole_mini_batch():
         assert len(blank) == (bottom - top + 1) * (right - left + 1)
         assert bottom - top <= 2
         assert right - left <= 2
-        if 0 < top and bottom < 7 and 0 < left and right < 5:  # whole, so its middle is its centre
+        if top > 0 and bottom < 7 and left > 0 and right < 5:  # whole, so its middle is its centre
             assert (bottom - top, right - left) == (2, 2)
             centres.add((top + 1, left + 1))
         assert torch.equal(layer(x[1:2], sides[1:2], seed=step, position=7, batch_size=9), y[1:2])

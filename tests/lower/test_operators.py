@@ -231,7 +231,7 @@ def test_rules_of_our_own_work_under_vmap(op):
         (descend.OperatorLayer(), [(3,)], "has no ops"),
         (descend.Add(), [(3,)], "has an operator Add that takes 2 inputs, and 1 parent"),
         (descend.Abs(), [(3,), (3,)], "has an operator Abs that takes 1 input, and 2 parents"),
-        (descend.OperatorLayer(ops=[ops.Abs(), ops.Add()]), [(3,)], "takes 2 inputs, and 1 output of the operator before"),
+        (descend.OperatorLayer(ops=[ops.Abs(), ops.Add()]), [(3,)], "and 1 output of the operator before"),
         (descend.Add(), [(3, 1), (1, 3)], "needs parents of one shape; 'p0' gives 3 x 1 and 'p1' gives 1 x 3"),
         (descend.Select(constant_if_true=True), [(3,), (3,), (3,)], "takes 2 inputs, and 3 parents"),
         (descend.Clamp(), [(3,)], "an operator Clamp that has min 0.0 and max 0.0; max must be above min"),
