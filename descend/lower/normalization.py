@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor  # torch.func has no public question for it
 from torch.nn import functional
 
 from descend.errors import Unsupported
@@ -43,7 +44,47 @@ def check_whole_batch(at: Pass, planned: PlannedLayer, why: str) -> None:
 def _follow(running: Tensor, batch: Tensor, decay: float) -> None:
     """running ← decay · running + (1 − decay) · batch."""
     with torch.no_grad():
-        running.lerp_(batch.detach().to(running.dtype), 1.0 - decay)
+        running.mul_(decay).add_(batch.detach(), alpha=1.0 - decay)
+
+
+class _Statistics(NamedTuple):
+    mean: Tensor
+    variance: Tensor
+
+
+def _normalized(x: Tensor, scale: Tensor, bias: Tensor, eps: float, correction: int) -> tuple[Tensor, _Statistics]:
+    """What batch normalization means: the output, and each channel's mean and variance, both (C,)."""
+    variance, mean = torch.var_mean(x, (0, *range(2, x.dim())), correction=correction)
+    variance = variance.clamp_min(eps)
+    return _affine(x, mean, scale * (variance + eps).rsqrt(), bias), _Statistics(mean, variance)
+
+
+def _affine(x: Tensor, mean: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
+    """(x − mean) · factor + bias in each channel; in this order a large mean costs no digits."""
+    shape = (-1, *(1,) * (x.dim() - 2))
+    return (x - mean.view(shape)) * factor.view(shape) + bias.view(shape)
+
+
+def _normalized_by_torch(
+    x: Tensor, scale: Tensor, bias: Tensor, eps: float, correction: int
+) -> tuple[Tensor, _Statistics] | None:
+    """The same by torch's kernel, 4 times as fast; None where a variance is below ε, which that kernel does not know.
+
+    It divides by n. With c = n / (n − correction) the variance wanted is c times its own, and
+    1 / √(c σ² + ε) = c^−½ / √(σ² + ε / c), so it is given ε / c and the scale times c^−½.
+    """
+    n = x.numel() // x.shape[1]
+    c = n / (n - correction)
+    mean, unbiased = torch.zeros_like(scale), torch.zeros_like(scale)
+    y = functional.batch_norm(x, mean, unbiased, scale * c**-0.5, bias, True, 1.0, eps / c)
+    variance = unbiased if correction else unbiased * ((n - 1) / n)
+    return (y, _Statistics(mean, variance)) if bool((variance >= eps).all()) else None
+
+
+def _may_branch(x: Tensor) -> bool:
+    """Whether asking for a value is cheap and allowed: not on a GPU, while compiling, or inside torch.func."""
+    traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x)
+    return x.device.type == "cpu" and not traced
 
 
 @lowers(BatchNormalization, with_pass=True)
@@ -51,30 +92,19 @@ def batch_normalization(planned: PlannedLayer) -> Forward:
     """By mean and variance of each channel over mini-batch and space; by the running ones in evaluation."""
     layer = cast("BatchNormalization", planned.layer)
     decay, eps = float(layer.setting("decay")), float(layer.setting("epsilon"))
-    lost = 0 if layer.no_bessel_correction else 1
-    dims = (0, *range(2, len(planned.output_shape) + 1))
-    shape = (-1, *(1,) * (len(planned.output_shape) - 1))
+    correction = 0 if layer.no_bessel_correction else 1
 
-    def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-        variance, mean = torch.var_mean(x, dims, correction=lost)
-        return variance.clamp_min(eps), mean
-
-    def forward(
-        at: Pass, x: Tensor, scale: Tensor, bias: Tensor, running_mean: Tensor, running_variance: Tensor
-    ) -> Tensor:
+    def forward(at: Pass, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         if not at.training:
-            return functional.batch_norm(x, running_mean, running_variance, scale, bias, eps=eps)
+            return functional.batch_norm(x, mean, variance, scale, bias, eps=eps)
         check_whole_batch(at, planned, "takes statistics over")
-        if x.numel() // x.shape[1] > 1:
-            variance, mean = statistics(x)
-            _follow(running_mean, mean, decay)
-            _follow(running_variance, variance, decay)
-        else:  # of one number there is no variance
-            mean = x.mean(dims)
-            variance = torch.ones_like(mean)
-        factor = scale * (variance + eps).rsqrt()
-        # In this order a large mean costs no digits, as x · factor − mean · factor would.
-        return (x - mean.view(shape)) * factor.view(shape) + bias.view(shape)
+        if x.numel() // x.shape[1] == 1:  # of one number there is no variance
+            return _affine(x, x.mean((0, *range(2, x.dim()))), scale * (1.0 + eps) ** -0.5, bias)
+        fast = _normalized_by_torch(x, scale, bias, eps, correction) if _may_branch(x) else None
+        y, found = fast or _normalized(x, scale, bias, eps, correction)
+        _follow(mean, found.mean, decay)
+        _follow(variance, found.variance, decay)
+        return y
 
     return forward
 

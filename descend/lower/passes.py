@@ -5,7 +5,7 @@ nothing else, so a mini-batch that is cut into parts, over time or over ranks, d
 number needs no other, so all of a layer's are drawn at once, and none has a state to save.
 
     key of a sample    k = mix(mix(position) + key of (seed, purpose))
-    number j           mix(k + j·γ), of which the upper bits are the fraction
+    number j           mix(k + j·γ), of which the upper bits are the fraction; a chance takes half of one
 
 Source: SplitMix64, as in `descend.data.draws`.
 """
@@ -41,13 +41,14 @@ _GOLDEN = _signed(int(GOLDEN))
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """x ≫ bits with zeros coming in; torch's own shift brings in the sign."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
-def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shifted(x, 31)
+def _mixed(x: Tensor) -> Tensor:
+    """`mix` of each element, in the place of x."""
+    x.bitwise_xor_(_shifted(x, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
+    x.bitwise_xor_(_shifted(x, 27)).mul_(_signed(0x94D049BB133111EB))
+    return x.bitwise_xor_(_shifted(x, 31))
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class Pass:
         """(samples,) the places of these samples in the whole mini-batch, from 0 up."""
         return torch.arange(self.position, self.position + self.samples, device=self.device)
 
-    def uniform(self, purpose: str, shape: Shape, dtype: torch.dtype | None = None) -> Tensor:
+    def uniform(self, purpose: str, shape: Shape) -> Tensor:
         """(samples, *shape) numbers in [0, 1), those of `purpose`, which is unique within a model."""
-        return self._fractions(self.positions(), purpose, shape, dtype)
+        return self._fractions(self.positions(), purpose, shape)
 
     def shared_uniform(self, purpose: str, count: int) -> Tensor:
         """(count,) numbers in [0, 1) that the whole mini-batch shares."""
@@ -91,10 +92,21 @@ class Pass:
         radius, angle = self.uniform(purpose, (2, *shape)).unbind(1)
         return (-2.0 * torch.log1p(-radius)).sqrt() * torch.cos(2.0 * math.pi * angle)
 
-    def _fractions(self, positions: Tensor, purpose: str, shape: Shape, dtype: torch.dtype | None = None) -> Tensor:
-        dtype = dtype or self.dtype
-        bits = _BITS[dtype]
-        keys = _mix(_mix(positions) + _signed(int(key_of("pass", self.seed, purpose))))
-        counters = torch.arange(1, math.prod(shape) + 1, device=self.device) * _GOLDEN
-        numbers = _shifted(_mix(keys[:, None] + counters), 64 - bits)
-        return (numbers.to(dtype) * 2.0**-bits).view(len(positions), *shape)
+    def chance(self, purpose: str, shape: Shape, probability: float) -> Tensor:
+        """(samples, *shape) truths, each true with a probability, which counts to 2⁻³²."""
+        count = math.prod(shape)
+        halves = self._numbers(self.positions(), purpose, -(-count // 2)).view(torch.int32)[:, :count]
+        bound = round(probability * 2**32) - 2**31  # halves are evenly spread over −2³¹ to 2³¹ − 1
+        below = halves < bound if bound < 2**31 else torch.ones_like(halves, dtype=torch.bool)
+        return below.view(self.samples, *shape)
+
+    def _fractions(self, positions: Tensor, purpose: str, shape: Shape) -> Tensor:
+        bits = _BITS[self.dtype]
+        numbers = _shifted(self._numbers(positions, purpose, math.prod(shape)), 64 - bits)
+        return (numbers.to(self.dtype) * 2.0**-bits).view(len(positions), *shape)
+
+    def _numbers(self, positions: Tensor, purpose: str, count: int) -> Tensor:
+        """(positions, count) whole numbers of 64 random bits."""
+        keys = _mixed(_mixed(positions.clone()) + _signed(int(key_of("pass", self.seed, purpose))))
+        counters = torch.arange(1, count + 1, device=self.device) * _GOLDEN
+        return _mixed(keys[:, None] + counters)

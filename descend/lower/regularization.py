@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-import torch
-
 from descend.graph import Dropout, SeluDropout
 from descend.lower.registry import lowers
 
@@ -17,11 +15,6 @@ if TYPE_CHECKING:
     from descend.lower.registry import Forward
 
 
-def _kept(at: Pass, planned: PlannedLayer, probability: float) -> Tensor:
-    """Whether each entry is kept."""
-    return at.uniform(planned.name, planned.output_shape, torch.float32) < probability
-
-
 @lowers(Dropout, with_pass=True)
 def dropout(planned: PlannedLayer) -> Forward:
     """x / q where an entry is kept and 0 elsewhere; x in evaluation."""
@@ -30,7 +23,7 @@ def dropout(planned: PlannedLayer) -> Forward:
     def forward(at: Pass, x: Tensor) -> Tensor:
         if not at.training or not 0 < q < 1:
             return x
-        return (x / q).where(_kept(at, planned, q), 0.0)
+        return (x / q).where(at.chance(planned.name, planned.output_shape, q), 0.0)
 
     return forward
 
@@ -45,6 +38,6 @@ def selu_dropout(planned: PlannedLayer) -> Forward:
         if not at.training or not 0 < q < 1:
             return x
         a = (q + dropped**2 * q * (1 - q)) ** -0.5
-        return a * x.where(_kept(at, planned, q), dropped) - a * (1 - q) * dropped
+        return a * x.where(at.chance(planned.name, planned.output_shape, q), dropped) - a * (1 - q) * dropped
 
     return forward

@@ -64,7 +64,7 @@ def bernoulli(planned: PlannedLayer) -> Forward:
     def forward(at: Pass) -> Tensor:
         if not at.training:
             return _filled(at, planned.output_shape, 0.0)
-        return (at.uniform(planned.name, planned.output_shape, torch.float32) < layer.prob).to(at.dtype)
+        return at.chance(planned.name, planned.output_shape, layer.prob).to(at.dtype)
 
     return forward
 

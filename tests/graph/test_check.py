@@ -382,3 +382,13 @@ def test_very_many_problems_are_counted_and_take_no_longer_than_they_must():
         == "f.prototext:1:1: layer 'layer0' (Relu) names a parent 'lair0' that does not exist; did you mean 'layer0'?"
     )
     assert found[-1] == "and 19901 more problems"
+
+
+def test_weights_that_no_inputs_are_counted_for_cannot_start_by_their_number():
+    bias = g.Weights(g.HeNormalInitializer(), name="b")
+    x = g.FullyConnected(g.Input(data_field="x"), num_neurons=2, has_bias=True, weights=[g.Weights(name="w"), bias])
+    x.name = "fc"
+    with pytest.raises(
+        GraphError, match="weights 'b' start as HeNormalInitializer, which counts inputs, and layer 'fc'"
+    ):
+        g.check(g.Model(1, objective_function=g.L2Norm2(x)), {"x": (3,)})

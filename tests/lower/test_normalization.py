@@ -6,6 +6,8 @@ import torch
 
 import descend
 from descend.errors import Unsupported
+from descend.lower import normalization
+from descend.lower.passes import Pass
 from tests.lower.single import Single, check_against, f64, random, refusal
 
 NAMES = ("scale", "bias", "running_mean", "running_variance")
@@ -75,6 +77,28 @@ def test_one_number_a_channel_has_variance_one_and_leaves_the_running_values():
     assert not layer(f64([1, 2, 3])).any()
     assert mean.tolist() == [0, 0, 0]
     assert variance.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_torchs_kernel_gives_what_batch_normalization_means(correction):
+    x, scale, bias = random(5, 3, 2), f64(1.5, -2, 0.5).requires_grad_(), f64(0, 1, 2).requires_grad_()
+    results = []
+    for way in (normalization._normalized, normalization._normalized_by_torch):
+        y, statistics = way(x, scale, bias, 0.01, correction)
+        results.append((y, *statistics, *torch.autograd.grad((y**3).sum(), (x, scale, bias))))
+    for plain, fast in zip(*results, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-11)
+    assert normalization._normalized_by_torch(x, scale, bias, 100.0, correction) is None
+
+
+def test_batch_normalization_works_under_vmap():
+    layer, weights = batch_norm((3,))
+    x = random(4, 6, 3)
+    at = Pass(True, 0, 0, 6, 6, torch.float64, torch.device("cpu"))
+    stacked = [w.detach().expand(4, 3).clone() for w in weights]
+    got = torch.vmap(lambda z, *w: layer.forward(at, z, *w))(x, *stacked)
+    torch.testing.assert_close(got, torch.stack([layer(one) for one in x]), rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(stacked[2], 0.1 * x.detach().mean(1), rtol=1e-10, atol=1e-11)
 
 
 def test_running_values_are_not_trained_and_are_made_with_the_formats_names():

@@ -60,3 +60,18 @@ def test_shared_numbers_are_those_of_the_step_and_of_no_sample():
     shared = at(position=5, samples=2).shared_uniform("a", 2)
     assert torch.equal(shared, at().shared_uniform("a", 2))
     assert not torch.isin(shared, at(samples=100).uniform("a", (2,))).any()
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.999, 1.0])
+def test_a_chance_has_its_probability_and_its_place(probability):
+    whole = at(samples=1000).chance("a", (3, 7), probability)
+    assert whole.shape == (1000, 3, 7)
+    share = whole.double().mean()
+    assert abs(share - probability) <= 4 * (probability * (1 - probability) / 21000) ** 0.5
+    assert torch.equal(at(position=990, samples=10).chance("a", (3, 7), probability), whole[990:])
+    assert at(samples=0).chance("a", (3,), probability).shape == (0, 3)
+
+
+def test_chances_of_neighbours_are_unrelated():
+    x = at(samples=4000).chance("a", (4,), 0.5).double()
+    assert np.abs(np.corrcoef(x.T) - np.eye(4)).max() < 0.065  # four standard deviations
