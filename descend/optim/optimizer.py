@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from descend.optim.engine.settings import (
     OPTIONS,
     Schedule,
     Settings,
+    Settled,
     aliases_of,
     describe_options,
     number,
@@ -40,6 +41,9 @@ from descend.optim.engine.settings import (
     unknown_option,
 )
 from descend.optim.rules.base import Rule
+
+if TYPE_CHECKING:
+    from descend.optim.engine.arena import Taken
 
 __all__ = ["Optimizer", "face"]
 
@@ -53,10 +57,12 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
     """
 
+    disabled = functools.cache(lambda: torch.compiler.disable(method))
+
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" in sys.modules:
-            return torch.compiler.disable(method)(*args, **kwargs)
+            return disabled()(*args, **kwargs)
         return method(*args, **kwargs)
 
     cast("Any", call)._torchdynamo_disable = True  # torch's own mark
@@ -120,6 +126,7 @@ class Optimizer(torch.optim.Optimizer):
         self._names: list[list[str]] = []
         self._scheduled: dict[int, float] = {}
         self._residence = Residence(self.runner)
+        self._settled = Settled()
         given = {
             "lr": lr,
             "weight_decay": weight_decay,
@@ -171,7 +178,7 @@ class Optimizer(torch.optim.Optimizer):
             where = f"{self.title}, group {i}"
             if group.get("schedule") is not None:
                 self._read_schedule(i, group, where)
-            settings.append(settle(group, where))
+            settings.append(self._settled.of(i, group, where))
         return settings
 
     def _read_schedule(self, i: int, group: dict[str, Any], where: str) -> None:
@@ -213,15 +220,15 @@ class Optimizer(torch.optim.Optimizer):
         if not home.is_current(settings, self.state):
             home.dissolve()
         tasks = self._outside(settings)
-        gradients = [arena.gradients() for arena in home.arenas]
-        if not self._fit(settings, tasks, gradients):
+        taken = home.take()
+        if not self._fit(settings, tasks, taken):
             self.skipped += 1
             return
         plain = home.admit(tasks, settings)
-        gradients += [arena.gradients() for arena in home.arenas[len(gradients) :]]
+        taken += home.take(since=len(taken))
         prepare.open_states(plain)
         step_plain(plain, self.seed)
-        home.step(gradients, settings, self.seed)
+        home.step(taken, settings, self.seed)
         self.updates += 1
 
     def _outside(self, settings: list[Settings]) -> list[prepare.Task]:
@@ -239,16 +246,14 @@ class Optimizer(torch.optim.Optimizer):
     # GradScaler then leaves gradients scaled, fp16 ones too, and says so by `grad_scale` and `found_inf`.
     _step_supports_amp_scaling = True
 
-    def _fit(
-        self, settings: list[Settings], tasks: Sequence[prepare.Task], gradients: Sequence[Sequence[Tensor | None]]
-    ) -> bool:
+    def _fit(self, settings: list[Settings], tasks: Sequence[prepare.Task], taken: Sequence[Taken]) -> bool:
         """Whether the step may be taken."""
         found = getattr(self, "found_inf", None)
         if found is not None:
             return not bool(found)
         if self.on_nonfinite == "allow":
             return True
-        if finite.all_finite(tasks, zip(self._residence.arenas, gradients, strict=True)):
+        if finite.all_finite(tasks, taken):
             return True
         bad = finite.unfit(prepare.tasks_of(self.param_groups, settings, self._names, self.state))
         if bad and self.on_nonfinite == "raise":
@@ -303,6 +308,7 @@ class Optimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._scheduled = {}
         self._residence = Residence(self.runner)
+        self._settled = Settled()
 
 
 def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:

@@ -504,8 +504,10 @@ def _at_the_start(rates: list[float]) -> list[Finding]:
     if rates[0] > 0:
         return []
     zeros = next(step for step, rate in enumerate(rates) if rate > 0)
-    text = f"the first {zeros} updates have" if zeros > 1 else "the first update has"
-    return [Finding("zero first step", 0, f"{text} rate 0 and change nothing; start a warm-up at its first step")]
+    subject = (
+        f"the first {zeros} updates have rate 0 and change" if zeros > 1 else "the first update has rate 0 and changes"
+    )
+    return [Finding("zero first step", 0, f"{subject} nothing; begin the warm-up above 0")]
 
 
 def _jumps(rates: list[float], peak: float, jump: float) -> list[Finding]:

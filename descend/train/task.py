@@ -14,21 +14,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Losses", "Part", "Ratio", "Task", "Totals"]
-
-
-class Part(NamedTuple):
-    """Which part of a mini-batch goes through the module.
-
-    Attributes:
-        seed: What random numbers of the forward pass are a function of; one for each step.
-        position: Place of the part's first sample in the whole mini-batch.
-        batch_size: Samples of the whole mini-batch, over all parts and ranks.
-    """
-
-    seed: int
-    position: int
-    batch_size: int
+__all__ = ["Losses", "Ratio", "Task", "Totals"]
 
 
 class Ratio(NamedTuple):
@@ -63,7 +49,7 @@ class Task(Protocol):
         """The unit of each metric that has one."""
         ...
 
-    def losses(self, fields: Mapping[str, torch.Tensor], part: Part) -> Losses:
+    def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
         """The forward pass over a part of a batch; each field is (samples, *shape)."""
         ...
 
@@ -84,6 +70,11 @@ class Totals:
         denominator = torch.as_tensor(ratio.denominator, dtype=torch.float64, device=numerator.device)
         pair = torch.stack([numerator, denominator])
         self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+
+    def join(self, other: Totals) -> None:
+        """Add the sums of `other`."""
+        for name, pair in other.state().items():
+            self._sums[name] = self._sums[name] + pair if name in self._sums else pair
 
     def state(self) -> dict[str, torch.Tensor]:
         """The sums, (2,) float64 each: numerator and denominator."""

@@ -30,11 +30,11 @@ def run(middle, micro_batch_size=None, seed=5):
     z = descend.FullyConnected(middle(x), num_neurons=1, name="fc")
     model = descend.Model(1, objective_function=descend.MeanSquaredError(z, y, name="loss"))
     plan = check(model, {"x": (4,), "y": (1,)})
-    task = GraphTask(lower(plan, lambda name: generator(1, name)).double(), plan)
+    task = GraphTask(lower(plan, lambda name: generator(1, name)).double(), plan, seed)
     draw = np.random.default_rng(0)
     reader = ArrayReader({"x": draw.normal(size=(23, 4)), "y": draw.normal(size=(23, 1))})
     batches = [Batches(reader, 10, seed=3, shuffle=shuffle) for shuffle in (True, False)]
-    return session(task, *batches, micro_batch_size=micro_batch_size, seed=seed)
+    return session(task, *batches, micro_batch_size=micro_batch_size, seed=seed, before_part=task.begin)
 
 
 def trained(*args, **settings):
@@ -58,19 +58,20 @@ def test_every_step_and_every_seed_draws_anew():
     _, other = trained(noisy, seed=6)
     assert torch.equal(weights["fc_linearity_weights"], again["fc_linearity_weights"])
     assert not torch.equal(weights["fc_linearity_weights"], other["fc_linearity_weights"])
-    masks = []
-    module = run(noisy).task.module
-    losses = GraphTask.losses
-    made = run(lambda x: descend.Dropout(x, keep_prob=0.5, name="drop"))
 
-    def watched(fields, part):
-        masks.append(part.seed)
-        return losses(made.task, fields, part)
 
-    made.task.losses = watched
+def test_every_batch_of_training_and_of_evaluation_draws_anew():
+    seeds = []
+    made = run(noisy)
+    forward = made.task.module.forward
+
+    def watched(fields, seed, position, batch_size):
+        seeds.append(seed)
+        return forward(fields, seed=seed, position=position, batch_size=batch_size)
+
+    made.task.module.forward = watched
     train(made, Epochs(2))
-    assert len(set(masks)) == len(masks) == 12  # three steps of training and three of validation, twice
-    assert module.training
+    assert len(set(seeds)) == len(seeds) == 12  # three steps of training and three of validation, twice
 
 
 def test_batch_normalization_follows_the_training_batches_and_is_still_in_evaluation():

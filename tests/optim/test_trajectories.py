@@ -58,18 +58,23 @@ def defect(case: dict[str, Any]) -> str:
         other = text.removeprefix("as ").split()[0].rstrip(".,;")
         for candidate in INDEX["cases"]:
             words = candidate.get("reference_defect", "")
-            if candidate["id"].endswith(f"/{other}") and not words.startswith("as "):
+            if candidate["id"].endswith(f"/{other}") and words and not words.startswith("as "):
                 return f"{words} {text}"
+        return elsewhere(case, other, text)
     return text
+
+
+def elsewhere(case: dict[str, Any], other: str, text: str) -> str:
+    """The words of a defect that is described in a case of another folder: those of the same optimizer's row."""
+    rows = [row for row in NOT_COPIED if row.optimizer == other.split("/")[0] == case["optimizer"].lower()]
+    return " ".join([text, *(word for row in rows for word in row.words)])
 
 
 def left_out(case: dict[str, Any]) -> str | None:
     """Why a case is not copied, or None."""
-    if case["source"] == "pytorch_optimizer" and case["optimizer"].lower() == "lamb":
-        return "pytorch_optimizer's Lamb is no published rule"
     text = defect(case)
-    rows = [row for row in NOT_COPIED if text and row.covers(library(case), case["optimizer"], text)]
-    return rows[0].instead if rows else None
+    rows = [row for row in NOT_COPIED if row.covers(library(case), case["optimizer"], text)]
+    return f"{rows[0].defect}. {rows[0].instead}" if rows else None
 
 
 def arguments(case: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +101,7 @@ class Run:
         dtype = getattr(torch, case["dtype"])
         self.params = [torch.nn.Parameter(torch.tensor(numbers()[key]).to(dtype)) for key in case["arrays"]["w0"]]
         self.grads = [numbers()[key] for key in case["arrays"]["grads"]]
-        self.replicas = int(INDEX["streams"][case["stream"]]["replicas"])
+        self.replicas = int(INDEX["streams"][case["stream"]].get("replicas", 1))
         self.trainer: GluonTrainer | None = None
         self.make()
 
@@ -193,7 +198,7 @@ def compare(run: Run, step: int) -> None:
 def compare_rate(run: Run, step: int) -> None:
     """The rate shown after each step: one for the optimizer, or one for each tensor."""
     key = run.case["arrays"].get("lr")
-    if key is None:
+    if key is None or (library(run.case), run.case["optimizer"]) == ("mxnet-1.9", "adadelta"):  # it reads no rate
         return
     want = numbers()[key][step] if isinstance(key, str) else [numbers()[k][step] for k in key]
     if np.ndim(want) == 0:

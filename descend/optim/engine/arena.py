@@ -1,17 +1,18 @@
-"""The arena: all weights of one precision, device and text in one buffer of blocks, state and masters in others like it.
+"""The arena: all weights of one precision, device and text in one buffer of blocks, state and masters in others alike.
 
-    row 0   | weights of tensor 0, first B elements      |      Each tensor begins on a block; what is left of its last
-    row 1   | weights of tensor 0, next B, then padding  |      block is padding and never read. `index` says for each
-    row 2   | weights of tensor 1 ...                    |      block whose it is, so a number a tensor is a small table.
+    row 0   | weights of tensor 0, first B elements      |      Each tensor begins on a block; what is left of its
+    row 1   | weights of tensor 0, next B, then padding  |      last block is padding. `index` says for each block whose
+    row 2   | weights of tensor 1 ...                    |      it is, so a number a tensor is a small table.
 
 The tensors themselves (`param.data`, `state[param][...]`) become views, so torch and the user see nothing new.
-Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache; large
-gradients are read where they lie.
+Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache;
+large gradients are read where they lie.
 """
 
 from __future__ import annotations
 
 import itertools
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +21,21 @@ from torch import Tensor
 
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
-from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, named_entries, open_entry, template
+from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
+from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, open_entry
 from descend.optim.engine.text import STATE, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["BLOCK", "Arena", "Member", "Segment", "may_live_in_an_arena", "merged"]
+    from descend.optim.engine.eager import Machine
 
-BLOCK = 64  # elements; a block of float32 is four cache lines, and padding wastes half a block a tensor
-LARGE = 2**15  # elements; from here on a kernel call of a few microseconds costs less than copying the gradient
-TOGETHER = 2**18  # elements of gradient copied together: 1 MiB, which stays in the second-level cache
+__all__ = ["Arena", "Member", "Taken", "may_live_in_an_arena", "merged"]
+
+PLANS = 16  # patterns of absent gradients for which the kernel calls are remembered
+
+_gradient = operator.attrgetter("grad")
+_is_trained = operator.attrgetter("requires_grad")
 
 
 def may_live_in_an_arena(p: Tensor) -> bool:
@@ -84,22 +89,28 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """Blocks that one kernel call updates, and where their gradient comes from.
+class Taken:
+    """The gradients of one step of an arena.
 
     Attributes:
-        start: First block.
-        stop: Block after the last.
-        members: Numbers of the tensors in it.
-        gradient: The gradient as (rows, B), possibly the gradient of torch itself; never written.
-        offset: For a part of one tensor, number of its first element; 0 otherwise.
+        arena: Whose.
+        gradients: Of each tensor, None for those that have none or are frozen.
+        absent: Numbers of those that have none.
+        parts: The kernel calls that update the others.
+        rows: The gradient of each part; empty where a part is to make its own when it is its turn.
     """
 
-    start: int
-    stop: int
-    members: range
-    gradient: Tensor
-    offset: int = 0
+    arena: Arena
+    gradients: list[Tensor | None]
+    absent: tuple[int, ...]
+    parts: list[Part]
+    rows: list[Tensor]
+
+    def is_finite(self) -> Tensor:
+        """A sum that is finite if every gradient is; it may overflow besides."""
+        whole = self.rows or [g for g in self.gradients if g is not None]
+        sums = [x.sum(dtype=torch.float32 if self.arena.low else None) for x in whole]
+        return torch.stack(sums).sum() if sums else torch.zeros(())
 
 
 def _order(p: Tensor) -> tuple[int, ...]:
@@ -121,6 +132,11 @@ class Arena:
     low: torch.dtype | None  # precision of weights that have a master
     common: int | None = None  # the step count, where all tensors have the same
     scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
+    padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
+    machines: list[Machine] = field(default_factory=list["Machine"])  # for eager kernels, made on first use
+    params: list[Tensor] = field(default_factory=list[Tensor])
+    plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
+    groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
     addresses: list[int] = field(default_factory=list[int])
     small: int = 0  # the first `small` members are small
 
@@ -159,7 +175,7 @@ class Arena:
             low=low,
             small=sum(task.param.numel() < LARGE for task in ordered),
         )
-        arena._open(tasks[0].settings.rule)
+        arena._open()
         arena._adopt([task.settings.rule for task in ordered])
         return arena
 
@@ -168,19 +184,20 @@ class Arena:
         """Number of blocks."""
         return self.members[-1].stop
 
-    def _open(self, rule: Any) -> None:
+    def _open(self) -> None:
         p = self.members[0].param
         wide = torch.float32 if self.low else p.dtype
         self.buffers["p"] = torch.zeros(self.rows, BLOCK, dtype=wide, device=p.device)
         if self.low:
             self.buffers["w"] = torch.zeros(self.rows, BLOCK, dtype=self.low, device=p.device)
-        for name, value in named_entries(template(rule, p)).items():
-            if value.shape == p.shape:
-                self.buffers[STATE + name] = torch.zeros(self.rows, BLOCK, dtype=wide, device=p.device)
+        for name, kind in self.text.entries.items():
+            if kind == "element":
+                self.buffers[name] = torch.zeros(self.rows, BLOCK, dtype=wide, device=p.device)
             else:
-                self.numbers[STATE + name] = torch.zeros(len(self.members), dtype=torch.float64, device=p.device)
+                self.numbers[name] = torch.zeros(len(self.members), dtype=torch.float64, device=p.device)
         rows = self.members[self.small - 1].stop if self.small else 0
         self.scratch = torch.zeros(rows, BLOCK, dtype=p.dtype, device=p.device)
+        self.padding = torch.zeros(BLOCK, dtype=p.dtype, device=p.device)
 
     def _adopt(self, rules: Sequence[Any]) -> None:
         """Copy every tensor into its place and make torch's tensors views of it, one after the other."""
@@ -199,7 +216,9 @@ class Arena:
             for name, column in self.numbers.items():
                 key = name.removeprefix(STATE)
                 entry[key] = _moved(column[i], entry[key])
-        self.addresses = [member.param.data_ptr() for member in self.members]
+        self.params = [member.param for member in self.members]
+        self.addresses = [p.data_ptr() for p in self.params]
+        self.groups = sorted({member.group for member in self.members})
         self.recount()
 
     def recount(self) -> None:
@@ -209,86 +228,82 @@ class Arena:
 
     def is_intact(self) -> bool:
         """Whether all weights still lie where the arena put them, and none was cast."""
-        return [member.param.data_ptr() for member in self.members] == self.addresses
+        return list(map(Tensor.data_ptr, self.params)) == self.addresses
 
-    def gradients(self) -> list[Tensor | None]:
-        """The gradient of each tensor, None for those that have none or are frozen."""
-        return [m.param.grad if m.param.requires_grad else None for m in self.members]
+    def take(self) -> Taken:
+        """Who takes part in this step, with which gradients.
 
-    def segments(self, gradients: Sequence[Tensor | None], in_pieces: bool = False) -> Iterator[Segment]:
-        """Cut the tensors that take part into kernel calls.
-
-        The gradient of a segment lies in memory that the next segment may use again, so take them one by one.
-
-        Args:
-            gradients: As from `gradients`.
-            in_pieces: Whether each segment must lie within one `PIECE` of one tensor, as noise does.
+        Raises:
+            RuleError: A gradient is of a kind that no rule takes.
         """
-        if in_pieces:
-            for i in range(len(self.members)):
-                yield from self._pieces(i, gradients[i], 0)
-            return
-        yield from self._small(gradients)
-        for i in range(self.small, len(self.members)):
-            yield from self._large(i, gradients[i])
+        gradients = self._gradients()
+        here = all(map(operator.is_not, gradients, itertools.repeat(None)))
+        absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
+        parts = self._parts(absent)
+        try:
+            rows = [] if self.text.draws else [part.rows(gradients) for part in parts]
+        except RuntimeError:
+            # Looking at each gradient at each step would take longer than the step; now it is known that one is odd.
+            for member, g in zip(self.members, gradients, strict=True):
+                if g is not None:
+                    check_gradient(g, member.param, member.name)
+            raise
+        return Taken(self, gradients, absent, parts, rows)
 
-    def _small(self, gradients: Sequence[Tensor | None]) -> Iterator[Segment]:
+    def _gradients(self) -> list[Tensor | None]:
+        found = list(map(_gradient, self.params))
+        if not all(map(_is_trained, self.params)):
+            found = [g if p.requires_grad else None for g, p in zip(found, self.params, strict=True)]
+        return found
+
+    def _parts(self, absent: tuple[int, ...]) -> list[Part]:
+        if absent not in self.plans:
+            if len(self.plans) > PLANS:
+                self.plans.clear()
+            self.plans[absent] = list(self._plan(set(absent)))
+        return self.plans[absent]
+
+    def _plan(self, absent: set[int]) -> Iterator[Part]:
+        if self.text.draws:
+            for i, member in enumerate(self.members):
+                if i not in absent:
+                    yield from self._pieces(i, member, 0, PIECE)
+            return
+        yield from self._together(absent)
+        for i, member in list(enumerate(self.members))[self.small :]:
+            if i not in absent:
+                whole = member.param.numel() // BLOCK
+                yield Direct(member.start, member.start + whole, i, i + 1, member=member)
+                yield from self._pieces(i, member, whole * BLOCK, BLOCK)
+
+    def _together(self, absent: set[int]) -> Iterator[Part]:
         i = 0
         while i < self.small:
-            if gradients[i] is None:
+            if i in absent:
                 i += 1
                 continue
-            j, first = i, self.members[i].start
-            while j < self.small and gradients[j] is not None and (self.members[j].stop - first) * BLOCK <= TOGETHER:
+            start, j = self.members[i].start, i + 1
+            while j < self.small and j not in absent and (self.members[j].stop - start) * BLOCK <= TOGETHER:
                 j += 1
-            yield self._together(i, j, gradients)
+            members = self.members[i:j]
+            stop = members[-1].stop
+            gaps = [self.padding[: (m.stop - m.start) * BLOCK - m.param.numel()] for m in members]
+            yield Together(start, stop, i, j, room=self.scratch[start:stop], members=members, gaps=gaps)
             i = j
 
-    def _together(self, i: int, j: int, gradients: Sequence[Tensor | None]) -> Segment:
-        """Tensors i to j - 1, their gradients copied side by side."""
-        start, stop = self.members[i].start, self.members[j - 1].stop
-        room = self.scratch[start:stop]
-        parts: list[Tensor] = []
-        for member, g in zip(self.members[i:j], gradients[i:j], strict=True):
-            assert g is not None
-            parts.append(g if g.ndim == 1 else member.flat(g))
-            gap = (member.stop - member.start) * BLOCK - g.numel()
-            if gap:
-                parts.append(_padding(gap, room))
-        torch.cat(parts, out=room.view(-1))
-        return Segment(start, stop, range(i, j), room)
-
-    def _large(self, i: int, g: Tensor | None) -> Iterator[Segment]:
-        member = self.members[i]
-        if g is None:
-            return
-        whole = g.numel() // BLOCK
-        if not member.lies_alike(g) or g.dtype != member.param.dtype or g.data_ptr() % 16:
-            yield from self._pieces(i, g, 0)
-            return
-        rows = g.as_strided((whole, BLOCK), (BLOCK, 1))
-        yield Segment(member.start, member.start + whole, range(i, i + 1), rows)
-        if whole < member.stop - member.start:
-            yield from self._pieces(i, g, whole * BLOCK)
-
-    def _pieces(self, i: int, g: Tensor | None, offset: int) -> Iterator[Segment]:
-        """Tensor i from element `offset` on, copied piece by piece."""
-        if g is None:
-            return
-        member = self.members[i]
-        flat = member.flat(g)
-        for first in range(offset, g.numel(), PIECE):
-            part = flat[first : first + PIECE]
-            rows = -(-part.numel() // BLOCK)
-            room = torch.zeros(rows, BLOCK, dtype=self.scratch.dtype, device=g.device)
-            room.view(-1)[: part.numel()].copy_(part)
+    def _pieces(self, i: int, member: Member, offset: int, size: int) -> Iterator[Part]:
+        """Tensor i from element `offset` on, `size` elements at a time."""
+        end = member.param.numel()
+        for first in range(offset, end, size):
+            count = min(size, end - first)
             start = member.start + first // BLOCK
-            yield Segment(start, start + rows, range(i, i + 1), room, first)
+            yield Piece(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
 
-    def advance(self, gradients: Sequence[Tensor | None]) -> None:
-        """Count an update of every tensor that took part."""
-        if any(g is None for g in gradients):
-            self.counts += torch.tensor([float(g is not None) for g in gradients], dtype=torch.float64)
+    def advance(self, absent: Sequence[int]) -> None:
+        """Count an update of every tensor but those."""
+        if absent:
+            self.counts += 1.0
+            self.counts[list(absent)] -= 1.0
             self.recount()
         else:
             self.counts += 1.0
@@ -298,16 +313,6 @@ class Arena:
 def _moved(place: Tensor, value: Tensor) -> Tensor:
     place.copy_(value)
     return place
-
-
-_zeros: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-
-
-def _padding(gap: int, like: Tensor) -> Tensor:
-    key = (like.device, like.dtype)
-    if key not in _zeros:
-        _zeros[key] = torch.zeros(BLOCK, dtype=like.dtype, device=like.device)
-    return _zeros[key][:gap]
 
 
 def merged(tasks: Sequence[Task], texts: Mapping[bool, Sequence[Text | None]]) -> dict[tuple[Any, ...], list[Task]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from descend.optim.engine.arena import Arena
+    from descend.optim.engine.arena import Taken
     from descend.optim.engine.prepare import Task
 
 __all__ = ["POLICIES", "all_finite", "sum_is_finite", "unfit"]
@@ -30,12 +30,9 @@ def sum_is_finite(x: Tensor) -> bool:
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
 
 
-def all_finite(tasks: Sequence[Task], arenas: Iterable[tuple[Arena, Sequence[Tensor | None]]]) -> bool:
+def all_finite(tasks: Sequence[Task], arenas: Iterable[Taken]) -> bool:
     """Whether every gradient is finite, the same on all ranks that share a tensor; one wait for the device."""
-    sums = [segment.gradient.sum() for arena, gradients in arenas for segment in arena.segments(gradients)]
-    if sums and not bool(torch.isfinite(torch.stack(sums).sum())):
-        return False
-    return not unfit(tasks)
+    return all(bool(torch.isfinite(taken.is_finite())) for taken in arenas) and not unfit(tasks)
 
 
 def unfit(tasks: Sequence[Task]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from descend.optim.engine.arena import Arena, may_live_in_an_arena, merged
+from descend.optim.engine.arena import Arena, Taken, may_live_in_an_arena, merged
 from descend.optim.engine.blocks import Step, step_arena
 from descend.optim.engine.kernels import Compiled, Schedule, Workshop, jobs_of
 from descend.optim.engine.prepare import LOW_PRECISION, Task, named_entries, template
@@ -76,6 +76,9 @@ class Residence:
     arenas: list[Arena] = field(default_factory=list[Arena])
     compiled: dict[int, list[Compiled]] = field(default_factory=dict[int, list[Compiled]])
     schedule: Schedule = field(default_factory=Schedule)
+    texts: dict[bool, tuple[list[int], list[Settings], list[Text | None]]] = field(
+        default_factory=dict[bool, "tuple[list[int], list[Settings], list[Text | None]]"]
+    )
     residents: set[int] = field(default_factory=set[int])
 
     def dissolve(self) -> None:
@@ -88,14 +91,18 @@ class Residence:
         """Whether weights and state still lie in their arenas and the groups still have the arenas' texts."""
         return all(
             arena.is_intact()
-            and state.get(arena.members[0].param) is arena.members[0].entry
-            and all(text.structure == arena.text.structure for text in self._texts(arena, settings).values())
+            and state.get(arena.params[0]) is arena.members[0].entry
+            and all(text.structure is arena.text.structure for text in self._texts(arena, settings).values())
             for arena in self.arenas
         )
 
     def _texts(self, arena: Arena, settings: Sequence[Settings]) -> dict[int, Text]:
-        texts = texts_of(settings, arena.low is not None)
-        return {g: text for g in _groups(arena) if (text := texts[g]) is not None}
+        """The text of each group that has a tensor in the arena."""
+        low = arena.low is not None
+        known = self.texts.get(low)
+        if known is None or known[0] != list(map(id, settings)):
+            known = self.texts[low] = (list(map(id, settings)), list(settings), texts_of(settings, low))
+        return {g: text for g in arena.groups if (text := known[2][g]) is not None}
 
     def admit(self, tasks: Sequence[Task], settings: Sequence[Settings]) -> list[Task]:
         """Move the tensors that can into arenas; returns those that cannot."""
@@ -110,12 +117,15 @@ class Residence:
             self.residents |= {id(task.param) for task in together}
         return [task for task in tasks if id(task.param) not in self.residents]
 
-    def step(self, gradients: Sequence[Sequence[Tensor | None]], settings: Sequence[Settings], seed: int) -> None:
+    def take(self, since: int = 0) -> list[Taken]:
+        """Who takes part in this step, of each arena from number `since` on."""
+        return [arena.take() for arena in self.arenas[since:]]
+
+    def step(self, taken: Sequence[Taken], settings: Sequence[Settings], seed: int) -> None:
         """One update of everybody who lives in an arena and has a gradient."""
-        for i, arena in enumerate(self.arenas):
-            texts = self._texts(arena, settings)
-            kernels = self._kernels(i, arena)
-            step_arena(Step(arena, gradients[i], {g: settings[g] for g in texts}, texts, seed, kernels))
+        for i, one in enumerate(taken):
+            texts = self._texts(one.arena, settings)
+            step_arena(Step(one, {g: settings[g] for g in texts}, texts, seed, self._kernels(i, one.arena)))
 
     def _kernels(self, i: int, arena: Arena) -> list[Compiled]:
         if i in self.compiled or self.runner == "blocks":
@@ -141,7 +151,3 @@ def _fits(task: Task, texts: Mapping[bool, Sequence[Text | None]]) -> bool:
     # Noise is drawn in the order of the elements, which is not the order in memory of a transposed tensor.
     ordered = task.param.is_contiguous() or not text.draws
     return ordered and _has_elements_and_numbers_alone(task.settings.rule, task.param)
-
-
-def _groups(arena: Arena) -> list[int]:
-    return sorted({member.group for member in arena.members})

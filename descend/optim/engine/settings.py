@@ -22,6 +22,7 @@ __all__ = [
     "OPTIONS",
     "Schedule",
     "Settings",
+    "Settled",
     "describe_options",
     "rule_fields",
     "settle",
@@ -49,8 +50,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {"betas": ("beta1", "beta2")}
 
 # Keys that torch and its schedulers keep in a group; they are not options.
 TORCH_KEYS = frozenset(
-    ["params", "param_names", "schedule", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"]
+    {"params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
 )
+
+# And what we keep there ourselves: the schedule, and which rules made the group.
+OWN_KEYS = frozenset({"schedule", "reasons"})
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def describe_options(rule: Rule | type[Rule]) -> str:
 def unknown_option(owner: str, key: str, rule: Rule | type[Rule], more: Iterable[str] = ()) -> str:
     """The sentence about an option that neither the rule nor the engine has."""
     close = nearest(key, [*rule_fields(rule), *aliases_of(rule), *OPTIONS, *more])
-    return f"{owner} has no option '{key}'{close or ';'} Its options are {describe_options(rule)}"
+    return f"{owner} has no option '{key}'{close or '.'} Its options are {describe_options(rule)}"
 
 
 def number(value: object, name: str, where: str, *, negative: bool = False) -> float:
@@ -174,7 +178,7 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
         RuleError: A value is NaN, infinite, negative where it may not be, of the wrong type, or the key is unknown.
     """
     rule = group_rule(group, where)
-    allowed = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS
+    allowed = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS | OWN_KEYS
     for key in group:
         if key not in allowed:
             raise RuleError(unknown_option(f"{where} ({type(rule).__name__})", key, rule, more=TORCH_KEYS))
@@ -192,3 +196,21 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
         clip=_clip(group["clip_value"], where),
         scaled=_flag(group, "scaled", where),
     )
+
+
+class Settled:
+    """Remembers the settings of each group while nothing in it changes, since most steps change nothing."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[list[Any], Settings]] = {}
+
+    def of(self, i: int, group: Mapping[str, Any], where: str) -> Settings:
+        """The settings of group i, as `settle` gives them."""
+        values = [value for key, value in group.items() if key not in ("params", "param_names")]
+        held = self._held.get(i)
+        # A tensor may have been written into and be the same object still.
+        if held is not None and held[0] == values and not any(isinstance(value, torch.Tensor) for value in values):
+            return held[1]
+        settings = settle(group, where)
+        self._held[i] = (values, settings)
+        return settings

@@ -56,7 +56,8 @@ def orthogonalize(u: Tensor, coefficients: tuple[float, float, float], steps: in
     x = x / x.norm().clamp(min=eps)
     for _ in range(steps):
         A = x @ x.mT
-        x = a * x + (b * A + c * A @ A) @ x
+        B = torch.addmm(A, A, A, beta=b, alpha=c)  # one rounding for b A + c A², which matters in bfloat16
+        x = torch.addmm(x, B, x, beta=a)
     return x.mT if tall else x
 
 

@@ -18,7 +18,7 @@ class NotCopied:
         library: As `from_library` names it.
         optimizer: The library's name, in lower case.
         defect: What is wrong there; every word of `words` stands in descriptions of it.
-        words: By which a description of the defect is known.
+        words: By which a description of the defect is known; none where the whole optimizer is meant.
         instead: What ours does, and why.
     """
 
@@ -29,22 +29,26 @@ class NotCopied:
     instead: str
 
     def covers(self, library: str, optimizer: str, description: str) -> bool:
-        """Whether a described defect of an optimizer is this one."""
+        """Whether a described defect of an optimizer is this one; an empty description describes none."""
         same = (library, optimizer.lower()) == (self.library, self.optimizer)
-        return same and all(word in description.lower() for word in self.words)
+        described = bool(description) or not self.words
+        return same and described and all(word in description.lower() for word in self.words)
+
+    @property
+    def row(self) -> str:
+        """This defect as a row of the table in the documentation."""
+        return f"| {self.library} | {self.optimizer} | {self.defect} | {self.instead} |"
 
 
-def _both(optimizer: str, defect: str, words: tuple[str, ...], instead: str) -> tuple[NotCopied, NotCopied]:
-    return tuple(NotCopied(library, optimizer, defect, words, instead) for library in ("mxnet-1.9", "mxnet-2.0"))  # pyright: ignore[reportReturnType]  # two libraries
-
+_ONE_PRODUCT = (
+    "one product of the momentum schedule for all tensors, multiplied once a tensor",
+    ("product",),
+    "A product for each tensor, as published: a step must not depend on the number or order of tensors.",
+)
 
 NOT_COPIED: tuple[NotCopied, ...] = (
-    *_both(
-        "nadam",
-        "one product of the momentum schedule for all tensors, multiplied once a tensor",
-        ("product",),
-        "A product for each tensor, as published: a step must not depend on the number or order of tensors.",
-    ),
+    NotCopied("mxnet-1.9", "nadam", *_ONE_PRODUCT),
+    NotCopied("mxnet-2.0", "nadam", *_ONE_PRODUCT),
     NotCopied(
         "mxnet-1.9",
         "nag",
@@ -70,7 +74,7 @@ NOT_COPIED: tuple[NotCopied, ...] = (
         "mxnet-1.9",
         "lbsgd",
         "a gradient array that is used again makes the first big batch twice its last part",
-        ("gradient", "first big batch", "alias"),
+        ("alias",),
         "Every big batch is the mean of its parts.",
     ),
     NotCopied(
@@ -93,5 +97,12 @@ NOT_COPIED: tuple[NotCopied, ...] = (
         "a first gradient of zero gives NaN",
         ("nan",),
         "An entry whose gradients were all zero does not move.",
+    ),
+    NotCopied(
+        "pytorch_optimizer",
+        "lamb",
+        "v is not corrected, the ratio is of the uncorrected direction, the weights' norm is limited to 10",
+        (),
+        "Refused: it is no published rule; its first step is about 10 times too long.",
     ),
 )

@@ -1,0 +1,272 @@
+"""Time of one optimizer step, ours beside others', in one run on one machine.
+
+    python benchmarks/optimizer_step.py                          # all rules, all models, ten minutes or more
+    python benchmarks/optimizer_step.py --rules Adam SGD --models resnet50 --rounds 15
+    python benchmarks/optimizer_step.py --device cuda
+
+Every contender takes one step in turn, `--rounds` times, so a change of the machine's mood meets all of them alike; the
+table holds medians, the spread (quarter to three quarters) and the ratio to the peer that the design names for the
+rule. `pytorch_optimizer` and `optax` run in environments that the script makes under `--environments` (with pip, on
+first use); where that fails their rows say so. `bytes/s` counts every buffer that a rule must read or write once
+(weights and state twice, gradients once) and stands beside a copy of as many bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import descend.optim
+
+Shapes = list[tuple[int, ...]]
+Step = Callable[[], Any]
+
+
+def resnet50() -> Shapes:
+    """The 161 tensors of ResNet-50 for 1,000 classes, 25.6 M elements."""
+    shapes: Shapes = [(64, 3, 7, 7), (64,), (64,)]
+    inside = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            outside = 4 * width
+            for shape in ((width, inside, 1, 1), (width, width, 3, 3), (outside, width, 1, 1)):
+                shapes += [shape, (shape[0],), (shape[0],)]
+            if block == 0:
+                shapes += [(outside, inside, 1, 1), (outside,), (outside,)]
+            inside = outside
+    return [*shapes, (1000, 2048), (1000,)]
+
+
+def bert_base() -> Shapes:
+    """The tensors of BERT-base with its pooler, 109 M elements."""
+    shapes: Shapes = [(30522, 768), (512, 768), (2, 768), (768,), (768,)]
+    for _ in range(12):
+        shapes += [(768, 768), (768,)] * 4 + [(768,), (768,)]
+        shapes += [(3072, 768), (3072,), (768, 3072), (768,), (768,), (768,)]
+    return [*shapes, (768, 768), (768,)]
+
+
+MODELS: dict[str, Callable[[], Shapes]] = {
+    "resnet50": resnet50,
+    "bert_base": bert_base,
+    "thousand_of_64": lambda: [(64,)] * 1000,
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule and how others call it.
+
+    Attributes:
+        ours: Name in `descend.optim`, with options.
+        torch_name: Class in `torch.optim`, or None.
+        fused: Whether torch has a fused kernel for it.
+        others: Name in pytorch_optimizer and in optax, or None.
+        buffers: Buffers of the weights' size that an update reads or writes, each counted once for each direction.
+    """
+
+    ours: str
+    options: dict[str, Any]
+    torch_name: str | None
+    torch_options: dict[str, Any]
+    fused: bool
+    pytorch_optimizer: str | None
+    optax: str | None
+    buffers: int
+
+
+RULES = [
+    Rule("SGD", {"momentum": 0.9}, "SGD", {"momentum": 0.9}, True, None, "sgd", 5),
+    Rule("Adam", {}, "Adam", {}, True, None, "adam", 7),
+    Rule("AdamW", {}, "AdamW", {}, True, None, "adamw", 7),
+    Rule("AdaGrad", {}, "Adagrad", {}, True, None, "adagrad", 5),
+    Rule("Nadam", {}, "NAdam", {}, False, None, "nadam", 7),
+    Rule("RMSProp", {}, "RMSprop", {}, False, None, "rmsprop", 5),
+    Rule("AdaDelta", {}, "Adadelta", {}, False, None, "adadelta", 7),
+    Rule("Adamax", {}, "Adamax", {}, False, None, "adamax", 7),
+    Rule("LARS", {}, None, {}, False, "LARS", "lars", 7),
+    Rule("LAMB", {}, None, {}, False, "Lamb", "lamb", 10),
+    Rule("FTRL", {}, None, {}, False, "FTRL", None, 7),
+    Rule("Lion", {}, None, {}, False, "Lion", "lion", 5),
+    Rule("Signum", {}, None, {}, False, None, None, 5),
+    Rule("AdaBelief", {}, None, {}, False, "AdaBelief", "adabelief", 7),
+]
+
+FOREIGN = {
+    "pytorch_optimizer": ["pytorch-optimizer>=4", "torch==2.13.0"],
+    "optax": ["optax", "jax[cpu]"],
+}
+
+
+def weights(shapes: Shapes, device: str) -> list[Tensor]:
+    """Fresh parameters with gradients."""
+    made = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in shapes]
+    for p in made:
+        p.grad = torch.randn_like(p) * 1e-3
+    return made
+
+
+def contenders(rule: Rule, shapes: Shapes, device: str, environments: Path | None) -> Iterator[tuple[str, Step]]:
+    """Each way to take one step of a rule, ready to be called."""
+    if not hasattr(descend.optim, rule.ours):
+        return
+    make = getattr(descend.optim, rule.ours)
+    for runner in ("compiled", "blocks", "plain"):
+        yield (
+            f"descend {runner}",
+            make(weights(shapes, device), runner=runner, on_nonfinite="allow", **rule.options).step,
+        )
+    yield "descend compiled, checked", make(weights(shapes, device), runner="compiled", **rule.options).step
+    if rule.torch_name:
+        peer = getattr(torch.optim, rule.torch_name)
+        for form in ("fused", "foreach", "loop"):
+            if form == "fused" and not rule.fused:
+                continue
+            how = {"foreach": False} if form == "loop" else {form: True}
+            yield f"torch {form}", peer(weights(shapes, device), lr=1e-3, **rule.torch_options, **how).step
+    if environments is not None:
+        for library, name in (("pytorch_optimizer", rule.pytorch_optimizer), ("optax", rule.optax)):
+            if name:
+                worker = Foreign.start(library, name, shapes, environments)
+                if worker is not None:
+                    yield library, worker
+
+
+class Foreign:
+    """A peer that lives in an environment of its own: it times its own steps and hands the seconds over."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    @staticmethod
+    def start(library: str, name: str, shapes: Shapes, environments: Path) -> Foreign | None:
+        """Make the environment if it is not there and start the peer; None, with a word, where that fails."""
+        python = environments / library / "bin" / "python"
+        if not python.exists():
+            venv.create(environments / library, with_pip=True)
+            made = subprocess.run(
+                [python, "-m", "pip", "install", "-q", *FOREIGN[library]], capture_output=True, text=True
+            )
+            if made.returncode:
+                print(f"  {library} is left out: {made.stderr.strip().splitlines()[-1:]}")
+        worker = Path(__file__).with_name("peers.py")
+        process = subprocess.Popen(
+            [python, worker, library, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        foreign = Foreign(process)
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(shapes) + "\n")
+        ready = foreign.ask()
+        if ready is None:
+            print(f"  {library} {name} is left out: it does not start")
+        return foreign if ready is not None else None
+
+    def ask(self) -> float | None:
+        """Seconds of one more step."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write("step\n")
+            self.process.stdin.flush()
+            return float(self.process.stdout.readline())
+        except (BrokenPipeError, ValueError):
+            return None
+
+    def __call__(self) -> float | None:
+        """The same, so that a peer is called as a step is."""
+        return self.ask()
+
+
+def seconds(step: Step, device: str) -> float:
+    """Wall time of one step; a peer in another process reports its own."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    reported = step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return reported if isinstance(step, Foreign) else time.perf_counter() - began
+
+
+def measure(steps: dict[str, Step], rounds: int, device: str) -> dict[str, list[float]]:
+    """Seconds of each contender, taken in turns after three steps of warming up."""
+    for step in steps.values():
+        for _ in range(3):
+            step()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            times[name].append(seconds(step, device))
+    return times
+
+
+def copying(elements: int, device: str) -> Step:
+    """A copy that moves as many bytes as an Adam step reads and writes of weights of this size."""
+    one, two = torch.zeros(elements, device=device), torch.ones(elements, device=device)
+    return lambda: one.copy_(two)
+
+
+def report(rule: Rule, model: str, times: dict[str, list[float]], elements: int) -> None:
+    """One table of one rule on one model."""
+    peers = {name: t for name, t in times.items() if not name.startswith(("descend", "copy"))}
+    fused = {name: t for name, t in peers.items() if name == "torch fused"}
+    best = min(fused or peers, key=lambda name: statistics.median(peers[name]), default=None)
+    base = statistics.median(peers[best]) if best else float("nan")
+    bytes_of_copy = 2 * 4 * elements / statistics.median(times["copy"])
+    print(f"\n{rule.ours} on {model}   (ratios to {best}; a copy moves {bytes_of_copy / 1e9:.1f} GB/s)")
+    for name, taken in sorted(times.items(), key=lambda item: statistics.median(item[1])):
+        low, middle, high = statistics.quantiles(taken, n=4)
+        moved = rule.buffers * 4 * elements / middle
+        print(
+            f"  {name:<28}{1e3 * middle:9.3f} ms  ({1e3 * low:.3f} to {1e3 * high:.3f})   {middle / base:7.3f} x"
+            + (f"   {moved / bytes_of_copy:5.2f} of a copy's bytes/s" if name.startswith("descend") else "")
+        )
+
+
+def check_idle() -> None:
+    """Say so where the machine is busy: threads then wait for each other and only ratios mean anything."""
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"the machine is busy (load {load:.1f}): trust ratios only")
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rules", nargs="*", default=[rule.ours for rule in RULES])
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--environments", type=Path, default=None, help="folder for the peers' environments")
+    given = parser.parse_args()
+    check_idle()
+    print(f"python {sys.version.split()[0]}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    for model in given.models:
+        shapes = MODELS[model]()
+        elements = sum(torch.Size(shape).numel() for shape in shapes)
+        for rule in RULES:
+            if rule.ours not in given.rules:
+                continue
+            steps = dict(contenders(rule, shapes, given.device, given.environments))
+            if not steps:
+                print(f"\n{rule.ours} is not in descend.optim")
+                continue
+            steps["copy"] = copying(elements, given.device)
+            report(rule, model, measure(steps, given.rounds, given.device), elements)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Schedules at the points where their value is known, and what lint finds in them."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from descend.errors import RuleError
+from descend.optim.schedules import (
+    Bert,
+    Constant,
+    Cosine,
+    LargeBatchWarmup,
+    MultiStep,
+    PiecewisePolynomial,
+    Polynomial,
+    Ramp,
+    Schedule,
+    Step,
+    Trapezoid,
+    lint,
+)
+
+LARS_PAPER = PiecewisePolynomial(peak=29.0, warmup_steps=706, steps=2512, final=1e-4, warmup_power=1, decay_power=2)
+NESTEROV_PAPER = PiecewisePolynomial(peak=7.05, warmup_steps=706, steps=2512, final=6e-6, warmup_power=2, decay_power=2)
+
+EVERY = [
+    Constant(0.1),
+    Step(0.1, 4, 0.5, 0.01),
+    MultiStep(0.1, (3, 8), 0.3),
+    Ramp(0.0, 0.1, 5),
+    Ramp(0.0, 0.1, 5, "sqrt"),
+    Polynomial(0.1, 20, 0.001, 2),
+    Cosine(0.1, 20, 0.002),
+    LARS_PAPER,
+    Trapezoid(0.1, 3, 5, 4),
+    Bert(0.1, 5, 20),
+    Bert(0.1, 5, 20, jump=False),
+    LargeBatchWarmup(8, 20, "power2"),
+    Ramp(0.0, 0.1, 5).then(Cosine(0.1, 10), 5),
+    0.5 * Polynomial(0.1, 20),
+    Polynomial(0.1, 20).shifted(-3),
+]
+
+
+@pytest.mark.parametrize("paper", [LARS_PAPER, NESTEROV_PAPER], ids=["LARS", "Nesterov"])
+def test_the_papers_schedule_is_exact_at_its_corners(paper):
+    assert paper(0) == 0.0
+    assert paper(706) == paper.peak
+    assert paper(2512) == paper.final
+    assert paper(10**9) == paper.final
+
+
+def test_the_papers_schedule_between_its_corners():
+    """Half-way up with power 2 is a quarter; a third of the way down with power 2 leaves (2/3)²."""
+    assert NESTEROV_PAPER(353) == pytest.approx(7.05 / 4)
+    third = 706 + (2512 - 706) // 3
+    assert NESTEROV_PAPER(third) == pytest.approx(6e-6 + (7.05 - 6e-6) * 4 / 9)
+
+
+def test_two_implementations_count_one_more_decay_step():
+    late = PiecewisePolynomial(29.0, 706, 2512, final=1e-4, extra_decay_steps=1)
+    assert late(706) == 29.0
+    assert late(2512) == pytest.approx(1e-4 + (29.0 - 1e-4) / 1807**2)
+    assert late(2513) == 1e-4
+
+
+def test_bert_with_and_without_its_jump():
+    """At the end of the warm-up the rate falls from peak to peak (1 − t_w/T)."""
+    with_jump, without = Bert(1.0, 30, 100), Bert(1.0, 30, 100, jump=False)
+    assert with_jump(29) == without(29) == pytest.approx(29 / 30)
+    assert with_jump(30) == pytest.approx(0.7)
+    assert without(30) == 1.0
+    assert with_jump(100) == without(100) == 0.0
+
+
+def test_mlperfs_bert_falls_by_a_third_at_once():
+    """287 warm-up steps of 600, begun 76 steps in: the warm-up ends at step 211 and 48 % of the peak is gone."""
+    schedule = Bert(1.0, 287, 600).shifted(76)
+    assert schedule(210) == pytest.approx(286 / 287)
+    assert schedule(211) == pytest.approx(1 - 287 / 600)
+
+
+@pytest.mark.parametrize(
+    ("shape", "half"), [("linear", 0.5), ("power2", 0.25), ("sqrt", math.sqrt(0.5)), ("jump", 0.0)]
+)
+def test_warm_up_shapes(shape, half):
+    assert Ramp(0.0, 1.0, 10, shape)(5) == pytest.approx(half)
+    assert Ramp(0.0, 1.0, 10, shape)(10) == 1.0
+    assert LargeBatchWarmup(5, 10, shape)(4) == pytest.approx(1 + 4 * half)
+
+
+def test_trapezoid():
+    schedule = Trapezoid(1.0, 2, 3, 4, final=0.2)
+    assert [schedule(t) for t in range(10)] == pytest.approx([0, 0.5, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
+
+
+def test_cosine():
+    assert [Cosine(1.0, 4)(t) for t in (0, 1, 2, 4, 9)] == pytest.approx([1, 0.5 + math.sqrt(0.125), 0.5, 0, 0])
+    assert Cosine(1.0, 4, repeats=True)(8) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("schedule", EVERY, ids=repr)
+def test_the_last_value_is_held(schedule: Schedule):
+    if schedule.length is None:
+        return
+    assert schedule(schedule.length) == schedule(schedule.length + 1) == schedule(10**7)
+
+
+@pytest.mark.parametrize("schedule", EVERY, ids=repr)
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=20))
+def test_it_is_a_function_of_the_step(schedule: Schedule, steps: list[int]):
+    """Asked in any order, any number of times, it answers the same; and never a rate below 0."""
+    once = {step: schedule(step) for step in steps}
+    assert all(schedule(step) == once[step] >= 0 for step in reversed(steps))
+
+
+def test_composition():
+    schedule = 2.0 * Ramp(0.0, 1.0, 4).then(Constant(0.3), 6)
+    assert [schedule(t) for t in (0, 2, 5, 6)] == pytest.approx([0, 1, 2, 0.6])
+    assert schedule == 2.0 * Ramp(0.0, 1.0, 4).then(Constant(0.3), 6)
+    assert Ramp(0.0, 1.0, 4).curve(3) == [(0, 0.0), (1, 0.25), (2, 0.5)]
+
+
+def kinds(schedule: Schedule, steps: int) -> list[str]:
+    return [finding.kind for finding in lint(schedule, steps)]
+
+
+def test_lint_is_silent_about_a_schedule_that_fits():
+    assert lint(Trapezoid(1.0, 20, 50, 30, initial=0.05), 100) == []
+    assert lint(Constant(0.1), 100) == []
+
+
+def test_lint_finds_what_is_wrong():
+    assert kinds(LARS_PAPER, 2512) == ["zero first step"]
+    assert kinds(Bert(1.0, 287, 600).shifted(76), 524) == ["jump"]
+    assert kinds(Ramp(0.1, 1.0, 500), 100) == ["rising at the end", "length"]
+    assert kinds(Cosine(1.0, 100, repeats=True), 100) == ["rises after its end"]
+    assert kinds(Polynomial(1.0, 1000), 100) == ["length"]
+    assert kinds(Polynomial(1.0, 50), 100) == ["length"]
+    assert kinds(Constant(0.0), 10) == ["all zero"]
+    assert kinds(MultiStep(1.0, (30, 60)), 90) == ["jump"]
+    assert kinds(Trapezoid(1.0, 0, 50, 50).then(Ramp(0.0, 1.0, 20), 110), 100) == ["rises after its end", "length"]
+
+
+def test_a_finding_says_where_and_how_much():
+    (finding,) = lint(Bert(1.0, 287, 600).shifted(76), 524)
+    assert finding.step == 211
+    assert str(finding) == "step 211: the rate goes from 0.996516 to 0.521667, 48% of its peak"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Constant(-1.0), "value must be a number of at least 0"),
+        (lambda: Step(0.1, 0), "every_steps must be at least 1"),
+        (lambda: MultiStep(0.1, (5, 3)), "must rise"),
+        (lambda: Ramp(0.0, 1.0, 3, "square"), "shape must be one of"),
+        (lambda: Cosine(1.0, 2.5), "counts steps and must be whole"),
+        (lambda: PiecewisePolynomial(1.0, 10, 5), "exceeds steps 5"),
+        (lambda: lint(Constant(1.0), 0), "at least 1 step"),
+    ],
+)
+def test_what_cannot_be(make, words):
+    with pytest.raises(RuleError, match=words):
+        make()
+
+
+def test_the_optimizer_takes_a_schedule():
+    import torch
+
+    from descend.optim import SGD
+
+    w = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = SGD([w], lr=Trapezoid(1.0, 2, 1, 2))
+    for _ in range(6):
+        w.grad = torch.ones_like(w)
+        optimizer.step()
+    # by hand: 0 + 0.5 + 1 + 1 + 0.5 + 0
+    assert w.item() == pytest.approx(-3.0)

@@ -1,0 +1,173 @@
+"""The gluon.Trainer form."""
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from descend.errors import RuleError, StorageError, Unsupported
+from descend.optim import SGD, GluonTrainer
+from descend.optim.translate.gluon import TwoBit
+
+
+def model() -> torch.nn.Linear:
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 2).double()
+
+
+def backward(net: torch.nn.Module, seed: int) -> None:
+    net.zero_grad()
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    net(x).square().sum().backward()
+
+
+def test_a_step_divides_by_the_batch_size():
+    net = model()
+    before = net.weight.detach().clone()
+    trainer = GluonTrainer(net.parameters(), "sgd", {"learning_rate": 0.1, "rescale_grad": 0.5})
+    backward(net, 0)
+    g = net.weight.grad.clone()
+    trainer.step(4)
+    torch.testing.assert_close(net.weight.detach(), before - 0.1 * 0.5 / 4 * g)
+    before = net.weight.detach().clone()
+    trainer.step(2)
+    torch.testing.assert_close(net.weight.detach(), before - 0.1 * 0.5 / 2 * g)
+
+
+def test_clipping_between_reduction_and_update():
+    net = model()
+    before = net.weight.detach().clone()
+    trainer = GluonTrainer(net.parameters(), "sgd", {"learning_rate": 1.0})
+    backward(net, 0)
+    trainer.allreduce_grads()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+    g = net.weight.grad.clone()
+    trainer.update(1)
+    torch.testing.assert_close(net.weight.detach(), before - g)
+
+
+def test_the_rate_is_shown_and_set():
+    trainer = GluonTrainer(model().parameters(), "adam", {"learning_rate": 1e-3})
+    assert trainer.learning_rate == 1e-3
+    trainer.set_learning_rate(0.5)
+    assert trainer.learning_rate == 0.5
+    scheduler = ("MultiFactorScheduler", {"step": [1], "factor": 0.1, "base_lr": 1.0, "warmup_steps": 0})
+    scheduled = GluonTrainer(model().parameters(), "adam", {"learning_rate": 1.0, "lr_scheduler": scheduler})
+    with pytest.raises(RuleError, match="schedule decides"):
+        scheduled.set_learning_rate(0.1)
+
+
+def test_copies_are_summed():
+    net = model()
+    before = net.weight.detach().clone()
+    trainer = GluonTrainer(net.parameters(), "sgd", {"learning_rate": 1.0})
+    copies = []
+    for seed in (0, 1):
+        backward(net, seed)
+        copies.append([p.grad.clone() for p in net.parameters()])
+    trainer.reduce(copies)
+    trainer.update(8)
+    torch.testing.assert_close(net.weight.detach(), before - (copies[0][0] + copies[1][0]) / 8)
+
+
+def test_two_bits_keep_what_they_do_not_send():
+    sender = TwoBit(0.5)
+    g = torch.tensor([0.3, 0.5, -2.0, 0.0])
+    sent = [sender.send(0, g).tolist() for _ in range(3)]
+    # by hand: 0.3 → 0, 0.6 − 0.5, 0.4 → 0; 0.5 each time; −0.5 each time with a growing debt
+    assert sent == [[0.0, 0.5, -0.5, 0.0], [0.5, 0.5, -0.5, 0.0], [0.0, 0.5, -0.5, 0.0]]
+    assert sender.kept[0].tolist() == pytest.approx([0.4, 0.0, -4.5, 0.0])
+
+
+def test_one_sender_is_not_compressed():
+    """MXNet makes no store for one context, so nothing is compressed there."""
+    net = model()
+    trainer = GluonTrainer(net.parameters(), "sgd", compression_params={"type": "2bit", "threshold": 100.0})
+    before = net.weight.detach().clone()
+    backward(net, 0)
+    trainer.reduce([[p.grad for p in net.parameters()]])
+    trainer.update(1)
+    assert not torch.equal(net.weight.detach(), before)
+
+
+def test_a_run_continues_with_the_same_bits(tmp_path):
+    whole, half = model(), model()
+    arguments = {"learning_rate": 0.01, "wd": 0.1}
+    straight = GluonTrainer(whole.named_parameters(), "nadam", arguments)
+    stopped = GluonTrainer(half.named_parameters(), "nadam", arguments)
+    for seed in range(6):
+        if seed == 3:
+            stopped.save_states(tmp_path / "states")
+            stopped = GluonTrainer(half.named_parameters(), "nadam", {"learning_rate": 9.0})
+            stopped.load_states(tmp_path / "states")
+            assert stopped.learning_rate == 0.01
+        for net, trainer in ((whole, straight), (half, stopped)):
+            backward(net, seed)
+            trainer.step(4)
+    assert torch.equal(whole.weight, half.weight)
+    assert torch.equal(whole.bias, half.bias)
+
+
+def test_states_are_safetensors_and_json(tmp_path):
+    net = model()
+    trainer = GluonTrainer(net.named_parameters(), "adam", {"learning_rate": 0.01})
+    backward(net, 0)
+    trainer.step(1)
+    trainer.save_states(tmp_path / "states")
+    with safe_open(str(tmp_path / "states"), framework="pt") as held:
+        assert json.loads(held.metadata()["groups"])[0]["param_names"] == ["weight", "bias"]
+        assert set(held.keys()) == {"0.m", "0.v", "0.step", "1.m", "1.v", "1.step"}
+
+
+def test_what_is_no_state_is_refused(tmp_path):
+    trainer = GluonTrainer(model().parameters(), "adam", {"learning_rate": 0.01})
+    (tmp_path / "junk").write_bytes(b"\x80\x04junk")
+    for file in ("junk", "absent"):
+        with pytest.raises(StorageError, match=file):
+            trainer.load_states(tmp_path / file)
+    other = GluonTrainer(model().parameters(), "sgd", {"momentum": 0.9})
+    other.save_states(tmp_path / "sgd")
+    with pytest.raises(RuleError, match="nothing was changed"):
+        trainer.load_states(tmp_path / "sgd")
+
+
+def test_weights_without_a_gradient():
+    net = model()
+    trainer = GluonTrainer(net.parameters(), "sgd")
+    backward(net, 0)
+    net.bias.grad = None
+    with pytest.raises(RuleError, match="weights 1 have no gradient"):
+        trainer.step(1)
+    bias = net.bias.detach().clone()
+    trainer.step(1, ignore_stale_grad=True)
+    assert torch.equal(net.bias, bias)
+
+
+def test_a_dict_is_taken_in_the_order_of_its_keys_and_shared_weights_once():
+    net = model()
+    trainer = GluonTrainer({"z": net.weight, "a": net.bias}, "sgd", lr_mult=[0.0, 1.0])
+    assert [g["param_names"] for g in trainer.optimizer.param_groups] == [["a"], ["z"]]
+    shared = GluonTrainer([net.weight, net.bias, net.weight], "sgd")
+    assert len(shared.optimizer.param_groups[0]["params"]) == 2
+
+
+def test_an_optimizer_of_ours():
+    net = model()
+    with pytest.raises(RuleError, match="belong to an optimizer given by name"):
+        GluonTrainer(net.parameters(), SGD(net.parameters()), {"learning_rate": 0.1})
+    before = net.weight.detach().clone()
+    trainer = GluonTrainer(net.parameters(), SGD(net.parameters(), lr=1.0))
+    backward(net, 0)
+    trainer.step(4)
+    torch.testing.assert_close(net.weight.detach(), before - net.weight.grad / 4)
+
+
+def test_what_cannot_be():
+    with pytest.raises(Unsupported, match="only MXNet's '2bit'"):
+        GluonTrainer(model().parameters(), "sgd", compression_params={"type": "1bit"})
+    with pytest.raises(RuleError, match=r"mxnet-2.0 or mxnet-1.9"):
+        GluonTrainer(model().parameters(), "SGD", library="torch")
+    trainer = GluonTrainer(model().parameters(), "sgd")
+    with pytest.raises(RuleError, match="batch_size must be above 0"):
+        trainer.step(0)
