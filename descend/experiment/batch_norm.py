@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
 
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from descend.data import Feed
     from descend.train.loop import Part
 
@@ -34,8 +35,8 @@ class BatchNormWatch:
         cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size)
         if layers and cut:
             warnings.warn(
-                f"'{next(iter(layers))}' normalizes over the {micro_batch_size} samples of a micro-batch and not over the "
-                "batch, so the result depends on micro_batch_size",
+                f"'{next(iter(layers))}' normalizes over the {micro_batch_size} samples of a micro-batch and not over "
+                "the batch, so the result depends on micro_batch_size",
                 stacklevel=3,
             )
         self._count = 0
@@ -64,8 +65,8 @@ class BatchNormWatch:
             if layer.training and values_of_a_sample == 1:
                 raise ConfigurationError(
                     f"a part of a batch has 1 sample ({self._sizes}), and '{name}' ({type(layer).__name__}) needs more "
-                    "than 1 value of each channel for its statistics: choose sizes without such a remainder, or leave it "
-                    "out with DataLoader(..., drop_last=True)"
+                    "than 1 value of each channel for its statistics: choose sizes without such a remainder, or leave "
+                    "it out with DataLoader(..., drop_last=True)"
                 )
 
         return look
