@@ -225,6 +225,10 @@ class Layer:
         """The weights that this layer uses, in order."""
         return ()
 
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """Products that the forward pass of one sample adds up, for kinds that multiply matrices or slide windows."""
+        return 0
+
     def add_parent(self, parent: Layer | str) -> None:
         """Attach a parent; this layer becomes the last child of it."""
         self.parents.append(parent)

@@ -56,6 +56,10 @@ class FullyConnected(Layer):
         bias = WeightSlot("bias_weights", (neurons,), ConstantInitializer())
         return (matrix, bias) if self.has_bias else (matrix,)
 
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """One for each entry of the matrix."""
+        return prod(inputs[0]) * prod(output)
+
 
 class ChannelwiseFullyConnected(Layer):
     """y[c] = W x[c] (+ b) for every slice c of the first dimension, flattened; one W for all of them.
@@ -86,6 +90,10 @@ class ChannelwiseFullyConnected(Layer):
         matrix = WeightSlot("linearity_weights", shape, HeNormalInitializer(), size, neurons, column_major=True)
         bias = WeightSlot("bias_weights", (neurons,), ConstantInitializer())
         return (matrix, bias) if self.setting("bias") else (matrix,)
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """One for each entry of the matrix and each channel."""
+        return prod(inputs[0][1:]) * prod(output)
 
 
 class _ScaleBias(Layer):
@@ -181,6 +189,10 @@ class Convolution(Layer):
         shape = (self.out_channels, channels // self.setting("groups"), *self.window().size)
         return kernel_slots(shape, self.out_channels, channels, self.setting("has_bias"))
 
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """For each entry of the output one for each entry of a filter."""
+        return prod(output) * inputs[0][0] // self.setting("groups") * prod(self.window().size)
+
 
 class Deconvolution(Layer):
     """Transposed convolution over `num_dims` spatial dimensions: the map that is a convolution's gradient.
@@ -245,6 +257,10 @@ class Deconvolution(Layer):
         channels = inputs[0].shape[0]
         shape = (channels, self.out_channels // self.setting("groups"), *self.window().size)
         return kernel_slots(shape, self.out_channels, channels, self.setting("has_bias"))
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """For each entry of the input one for each entry that it spreads to."""
+        return prod(inputs[0]) * output[0] // self.setting("groups") * prod(self.window().size)
 
 
 def conv_window(layer: Convolution | Deconvolution) -> Window:

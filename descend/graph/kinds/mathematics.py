@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.errors import GraphError
@@ -45,6 +46,11 @@ class MatMul(Layer):
                 "check transpose_a and transpose_b"
             )
         return (*a.shape[:-2], rows, columns)
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """For each entry of the output one for each entry of a row."""
+        _, inner = _rows_and_columns(inputs[0], self.transpose_a)
+        return prod(output) * inner
 
 
 class DFTAbs(Entrywise):

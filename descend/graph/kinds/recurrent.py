@@ -63,3 +63,9 @@ class GRU(Layer):
                 WeightSlot(f"hh_bias_l{layer}", (3 * h,), start),
             ]
         return tuple(slots)
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """For each step one for each entry of the matrices."""
+        length, size = inputs[0]
+        above = (self.setting("num_layers") - 1) * 2 * self.hidden_size
+        return length * 3 * self.hidden_size * (size + self.hidden_size + above)
