@@ -63,6 +63,18 @@ def run(
 
 
 @app.command()
+def show(
+    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; the file's mini-batch without it.")] = None,
+) -> None:
+    """Print the layers of FILE: shapes, trained numbers, multiply-adds and memory."""
+    from descend.experiment import check_experiment, layer_table, load
+
+    experiment = load(file)
+    typer.echo(layer_table(check_experiment(experiment), batch_size or experiment.trainer.mini_batch_size))
+
+
+@app.command()
 def demo(
     fashion_mnist: Annotated[
         bool, typer.Option("--fashion-mnist", help="Fashion-MNIST instead of the digits.")
