@@ -71,6 +71,8 @@ CHECKS = (
 
 def _takes_a_step(subject: Subject) -> Outcome:
     try:
+        if subject.needs_closure:
+            return not_applicable("not examined: a step of it evaluates the loss several times")
         shapes = subject.shapes
     except Refused as problem:
         return fail(str(problem))
@@ -132,7 +134,8 @@ def _rule_checks(subject: Subject, rule: Published | None) -> Iterator[Check]:
     """The checks that ask what the rule is; with decay too where the arguments leave it off."""
     expected = "no expectation" if rule is None else f"{rule.name}: {rule.source}"
     yield Check("published rule", expected, lambda s: rules.follows_rule(s, rule, {}))
-    if rule is not None and subject.options.get("weight_decay") == 0 and "weight_decay" not in subject.args:
+    undecayed = subject.takes_decay and not subject.options["weight_decay"] and "weight_decay" not in subject.args
+    if rule is not None and undecayed:
         more = subject.with_decay()
         yield Check("published rule, decay 0.01", expected, partial(rules.follows_rule, rule=rule, more=more))
     length = "lr ‖w‖ (LAMB), lr trust ‖w‖ (LARS)"

@@ -95,13 +95,17 @@ def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, An
     error = _worst(theirs, wanted, starts)
     if error <= EXACT:
         return ok(f"{rule.source}: equal to {_power(error)}")
-    if error <= ROUNDED:
-        return deviation(f"{rule.source}, with single precision somewhere: equal to {_power(error)}")
-    for words, changed in _variants(rule, h):
-        other = _worst(theirs, published_path(rule, changed, subject, decay), starts)
-        if other <= ROUNDED:
-            said = f"known variant: {words} (equal to {_power(other)})"
-            return deviation(f"{said}; {_difference(theirs, wanted, starts)}")
+    variants = [
+        (words, _worst(theirs, published_path(rule, changed, subject, decay), starts))
+        for words, changed in _variants(rule, h)
+    ]
+    for limit in (EXACT, ROUNDED):
+        if error <= limit:
+            return deviation(f"{rule.source}, with single precision somewhere: equal to {_power(error)}")
+        for words, other in variants:
+            if other <= limit:
+                said = f"known variant: {words} (equal to {_power(other)})"
+                return deviation(f"{said}; {_difference(theirs, wanted, starts)}")
     if error <= LOW_PRECISION:
         return deviation(f"{rule.source}, with low precision somewhere: {_difference(theirs, wanted, starts)}")
     return fail(_difference(theirs, wanted, starts))

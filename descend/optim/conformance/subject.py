@@ -87,6 +87,12 @@ class Subject:
         except (TypeError, ValueError):
             return True
 
+    @property
+    def needs_closure(self) -> bool:
+        """Whether a step insists on a closure, since it evaluates the loss several times."""
+        asked = inspect.signature(self._built.step).parameters.get("closure")
+        return asked is not None and asked.default is inspect.Parameter.empty
+
     def over(self, params: Any, **more: Any) -> torch.optim.Optimizer:
         """An optimizer over these weights.
 
@@ -128,13 +134,18 @@ class Subject:
         """The rate of its groups."""
         return float(self.options.get("lr") or _RATE_WHERE_NONE_IS_STATED)
 
+    @property
+    def takes_decay(self) -> bool:
+        """Whether weight decay can be asked for."""
+        return "weight_decay" in self.stated or (self.takes_any and "weight_decay" in self.options)
+
     def without_decay(self) -> dict[str, Any]:
         """The argument that turns weight decay off, where there is one."""
-        return {"weight_decay": 0.0} if "weight_decay" in self.options else {}
+        return {"weight_decay": 0.0} if self.takes_decay else {}
 
     def with_decay(self) -> dict[str, Any]:
         """The argument that turns weight decay on, where there is one."""
-        return {"weight_decay": 0.01} if "weight_decay" in self.options else {}
+        return {"weight_decay": 0.01} if self.takes_decay else {}
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -230,17 +241,5 @@ class Trial:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(1000 * self._seed + self.count)
-            call: Any = self.optimizer.step
-            if closure is None and _needs_closure(call):
-                closure = _no_loss
+            call: Any = self.optimizer.step  # torch's own signature wants a closure that returns a float
             return call() if closure is None else call(closure)
-
-
-def _needs_closure(step: Callable[..., Any]) -> bool:
-    asked = inspect.signature(step).parameters.get("closure")
-    return asked is not None and asked.default is inspect.Parameter.empty
-
-
-def _no_loss() -> Tensor:
-    """A closure for optimizers that insist on one, with the gradients that are there."""
-    return torch.zeros((), dtype=torch.float64)
