@@ -118,7 +118,7 @@ def conformance(
 
     from descend.optim.conformance import arguments, examine, load, survey
 
-    sys.path.insert(0, "")  # a class of one's own is looked for where the command is given
+    sys.path.insert(0, str(Path.cwd()))  # a class of one's own is looked for where the command is given
     found = load(target)
     given = arguments([*(args or ()), *(more or ())])
     if not isinstance(found, ModuleType):

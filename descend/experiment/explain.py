@@ -13,7 +13,7 @@ from descend.optim.explain import Explanation, Row, explain
 from descend.runtime import generator
 
 if TYPE_CHECKING:
-    from torch.nn import Parameter
+    from torch import Tensor
 
     from descend.experiment.experiment import Experiment
     from descend.graph import Plan
@@ -35,7 +35,8 @@ def explain_experiment(experiment: Experiment) -> Explanation:
         group["reasons"] = [_reason(plan, name) for name in group["param_names"]]
     explained = explain(optimizer)
     rows = {row.name: row for row in explained.rows}
-    ordered = [rows.get(name) or _frozen(name, p) for name, p in module.named_parameters()]
+    tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+    ordered = [rows.get(name) or _frozen(name, tensors[name]) for name in plan.weights]
     return replace(explained, title=experiment.model.name or "the model", rows=tuple(ordered))
 
 
@@ -43,7 +44,7 @@ def _reason(plan: Plan, name: str) -> str:
     return "the default optimizer" if plan.weights[name].optimizer is None else "the optimizer of these weights"
 
 
-def _frozen(name: str, p: Parameter) -> Row:
-    """The row of weights that no optimizer holds."""
+def _frozen(name: str, p: Tensor) -> Row:
+    """The row of weights that no optimizer holds: under NoOptimizer, of a frozen layer, or running statistics."""
     dtype = str(p.dtype).removeprefix("torch.")
     return Row(name, tuple(p.shape), dtype, "none", 0.0, 1.0, 0.0, "rule", None, 0, "frozen")

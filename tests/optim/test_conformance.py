@@ -191,7 +191,7 @@ class ClearsByHalf(Toy):
 CASES = {
     "takes a step": (NeverSteps, Toy),
     "published rule": (Adam, torch.optim.Adam),
-    "published rule, decay 0.01": (SGD, torch.optim.SGD),
+    "published rule with decay": (SGD, torch.optim.SGD),
     "length of the first step": (LAMB, descend.optim.LAMB),
     "float32": (CoarseInSinglePrecision, Toy),
     "order of the weights": (DependsOnPosition, Toy),
@@ -205,7 +205,7 @@ CASES = {
     "fp16 zero gradients": (DividesByNorm, Toy),
     "bf16 small updates": (Toy, descend.optim.SGD),
     "no gradient": (AbsentIsZero, Toy),
-    "no gradient, count": (CountsForAll, Counting),
+    "count without gradient": (CountsForAll, Counting),
     "frozen": (AbsentIsZero, Toy),
     "frozen later": (Toy, descend.optim.SGD),
     "caller's gradients": (DecaysInTheGradient, Toy),

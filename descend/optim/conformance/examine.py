@@ -51,7 +51,7 @@ CHECKS = (
     Check("fp16 zero gradients", "weights unchanged", gradients.half_zeros),
     Check("bf16 small updates", "within 1 % of the way in float32", gradients.bfloat16_moves),
     Check("no gradient", "weight, decay and state untouched", gradients.absent_untouched),
-    Check("no gradient, count", "the step is not counted for that tensor", gradients.absent_count),
+    Check("count without gradient", "the step is not counted for that tensor", gradients.absent_count),
     Check("frozen", "unchanged, no state", gradients.frozen),
     Check("frozen later", "unchanged in spite of a gradient left over", gradients.frozen_later),
     Check("caller's gradients", "unchanged by the step", gradients.gradients_kept),
@@ -137,7 +137,7 @@ def _rule_checks(subject: Subject, rule: Published | None) -> Iterator[Check]:
     undecayed = subject.takes_decay and not subject.options["weight_decay"] and "weight_decay" not in subject.args
     if rule is not None and undecayed:
         more = subject.with_decay()
-        yield Check("published rule, decay 0.01", expected, partial(rules.follows_rule, rule=rule, more=more))
+        yield Check("published rule with decay", expected, partial(rules.follows_rule, rule=rule, more=more))
     length = "lr ‖w‖ (LAMB), lr trust ‖w‖ (LARS)"
     yield Check("length of the first step", length, lambda s: rules.first_length(s, rule))
 

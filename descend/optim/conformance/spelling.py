@@ -32,6 +32,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "shampoo_beta": ("shampoo_beta",),
     "frequency": ("frequency", "precondition_frequency"),
     "adjust": ("adjust", "adjust_lr_fn"),
+    "lamda1": ("lamda1", "lambda_1", "l1"),
     "hyper_learning_rate": ("hyper_learning_rate", "hypergrad_lr"),
 }
 _DECOUPLED = ("decoupled_weight_decay", "weight_decouple", "decoupled_decay", "decouple")
