@@ -149,7 +149,7 @@ def _ratios(theirs: Sequence[Tensor], wanted: Sequence[Tensor], starts: Sequence
         float((a - w).norm() / (b - w).norm()) for a, b, w in zip(theirs, wanted, starts, strict=True) if b.ne(w).any()
     ]
     low, high = min(lengths), max(lengths)
-    return f"{high:.4g}" if high - low < 1e-3 * high else f"{low:.4g} to {high:.4g}"
+    return f"{high:.4g}" if high - low <= 1e-3 * high else f"{low:.4g} to {high:.4g}"
 
 
 def _follows_in_the_mean(subject: Subject, h: Constants, decay: float, more: Mapping[str, Any]) -> Outcome:

@@ -29,12 +29,16 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "step_max": ("step_max", "step_sizes 1"),
     "eps1": ("eps1", "eps 0"),
     "eps2": ("eps2", "eps 1"),
-    "shampoo_beta": ("shampoo_beta",),
+    "shampoo_beta": ("shampoo_beta", "betas 1"),
+    "beta2_decay": ("beta2_decay", "decay_rate"),
+    "d": ("d", "clip_threshold"),
     "frequency": ("frequency", "precondition_frequency"),
+    "first_moment": ("betas 0",),
     "adjust": ("adjust", "adjust_lr_fn"),
     "lamda1": ("lamda1", "lambda_1", "l1"),
     "hyper_learning_rate": ("hyper_learning_rate", "hypergrad_lr"),
 }
+_MAY_BE_NONE = ("eps1",)  # the machine precision then; any other None leaves the authors' value
 _DECOUPLED = ("decoupled_weight_decay", "weight_decouple", "decoupled_decay", "decouple")
 
 
@@ -51,10 +55,11 @@ def _value(name: str, default: Any, options: Mapping[str, Any]) -> Any:
             continue
         value = options[word]
         if place and isinstance(value, (tuple, list)):
-            return value[int(place)]
-        if not place and isinstance(value, (tuple, list)) == isinstance(default, tuple):
-            # A choice that is left to the optimizer is taken for the authors' own; None for a number means none.
-            return default if value is None and isinstance(default, str) else value
+            value = value[int(place)]
+        elif place or isinstance(value, (tuple, list)) != isinstance(default, tuple):
+            continue
+        if value is not None or default is None or name in _MAY_BE_NONE:
+            return value
     return default
 
 

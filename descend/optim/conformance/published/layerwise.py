@@ -85,6 +85,7 @@ def _lars(h: Constants, w: Array) -> Step:
 def _adafactor(h: Constants, w: Array) -> Step:
     row = np.zeros((*w.shape[:-1], 1) if w.ndim > 1 else w.shape)
     column = np.zeros((*w.shape[:-2], 1, w.shape[-1])) if w.ndim > 1 else None
+    (m,) = zeros(w, 1)
     tiny = np.finfo(np.float64).eps if h["eps1"] is None else h["eps1"]
 
     def rms(x: Array) -> float:
@@ -100,9 +101,10 @@ def _adafactor(h: Constants, w: Array) -> Step:
         return row * column / row.mean(-2, keepdims=True)
 
     def step(w: Array, g: Array, t: int, lr: float, decay: float) -> Array:
-        size = max(h["eps2"], rms(w)) * min(lr, t**-0.5)
+        size = max(h["eps2"], rms(w)) * min(0.01 if h["relative_step"] else lr, t**-0.5)
         u = g / np.maximum(np.sqrt(second(g, 1 - t ** h["beta2_decay"])), tiny if h["eps1_limits"] else 0.0)
-        return (1 - lr * decay) * w - size * u / max(1.0, rms(u) / h["d"])
+        m[...] = h["first_moment"] * m + (1 - h["first_moment"]) * size * u / max(1.0, rms(u) / h["d"])
+        return (1 - lr * decay) * w - m
 
     return step
 
@@ -208,7 +210,16 @@ LAYERWISE: tuple[Published, ...] = (
         "Adafactor",
         "Shazeer and Stern 2018, Algorithms 4 and 5",
         _adafactor,
-        {"beta2_decay": -0.8, "eps1": 1e-30, "eps2": 1e-3, "d": 1.0, "eps1_limits": False, "decay_form": "own"},
+        {
+            "beta2_decay": -0.8,
+            "eps1": 1e-30,
+            "eps2": 1e-3,
+            "d": 1.0,
+            "first_moment": 0.0,
+            "relative_step": False,
+            "eps1_limits": False,
+            "decay_form": "own",
+        },
         {"ε₁ limits √V from below (torch)": {"eps1_limits": True}, "decay in the gradient": {"decay_form": "coupled"}},
     ),
     Published(
