@@ -84,7 +84,7 @@ def absent_untouched(subject: Subject) -> Outcome:
     trial.step(None, *subject.gradients(2)[1:])
     if not torch.equal(trial.values[0], before):
         return fail("the weight without a gradient changed")
-    if not same_state(state, trial.optimizer.state_dict()["state"].get(0)):
+    if not _same_state(state, trial.optimizer.state_dict()["state"].get(0)):
         return fail("its state changed")
     return ok("weight and state unchanged to the last bit")
 
@@ -171,12 +171,12 @@ def _same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def same_state(one: object, other: object) -> bool:
+def _same_state(one: object, other: object) -> bool:
     """Whether two saved states are equal to the last bit."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.shape == other.shape and torch.equal(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_state(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_same_state(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(same_state, one, other))
+        return len(one) == len(other) and all(map(_same_state, one, other))
     return type(one) is type(other) and one == other

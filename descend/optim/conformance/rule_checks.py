@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from descend.optim.conformance.spelling import constants_of
 from descend.optim.conformance.subject import Subject, Trial, draw, gap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
@@ -51,8 +52,11 @@ def published_path(rule: Published, h: Constants, subject: Subject, decay: float
     values: list[list[Tensor]] = []
     for t, lr in enumerate(rates(subject.lr), start=1):
         gradients = _limited([g.numpy() for g in subject.gradients(t)], h.get("max_total_norm"))
-        for i, (step, g) in enumerate(zip(steps, gradients, strict=True)):
-            weights[i] = _decayed_step(step, h["decay_form"], weights[i], g, t, lr, decay)
+        with np.errstate(all="ignore"):  # a variant may divide by 0; it is infinitely far off then
+            weights = [
+                _decayed_step(step, h["decay_form"], w, g, t, lr, decay)
+                for step, w, g in zip(steps, weights, gradients, strict=True)
+            ]
         values.append([torch.from_numpy(np.array(w)) for w in weights])
     return values
 
@@ -90,66 +94,75 @@ def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, An
     h, decay = constants_of(rule, options), float(options.get("weight_decay") or 0.0)
     if rule.noisy:
         return _follows_in_the_mean(subject, h, decay, more)
-    theirs, starts = _path(subject, more), subject.weights()
-    wanted = published_path(rule, h, subject, decay)
-    error = _worst(theirs, wanted, starts)
-    if error <= EXACT:
-        return ok(f"{rule.source}: equal to {_power(error)}")
-    variants = [
-        (words, _worst(theirs, published_path(rule, changed, subject, decay), starts))
+    paths = Paths(_path(subject, more), published_path(rule, h, subject, decay), subject.weights())
+    if paths.error <= EXACT:
+        return ok(f"{rule.source}: equal to {_power(paths.error)}")
+    return _known_variant(paths, subject, rule, h, decay) or fail(paths.difference())
+
+
+def _known_variant(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Outcome | None:
+    """The form of the rule that fits, the exact ones and the simple ones first."""
+    others = [
+        (words, replace(paths, wanted=published_path(rule, changed, subject, decay)).error)
         for words, changed in _variants(rule, h)
     ]
     for limit in (EXACT, ROUNDED):
-        if error <= limit:
-            return deviation(f"{rule.source}, with single precision somewhere: equal to {_power(error)}")
-        for words, other in variants:
-            if other <= limit:
-                said = f"known variant: {words} (equal to {_power(other)})"
-                return deviation(f"{said}; {_difference(theirs, wanted, starts)}")
-    if error <= LOW_PRECISION:
-        return deviation(f"{rule.source}, with low precision somewhere: {_difference(theirs, wanted, starts)}")
-    return fail(_difference(theirs, wanted, starts))
-
-
-def _worst(theirs: list[list[Tensor]], wanted: list[list[Tensor]], starts: list[Tensor]) -> float:
-    """The largest relative error in displacement after any step."""
-    errors = [gap(a, b, starts) for a, b in zip(theirs, wanted, strict=True)]
-    return max(errors)
+        if paths.error <= limit:
+            return deviation(f"{rule.source}, with single precision somewhere: equal to {_power(paths.error)}")
+        for words, error in others:
+            if error <= limit:
+                return deviation(f"known variant: {words} (equal to {_power(error)}); {paths.difference()}")
+    if paths.error <= LOW_PRECISION:
+        return deviation(f"{rule.source}, with low precision somewhere: {paths.difference()}")
+    return None
 
 
 def _power(error: float) -> str:
     return "the last bit" if error == 0 else f"{error:.0e}"
 
 
-def _difference(theirs: list[list[Tensor]], wanted: list[list[Tensor]], starts: list[Tensor]) -> str:
-    """By how much, from which step on, and for which tensors."""
-    names = ["x".join(map(str, w.shape)) for w in starts]
-    steps = [zip(x, y, starts, strict=True) for x, y in zip(theirs, wanted, strict=True)]
-    apart = [[gap([a], [b], [w]) for a, b, w in step] for step in steps]
-    first = next((t for t, errors in enumerate(apart) if not max(errors) <= EXACT), len(apart) - 1)
-    after = apart[SHORT - 1] if first < SHORT else apart[-1]
-    off = [error for error in after if not error <= EXACT] or [0.0]
-    text = f"{_span(min(off), max(off))} off in displacement after {SHORT if first < SHORT else STEPS} steps"
-    text += f"; first differs at step {first + 1}" + (", after the rate changed" if first >= SHORT else "")
-    if first == 0:
-        text += f", {_ratios(theirs[0], wanted[0], starts)} x as long"
-    agreeing = [name for name, error in zip(names, after, strict=True) if error <= EXACT]
-    return text + (f"; {', '.join(agreeing)} agree" if agreeing else "")
+@dataclass(frozen=True)
+class Paths:
+    """The weights after each step: of the optimizer, of the published rule, and where both started."""
+
+    theirs: list[list[Tensor]]
+    wanted: list[list[Tensor]]
+    starts: list[Tensor]
+
+    @property
+    def error(self) -> float:
+        """The largest relative error in displacement after any step."""
+        return max(gap(a, b, self.starts) for a, b in zip(self.theirs, self.wanted, strict=True))
+
+    def apart(self, t: int) -> list[float]:
+        """The same for each tensor after step t, counted from 0."""
+        return [gap([a], [b], [w]) for a, b, w in zip(self.theirs[t], self.wanted[t], self.starts, strict=True)]
+
+    def difference(self) -> str:
+        """By how much, from which step on, and for which tensors."""
+        first = next(t for t in range(STEPS) if max(self.apart(t)) > EXACT)
+        judged = SHORT if first < SHORT else STEPS
+        errors = self.apart(judged - 1)
+        text = f"{_span([error for error in errors if error > EXACT])} off in displacement after {judged} steps"
+        text += f"; first differs at step {first + 1}" + (", after the rate changed" if first >= SHORT else "")
+        text += f", {self._ratios()} x as long" if first == 0 else ""
+        agree = ["x".join(map(str, w.shape)) for w, error in zip(self.starts, errors, strict=True) if error <= EXACT]
+        return text + (f"; {', '.join(agree)} agree" if agree else "")
+
+    def _ratios(self) -> str:
+        """The length of the first step over that of the published one."""
+        first = zip(self.theirs[0], self.wanted[0], self.starts, strict=True)
+        lengths = [float((a - w).norm() / (b - w).norm()) for a, b, w in first]
+        low, high = min(lengths), max(lengths)
+        return f"{high:.4g}" if high - low <= 1e-3 * high else f"{low:.4g} to {high:.4g}"
 
 
-def _span(low: float, high: float) -> str:
+def _span(errors: list[float]) -> str:
+    low, high = min(errors, default=0.0), max(errors, default=0.0)
     if high >= 10:
         return f"up to {high:,.0f} times"
     texts = [f"{100 * error:.3g}" for error in (low, high)]
     return f"{texts[0]} %" if texts[0] == texts[1] else f"{texts[0]} to {texts[1]} %"
-
-
-def _ratios(theirs: Sequence[Tensor], wanted: Sequence[Tensor], starts: Sequence[Tensor]) -> str:
-    lengths = [
-        float((a - w).norm() / (b - w).norm()) for a, b, w in zip(theirs, wanted, starts, strict=True) if b.ne(w).any()
-    ]
-    low, high = min(lengths), max(lengths)
-    return f"{high:.4g}" if high - low <= 1e-3 * high else f"{low:.4g} to {high:.4g}"
 
 
 def _follows_in_the_mean(subject: Subject, h: Constants, decay: float, more: Mapping[str, Any]) -> Outcome:
