@@ -162,8 +162,10 @@ class Foreign:
             )
             if made.returncode:
                 print(f"  {library} is left out: {made.stderr.strip().splitlines()[-1:]}")
-        worker = Path(__file__).with_name(f"peer_{library}.py")
-        process = subprocess.Popen([python, worker, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        worker = Path(__file__).with_name("peers.py")
+        process = subprocess.Popen(
+            [python, worker, library, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         foreign = Foreign(process)
         assert process.stdin is not None
         process.stdin.write(json.dumps(shapes) + "\n")

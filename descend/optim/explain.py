@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from descend.optim.engine.prepare import LOW_PRECISION, named_entries, names_of, template
-from descend.optim.engine.settings import Settings, settle
+from descend.optim.engine.settings import Settings, rule_fields, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.optim.optimizer import Optimizer
+    from descend.optim.rules.base import Rule
 
 __all__ = ["Explanation", "Row", "explain", "plot"]
 
@@ -29,7 +30,7 @@ class Row:
         name: Of the weights.
         shape: Of the weights.
         dtype: Their precision.
-        rule: The rule with its constants.
+        rule: The rule with those of its constants that are not its defaults.
         lr: Rate in force now, multiplier included.
         lr_mult: The multiplier.
         decay: Weight decay.
@@ -59,12 +60,12 @@ class Explanation:
     Attributes:
         title: Name of the optimizer.
         rows: One for each tensor.
-        curves: For each group with a schedule, its number and (step, rate) pairs.
+        curves: For each schedule the numbers of the groups that follow it, and (step, rate) pairs.
     """
 
     title: str
     rows: tuple[Row, ...]
-    curves: tuple[tuple[int, tuple[tuple[int, float], ...]], ...]
+    curves: tuple[tuple[tuple[int, ...], tuple[tuple[int, float], ...]], ...]
 
     def __str__(self) -> str:
         head = ("weights", "shape", "rule", "rate", "decay", "scaled", "state", "decided by")
@@ -81,7 +82,11 @@ class Explanation:
         return [f"{self.title}: {len(self.rows)} tensors{still}, {elements:,} elements, {_bytes(state)} of state"]
 
     def _plots(self) -> list[str]:
-        return [line for group, curve in self.curves for line in ("", f"rate of group {group}", *plot(curve))]
+        return [
+            line
+            for groups, curve in self.curves
+            for line in ("", f"rate of group {', '.join(map(str, groups))}", *plot(curve))
+        ]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -110,15 +115,18 @@ def explain(optimizer: Optimizer, steps: int | None = None) -> Explanation:
         RuleError: A group holds a wrong value.
     """
     rows: list[Row] = []
-    curves: list[tuple[int, tuple[tuple[int, float], ...]]] = []
+    followers: dict[int, list[int]] = {}
+    schedules: dict[int, Callable[[int], float]] = {}
     for i, (group, names) in enumerate(zip(optimizer.param_groups, names_of(optimizer.param_groups), strict=True)):
         settings = settle(group, f"{optimizer.title}, group {i}")
         reasons = group.get("reasons") or [f"group {i}"] * len(names)
         for name, p, reason in zip(names, group["params"], reasons, strict=True):
             rows.append(_row(name, p, group, settings, reason))
         if group.get("schedule") is not None:
-            curves.append((i, _curve(group["schedule"], steps)))
-    return Explanation(optimizer.title, tuple(rows), tuple(curves))
+            schedules[id(group["schedule"])] = group["schedule"]
+            followers.setdefault(id(group["schedule"]), []).append(i)
+    curves = tuple((tuple(groups), _curve(schedules[key], steps)) for key, groups in followers.items())
+    return Explanation(optimizer.title, tuple(rows), curves)
 
 
 def _row(name: str, p: Tensor, group: dict[str, Any], settings: Settings, reason: str) -> Row:
@@ -127,7 +135,7 @@ def _row(name: str, p: Tensor, group: dict[str, Any], settings: Settings, reason
         name=name,
         shape=tuple(p.shape),
         dtype=str(p.dtype).removeprefix("torch."),
-        rule=repr(rule),
+        rule=_short(rule),
         lr=settings.lr,
         lr_mult=float(group["lr_mult"]),
         decay=settings.decay,
@@ -136,6 +144,13 @@ def _row(name: str, p: Tensor, group: dict[str, Any], settings: Settings, reason
         state_bytes=_state_bytes(settings, p) if p.requires_grad else 0,
         decided_by=reason if p.requires_grad else "frozen",
     )
+
+
+def _short(rule: Rule) -> str:
+    """A rule by its name and the constants that are not its defaults."""
+    defaults = rule_fields(type(rule))
+    said = [f"{name}={value!r}" for name, value in rule_fields(rule).items() if value != defaults[name]]
+    return f"{type(rule).__name__}({', '.join(said)})"
 
 
 def _state_bytes(settings: Settings, p: Tensor) -> int:

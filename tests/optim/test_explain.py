@@ -48,7 +48,7 @@ def test_the_table_says_which_rule_decided_and_draws_the_rate() -> None:
     optimizer = descend.optim.SGD(groups.split(net, undecayed=["bias"]), lr=lambda step: 1.0 - step / 100)
     text = str(descend.optim.explain(optimizer, steps=100))
     assert "bias: weight_decay=0.0" in text
-    assert "rate of group 1" in text
+    assert "rate of group 0, 1" in text
     assert "100 updates" in text
 
 

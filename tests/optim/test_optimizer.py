@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import io
 import math
 import pickle
+import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -598,3 +600,16 @@ def test_face_of_ones_own_rule() -> None:
     assert made.__name__ == "Hot"
     with pytest.raises(RuleError, match="Kick has no option 'hot'"):
         descend.optim.face(Kick, lr=0.5, hot=1.0)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_gradients_are_not_held_after_a_step(runner: str) -> None:
+    p = nn.Parameter(torch.zeros(50_000))
+    optimizer = descend.optim.LAMB([p], lr=1e-3, runner=runner)
+    p.grad = torch.ones_like(p)
+    gone = weakref.ref(p.grad.untyped_storage())
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
+    assert p.grad is None
+    assert gone() is None

@@ -28,6 +28,8 @@ from descend.optim.engine.text import STATE, Text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from descend.optim.engine.eager import Machine
+
 __all__ = ["Arena", "Member", "Taken", "may_live_in_an_arena", "merged"]
 
 PLANS = 16  # patterns of absent gradients for which the kernel calls are remembered
@@ -131,6 +133,7 @@ class Arena:
     common: int | None = None  # the step count, where all tensors have the same
     scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
     padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
+    machines: list[Machine] = field(default_factory=list["Machine"])  # for eager kernels, made on first use
     params: list[Tensor] = field(default_factory=list[Tensor])
     plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
     groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here

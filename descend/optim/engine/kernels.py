@@ -119,6 +119,7 @@ class Workshop:
                 if not _is_ours(path):
                     raise PermissionError(f"{path} may have been written by somebody else")
                 self.loaded[path] = _load(path, job.device)
+                self.building.pop(path, None)
             except (RuntimeError, OSError) as problem:
                 self.failed.add(path)
                 self.tell(f"a compiled kernel cannot be loaded ({problem}); {EAGERLY}")
@@ -145,19 +146,24 @@ class Workshop:
         Raises:
             RuleError: With `wait`, when a kernel could not be made.
         """
-        for job in jobs:
-            process = self.building.get(job.path)
-            if process is None or (process.poll() is None and not wait):
-                continue
-            _, said = process.communicate()
-            del self.building[job.path]
-            if not job.path.exists():
-                self.failed.add(job.path)
-                last = said.strip().splitlines()[-1:] or ["no message"]
-                self.tell(f"compiling a kernel failed ({last[0]}); {EAGERLY}")
+        for process in {id(p): p for job in jobs if (p := self.building.get(job.path)) is not None}.values():
+            if wait or process.poll() is not None:
+                self._end(process)
         bad = [job for job in jobs if job.path in self.failed]
         if wait and bad:
             raise RuleError('runner="compiled" cannot be had here; runner="auto" takes the next best')
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        """Take leave of a process; what it was to make and did not cannot be made."""
+        _, said = process.communicate()
+        paths = [path for path, builder in self.building.items() if builder is process]
+        for path in paths:
+            del self.building[path]
+        missing = [path for path in paths if not path.exists()]
+        self.failed.update(missing)
+        if missing:
+            last = said.strip().splitlines()[-1:] or ["no message"]
+            self.tell(f"compiling a kernel failed ({last[0]}); {EAGERLY}")
 
     def tell(self, line: str) -> None:
         """Say something once."""

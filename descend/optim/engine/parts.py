@@ -34,14 +34,16 @@ class Part:
         stop: Block after the last.
         first: Number of the first tensor in them.
         last: Number of the tensor after the last.
-        slices: For each kernel its buffers cut to these blocks, made on first use.
+        slices: For each compiled kernel its buffers cut to these blocks, made on first use; None stands for gradients.
+        chunks: For each eager kernel and first block of a chunk the same, cut to the chunk.
     """
 
     start: int
     stop: int
     first: int
     last: int
-    slices: dict[int, list[Tensor]] = field(default_factory=dict[int, list[Tensor]])
+    slices: dict[int, list[Tensor | None]] = field(default_factory=dict[int, "list[Tensor | None]"])
+    chunks: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict[tuple[int, int], dict[str, Tensor]])
 
     def rows(self, gradients: Gradients) -> Tensor:
         """The gradient as (blocks, B). It may be the gradient that torch holds, so it is only read."""
