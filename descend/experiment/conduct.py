@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.callbacks import ProgressBar
-from descend.errors import Stopped
+from descend.errors import ConfigurationError, Stopped
 from descend.experiment.snapshot import restore, take
 from descend.runtime import RunDirectory, StopRequests, newest_checkpoint, save_checkpoint
 from descend.train import Callbacks, Event, Mode
@@ -107,6 +107,7 @@ def conduct(
     directory = RunDirectory(run_dir, work.name, resume=resume) if keep_files else None
     with StopRequests() as requests, torch.random.fork_rng():
         session = _session(work, directory, requests)
+        _set_up(session, directory)
         if directory is not None:
             _begin(work, directory, session, resume)
         reason = _carry_out(work, session, directory)
@@ -136,7 +137,19 @@ def _session(work: Work, directory: RunDirectory | None, requests: StopRequests)
     if directory is not None:
         session.record = directory.append_row
         session.save = lambda: _save(work, session, directory)
+        session.directory = directory.path
+    session.restore = lambda checkpoint: restore(checkpoint, session)
     return session
+
+
+def _set_up(session: Session, directory: RunDirectory | None) -> None:
+    """Let callbacks begin; what they refuse, they refuse before anything is written."""
+    try:
+        session.callbacks.fire(Event.AFTER_SETUP, session.view())
+    except ConfigurationError:
+        if directory is not None:
+            directory.discard()
+        raise
 
 
 def _begin(work: Work, directory: RunDirectory, session: Session, resume: bool) -> None:

@@ -14,6 +14,7 @@ import torch
 from descend.errors import StorageError
 from descend.runtime import flatten, optimizer_state, read_state, read_weights, restore_optimizer, unflatten
 from descend.train import ExecutionContext, Mode
+from descend.train.groups import set_apart
 from descend.train.loop import Pass
 
 if TYPE_CHECKING:
@@ -36,8 +37,23 @@ def take(session: Session) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         "seconds": session.seconds,
         "values": session.values,
         "history": rows,
+        "asked_to_stop": session.asked_to_stop,
+        "callbacks": session.callbacks.state(),
     }
     return flatten(nested)
+
+
+_PARTS = (
+    "optimizer",
+    "contexts",
+    "began",
+    "under_way",
+    "seconds",
+    "values",
+    "history",
+    "asked_to_stop",
+    "callbacks",
+)
 
 
 def restore(checkpoint: Path, session: Session) -> None:
@@ -48,8 +64,8 @@ def restore(checkpoint: Path, session: Session) -> None:
     """
     weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
     _check_weights(checkpoint, weights, session)
-    parts = ("optimizer", "contexts", "began", "under_way", "seconds", "values", "history")
-    state = unflatten({key: plain[key] for key in parts}, tensors)
+    state = unflatten({key: plain[key] for key in _PARTS}, tensors)
+    _group_as_saved(session, state["optimizer"]["groups"])
     restore_optimizer(session.optimizer, _names(session), state["optimizer"])
     with torch.no_grad():
         for name, tensor in _tensors(session).items():
@@ -60,6 +76,15 @@ def restore(checkpoint: Path, session: Session) -> None:
     session.seconds = state["seconds"]
     session.values = state["values"]
     session.history = state["history"]
+    session.asked_to_stop = state["asked_to_stop"]
+    session.callbacks.load_state(state["callbacks"])
+
+
+def _group_as_saved(session: Session, groups: list[dict[str, Any]]) -> None:
+    """Cut the optimizer's groups where a callback had cut them, so that each weights object gets its own options."""
+    parameters = dict(session.task.module.named_parameters())
+    for group in groups:
+        set_apart(session.optimizer, [parameters[name] for name in group["weights"] if name in parameters])
 
 
 def _names(session: Session) -> dict[torch.Tensor, str]:

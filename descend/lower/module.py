@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -15,7 +15,7 @@ from descend.lower.registry import lowering
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from descend.graph import Plan, PlannedWeights
+    from descend.graph import Plan, PlannedLayer, PlannedWeights
     from descend.lower.registry import Forward
 
 __all__ = ["LoweredModel", "lower"]
@@ -41,6 +41,7 @@ def lower(plan: Plan, generator: Callable[[str], torch.Generator]) -> LoweredMod
 class _Instruction:
     """One layer of the program: which slots it reads, which weights it takes, which slots it fills."""
 
+    name: str
     forward: Forward
     inputs: tuple[int, ...]
     weights: tuple[str, ...]
@@ -53,10 +54,19 @@ class LoweredModel(torch.nn.Module):
 
     Its forward pass takes the fields of a batch, each (samples, *shape), and returns the output of every layer that the
     objective or a metric names, by layer name.
+
+    Attributes:
+        plan: The checked graph.
+        on_layer: Called with each layer's name and outputs as soon as they are there, where it is set; what it returns
+            goes on in their place.
     """
+
+    plan: Plan
+    on_layer: Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None
 
     def __init__(self, plan: Plan, generator: Callable[[str], torch.Generator]) -> None:
         super().__init__()
+        self.plan, self.on_layer = plan, None
         self._fields, self._program, self._outputs, self._slots = _compile(plan)
         for weights in plan.weights.values():
             self._own(weights, initial_values(weights, generator(weights.name)))
@@ -76,6 +86,18 @@ class LoweredModel(torch.nn.Module):
         """Every weights object by name, trained or not."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
+    def _watched(self, step: _Instruction, result: Any) -> Any:
+        watch = cast("Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]", self.on_layer)
+        one = len(step.outputs) == 1
+        outputs = watch(step.name, (result,) if one else tuple(result))
+        return outputs[0] if one else outputs
+
+    def exchange(self, planned: PlannedLayer) -> None:
+        """Let a layer compute what `planned` says from now on; its name, parents, shapes and weights stay."""
+        self._program = tuple(
+            replace(step, forward=lowering(planned)) if step.name == planned.name else step for step in self._program
+        )
+
     def forward(self, fields: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run every layer once; see the class."""
         slots: list[Any] = [None] * self._slots
@@ -85,6 +107,8 @@ class LoweredModel(torch.nn.Module):
         weights: Mapping[str, Any] = {**self._parameters, **self._buffers}
         for step in self._program:
             result = step.forward(*[slots[i] for i in step.inputs], *[weights[name] for name in step.weights])
+            if self.on_layer is not None:
+                result = self._watched(step, result)
             if len(step.outputs) == 1:
                 slots[step.outputs[0]] = result
             else:
@@ -99,7 +123,7 @@ def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict
     """The program of a plan: fields by slot, instructions, wanted outputs by slot, and the number of slots."""
     fields: dict[str, int] = {}
     places: dict[tuple[str, int], int] = {}  # (layer, number of its output) to slot
-    steps: list[tuple[Forward, tuple[int, ...], tuple[str, ...], tuple[int, ...]]] = []
+    steps: list[_Instruction] = []
     count = 0
     for planned in plan.layers:
         read = tuple(places[parent] for parent in zip(planned.parents, planned.parent_outputs, strict=True))
@@ -110,7 +134,7 @@ def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict
         filled = tuple(range(count, count + len(planned.output_shapes)))
         count += len(filled)
         places.update({(planned.name, number): slot for number, slot in enumerate(filled)})
-        steps.append((lowering(planned), read, planned.weights, filled))
+        steps.append(_Instruction(planned.name, lowering(planned), read, planned.weights, filled, ()))
     wanted = {name: places[name, 0] for name in _wanted(plan)}
     return fields, _with_last_uses(steps, wanted.values()), wanted, count
 
@@ -119,14 +143,12 @@ def _wanted(plan: Plan) -> list[str]:
     return [term.layer for term in plan.objective.terms] + [metric.layer for metric in plan.metrics]
 
 
-def _with_last_uses(
-    steps: list[tuple[Forward, tuple[int, ...], tuple[str, ...], tuple[int, ...]]], wanted: Iterable[int]
-) -> tuple[_Instruction, ...]:
+def _with_last_uses(steps: list[_Instruction], wanted: Iterable[int]) -> tuple[_Instruction, ...]:
     """Instructions that drop each tensor after its last reader, so that an evaluation holds few of them."""
     seen = set(wanted)
     program: list[_Instruction] = []
-    for forward, read, weights, filled in reversed(steps):
-        last = tuple(dict.fromkeys(slot for slot in (*read, *filled) if slot not in seen))
-        seen.update(read)
-        program.append(_Instruction(forward, read, weights, filled, last))
+    for step in reversed(steps):
+        last = tuple(dict.fromkeys(slot for slot in (*step.inputs, *step.outputs) if slot not in seen))
+        seen.update(step.inputs)
+        program.append(replace(step, last_uses=last))
     return tuple(reversed(program))

@@ -11,9 +11,11 @@ import torch
 
 from descend.errors import Stopped
 from descend.runtime import seed_step
-from descend.train.events import EpochView, EvaluationView, Event, RunView, StepView
+from descend.train.control import Control
+from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Losses, Ratio, Totals
+from descend.train.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -71,6 +73,8 @@ class Session:
         stop_requested: Returns the name of a signal that asked for an end, or None.
         record: Takes one row of `metrics.jsonl` as soon as it is known.
         save: Writes a checkpoint of this moment and returns its folder.
+        restore: Brings the session to where a checkpoint stands.
+        directory: Where files of callbacks go; None for the current folder.
         contexts: One execution context a mode.
         began: Where the training algorithm that is under way was started; None between algorithms.
         under_way: The pass over the training samples that is under way; None between passes.
@@ -78,6 +82,8 @@ class Session:
         seconds_this_run: The same in this process.
         history: All rows so far.
         values: The newest value of each quantity, by `mode/name`.
+        asked_to_stop: Why a callback wants training to end; None where none does.
+        batches: The newest mini-batch of each mode.
     """
 
     name: str
@@ -92,6 +98,8 @@ class Session:
     stop_requested: Callable[[], str | None] = lambda: None
     record: Callable[[dict[str, Any]], None] = lambda row: None
     save: Callable[[], Path | None] = lambda: None
+    restore: Callable[[Path], None] = lambda checkpoint: None
+    directory: Path | None = None
     contexts: dict[Mode, ExecutionContext] = field(
         default_factory=lambda: {mode: ExecutionContext(mode) for mode in Mode}
     )
@@ -101,6 +109,12 @@ class Session:
     seconds_this_run: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     values: dict[str, float] = field(default_factory=dict[str, float])
+    asked_to_stop: str | None = None
+    batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.task.module)
+        self.control = Control(self)
 
     @property
     def passes(self) -> int:
@@ -118,6 +132,9 @@ class Session:
             batch_sizes={mode: (batches.first_size, batches.last_size) for mode, batches in self.data.items()},
             epochs=self.epochs,
             save=self.save,
+            control=self.control,
+            step=self.contexts[Mode.TRAIN].step,
+            passes=self.passes,
             reason=reason,
         )
 
@@ -149,7 +166,9 @@ def train(session: Session, stop: Stop) -> str:
     """
     if session.began is None:
         session.began = replace(session.contexts[Mode.TRAIN])
-    reason = None if session.under_way else stop.reason(session.progress())
+    reason = session.asked_to_stop
+    if reason is None and session.under_way is None:
+        reason = stop.reason(session.progress())
     while reason is None:
         reason = _epoch(session, stop)
     session.began = None
@@ -162,28 +181,29 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     gathered = session.under_way = session.under_way or Pass(context.samples, len(session.history))
     epoch, total = context.epoch, batches.num_samples
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
-    reason = _steps(session, stop, gathered)
+    reason = _steps(session, stop, gathered, run)
     values, samples = gathered.totals.values(), context.samples - gathered.samples_before
     session.keep(Mode.TRAIN, values, samples, gathered.seconds)
     if Mode.VALIDATION in session.data:
         evaluate(session, Mode.VALIDATION)
-    if context.position == batches.steps_per_epoch:
+    complete = context.position == batches.steps_per_epoch
+    if complete:
         context.finish_epoch()
     session.under_way = None
     units, times = session.task.units, tuple(gathered.step_seconds)
-    view = EpochView(epoch, context.step, run, values, units, (samples, total), gathered.seconds, times)
+    view = EpochView(epoch, context.step, run, values, units, (samples, total), gathered.seconds, times, complete)
     session.callbacks.fire(Event.AFTER_EPOCH, view)
-    return reason or stop.reason(session.progress())
+    return reason or session.asked_to_stop or stop.reason(session.progress())
 
 
-def _steps(session: Session, stop: Stop, gathered: Pass) -> str | None:
+def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | None:
     """The steps of a pass that are still to be made; the reason if one of them was the last of the run."""
     context, batches = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN]
     session.task.module.train()
     clock = time.monotonic()
     with contextlib.closing(batches.epoch(context.epoch, context.position)) as steps:
         for batch in steps:
-            _step(session, batch, gathered.totals)
+            _step(session, batch, gathered.totals, run)
             now = time.monotonic()
             for_step, clock = now - clock, now
             gathered.step_seconds.append(for_step)
@@ -192,8 +212,10 @@ def _steps(session: Session, stop: Stop, gathered: Pass) -> str | None:
             session.seconds_this_run += for_step
             _obey(session)
             # A pass that is complete is followed by its validation first, which a criterion may want to see.
-            if context.position < batches.steps_per_epoch and (reason := stop.reason(session.progress())):
-                return reason
+            if context.position < batches.steps_per_epoch:
+                reason = session.asked_to_stop or stop.reason(session.progress())
+                if reason:
+                    return reason
     return None
 
 
@@ -205,29 +227,33 @@ def _obey(session: Session) -> None:
         raise Stopped(f"stopped by {signal} after step {at.step:,}, {where}")
 
 
-def _step(session: Session, batch: Batch, totals: Totals) -> None:
+def _step(session: Session, batch: Batch, totals: Totals, run: RunView) -> None:
     """One update: forward and backward over the parts of the mini-batch, then one division and one step."""
     context, callbacks, optimizer = session.contexts[Mode.TRAIN], session.callbacks, session.optimizer
 
     number, epoch = context.step + 1, context.epoch
 
     def view(objective: torch.Tensor | None = None) -> StepView:
-        return StepView(number, epoch, batch, session.task.module, optimizer, objective)
+        return StepView(number, epoch, batch, session.task.module, optimizer, objective, run, session.watch)
 
+    session.batches[Mode.TRAIN] = batch
     if callbacks.wants(Event.BEFORE_STEP):
         callbacks.fire(Event.BEFORE_STEP, view())
+        batch = session.batches[Mode.TRAIN]
     optimizer.zero_grad()
     seed_step(session.seed, context.step)
-    objective = _backward(session, batch, totals)
+    with session.watch.attached():
+        objective = _backward(session, batch, totals, run)
     if callbacks.wants(Event.AFTER_BACKWARD):
         callbacks.fire(Event.AFTER_BACKWARD, view(objective))
     optimizer.step()
     context.advance(batch.size)
     if callbacks.wants(Event.AFTER_STEP):
         callbacks.fire(Event.AFTER_STEP, view(objective))
+    session.watch.clear()
 
 
-def _backward(session: Session, batch: Batch, totals: Totals) -> torch.Tensor:
+def _backward(session: Session, batch: Batch, totals: Totals, run: RunView) -> torch.Tensor:
     """Leave the gradient of the whole mini-batch in the module; return its objective, detached.
 
     One part is divided before its backward pass, which costs nothing. Several parts are summed and divided once at
@@ -237,13 +263,17 @@ def _backward(session: Session, batch: Batch, totals: Totals) -> torch.Tensor:
     alone = len(parts) == 1 and session.process.ranks == 1
     tops: list[torch.Tensor] = []
     bottoms: list[torch.Tensor | float] = []
-    for fields in parts:
+    for index, fields in enumerate(parts):
         losses = session.task.losses(fields)
         top, bottom = losses.objective
         (top / _counted(bottom) if alone else top).backward()
         tops.append(top.detach())
         bottoms.append(bottom)
         _count(totals, losses)
+        if session.callbacks.wants(Event.AFTER_PART):
+            samples = len(next(iter(fields.values())))
+            part = PartView(session.contexts[Mode.TRAIN].step + 1, index, len(parts), samples, session.task.module, run)
+            session.callbacks.fire(Event.AFTER_PART, part)
     numerator, denominator = sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0])
     if not alone:
         numerator, denominator = _divide(session, numerator, denominator)
@@ -310,7 +340,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     view = EvaluationView(mode, session.passes, at.step, run, samples=(0, total))
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     began = time.monotonic()
-    totals, seen, times = _measure(session, mode)
+    totals, seen, times = _measure(session, mode, run)
     values, seconds = totals.values(), time.monotonic() - began
     if (penalty := session.task.penalty()) is not None:
         values["objective"] += float(penalty)
@@ -321,7 +351,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     return values
 
 
-def _measure(session: Session, mode: Mode) -> tuple[Totals, int, list[float]]:
+def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, list[float]]:
     """Sums over all samples of a mode, how many there were, and how long each mini-batch took."""
     context, module = session.contexts[mode], session.task.module
     totals, seen, times, clock = Totals(), 0, list[float](), time.monotonic()
@@ -330,8 +360,8 @@ def _measure(session: Session, mode: Mode) -> tuple[Totals, int, list[float]]:
     try:
         with contextlib.closing(session.data[mode].epoch(0)) as steps:
             for batch in steps:
-                for fields in _parts(session, batch):
-                    _count(totals, session.task.losses(fields))
+                number = context.step + len(times) + 1
+                _evaluate_batch(session, _evaluation_step(session, mode, batch, number, run), totals)
                 seen += batch.size
                 now = time.monotonic()
                 times.append(now - clock)
@@ -339,7 +369,24 @@ def _measure(session: Session, mode: Mode) -> tuple[Totals, int, list[float]]:
                 _obey(session)
     finally:
         module.train(was_training)
+        session.watch.clear()
     context.step += len(times)
     context.samples += seen
     context.epoch += 1
     return totals, seen, times
+
+
+def _evaluation_step(session: Session, mode: Mode, batch: Batch, number: int, run: RunView) -> StepView:
+    module, optimizer = session.task.module, session.optimizer
+    return StepView(number, session.passes, batch, module, optimizer, None, run, session.watch, mode)
+
+
+def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
+    """Add the sums of one mini-batch to `totals`."""
+    session.batches[step.mode] = step.batch
+    session.callbacks.fire(Event.BEFORE_EVALUATION_STEP, step)
+    with session.watch.attached():
+        for fields in _parts(session, step.batch):
+            _count(totals, session.task.losses(fields))
+    session.callbacks.fire(Event.AFTER_EVALUATION_STEP, step)
+    session.watch.clear()
