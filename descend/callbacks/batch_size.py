@@ -20,7 +20,7 @@ __all__ = ["MinibatchSchedule", "MinibatchScheduleStep", "StepMinibatch"]
 class _BatchSize(Callback):
     """What changes the mini-batch size: `size` is in force, and the rate moves by `growth` for `ramp` more epochs."""
 
-    remembers: ClassVar[tuple[str, ...]] = ("size", "most", "growth", "ramp")
+    remembers: ClassVar[tuple[str, ...]] = ("size", "growth", "ramp")
     starting_mbsize: int
     size = 0
     most = 0
@@ -29,7 +29,7 @@ class _BatchSize(Callback):
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
-        self.most, self.growth, self.ramp = max(self.most, run.control.batch_size), 0.0, 0
+        self.most, self.growth, self.ramp = run.control.batch_size, 0.0, 0
         self.set_size(run, self.starting_mbsize)
 
     def before_run(self, run: RunView) -> None:
@@ -110,7 +110,7 @@ class StepMinibatch(_BatchSize):
 
 @described_openly
 class MinibatchScheduleStep:
-    """From epoch `epoch` on: mini-batches of `mbsize`, and the rate `lr` (0 leaves it) reached over `ramp_time` epochs."""
+    """From `epoch` on: mini-batches of `mbsize`, and the rate `lr` (0 leaves it) reached over `ramp_time` epochs."""
 
     message: ClassVar[str] = "Callback.MinibatchScheduleStep"
 

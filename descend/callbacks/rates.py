@@ -1,16 +1,16 @@
 """The learning rate over time.
 
-All weights that a callback names share one rate, that of the first of them, as LBANN has it; callbacks on the same weights
-build on one another. E is the number of passes that are complete, t the number of updates before this one.
+All weights that a callback names share one rate, that of the first of them, as LBANN has it; callbacks on the same
+weights build on one another. E is the number of passes that are complete, t the number of updates before this one.
 
-    StepLearningRate                    rate · amt                                     at the end of pass E, if step divides E
-    SetLearningRate                     val                                            where E = step
-    DropFixedLearningRate               rate · amt                                     at each listed E
-    LinearGrowthLearningRate            start + (target − start)(E − delay) / num_epochs    delay ≤ E ≤ delay + num_epochs
-    AdaptiveLearningRate                rate · amt                                     objective not better for too long
-    PolyLearningRate                    (start − end)(1 − min(t, max) / max)^power + end    before each update
-    CosineDecayLearningRate             linear warm-up, then half a cosine             before each update
-    OptimizerwiseAdaptiveLearningRate   rate · scale ‖w‖ / ‖g‖ for each weights        before each update
+    StepLearningRate            rate · amt, where step divides E
+    SetLearningRate             val, where E = step
+    DropFixedLearningRate       rate · amt, at each listed E
+    LinearGrowthLearningRate    start + (target − start)(E − delay) / num_epochs, for delay ≤ E ≤ delay + num_epochs
+    AdaptiveLearningRate        rate · amt, where the objective has not been better for too long
+    PolyLearningRate            (start − end)(1 − min(t, max) / max)^power + end
+    CosineDecayLearningRate     linear warm-up, then half a cosine, in t
+    OptimizerwiseAdaptiveLearningRate    rate · scale ‖w‖ / ‖g‖, for each weights object
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _LearningRate(Callback):
         self.start = next(iter(rates.values()))
         if len(set(rates.values())) > 1:
             shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-            say(f"{type(self).__name__}: these weights start at different rates and will share that of the first: {shown}")
+            say(f"{type(self).__name__}: these weights will share the rate of the first of them: {shown}")
 
     def rate(self, run: RunView) -> float:
         """The rate in force."""
@@ -82,14 +82,19 @@ class _AtEpochs(_LearningRate):
 class _AtSteps(_LearningRate):
     """A rate that is a function of the step; it is said once an epoch."""
 
+    remembers: ClassVar[tuple[str, ...]] = ("start", "said")
+    said = 0.0
+
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`."""
         step.run.control.set_rate(self.scheduled(step.step - 1), words(self.weights))
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
-        if epoch.complete:
-            say(f"Model 0: changing global learning rate to {self.rate(epoch.run):g} at epoch {epoch.finished}")
+        rate = self.rate(epoch.run)
+        if epoch.complete and rate != self.said:
+            self.said = rate
+            say(f"Model 0: changing global learning rate to {rate:g} at epoch {epoch.finished}")
 
     def scheduled(self, step: int) -> float:
         """The rate of the update that follows `step` others."""
@@ -132,7 +137,7 @@ class SetLearningRate(_AtEpochs):
     Costs: nothing.
 
     Raises:
-        ConfigurationError: a number is negative.
+        ConfigurationError: `step` is below 1, or `val` negative.
     """
 
     message: ClassVar[str] = "Callback.CallbackSetLearningRate"
@@ -142,7 +147,8 @@ class SetLearningRate(_AtEpochs):
     val: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(self, 0, "step", "val")
+        at_least(self, 1, "step")
+        at_least(self, 0, "val")
 
     def scheduled(self, epoch: int, rate: float) -> float:
         """See `_AtEpochs.scheduled`."""

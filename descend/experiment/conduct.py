@@ -72,6 +72,7 @@ class Work:
         default_epochs: Passes where the algorithm sets no limit.
         micro_batch_size: Samples that go through the module at once; None for a whole mini-batch.
         files: Text files that the run directory begins with, by name.
+        summary_dir: Where TensorBoard's files go; None for a folder of the run directory.
         settings: Plain facts about the run that must not change between a run and its continuation.
     """
 
@@ -86,6 +87,7 @@ class Work:
     default_epochs: int = 0
     micro_batch_size: int | None = None
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    summary_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -133,6 +135,7 @@ def _session(work: Work, directory: RunDirectory | None, requests: StopRequests)
         micro_batch_size=work.micro_batch_size,
         epochs=work.algorithm.epochs(work.default_epochs),
         stop_requested=requests.requested,
+        summary_dir=work.summary_dir,
     )
     if directory is not None:
         session.record = directory.append_row

@@ -12,8 +12,8 @@ import torch
 from descend.errors import ConfigurationError, nearest
 from descend.runtime import generator, seed_step
 from descend.train.groups import options_of, set_each, set_option
+from descend.train.layers import plan_of
 from descend.train.progress import Mode
-from descend.train.watch import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -164,6 +164,10 @@ class Control:
             session.under_way.rows_before = len(session.history)
         return values
 
+    def record(self, values: Mapping[str, float], step: int) -> None:
+        """Add a row to the history and to `metrics.jsonl`, and let stopping criteria see its values as `train/name`."""
+        self._session.note(values, step)
+
     def restore(self, checkpoint: Path) -> None:
         """Bring the run to where a checkpoint stands."""
         self._session.restore(checkpoint)
@@ -206,6 +210,11 @@ class Control:
                     buffer.copy_(before)
 
     # Files and random numbers
+
+    @property
+    def summary_dir(self) -> str:
+        """Where TensorBoard's files go."""
+        return self._session.summary_dir or "tensorboard"
 
     def path(self, name: str) -> Path:
         """Where a file of a callback goes: a relative name is within the run directory, or here if there is none."""

@@ -75,6 +75,7 @@ class Session:
         save: Writes a checkpoint of this moment and returns its folder.
         restore: Brings the session to where a checkpoint stands.
         directory: Where files of callbacks go; None for the current folder.
+        summary_dir: Where TensorBoard's files go; None for a folder of the directory.
         contexts: One execution context a mode.
         began: Where the training algorithm that is under way was started; None between algorithms.
         under_way: The pass over the training samples that is under way; None between passes.
@@ -100,6 +101,7 @@ class Session:
     save: Callable[[], Path | None] = lambda: None
     restore: Callable[[Path], None] = lambda checkpoint: None
     directory: Path | None = None
+    summary_dir: str | None = None
     contexts: dict[Mode, ExecutionContext] = field(
         default_factory=lambda: {mode: ExecutionContext(mode) for mode in Mode}
     )
@@ -152,6 +154,15 @@ class Session:
         self.values.update({f"{mode.value}/{name}": value for name, value in values.items()})
         self.history.append(row)
         self.record(row)
+
+    def note(self, values: Mapping[str, float], step: int) -> None:
+        """Keep what a callback found in a training step as a row of the history."""
+        row = {"mode": Mode.TRAIN.value, "epoch": self.passes, "step": step, **values}
+        self.values.update({f"train/{name}": value for name, value in values.items()})
+        self.history.append(row)
+        self.record(row)
+        if self.under_way is not None:  # such rows are not made anew when the pass is continued from a checkpoint
+            self.under_way.rows_before = len(self.history)
 
 
 def train(session: Session, stop: Stop) -> str:

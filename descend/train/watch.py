@@ -14,26 +14,14 @@ from typing import Any
 import torch
 
 from descend.errors import ConfigurationError, nearest
+from descend.train.layers import layer_names
 
-__all__ = ["Listener", "Outputs", "Watch", "layer_names", "plan_of"]
+__all__ = ["Listener", "Outputs", "Watch"]
 
 Outputs = tuple[torch.Tensor, ...]
 
 # Called with a layer's name and its outputs as soon as they are there; what it returns goes on in their place.
 Listener = Callable[[str, Outputs], Outputs | None]
-
-
-def plan_of(module: torch.nn.Module) -> Any:
-    """The checked graph that `module` was lowered from; None for any other module."""
-    return getattr(module, "plan", None) if hasattr(module, "on_layer") else None
-
-
-def layer_names(module: torch.nn.Module) -> list[str]:
-    """The names under which `module` reports its layers."""
-    plan = plan_of(module)
-    if plan is not None:
-        return [layer.name for layer in plan.layers]
-    return [name for name, _ in module.named_modules() if name]
 
 
 class Watch:
