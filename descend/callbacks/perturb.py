@@ -172,9 +172,7 @@ class PerturbDropout(Callback):
             layer = copy.copy(planned.layer)
             layer.keep_prob = min(max(keep, 0.5), 1.0)
             module.exchange(replace(planned, layer=layer))
-            say(
-                f"PerturbDropout: layer '{planned.name}' keeps {layer.keep_prob:g} instead of {planned.layer.keep_prob:g}"
-            )
+            say(f"PerturbDropout: '{planned.name}' keeps {layer.keep_prob:g}, not {planned.layer.keep_prob:g}")
 
 
 def _dropouts(run: RunView) -> list[Any]:

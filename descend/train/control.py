@@ -186,7 +186,7 @@ class Control:
     def gradients(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Its gradient by weights; changes nothing."""
         trained = self.trained
-        with self._undisturbed():
+        with torch.enable_grad(), self._undisturbed():
             found = torch.autograd.grad(self._value(batch), list(trained.values()), materialize_grads=True)
         return dict(zip(trained, found, strict=True))
 
