@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.callbacks.images import as_pixels
 from descend.callbacks.names import at_least, require
-from descend.errors import ConfigurationError, MissingExtra, Unsupported
+from descend.errors import MissingExtra, Unsupported
 from descend.graph.fields import described, described_openly
 from descend.train import Callback, Mode
 
@@ -121,12 +121,19 @@ class CategoricalAccuracyStrategy:
 
 @described
 class TrackSampleIDsStrategy:
-    """The same samples each time; LBANN itself no longer has it, so SummarizeImages refuses it."""
+    """The same samples each time: refused, as LBANN itself no longer has it.
+
+    Raises:
+        Unsupported: always.
+    """
 
     message: ClassVar[str] = "Callback.CallbackSummarizeImages.SelectionStrategy.TrackSampleIDsStrategy"
 
     input_layer_name: str = ""
     num_tracked_images: int = 0
+
+    def __post_init__(self) -> None:
+        raise Unsupported("TrackSampleIDsStrategy is gone from LBANN; use CategoricalAccuracyStrategy")
 
 
 class _Pictures(_Writing):
@@ -155,23 +162,18 @@ class SummarizeImages(_Pictures):
 
     Raises:
         ConfigurationError: a field is missing.
-        Unsupported: TrackSampleIDsStrategy.
         MissingExtra: at the start, without TensorBoard.
     """
 
     message: ClassVar[str] = "Callback.CallbackSummarizeImages"
 
-    selection_strategy: CategoricalAccuracyStrategy | TrackSampleIDsStrategy | None = None
+    selection_strategy: CategoricalAccuracyStrategy | None = None
     image_source_layer_name: str = ""
     epoch_interval: int = 1
 
     def __post_init__(self) -> None:
         require(self, "image_source_layer_name", "selection_strategy")
         at_least(self, 0, "epoch_interval")
-        if isinstance(self.selection_strategy, TrackSampleIDsStrategy):
-            raise Unsupported(
-                "SummarizeImages: TrackSampleIDsStrategy is gone from LBANN; use CategoricalAccuracyStrategy"
-            )
 
     @property
     def accuracy_layer_name(self) -> str:
@@ -180,8 +182,7 @@ class SummarizeImages(_Pictures):
 
     @property
     def _strategy(self) -> CategoricalAccuracyStrategy:
-        if not isinstance(self.selection_strategy, CategoricalAccuracyStrategy):
-            raise ConfigurationError("SummarizeImages needs selection_strategy=CategoricalAccuracyStrategy(...)")
+        assert self.selection_strategy is not None  # required
         return self.selection_strategy
 
     def before_evaluation_step(self, step: StepView) -> None:

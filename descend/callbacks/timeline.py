@@ -185,13 +185,14 @@ class Profiler(_Marks):
 
 
 class _Sizes(Callback):
-    """Bytes of each layer's outputs."""
+    """Bytes of each layer's outputs, and whether they were told."""
 
     outputs: dict[str, int]
+    done: bool
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
-        self.outputs = {}
+        self.outputs, self.done = {}, False
 
 
 @described_openly
@@ -212,7 +213,7 @@ class MemoryProfiler(_Sizes):
 
     def before_step(self, step: StepView) -> None:
         """See `Callback.before_step`."""
-        if step.step != step.run.step + 1 or self.outputs:
+        if self.done:
             return
 
         def measure(name: str, outputs: Outputs) -> None:
@@ -222,10 +223,11 @@ class MemoryProfiler(_Sizes):
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
-        if step.step != step.run.step + 1 or not self.outputs:
+        if self.done:
             return
         import torch
 
+        self.done = True
         state = [v for entry in step.optimizer.state.values() for v in entry.values() if isinstance(v, torch.Tensor)]
         for what, count in (
             ("weights", sum(map(_bytes, step.run.control.weights.values()))),
@@ -245,7 +247,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _shown(count: int) -> str:
-    return f"{count / 2**20:,.3f} MiB"
+    return f"{count:,} bytes"
 
 
 @described_openly

@@ -126,7 +126,12 @@ def test_weights_are_replaced_every_so_many_steps():
     task, keep = Regression(), Keep()
     task.module = Twins()
     optimizer = descend.optim.SGD(task.module.named_parameters(), lr=0.1)
-    follow(ReplaceWeights(source_layers="a", destination_layers="b", batch_interval=2), keep, task=task, optimizer=optimizer)
+    follow(
+        ReplaceWeights(source_layers="a", destination_layers="b", batch_interval=2),
+        keep,
+        task=task,
+        optimizer=optimizer,
+    )
     same = [torch.equal(weights["a.weight"], weights["b.weight"]) for weights in keep.weights]
     assert same[1::2] == [True] * 3  # both get the same gradient, so they are equal from the second step on
     assert same[0] is False

@@ -32,7 +32,9 @@ def test_nan_lies_in_no_bounds():
 
 
 def test_only_the_named_modes_are_looked_at():
-    check = CheckMetric(metric="absolute", lower_bound=-2, upper_bound=-1, error_on_failure=True, execution_modes="test")
+    check = CheckMetric(
+        metric="absolute", lower_bound=-2, upper_bound=-1, error_on_failure=True, execution_modes="test"
+    )
     follow(check, epochs=1, validation=data(batch_size=4))
     check = CheckMetric(
         metric="absolute", lower_bound=-2, upper_bound=-1, error_on_failure=True, execution_modes="test validation"
@@ -44,7 +46,9 @@ def test_only_the_named_modes_are_looked_at():
 def test_a_metric_in_per_cent_is_compared_in_per_cent(tmp_path):
     """The accuracy on 10 samples is a multiple of 10 %, so it is far above 1 only in per cent."""
     with pytest.raises(NumericalError) as failure:
-        graph_run(tmp_path, CheckMetric(metric="accuracy", lower_bound=-2, upper_bound=-1, error_on_failure=True), epochs=0)
+        graph_run(
+            tmp_path, CheckMetric(metric="accuracy", lower_bound=-2, upper_bound=-1, error_on_failure=True), epochs=0
+        )
     value = float(str(failure.value).split("accuracy is ")[1].split(" ")[0])
     assert value >= 10
     assert value % 10 == 0

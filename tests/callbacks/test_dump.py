@@ -115,7 +115,9 @@ def test_outputs_are_those_of_the_forward_pass_and_not_of_the_updated_weights(tm
             self.expected = torch.nn.functional.linear(fields, *step.module.parameters()).detach()
 
     before = Before()
-    follow(before, keep, DumpOutputs(layers="0", format="npy", batch_interval=2), task=task, epochs=1, directory=tmp_path)
+    follow(
+        before, keep, DumpOutputs(layers="0", format="npy", batch_interval=2), task=task, epochs=1, directory=tmp_path
+    )
     folder = tmp_path / "trainer0" / "model0"
     assert names(folder) == [f"sgd.training.epoch.0.step.{i}_0_output0.npy" for i in (0, 2)]
     np.testing.assert_array_equal(np.load(folder / "sgd.training.epoch.0.step.2_0_output0.npy"), before.expected)
