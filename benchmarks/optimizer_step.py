@@ -5,10 +5,10 @@
     python benchmarks/optimizer_step.py --device cuda
 
 Every contender takes one step in turn, `--rounds` times, so a change of the machine's mood meets all of them alike; the
-table holds medians, the spread (quarter to three quarters) and the ratio to the peer that the design names for the rule.
-`pytorch_optimizer` and `optax` run in environments that the script makes under `--environments` (with pip, on first use); where
-that fails their rows say so. `bytes/s` counts every buffer that a rule must read or write once (weights and state twice,
-gradients once) and stands beside a copy of as many bytes.
+table holds medians, the spread (quarter to three quarters) and the ratio to the peer that the design names for the
+rule. `pytorch_optimizer` and `optax` run in environments that the script makes under `--environments` (with pip, on
+first use); where that fails their rows say so. `bytes/s` counts every buffer that a rule must read or write once
+(weights and state twice, gradients once) and stands beside a copy of as many bytes.
 """
 
 from __future__ import annotations
@@ -125,7 +125,10 @@ def contenders(rule: Rule, shapes: Shapes, device: str, environments: Path | Non
         return
     make = getattr(descend.optim, rule.ours)
     for runner in ("compiled", "blocks", "plain"):
-        yield f"descend {runner}", make(weights(shapes, device), runner=runner, on_nonfinite="allow", **rule.options).step
+        yield (
+            f"descend {runner}",
+            make(weights(shapes, device), runner=runner, on_nonfinite="allow", **rule.options).step,
+        )
     yield "descend compiled, checked", make(weights(shapes, device), runner="compiled", **rule.options).step
     if rule.torch_name:
         peer = getattr(torch.optim, rule.torch_name)
@@ -154,11 +157,15 @@ class Foreign:
         python = environments / library / "bin" / "python"
         if not python.exists():
             venv.create(environments / library, with_pip=True)
-            made = subprocess.run([python, "-m", "pip", "install", "-q", *FOREIGN[library]], capture_output=True, text=True)
+            made = subprocess.run(
+                [python, "-m", "pip", "install", "-q", *FOREIGN[library]], capture_output=True, text=True
+            )
             if made.returncode:
                 print(f"  {library} is left out: {made.stderr.strip().splitlines()[-1:]}")
-        worker = Path(__file__).with_name(f"peer_{library}.py")
-        process = subprocess.Popen([python, worker, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        worker = Path(__file__).with_name("peers.py")
+        process = subprocess.Popen(
+            [python, worker, library, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         foreign = Foreign(process)
         assert process.stdin is not None
         process.stdin.write(json.dumps(shapes) + "\n")
@@ -179,6 +186,7 @@ class Foreign:
             return None
 
     def __call__(self) -> float | None:
+        """The same, so that a peer is called as a step is."""
         return self.ask()
 
 

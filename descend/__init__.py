@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from descend.experiment import Experiment as Experiment
     from descend.experiment import load as load
     from descend.experiment import save_prototext as save_prototext
-    from descend.experiment.run import Result as Result
+    from descend.experiment.conduct import Result as Result
+    from descend.experiment.fit import fit as fit
     from descend.experiment.run import run as run
     from descend.graph import *  # noqa: F403
     from descend.train import *  # noqa: F403
@@ -64,7 +65,8 @@ _SINGLE = {
     "load": "experiment",
     "main": "exits",
     "save_prototext": "experiment",
-    "Result": "experiment.run",
+    "fit": "experiment.fit",
+    "Result": "experiment.conduct",
     "run": "experiment.run",
     "BatchedIterativeOptimizer": "train",
     "Callback": "train",

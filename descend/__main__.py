@@ -54,10 +54,10 @@ def run(
         typer.echo(layer_table(checked))
         typer.echo(f"{file}: nothing wrong found")
         return
+    check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
     from descend.experiment.run import run as run_experiment
     from descend.experiment.summary import summary
 
-    check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
     typer.echo(summary(run_experiment(*parts, run_dir=run_dir)))
 

@@ -74,3 +74,15 @@ def test_rooms_without_torch_never_name_it(room: str):
 def test_the_package_and_its_help_do_not_import_torch():
     code = "import sys, descend, descend.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_check_from_the_command_line_does_not_import_torch():
+    code = """
+import sys
+from descend.__main__ import app
+app(["run", "examples/lenet_digits.prototext", "--check"], standalone_mode=False)
+sys.exit("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "conv2" in done.stdout

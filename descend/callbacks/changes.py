@@ -115,13 +115,18 @@ class Mixup(Callback):
         step.run.control.batch = replace(batch, fields=fields)
 
 
-def _mixed(name: str, values: NDArray[Any], share: NDArray[Any], partner: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype.kind != "f":
+def _mixed(name: str, values: Any, share: NDArray[Any], partner: NDArray[Any]) -> Any:
+    """An array or a tensor mixed with itself in another order."""
+    import torch
+
+    tensor = torch.as_tensor(values)
+    if not tensor.is_floating_point():
         raise ConfigurationError(
             f"Mixup: field '{name}' holds {values.dtype}, which cannot be mixed; give labels as one-hot vectors"
         )
-    share = share.astype(values.dtype).reshape(-1, *[1] * (values.ndim - 1))
-    return share * values + (1 - share) * values[partner]
+    own = torch.from_numpy(share).to(tensor).reshape(-1, *[1] * (tensor.ndim - 1))
+    mixed = own * tensor + (1 - own) * tensor[torch.from_numpy(partner).to(tensor.device)]
+    return mixed.numpy() if isinstance(values, np.ndarray) else mixed
 
 
 @described_openly

@@ -106,19 +106,20 @@ class _Counting(Callback):
 
     remembers: ClassVar[tuple[str, ...]] = ("seen",)
     seen: dict[str, Any]
+    pending: list[int]
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
-        self.seen = {}
+        self.seen, self.pending = {}, []
 
 
 @described_openly
 class CheckDataset(_Counting):
     """Ends the run when a pass gives a sample twice or leaves one out.
 
-    Runs:  after_step, after_evaluation_step, and after each pass.
+    Runs:  after_backward, after_step, after_evaluation_step, and around each pass.
     Reads: numbers of samples. Changes nothing.
-    Costs: a byte a sample.
+    Costs: a byte a sample, and a pass over those bytes a step.
 
     Raises:
         DataError: from a hook, with the number of a sample.
@@ -134,36 +135,45 @@ class CheckDataset(_Counting):
         """See `Callback.before_evaluation`."""
         self._begin(evaluation.mode, evaluation.samples[1], again=True)
 
+    def after_backward(self, step: StepView) -> None:
+        """See `Callback.after_backward`; a step that makes no update is not followed by after_step."""
+        self.pending += step.batch.ids.tolist()
+
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
-        self._count(step)
+        self._count(step.mode, step.epoch)
 
     def after_evaluation_step(self, step: StepView) -> None:
         """See `Callback.after_evaluation_step`."""
-        self._count(step)
+        self.pending = step.batch.ids.tolist()
+        self._count(step.mode, step.epoch)
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
         if epoch.complete:
+            self._count(Mode.TRAIN, epoch.epoch)
             self._finish(Mode.TRAIN)
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.after_evaluation`."""
         self._finish(evaluation.mode)
 
-    def _begin(self, mode: Mode, samples: int, again: bool) -> None:
+    def _begin(self, mode: Mode, samples: int | None, again: bool) -> None:
         import torch
 
         if again or mode not in self.seen:  # a pass that continues a checkpoint has its first part there already
-            self.seen[mode.value] = torch.zeros(samples, dtype=torch.uint8)
+            self.seen[mode.value] = torch.zeros(samples or 0, dtype=torch.uint8)
 
-    def _count(self, step: StepView) -> None:
+    def _count(self, mode: Mode, epoch: int) -> None:
         import torch
 
-        seen, ids = self.seen[step.mode.value], torch.as_tensor(step.batch.ids)
-        seen += torch.bincount(ids, minlength=len(seen)).to(seen.dtype)
+        ids, self.pending = torch.tensor(self.pending, dtype=torch.int64), []
+        before = self.seen[mode.value]
+        seen = torch.bincount(ids, minlength=len(before)).to(before.dtype)
+        seen[: len(before)] += before
+        self.seen[mode.value] = seen
         if (twice := (seen > 1).nonzero()).numel():
-            raise DataError(f"CheckDataset: {step.mode} sample {int(twice[0])} was given twice in epoch {step.epoch}")
+            raise DataError(f"CheckDataset: {mode} sample {int(twice[0])} was given twice in epoch {epoch}")
 
     def _finish(self, mode: Mode) -> None:
         left_out = (self.seen.pop(mode.value) == 0).nonzero()

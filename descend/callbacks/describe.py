@@ -167,4 +167,4 @@ class DispIOStats(Callback):
 
 def _say_samples(view: EpochView | EvaluationView, mode: Mode) -> None:
     seen, there = view.samples
-    say(f"{view.run.name} (instance 0) {MODE_WORDS[mode]} samples : {seen} of {there}")
+    say(f"{view.run.name} (instance 0) {MODE_WORDS[mode]} samples : {seen} of {'unknown' if there is None else there}")

@@ -144,7 +144,7 @@ class SaveImages(_Samples):
             self._write(evaluation.run, "test")
 
     def _is_last(self, step: StepView) -> bool:
-        return step.batch.step + 1 == step.run.steps_per_epoch[step.mode]
+        return step.batch.last
 
     def _write(self, run: RunView, when: str) -> None:
         for name, sample in self.samples.items():

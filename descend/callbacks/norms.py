@@ -162,7 +162,7 @@ class GradientNoiseScale(Callback):
         import torch
 
         parts, size = len(self._sizes), step.run.control.micro_batch_size
-        if size is None or size >= step.run.control.batch_size:
+        if size is None or (parts == 0 and step.batch.step == 0):
             raise ConfigurationError(
                 "GradientNoiseScale compares micro-batches and these mini-batches are not cut: set micro_batch_size= "
                 "to a half or less of the mini-batch"

@@ -9,7 +9,7 @@ __all__ = ["claim", "release", "say"]
 
 
 class _Console(Protocol):
-    def print(self, text: str, /) -> object: ...
+    def print(self, text: str, /, *, markup: bool, highlight: bool, soft_wrap: bool) -> object: ...
 
 
 _claims: list[_Console] = []
@@ -29,7 +29,7 @@ def release(console: _Console) -> None:
 def say(text: str) -> None:
     """Print lines for the user."""
     if _claims:
-        _claims[-1].print(text)
+        _claims[-1].print(text, markup=False, highlight=False, soft_wrap=True)  # as it is, brackets and all
     else:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()

@@ -74,9 +74,9 @@ def _print_values(head: str, values: Mapping[str, float], units: Mapping[str, st
 
 def _banner(epoch: int, run: RunView) -> str:
     modes = [mode for mode in (Mode.TRAIN, Mode.VALIDATION, Mode.TEST) if mode in run.steps_per_epoch]
-    steps = "/".join(str(run.steps_per_epoch[mode]) for mode in modes)
-    sizes = "/".join(f"{run.batch_sizes[mode][0]:4d}" for mode in modes)
-    lasts = "/".join(f"{run.batch_sizes[mode][1]:4d}" for mode in modes)
+    steps = "/".join(str(run.steps_per_epoch[mode] or "?") for mode in modes)
+    sizes = "/".join(f"{run.batch_sizes[mode][0] or '?':>4}" for mode in modes)
+    lasts = "/".join(f"{run.batch_sizes[mode][1] or '?':>4}" for mode in modes)
     names = "/".join({Mode.TRAIN: "tr", Mode.VALIDATION: "v", Mode.TEST: "te"}[mode] for mode in modes)
     return (
         f"{_RULE}\n"

@@ -92,16 +92,25 @@ def _open(width: int) -> Progress:
         BarColumn,
         MofNCompleteColumn,
         Progress,
-        TaskProgressColumn,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Steps a second."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:,.0f} steps/s" if speed else "")
 
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=width),
         MofNCompleteColumn(),
-        TaskProgressColumn(show_speed=True),
+        Rate(),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),
         transient=True,

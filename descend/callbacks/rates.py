@@ -272,7 +272,8 @@ class PolyLearningRate(_AtSteps):
         end_lr: The last rate.
 
     Raises:
-        ConfigurationError: neither num_epochs nor max_iter is set, or a number is negative.
+        ConfigurationError: neither num_epochs nor max_iter is set, or a number is negative; at the start, num_epochs
+            and data of unknown length.
     """
 
     message: ClassVar[str] = "Callback.CallbackPolyLearningRate"
@@ -292,7 +293,12 @@ class PolyLearningRate(_AtSteps):
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         super().after_setup(run)
-        self.steps = self.max_iter or self.num_epochs * run.steps_per_epoch[Mode.TRAIN]
+        per_epoch = run.steps_per_epoch[Mode.TRAIN]
+        if not self.max_iter and per_epoch is None:
+            raise ConfigurationError(
+                "PolyLearningRate: nobody knows the steps of an epoch of these data; set max_iter="
+            )
+        self.steps = self.max_iter or self.num_epochs * (per_epoch or 0)
 
     def scheduled(self, step: int) -> float:
         """See `_AtSteps.scheduled`."""

@@ -9,7 +9,7 @@
 This room needs NumPy alone.
 """
 
-from descend.data.batches import Batch, Batches
+from descend.data.batches import Batch, Batches, Feed, Samples, Share
 from descend.data.checks import check
 from descend.data.contract import Field, OpenReader, one_hot
 from descend.data.description import (
@@ -23,6 +23,7 @@ from descend.data.description import (
 )
 from descend.data.order import order
 from descend.data.readers import ArrayReader, open_readers
+from descend.data.torch_data import Loading, open_data
 
 __all__ = [
     "MESSAGES",
@@ -31,14 +32,19 @@ __all__ = [
     "Batch",
     "Batches",
     "DataReader",
+    "Feed",
     "Field",
+    "Loading",
     "Node2VecDataReader",
     "OpenReader",
     "PythonDataReader",
     "PythonDatasetReader",
     "Reader",
+    "Samples",
+    "Share",
     "check",
     "one_hot",
+    "open_data",
     "open_readers",
     "order",
 ]

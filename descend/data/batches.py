@@ -8,23 +8,28 @@ in a step gets arrays of length 0.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import tee
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from descend.data.order import order
 from descend.data.prefetch import prefetched
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
-    from descend.data.contract import Array, OpenReader
+    from descend.data.contract import Array
 
-__all__ = ["Batch", "Batches"]
+    Rows = tuple[Mapping[str, Array | Tensor], NDArray[np.int64]]  # fields, and the numbers of the samples
+
+__all__ = ["Batch", "Batches", "Feed", "Samples", "Share"]
 
 ORDERED_AT_ONCE = 8192  # positions; the order costs about 0.2 ms a call, too much for each step of a small network
 
@@ -34,18 +39,83 @@ class Batch:
     """A rank's share of the samples of one step.
 
     Args:
-        fields: By name, arrays (n, *shape) with n the size of this rank's share, possibly 0.
+        fields: By name, arrays (n, *shape) with n the size of this rank's share, possibly 0; tensors where the data
+            set is made of tensors.
         ids: (n,) numbers of the samples in the reader.
         epoch: From 0 up.
         step: Within the epoch, from 0 up.
         size: Number of samples of the batch over all ranks, never 0.
+        last: Whether the epoch ends with it.
     """
 
-    fields: Mapping[str, Array]
+    fields: Mapping[str, Array | Tensor]
     ids: NDArray[np.int64]
     epoch: int
     step: int
     size: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rank has to read for one step; fields as in `Batch`."""
+
+    ids: NDArray[np.int64]
+    epoch: int
+    step: int
+    size: int
+    last: bool
+
+
+class Samples(Protocol):
+    """What batches are made of: `OpenReader` and all else whose samples can be had by their numbers."""
+
+    @property
+    def role(self) -> str:
+        """One of "train", "validate", "test", "tournament"."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> Mapping[str, Array | Tensor]:
+        """For each field (n, *shape), as `OpenReader.read`."""
+        ...
+
+
+class Feed(Protocol):
+    """Where a run takes the batches of one mode from, epoch after epoch.
+
+    What is not known before an epoch has been gone through is None.
+    """
+
+    @property
+    def num_samples(self) -> int | None:
+        """Number of samples of an epoch, over all ranks."""
+        ...
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Number of batches of an epoch, the partial one included."""
+        ...
+
+    @property
+    def first_size(self) -> int | None:
+        """Size of all batches but the last one."""
+        ...
+
+    @property
+    def last_size(self) -> int | None:
+        """Size of the last batch, which may be a partial one."""
+        ...
+
+    def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
+        """The batches of an epoch that follow `start_step` steps, in which `start_sample` samples were taken.
+
+        Close the generator, or exhaust it, to end what reads ahead.
+        """
+        ...
 
 
 class Batches:
@@ -59,20 +129,26 @@ class Batches:
         rank: This rank, in 0, ..., ranks − 1.
         ranks: Number of ranks that share each batch.
         ahead: Batches that a thread reads in advance; 0 reads each when it is asked for. The batches are the same.
+        stream: Reads share after share where the reader has something quicker than `read`, and returns the fields and
+            the numbers of the samples; other numbers than those asked for stand for samples that were replaced.
+        drop_last: Leave out the samples of an epoch that do not fill a batch; each epoch leaves out others.
 
     Raises:
         ConfigurationError: batch_size is below 1 or the rank is not one of the ranks.
+        DataError: drop_last leaves no batch at all.
     """
 
     def __init__(
         self,
-        reader: OpenReader,
+        reader: Samples,
         batch_size: int,
         seed: int,
         shuffle: bool,
         rank: int = 0,
         ranks: int = 1,
         ahead: int = 2,
+        stream: Callable[[Iterator[Share]], Generator[Rows, None, None]] | None = None,
+        drop_last: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"the mini-batch size is {batch_size} and is to be 1 or more")
@@ -85,11 +161,19 @@ class Batches:
         self.rank = rank
         self.ranks = ranks
         self.ahead = ahead
+        self.drop_last = drop_last
+        self._stream = stream or self._read
+        if self.num_samples == 0:
+            raise DataError(
+                f"{len(reader):,} samples with batch_size={batch_size:,} and drop_last=True leave no step in an epoch: "
+                "choose a smaller batch_size or drop_last=False"
+            )
 
     @property
     def num_samples(self) -> int:
         """Number of samples of an epoch, over all ranks."""
-        return len(self.reader)
+        count = len(self.reader)
+        return count - count % self.batch_size if self.drop_last else count
 
     @property
     def first_size(self) -> int:
@@ -99,7 +183,7 @@ class Batches:
     @property
     def last_size(self) -> int:
         """Size of the last batch, which may be a partial one."""
-        return self._size(self.steps_per_epoch - 1)
+        return self._size((self.steps_per_epoch - 1) * self.batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -124,31 +208,49 @@ class Batches:
         """
         self.reader.read(np.zeros(1, dtype=np.int64))
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+    def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
         """The batches of an epoch from a step on; what was skipped costs nothing.
 
         Close the generator (or exhaust it) to end its thread.
 
+        Args:
+            epoch: From 0 up.
+            start_step: Number of the first batch.
+            start_sample: Its first position, where the batches before it were of another size.
+
         Raises:
             DataError: from the iteration, when samples cannot be read.
         """
-        batches = self._batches(epoch, start_step)
+        first = start_step * self.batch_size if start_sample is None else start_sample
+        batches = self._batches(epoch, start_step, first)
         return prefetched(batches, self.ahead) if self.ahead else batches
 
-    def _batches(self, epoch: int, start_step: int) -> Generator[Batch, None, None]:
+    def _batches(self, epoch: int, start_step: int, start_sample: int) -> Generator[Batch, None, None]:
+        for_batches, for_reading = tee(self._shares(epoch, start_step, start_sample))
+        with closing(self._stream(for_reading)) as rows:
+            for share, (fields, ids) in zip(for_batches, rows, strict=True):
+                yield Batch(fields, ids, epoch, share.step, share.size, share.last)
+
+    def _read(self, shares: Iterator[Share]) -> Generator[Rows, None, None]:
+        for share in shares:
+            yield self.reader.read(share.ids, share.epoch), share.ids
+
+    def _shares(self, epoch: int, start_step: int, start_sample: int) -> Generator[Share, None, None]:
+        starts = range(start_sample, self.num_samples, self.batch_size)
         steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // self.batch_size)
-        for first in range(start_step, self.steps_per_epoch, steps_at_once):
-            steps = range(first, min(first + steps_at_once, self.steps_per_epoch))
-            shares = [self._positions(step) for step in steps]
-            ids = order(self.seed, epoch, np.concatenate(shares), self.num_samples, self.shuffle)
-            ends = np.cumsum([len(share) for share in shares])[:-1]
-            for step, share in zip(steps, np.split(ids, ends), strict=True):
-                yield Batch(self.reader.read(share, epoch), share, epoch, step, self._size(step))
+        for i in range(0, len(starts), steps_at_once):
+            some = starts[i : i + steps_at_once]
+            positions = [self._positions(start) for start in some]
+            ids = order(self.seed, epoch, np.concatenate(positions), len(self.reader), self.shuffle)
+            ends = np.cumsum([len(share) for share in positions])[:-1]
+            for step, (start, share) in enumerate(zip(some, np.split(ids, ends), strict=True), start_step + i):
+                size = self._size(start)
+                yield Share(share, epoch, step, size, start + size == self.num_samples)
 
-    def _positions(self, step: int) -> NDArray[np.int64]:
-        size = self._size(step)
+    def _positions(self, start: int) -> NDArray[np.int64]:
+        size = self._size(start)
         begin, end = (size * rank // self.ranks for rank in (self.rank, self.rank + 1))
-        return np.arange(begin, end, dtype=np.int64) + step * self.batch_size
+        return np.arange(begin, end, dtype=np.int64) + start
 
-    def _size(self, step: int) -> int:
-        return min(self.batch_size, self.num_samples - step * self.batch_size)
+    def _size(self, start: int) -> int:
+        return min(self.batch_size, self.num_samples - start)

@@ -8,26 +8,30 @@ from __future__ import annotations
 import platform
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from descend.callbacks import ProgressBar
-from descend.errors import ConfigurationError, Stopped
+from descend.callbacks.output import say
+from descend.errors import ConfigurationError, NumericalError, Stopped
+from descend.experiment.changes import changed_options, compare, refuse
 from descend.experiment.snapshot import restore, take
-from descend.runtime import RunDirectory, StopRequests, newest_checkpoint, save_checkpoint
-from descend.train import Callbacks, Event, Mode
+from descend.runtime import RunDirectory, StopRequests, newest_checkpoint, read_state, save_checkpoint
+from descend.train import Callbacks, Event, ExecutionContext, Mode
 from descend.train.loop import Session, evaluate
+from descend.train.numerics import Numerics
 from descend.version import __version__
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from descend.data import Batches
+    from descend.data import Feed
     from descend.runtime import Process
     from descend.train import Callback, TrainingAlgorithm
+    from descend.train.loop import Part
     from descend.train.task import Task
 
 __all__ = ["Result", "Work", "conduct"]
@@ -44,7 +48,7 @@ class Result:
         run_dir: Where description, rows and checkpoints lie; None where the run kept no files.
         module: The trained module.
         steps: Updates applied.
-        samples: How many samples there are of each mode.
+        samples: How many samples there are of each mode; None where nobody has counted them.
     """
 
     weights: dict[str, torch.Tensor]
@@ -53,7 +57,7 @@ class Result:
     run_dir: Path | None
     module: torch.nn.Module
     steps: int
-    samples: dict[str, int]
+    samples: dict[str, int | None]
 
 
 @dataclass(frozen=True)
@@ -70,25 +74,33 @@ class Work:
         seed: Where random numbers begin.
         callbacks: Who watches.
         default_epochs: Passes where the algorithm sets no limit.
-        micro_batch_size: Samples that go through the module at once; None for a whole mini-batch.
+        micro_batch_size: Samples that go through the module at once; None for a whole mini-batch, "auto" for as many
+            as the memory of the device allows.
         files: Text files that the run directory begins with, by name.
         summary_dir: Where TensorBoard's files go; None for a folder of the run directory.
-        settings: Plain facts about the run that must not change between a run and its continuation.
+        settings: Plain facts about the run. What differs between a run and its continuation is shown, and applied or
+            refused as `changes.py` says.
+        numerics: Loss scale, look for non-finite gradients, clipping.
+        before_part: Called with each part of a mini-batch before it goes through the module.
+        fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
     """
 
     name: str
     task: Task
     optimizer: torch.optim.Optimizer
-    data: Mapping[Mode, Batches]
+    data: Mapping[Mode, Feed]
     process: Process
     algorithm: TrainingAlgorithm
     seed: int
     callbacks: tuple[Callback, ...] = ()
     default_epochs: int = 0
-    micro_batch_size: int | None = None
+    micro_batch_size: int | Literal["auto"] | None = None
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     summary_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    numerics: Numerics = field(default_factory=Numerics)
+    before_part: Callable[[Part], None] = lambda part: None
+    fresh_optimizer: bool = False
 
 
 def conduct(
@@ -132,10 +144,14 @@ def _session(work: Work, directory: RunDirectory | None, requests: StopRequests)
         process=work.process,
         callbacks=Callbacks(callbacks),
         seed=work.seed,
-        micro_batch_size=work.micro_batch_size,
+        micro_batch_size=None if work.micro_batch_size == "auto" else work.micro_batch_size,
+        adaptive=work.micro_batch_size == "auto",
+        numerics=work.numerics,
         epochs=work.algorithm.epochs(work.default_epochs),
         stop_requested=requests.requested,
         summary_dir=work.summary_dir,
+        before_part=work.before_part,
+        say=say,
     )
     if directory is not None:
         session.record = directory.append_row
@@ -159,7 +175,7 @@ def _begin(work: Work, directory: RunDirectory, session: Session, resume: bool) 
     """Write what the directory begins with, or bring the session to where its newest checkpoint stands."""
     checkpoint = newest_checkpoint(directory.checkpoints) if resume else None
     if checkpoint is not None:
-        restore(checkpoint, session)
+        _continue(work, session, checkpoint)
         directory.replace_rows(session.history)
         directory.note_restart(session.contexts[Mode.TRAIN].step)
         return
@@ -167,6 +183,17 @@ def _begin(work: Work, directory: RunDirectory, session: Session, resume: bool) 
         directory.write_text(name, text)
     directory.write_json("run.json", _facts(work))
     directory.replace_rows([])
+
+
+def _continue(work: Work, session: Session, checkpoint: Path) -> None:
+    """Bring the session to where a checkpoint stands, and show what is different now."""
+    changes = compare(read_state(checkpoint)[1]["settings"], work.settings, work.fresh_optimizer)
+    refuse(changes, checkpoint)
+    for change in changes:
+        say(str(change))
+    restore(checkpoint, session, changed_options(changes), work.fresh_optimizer)
+    if session.began is None:  # the run had come to its end; limits count from its beginning, not from there
+        session.began = ExecutionContext(Mode.TRAIN)
 
 
 def _facts(work: Work) -> dict[str, Any]:
@@ -197,6 +224,10 @@ def _carry_out(work: Work, session: Session, directory: RunDirectory | None) -> 
         reason = str(stopped)
         path = session.save()
         raise Stopped(f"{reason}; {f'everything is saved in {path}' if path else 'nothing is saved'}") from None
+    except NumericalError as error:
+        if path := session.save():
+            raise NumericalError([*error.problems, f"the state before that step is saved in {path}"]) from None
+        raise
     finally:
         session.callbacks.fire(Event.AFTER_RUN, session.view(reason))
     return reason

@@ -39,6 +39,9 @@ def take(session: Session) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         "history": rows,
         "asked_to_stop": session.asked_to_stop,
         "callbacks": session.callbacks.state(),
+        "micro_batch_size": session.micro_batch_size,
+        "skipped_in_a_row": session.skipped_in_a_row,
+        "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
     }
     return flatten(nested)
 
@@ -53,11 +56,22 @@ _PARTS = (
     "history",
     "asked_to_stop",
     "callbacks",
+    "micro_batch_size",
+    "skipped_in_a_row",
+    "loss_scale",
 )
 
 
-def restore(checkpoint: Path, session: Session) -> None:
+def restore(
+    checkpoint: Path, session: Session, keep_options: tuple[str, ...] = (), fresh_optimizer: bool = False
+) -> None:
     """Bring a session to where a checkpoint was taken.
+
+    Args:
+        checkpoint: Its folder.
+        session: What is brought there.
+        keep_options: Options of the optimizer that stay as they are now.
+        fresh_optimizer: Leave the optimizer as it is.
 
     Raises:
         StorageError: the checkpoint is of other weights or another optimizer. Nothing was changed then.
@@ -65,8 +79,9 @@ def restore(checkpoint: Path, session: Session) -> None:
     weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
     _check_weights(checkpoint, weights, session)
     state = unflatten({key: plain[key] for key in _PARTS}, tensors)
-    _group_as_saved(session, state["optimizer"]["groups"])
-    restore_optimizer(session.optimizer, _names(session), state["optimizer"])
+    if not fresh_optimizer:
+        _group_as_saved(session, state["optimizer"]["groups"])
+        restore_optimizer(session.optimizer, _names(session), state["optimizer"], keep_options)
     with torch.no_grad():
         for name, tensor in _tensors(session).items():
             tensor.copy_(weights[name])
@@ -76,6 +91,11 @@ def restore(checkpoint: Path, session: Session) -> None:
     session.seconds = state["seconds"]
     session.values = state["values"]
     session.history = state["history"]
+    session.skipped_in_a_row = state["skipped_in_a_row"]
+    if session.adaptive:
+        session.micro_batch_size = state["micro_batch_size"]
+    if session.numerics.scaler and state["loss_scale"]:
+        session.numerics.scaler.load_state_dict(state["loss_scale"])
     session.asked_to_stop = state["asked_to_stop"]
     session.callbacks.load_state(state["callbacks"])
 
@@ -97,13 +117,17 @@ def _tensors(session: Session) -> dict[str, torch.Tensor]:
 
 
 def _check_weights(checkpoint: Path, weights: dict[str, torch.Tensor], session: Session) -> None:
-    """Compare names and shapes with the module's, all at once."""
-    now = {name: tuple(tensor.shape) for name, tensor in _tensors(session).items()}
-    saved = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    """Compare names, shapes and types with the module's, all at once."""
+    now = {name: _form(tensor) for name, tensor in _tensors(session).items()}
+    saved = {name: _form(tensor) for name, tensor in weights.items()}
     rows = [
-        f"    {name:<40} now: {now.get(name, 'not there')!s:<20} saved: {saved.get(name, 'not there')}"
+        f"    {name:<40} now: {now.get(name, 'not there'):<20} saved: {saved.get(name, 'not there')}"
         for name in {**now, **saved}
         if now.get(name) != saved.get(name)
     ]
     if rows:
         raise StorageError([f"{checkpoint} holds other weights than this model:", *rows, "nothing was changed"])
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,6 +1,7 @@
 """Optimizers: rules written as their equations, and the engine that applies them."""
 
-from descend.optim import rules, schedules
+from descend.optim import groups, rules, schedules
+from descend.optim.explain import Explanation, explain
 from descend.optim.faces import (
     DCASGD,
     FTML,
@@ -59,6 +60,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Explanation",
     "GluonTrainer",
     "GroupAdaGrad",
     "HypergradientAdam",
@@ -74,8 +76,10 @@ __all__ = [
     "SignSGD",
     "Signum",
     "create",
+    "explain",
     "face",
     "from_library",
+    "groups",
     "names",
     "register",
     "rules",

@@ -91,11 +91,7 @@ SOAP = face(rules.SOAP, **_stated(rules.SOAP))
 ScheduleFreeSGD = face(rules.ScheduleFreeSGD, **_stated(rules.ScheduleFreeSGD))
 ScheduleFreeAdamW = face(rules.ScheduleFreeAdamW, **_stated(rules.ScheduleFreeAdamW))
 
-_FACES: dict[str, type[Optimizer]] = {
-    made.__name__.lower(): made
-    for made in globals().copy().values()
-    if isinstance(made, type) and issubclass(made, Optimizer) and made is not Optimizer
-}
+_FACES: dict[str, type[Optimizer]] = {name: globals()[rule.__name__] for name, rule in rules.RULES.items()}
 
 
 def names() -> tuple[str, ...]:

@@ -19,14 +19,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
 
 from descend.errors import NumericalError, RuleError, nearest
 from descend.optim.engine import finite, ownership, prepare, saved
-from descend.optim.engine.arena import Taken
 from descend.optim.engine.plain import step_plain
 from descend.optim.engine.residence import RUNNERS, Residence
 from descend.optim.engine.settings import (
@@ -43,6 +42,9 @@ from descend.optim.engine.settings import (
 )
 from descend.optim.rules.base import Rule
 
+if TYPE_CHECKING:
+    from descend.optim.engine.arena import Taken
+
 __all__ = ["Optimizer", "face"]
 
 Params = Iterable[Any]
@@ -55,10 +57,12 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
     """
 
+    disabled = functools.cache(lambda: torch.compiler.disable(method))
+
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" in sys.modules:
-            return torch.compiler.disable(method)(*args, **kwargs)
+            return disabled()(*args, **kwargs)
         return method(*args, **kwargs)
 
     cast("Any", call)._torchdynamo_disable = True  # torch's own mark

@@ -38,9 +38,10 @@ class Process:
             return cls(torch.distributed.get_rank(), torch.distributed.get_world_size(), device)
         return cls(device=device)
 
-    def to_device(self, array: np.ndarray) -> torch.Tensor:
+    def to_device(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
         """An array as a tensor on the device of the run; the memory is shared where that device is the CPU."""
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
+        return tensor.to(self.device, non_blocking=True)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, in place, summed over all ranks."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.data import Batches
 from descend.errors import ConfigurationError, nearest
 from descend.runtime import generator, seed_step
 from descend.train.groups import options_of, set_each, set_option
@@ -130,11 +131,17 @@ class Control:
     @property
     def batch_size(self) -> int:
         """Samples of a training mini-batch; a new size holds from the next epoch on."""
-        return self._session.data[Mode.TRAIN].batch_size
+        return self._batches().batch_size
 
     @batch_size.setter
     def batch_size(self, size: int) -> None:
-        self._session.data[Mode.TRAIN].batch_size = size
+        self._batches().batch_size = size
+
+    def _batches(self) -> Batches:
+        feed = self._session.data[Mode.TRAIN]
+        if not isinstance(feed, Batches):
+            raise ConfigurationError("the training data come in mini-batches of their own; a callback cannot cut them")
+        return feed
 
     @property
     def micro_batch_size(self) -> int | None:

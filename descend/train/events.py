@@ -68,8 +68,8 @@ class RunView:
         name: The model's name.
         module: The module in training.
         optimizer: What updates it.
-        steps_per_epoch: Mini-batches a pass, by mode.
-        batch_sizes: Size of a mini-batch, and of the last one, by mode.
+        steps_per_epoch: Mini-batches a pass, by mode; None before the first pass over an iterable of unknown length.
+        batch_sizes: Size of a mini-batch, and of the last one, by mode; None likewise.
         epochs: Passes planned, where known.
         save: Writes a checkpoint of this moment and returns its folder; None where the run has no directory.
         control: What a callback may change, and ask for beyond this record.
@@ -81,8 +81,8 @@ class RunView:
     name: str
     module: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    steps_per_epoch: Mapping[Mode, int]
-    batch_sizes: Mapping[Mode, tuple[int, int]]
+    steps_per_epoch: Mapping[Mode, int | None]
+    batch_sizes: Mapping[Mode, tuple[int | None, int | None]]
     epochs: int | None = None
     save: Callable[[], Path | None] = lambda: None
     control: Control = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
@@ -159,7 +159,7 @@ class EpochView:
         step: Updates applied so far.
         values: Objective and metrics over the pass, by name; empty before it.
         units: Unit of each metric that has one.
-        samples: Samples seen in the pass, and how many there are.
+        samples: Samples seen in the pass, and how many there are; None where that is not known yet.
         seconds: Length of the pass.
         step_seconds: Length of each step of it.
         complete: Whether the pass went to its end; False before it, and where a limit on steps or time cut it short.
@@ -170,7 +170,7 @@ class EpochView:
     run: RunView
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     units: Mapping[str, str] = field(default_factory=dict[str, str])
-    samples: tuple[int, int] = (0, 0)
+    samples: tuple[int, int | None] = (0, 0)
     seconds: float = 0.0
     step_seconds: tuple[float, ...] = ()
     complete: bool = False
@@ -191,6 +191,6 @@ class EvaluationView:
     run: RunView
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     units: Mapping[str, str] = field(default_factory=dict[str, str])
-    samples: tuple[int, int] = (0, 0)
+    samples: tuple[int, int | None] = (0, 0)
     seconds: float = 0.0
     step_seconds: tuple[float, ...] = ()

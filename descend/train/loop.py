@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import Stopped
+from descend.errors import DataError, NumericalError, Stopped
 from descend.runtime import seed_step
+from descend.train.blame import blame
 from descend.train.control import Control
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
+from descend.train.numerics import Buffers, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Losses, Ratio, Totals
 from descend.train.watch import Watch
@@ -21,23 +24,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from descend.data import Batch, Batches
+    from descend.data import Batch, Feed
     from descend.runtime import Process
     from descend.train.callback import Callbacks
     from descend.train.stopping import Stop
     from descend.train.task import Task
 
-__all__ = ["Pass", "Session", "evaluate", "train"]
+__all__ = ["Part", "Pass", "Session", "evaluate", "train"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples of a mini-batch that go through the module at once.
+
+    Attributes:
+        fields: (count, *shape) tensors by name, on the device of the run.
+        batch: This rank's share of the mini-batch.
+        step: Updates applied so far.
+        start: Where the samples begin in the share.
+        count: Number of samples.
+        position: Where they begin in the mini-batch of all ranks.
+    """
+
+    fields: dict[str, torch.Tensor]
+    batch: Batch
+    step: int
+    start: int
+    count: int
+    position: int
 
 
 @dataclass
 class Pass:
-    """What a pass over the training samples has gathered so far; saved with a checkpoint inside it."""
+    """What a pass over the training samples has gathered so far; saved with a checkpoint inside it.
+
+    Attributes:
+        samples_before: Samples seen before it.
+        rows_before: Rows of the history before it.
+        totals: Sums of objective and metrics.
+        seconds: Its training time.
+        skipped: Steps left out because a gradient was not finite.
+        complete: Whether its last mini-batch is done; its validation may be still to come.
+        step_seconds: Length of each step since the process began.
+    """
 
     samples_before: int
     rows_before: int
     totals: Totals = field(default_factory=Totals)
     seconds: float = 0.0
+    skipped: int = 0
+    complete: bool = False
     step_seconds: list[float] = field(default_factory=list[float])
 
     def state(self) -> dict[str, Any]:
@@ -47,13 +83,16 @@ class Pass:
             "rows_before": self.rows_before,
             "totals": self.totals.state(),
             "seconds": self.seconds,
+            "skipped": self.skipped,
+            "complete": self.complete,
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Pass:
         """The pass that `state` described."""
-        totals = Totals(state["totals"])
-        return cls(state["samples_before"], state["rows_before"], totals, state["seconds"])
+        pass_ = cls(state["samples_before"], state["rows_before"], Totals(state["totals"]), state["seconds"])
+        pass_.skipped, pass_.complete = state["skipped"], state["complete"]
+        return pass_
 
 
 @dataclass
@@ -69,10 +108,14 @@ class Session:
         callbacks: Who watches.
         seed: Where the random numbers of the forward passes begin.
         micro_batch_size: Samples of a mini-batch that go through the module at once; None for all of them.
+        adaptive: Whether a step that runs out of memory is made again with smaller micro-batches.
+        numerics: Loss scale, look for non-finite gradients, clipping.
         epochs: Passes planned, where known.
         stop_requested: Returns the name of a signal that asked for an end, or None.
         record: Takes one row of `metrics.jsonl` as soon as it is known.
         save: Writes a checkpoint of this moment and returns its folder.
+        before_part: Called with each part of a mini-batch before it goes through the module.
+        say: Tells the user something.
         restore: Brings the session to where a checkpoint stands.
         directory: Where files of callbacks go; None for the current folder.
         summary_dir: Where TensorBoard's files go; None for a folder of the directory.
@@ -83,6 +126,7 @@ class Session:
         seconds_this_run: The same in this process.
         history: All rows so far.
         values: The newest value of each quantity, by `mode/name`.
+        skipped_in_a_row: Steps left out since the last update.
         asked_to_stop: Why a callback wants training to end; None where none does.
         batches: The newest mini-batch of each mode.
     """
@@ -90,15 +134,19 @@ class Session:
     name: str
     task: Task
     optimizer: torch.optim.Optimizer
-    data: Mapping[Mode, Batches]
+    data: Mapping[Mode, Feed]
     process: Process
     callbacks: Callbacks
     seed: int = 0
     micro_batch_size: int | None = None
+    adaptive: bool = False
+    numerics: Numerics = field(default_factory=Numerics)
     epochs: int | None = None
     stop_requested: Callable[[], str | None] = lambda: None
     record: Callable[[dict[str, Any]], None] = lambda row: None
     save: Callable[[], Path | None] = lambda: None
+    before_part: Callable[[Part], None] = lambda part: None
+    say: Callable[[str], None] = lambda text: None
     restore: Callable[[Path], None] = lambda checkpoint: None
     directory: Path | None = None
     summary_dir: str | None = None
@@ -111,18 +159,20 @@ class Session:
     seconds_this_run: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     values: dict[str, float] = field(default_factory=dict[str, float])
+    skipped_in_a_row: int = 0
     asked_to_stop: str | None = None
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
 
     def __post_init__(self) -> None:
+        self.buffers = Buffers(self.task.module)
+        self.weights = dict(self.task.module.named_parameters())
         self.watch = Watch(self.task.module)
         self.control = Control(self)
 
     @property
     def passes(self) -> int:
         """Whole passes over the training samples, the one that is just complete included."""
-        context = self.contexts[Mode.TRAIN]
-        return context.epoch + (context.position == self.data[Mode.TRAIN].steps_per_epoch)
+        return self.contexts[Mode.TRAIN].epoch + (self.under_way is not None and self.under_way.complete)
 
     def view(self, reason: str | None = None) -> RunView:
         """The run as callbacks see it."""
@@ -173,7 +223,7 @@ def train(session: Session, stop: Stop) -> str:
 
     Raises:
         Stopped: a signal asked for an end; the step that was under way is finished.
-        NumericalError: a gradient was not finite, before a weight changed.
+        NumericalError: a gradient was not finite. Everything is as it was before that step.
     """
     if session.began is None:
         session.began = replace(session.contexts[Mode.TRAIN])
@@ -194,15 +244,18 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
     reason = _steps(session, stop, gathered, run)
     values, samples = gathered.totals.values(), context.samples - gathered.samples_before
+    if gathered.skipped:
+        values["skipped_steps"] = float(gathered.skipped)
     session.keep(Mode.TRAIN, values, samples, gathered.seconds)
     if Mode.VALIDATION in session.data:
         evaluate(session, Mode.VALIDATION)
-    complete = context.position == batches.steps_per_epoch
-    if complete:
+    if gathered.complete:
         context.finish_epoch()
     session.under_way = None
     units, times = session.task.units, tuple(gathered.step_seconds)
-    view = EpochView(epoch, context.step, run, values, units, (samples, total), gathered.seconds, times, complete)
+    view = EpochView(
+        epoch, context.step, run, values, units, (samples, total), gathered.seconds, times, gathered.complete
+    )
     session.callbacks.fire(Event.AFTER_EPOCH, view)
     return reason or session.asked_to_stop or stop.reason(session.progress())
 
@@ -211,10 +264,12 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
     """The steps of a pass that are still to be made; the reason if one of them was the last of the run."""
     context, batches = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN]
     session.task.module.train()
+    if gathered.complete:
+        return None
     clock = time.monotonic()
-    with contextlib.closing(batches.epoch(context.epoch, context.position)) as steps:
+    with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
         for batch in steps:
-            _step(session, batch, gathered.totals, run)
+            _step(session, batch, gathered, run)
             now = time.monotonic()
             for_step, clock = now - clock, now
             gathered.step_seconds.append(for_step)
@@ -223,10 +278,13 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
             session.seconds_this_run += for_step
             _obey(session)
             # A pass that is complete is followed by its validation first, which a criterion may want to see.
-            if context.position < batches.steps_per_epoch:
-                reason = session.asked_to_stop or stop.reason(session.progress())
-                if reason:
-                    return reason
+            if not batch.last and (reason := session.asked_to_stop or stop.reason(session.progress())):
+                return reason
+    if not gathered.complete:
+        raise DataError(
+            f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data have "
+            "become fewer since the run began; continue with the same data"
+        )
     return None
 
 
@@ -238,7 +296,7 @@ def _obey(session: Session) -> None:
         raise Stopped(f"stopped by {signal} after step {at.step:,}, {where}")
 
 
-def _step(session: Session, batch: Batch, totals: Totals, run: RunView) -> None:
+def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     """One update: forward and backward over the parts of the mini-batch, then one division and one step."""
     context, callbacks, optimizer = session.contexts[Mode.TRAIN], session.callbacks, session.optimizer
 
@@ -251,57 +309,110 @@ def _step(session: Session, batch: Batch, totals: Totals, run: RunView) -> None:
     if callbacks.wants(Event.BEFORE_STEP):
         callbacks.fire(Event.BEFORE_STEP, view())
         batch = session.batches[Mode.TRAIN]
-    optimizer.zero_grad()
-    seed_step(session.seed, context.step)
-    with session.watch.attached():
-        objective = _backward(session, batch, totals, run)
+    session.buffers.keep()
+    objective, totals = _gradient(session, batch, run)
     if callbacks.wants(Event.AFTER_BACKWARD):
         callbacks.fire(Event.AFTER_BACKWARD, view(objective))
-    optimizer.step()
+    if faulty := session.numerics.faulty(session.weights):
+        _leave_out(session, batch, gathered, faulty, objective)
+        gathered.totals.join(totals)
+        session.watch.clear()
+        return
+    session.numerics.clip(session.weights)
+    session.numerics.step(optimizer)
+    session.skipped_in_a_row = 0
+    gathered.totals.join(totals)
     context.advance(batch.size)
+    gathered.complete = batch.last  # before anybody may save this moment
     if callbacks.wants(Event.AFTER_STEP):
         callbacks.fire(Event.AFTER_STEP, view(objective))
     session.watch.clear()
 
 
-def _backward(session: Session, batch: Batch, totals: Totals, run: RunView) -> torch.Tensor:
-    """Leave the gradient of the whole mini-batch in the module; return its objective, detached.
+def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str], objective: torch.Tensor) -> None:
+    """Pass over a mini-batch whose gradient is not finite, or end the run; weights and state have not changed."""
+    session.buffers.restore()
+    too_large = math.isfinite(float(objective)) and session.numerics.lower_scale()
+    if not too_large:
+        session.skipped_in_a_row += 1
+        streak = session.skipped_in_a_row >= session.numerics.IN_A_ROW
+        if session.numerics.on_nonfinite == "stop" or streak:
+            step = session.contexts[Mode.TRAIN].step + 1
+            session.optimizer.zero_grad()
+            raise NumericalError(blame(step, faulty, float(objective), batch, session.skipped_in_a_row))
+    gathered.skipped += 1
+    session.contexts[Mode.TRAIN].leave_out(batch.size)
+    gathered.complete = batch.last
+
+
+def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
+    """Leave the gradient of the whole mini-batch in the module; return its objective, detached, and its sums.
+
+    Where memory runs out and micro-batches may be chosen, the same step is made again with smaller ones: the random
+    numbers are those of the step, so nothing but the memory differs.
+    """
+    while True:
+        session.optimizer.zero_grad()
+        seed_step(session.seed, session.contexts[Mode.TRAIN].step)
+        try:
+            with session.watch.attached():
+                return _backward(session, batch, run)
+        except torch.OutOfMemoryError:
+            size = min(session.micro_batch_size or len(batch.ids), len(batch.ids))
+            if not session.adaptive or size <= 1:
+                raise
+            session.micro_batch_size = -(-size // 2)
+        session.buffers.restore()
+        if session.process.device.type == "cuda":
+            torch.cuda.empty_cache()
+        session.say(f"out of memory: micro-batches of {session.micro_batch_size:,} from here on, the same updates")
+
+
+def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
+    """The gradient, with the micro-batches that are set.
 
     One part is divided before its backward pass, which costs nothing. Several parts are summed and divided once at
     the end, so that how they were cut changes nothing.
     """
-    parts = list(_parts(session, batch))
+    parts, totals = list(_parts(session, batch)), Totals()
     alone = len(parts) == 1 and session.process.ranks == 1
     tops: list[torch.Tensor] = []
     bottoms: list[torch.Tensor | float] = []
-    for index, fields in enumerate(parts):
-        losses = session.task.losses(fields)
+    for index, part in enumerate(parts):
+        losses = _forward(session, part)
         top, bottom = losses.objective
-        (top / _counted(bottom) if alone else top).backward()
+        bottom = _counted(bottom) if alone else bottom
+        if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
+            session.numerics.scaled(top / bottom if alone else top).backward()
         tops.append(top.detach())
         bottoms.append(bottom)
         _count(totals, losses)
         if session.callbacks.wants(Event.AFTER_PART):
-            samples = len(next(iter(fields.values())))
-            part = PartView(session.contexts[Mode.TRAIN].step + 1, index, len(parts), samples, session.task.module, run)
-            session.callbacks.fire(Event.AFTER_PART, part)
+            view = PartView(part.step + 1, index, len(parts), part.count, session.task.module, run)
+            session.callbacks.fire(Event.AFTER_PART, view)
+    session.numerics.unscale(session.optimizer)
     numerator, denominator = sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0])
     if not alone:
         numerator, denominator = _divide(session, numerator, denominator)
-    denominator = _counted(denominator)
+        denominator = _counted(denominator)
     objective = numerator / denominator
     penalty = session.task.penalty()
     if penalty is not None:
         penalty.backward()
         objective = objective + penalty.detach()
         totals.add("objective", Ratio(penalty.detach() * denominator, 0.0))
-    return objective
+    return objective, totals
+
+
+def _forward(session: Session, part: Part) -> Losses:
+    session.before_part(part)
+    return session.task.losses(part.fields)
 
 
 def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
     """The denominator, or 1 where nothing was counted: then the numerator is 0 and so is the gradient."""
     if isinstance(denominator, torch.Tensor):
-        return torch.where(denominator == 0, torch.ones_like(denominator), denominator)
+        return denominator + (denominator == 0)
     return denominator or 1.0
 
 
@@ -312,7 +423,7 @@ def _divide(
     top, bottom = session.process.sum(
         torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64)])
     )
-    for p in session.task.module.parameters():
+    for p in session.weights.values():
         if p.grad is not None:
             session.process.sum(p.grad).div_(_counted(bottom))
     return top, bottom
@@ -324,16 +435,18 @@ def _count(totals: Totals, losses: Losses) -> None:
         totals.add(name, ratio)
 
 
-def _parts(session: Session, batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
+def _parts(session: Session, batch: Batch) -> Iterator[Part]:
     """The mini-batch cut into micro-batches, on the device of the run."""
     fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
-    count = len(batch.ids)
+    count, step = len(batch.ids), session.contexts[Mode.TRAIN].step
+    before = batch.size * session.process.rank // session.process.ranks  # samples of the ranks before this one
     size = session.micro_batch_size or count
     if size >= count:
-        yield fields
+        yield Part(fields, batch, step, 0, count, before)
         return
     for start in range(0, count, size):
-        yield {name: tensor[start : start + size] for name, tensor in fields.items()}
+        some = {name: tensor[start : start + size] for name, tensor in fields.items()}
+        yield Part(some, batch, step, start, min(size, count - start), before + start)
 
 
 @torch.no_grad()
@@ -397,7 +510,7 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
     session.batches[step.mode] = step.batch
     session.callbacks.fire(Event.BEFORE_EVALUATION_STEP, step)
     with session.watch.attached():
-        for fields in _parts(session, step.batch):
-            _count(totals, session.task.losses(fields))
+        for part in _parts(session, step.batch):
+            _count(totals, _forward(session, part))
     session.callbacks.fire(Event.AFTER_EVALUATION_STEP, step)
     session.watch.clear()

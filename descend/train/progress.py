@@ -24,7 +24,7 @@ class Mode(StrEnum):
 
 @dataclass
 class ExecutionContext:
-    """The position of one model in one mode. Four integers, so it is saved and restored exactly.
+    """The position of one model in one mode. A few integers, so it is saved and restored exactly.
 
     Attributes:
         mode: What the model is used for.
@@ -32,6 +32,7 @@ class ExecutionContext:
         epoch: Whole passes done.
         position: Mini-batches done within the current pass.
         samples: Samples seen since the run began.
+        taken: Samples seen within the current pass.
     """
 
     mode: Mode
@@ -39,17 +40,23 @@ class ExecutionContext:
     epoch: int = 0
     position: int = 0
     samples: int = 0
+    taken: int = 0
 
     def advance(self, samples: int) -> None:
         """Count one mini-batch of `samples` samples."""
         self.step += 1
+        self.leave_out(samples)
+
+    def leave_out(self, samples: int) -> None:
+        """Count one mini-batch of `samples` samples that made no update."""
         self.position += 1
         self.samples += samples
+        self.taken += samples
 
     def finish_epoch(self) -> None:
         """Count one whole pass."""
         self.epoch += 1
-        self.position = 0
+        self.position = self.taken = 0
 
     def state(self) -> dict[str, int | str]:
         """The context as plain values."""
@@ -58,7 +65,7 @@ class ExecutionContext:
     @classmethod
     def from_state(cls, state: dict[str, int | str]) -> ExecutionContext:
         """The context that `state` described."""
-        numbers = {name: int(state[name]) for name in ("step", "epoch", "position", "samples")}
+        numbers = {name: int(state[name]) for name in ("step", "epoch", "position", "samples", "taken")}
         return cls(mode=Mode(state["mode"]), **numbers)
 
 

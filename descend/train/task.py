@@ -71,6 +71,11 @@ class Totals:
         pair = torch.stack([numerator, denominator])
         self._sums[name] = self._sums[name] + pair if name in self._sums else pair
 
+    def join(self, other: Totals) -> None:
+        """Add the sums of `other`."""
+        for name, pair in other.state().items():
+            self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+
     def state(self) -> dict[str, torch.Tensor]:
         """The sums, (2,) float64 each: numerator and denominator."""
         return dict(self._sums)

@@ -62,7 +62,8 @@ class Watch:
 
     @contextlib.contextmanager
     def attached(self) -> Generator[None]:
-        """Report the layers while this lasts, where anybody asked."""
+        """Report the layers while this lasts, where anybody asked; what was seen before is forgotten."""
+        self._seen = {}
         if not self._wanted and not self._listeners:
             yield
             return

@@ -37,12 +37,12 @@ def digits() -> DataReader:
     )
 
 
-def fashion_mnist(folder: str | Path | None = None, validation_fraction: float = 1 / 12) -> DataReader:
+def fashion_mnist(folder: str | Path | None = None, validation_fraction: float = 1 / 60) -> DataReader:
     """Fashion-MNIST: 60,000 + 10,000 images of clothes in ten classes, from the four IDX files of its authors.
 
         role        samples   order
-        train        55,000   shuffled in each epoch
-        validate      5,000   held out of the 60,000 by the seed of the run
+        train        59,000   shuffled in each epoch
+        validate      1,000   held out of the 60,000 by the seed of the run
         test         10,000   fixed
 
     Fields: `samples` (1, 28, 28), floats in [0, 1]; `labels` (10,), one-hot.

@@ -67,7 +67,7 @@ def test_every_sample_once_is_fine_also_over_restarts(tmp_path):
 
 def test_a_sample_given_twice_is_found():
     class Twice(Callback):
-        def after_step(self, step):
+        def before_step(self, step):
             if step.step == 2:
                 step.batch.ids[0] = 1
 
@@ -79,8 +79,8 @@ def test_a_sample_left_out_is_found():
     batches = data(batch_size=4)
     given = batches.epoch
 
-    def without_the_last(epoch, start_step=0):
-        for batch in given(epoch, start_step):
+    def without_the_last(*at):
+        for batch in given(*at):
             yield replace(batch, ids=batch.ids[:-1]) if batch.step == 2 else batch
 
     batches.epoch = without_the_last

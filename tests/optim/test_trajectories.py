@@ -101,7 +101,7 @@ class Run:
         dtype = getattr(torch, case["dtype"])
         self.params = [torch.nn.Parameter(torch.tensor(numbers()[key]).to(dtype)) for key in case["arrays"]["w0"]]
         self.grads = [numbers()[key] for key in case["arrays"]["grads"]]
-        self.replicas = int(INDEX["streams"][case["stream"]]["replicas"])
+        self.replicas = int(INDEX["streams"][case["stream"]].get("replicas", 1))
         self.trainer: GluonTrainer | None = None
         self.make()
 

@@ -61,7 +61,8 @@ def test_the_last_batch_is_partial_and_counts_by_its_own_size():
     run = session(Regression(), data(batch_size=4), callbacks=(Sizes(),))
     train(run, Epochs(2))
     assert seen == [4, 4, 2, 4, 4, 2]
-    assert run.contexts[Mode.TRAIN].state() == {"mode": "train", "step": 6, "epoch": 2, "position": 0, "samples": 20}
+    context = run.contexts[Mode.TRAIN]
+    assert (context.step, context.epoch, context.position, context.samples) == (6, 2, 0, 20)
 
 
 def test_an_epoch_s_objective_is_the_mean_over_its_samples_and_not_over_its_batches():

@@ -1,12 +1,12 @@
-"""The arena: all weights of one precision, device and text in one buffer of blocks, state and masters in others like it.
+"""The arena: all weights of one precision, device and text in one buffer of blocks, state and masters in others alike.
 
-    row 0   | weights of tensor 0, first B elements      |      Each tensor begins on a block; what is left of its last
-    row 1   | weights of tensor 0, next B, then padding  |      block is padding and never read. `index` says for each
-    row 2   | weights of tensor 1 ...                    |      block whose it is, so a number a tensor is a small table.
+    row 0   | weights of tensor 0, first B elements      |      Each tensor begins on a block; what is left of its
+    row 1   | weights of tensor 0, next B, then padding  |      last block is padding. `index` says for each block whose
+    row 2   | weights of tensor 1 ...                    |      it is, so a number a tensor is a small table.
 
 The tensors themselves (`param.data`, `state[param][...]`) become views, so torch and the user see nothing new.
-Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache; large
-gradients are read where they lie.
+Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache;
+large gradients are read where they lie.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from torch import Tensor
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
 from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
-from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, named_entries, open_entry, template
+from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, open_entry
 from descend.optim.engine.text import STATE, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from descend.optim.engine.eager import Machine
 
 __all__ = ["Arena", "Member", "Taken", "may_live_in_an_arena", "merged"]
 
@@ -131,6 +133,7 @@ class Arena:
     common: int | None = None  # the step count, where all tensors have the same
     scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
     padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
+    machines: list[Machine] = field(default_factory=list["Machine"])  # for eager kernels, made on first use
     params: list[Tensor] = field(default_factory=list[Tensor])
     plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
     groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
@@ -228,12 +231,23 @@ class Arena:
         return list(map(Tensor.data_ptr, self.params)) == self.addresses
 
     def take(self) -> Taken:
-        """Who takes part in this step, with which gradients."""
+        """Who takes part in this step, with which gradients.
+
+        Raises:
+            RuleError: A gradient is of a kind that no rule takes.
+        """
         gradients = self._gradients()
         here = all(map(operator.is_not, gradients, itertools.repeat(None)))
         absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
         parts = self._parts(absent)
-        rows = [] if self.text.draws else [part.rows(gradients) for part in parts]
+        try:
+            rows = [] if self.text.draws else [part.rows(gradients) for part in parts]
+        except RuntimeError:
+            # Looking at each gradient at each step would take longer than the step; now it is known that one is odd.
+            for member, g in zip(self.members, gradients, strict=True):
+                if g is not None:
+                    check_gradient(g, member.param, member.name)
+            raise
         return Taken(self, gradients, absent, parts, rows)
 
     def _gradients(self) -> list[Tensor | None]:

@@ -1,7 +1,7 @@
 """One step of an arena: numbers in float64, then one kernel a stage over the segments.
 
-The kernels run eagerly, some thousands of blocks at a time so that what they compute on the way stays in the cache, or compiled
-where a compiled one is at hand. Both carry out the same text.
+The kernels run eagerly, some thousands of blocks at a time so that what they compute on the way stays in the cache,
+or compiled where a compiled one is at hand. Both carry out the same text.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from descend.optim.engine.arena import Arena, Taken
+from descend.optim.engine.eager import machines
 from descend.optim.engine.noise import draw
 from descend.optim.engine.parts import BLOCK, Part, Piece
-from descend.optim.engine.stages import Kernel, cut, elements, numbers
+from descend.optim.engine.stages import Kernel, cut, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from descend.optim.engine.arena import Arena, Taken
     from descend.optim.engine.kernels import Compiled
     from descend.optim.engine.settings import Settings
     from descend.optim.engine.text import Text
 
 __all__ = ["Step", "step_arena"]
 
-CHUNK = 2**12  # blocks an eager kernel takes at once: 1 MiB of float32 a buffer
+CHUNK = 2**10  # blocks an eager kernel takes at once: a quarter of a MiB of float32 a buffer
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,8 @@ def step_arena(step: Step) -> None:
     known = _inputs(step)
     for k, kernel in enumerate(kernels):
         numbers(arena.text, known, k)
-        sums = _run(step, k, kernel, known)
-        for at, rows in zip(kernel.sums, sums, strict=True):
-            known[at] = _over_tensors(arena, arena.text.ops[at].name, rows)
+        for at, total in zip(kernel.sums, _run(step, k, kernel, known), strict=True):
+            known[at] = total.sqrt() if arena.text.ops[at].name == "norm" else total
     for k in range(len(kernels), 1 + max((op.stage for op in arena.text.ops), default=0)):
         numbers(arena.text, known, k)
     _store_numbers(step, known)
@@ -98,22 +98,26 @@ def _inputs(step: Step) -> dict[int, Any]:
 
 
 def _run(step: Step, k: int, kernel: Kernel, known: Mapping[int, Any]) -> list[Tensor]:
-    """Run a kernel over all segments; its sums over blocks, each (rows,) over the whole arena."""
+    """Run a kernel over all parts; its sums, each one number a tensor, (tensors,)."""
     arena = step.arena
-    device, dtype = arena.index.device, arena.buffers["p"].dtype
-    sums = [torch.zeros(arena.rows, dtype=dtype, device=device) for _ in kernel.sums]
+    totals = [torch.zeros_like(arena.counts, device=arena.index.device) for _ in kernel.sums]
     taken, compiled = step.taken, step.compiled[k] if step.compiled else None
     table = _table(arena, kernel, known) if compiled else None
+    narrowed = {} if compiled else _narrowed(arena, kernel, known)
+    if not compiled and not arena.machines:
+        arena.machines = machines(cut(arena.text), arena.buffers["p"], arena.low, CHUNK)
     noises = [name for name in kernel.loads.values() if name.startswith("noise ")]
     for i, part in enumerate(taken.parts):
         extra = {"g": taken.rows[i] if taken.rows else part.rows(taken.gradients)}
         for name in noises:
             extra[name] = _noise(step, part, name)
         if compiled and table is not None:
-            _compiled(arena, kernel, k, part, extra, table, compiled, sums)
+            sums = compiled(_arguments(arena, kernel, k, part, extra, table))
         else:
-            _eager(arena, kernel, part, extra, known, sums)
-    return sums
+            sums = _eager(arena, k, part, extra, narrowed)
+        for total, rows in zip(totals, sums, strict=True):
+            _add(arena, part, rows, total)
+    return totals
 
 
 def _noise(step: Step, part: Part, name: str) -> Tensor:
@@ -138,68 +142,68 @@ def _table(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> Tensor:
     return table
 
 
-def _compiled(
-    arena: Arena,
-    kernel: Kernel,
-    k: int,
-    part: Part,
-    extra: Mapping[str, Tensor],
-    table: Tensor,
-    compiled: Compiled,
-    sums: Sequence[Tensor],
-) -> None:
+def _arguments(
+    arena: Arena, kernel: Kernel, k: int, part: Part, extra: Mapping[str, Tensor], table: Tensor
+) -> list[Tensor]:
+    """What the compiled kernel takes. What does not change from step to step is cut once; gradients are not held."""
     a, b = part.start, part.stop
-    args = part.slices.get(k)
-    if args is None:
-        held = [extra[name] if name in extra else arena.buffers[name][a:b] for name in kernel.buffers]
-        args = part.slices[k] = [*held, arena.index[a:b], arena.valid[a:b]]
-    args = [*args, table]
-    for name, rows in extra.items():
-        if name in kernel.buffers:
-            args[kernel.buffers.index(name)] = rows
-    for total, rows in zip(sums, compiled(args), strict=True):
-        total[a:b] = rows
+    kept = part.slices.get(k)
+    if kept is None:
+        held = [None if name in extra else arena.buffers[name][a:b] for name in kernel.buffers]
+        kept = part.slices[k] = [*held, arena.index[a:b], arena.valid[a:b]]
+    names = iter(name for name in kernel.buffers if name in extra)
+    return [*(extra[next(names)] if x is None else x for x in kept), table]
 
 
 def _eager(
-    arena: Arena,
-    kernel: Kernel,
-    part: Part,
-    extra: Mapping[str, Tensor],
-    known: Mapping[int, Any],
-    sums: Sequence[Tensor],
-) -> None:
+    arena: Arena, k: int, part: Part, extra: Mapping[str, Tensor], numbers: Mapping[int, Tensor]
+) -> list[Tensor]:
+    machine = arena.machines[k]
+    alone = part.first if part.last - part.first == 1 else None
+    found: list[list[Tensor]] = []
     for a in range(part.start, part.stop, CHUNK):
         b = min(a + CHUNK, part.stop)
-        here = {
-            name: extra[name][a - part.start : b - part.start] if name in extra else arena.buffers[name][a:b]
-            for name in kernel.buffers
-        }
-        alone = part.first if part.last - part.first == 1 else None
-        table = {at: _column(arena, known[at], a, b, alone) for at in kernel.numbers}
-        new, found = elements(kernel, here, table, arena.low, arena.valid[a:b])
-        for name, value in new.items():
-            here[name].copy_(value)
-        for total, rows in zip(sums, found, strict=True):
-            total[a:b] = rows
+        here = dict(_chunk(arena, part, k, a, b))
+        for name, rows in extra.items():
+            here[name] = rows[a - part.start : b - part.start]
+        table = {at: _column(arena, numbers[at], a, b, alone) for at in machine.kernel.numbers}
+        found.append(machine.run(here, table, arena.valid[a:b]))
+    return [torch.cat(rows) for rows in zip(*found, strict=True)]
 
 
-def _column(arena: Arena, value: Any, a: int, b: int, alone: int | None) -> Any:
+def _chunk(arena: Arena, part: Part, k: int, a: int, b: int) -> dict[str, Tensor]:
+    """The arena's own buffers of a kernel, cut to some blocks; remembered, since cutting costs as much as computing."""
+    known = part.chunks.get((k, a))
+    if known is None:
+        known = {name: arena.buffers[name][a:b] for name in arena.machines[k].kernel.buffers if name in arena.buffers}
+        part.chunks[k, a] = known
+    return known
+
+
+def _column(arena: Arena, value: Tensor, a: int, b: int, alone: int | None) -> Tensor:
     """A number as blocks a to b - 1 see it: of shape () where it is the same for all, else (rows, 1)."""
-    if not isinstance(value, Tensor):
-        return torch.tensor(value, dtype=torch.bool if isinstance(value, bool) else torch.float64)
     if value.ndim == 0:
         return value
-    if alone is not None:
-        return value[alone]
-    column = value[arena.index[a:b]][:, None]
-    return column if column.dtype == torch.bool else column.to(arena.buffers["p"].dtype)
+    return value[alone] if alone is not None else value[arena.index[a:b]][:, None]
 
 
-def _over_tensors(arena: Arena, reduction: str, rows: Tensor) -> Tensor:
-    """Sums over blocks to one number a tensor, in float64 and in the order of the blocks."""
-    total = torch.segment_reduce(rows.to(torch.float64), "sum", offsets=arena.bounds)
-    return total.sqrt() if reduction == "norm" else total
+def _narrowed(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> dict[int, Tensor]:
+    """A kernel's numbers in the precision of the kernel, of shape () or (tensors,)."""
+    dtype = arena.buffers["p"].dtype
+    found = {at: known[at] for at in kernel.numbers}
+    return {
+        at: torch.tensor(x, dtype=dtype) if isinstance(x, float) else x if x.dtype == torch.bool else x.to(dtype)
+        for at, x in found.items()
+    }
+
+
+def _add(arena: Arena, part: Part, rows: Tensor, total: Tensor) -> None:
+    """Add a part's sums over blocks to those of its tensors, in float64 and in the order of the blocks."""
+    if part.last - part.first == 1:
+        total[part.first] += rows.sum(dtype=torch.float64)
+    else:
+        bounds = arena.bounds[part.first : part.last + 1] - part.start
+        total[part.first : part.last] += torch.segment_reduce(rows.to(torch.float64), "sum", offsets=bounds)
 
 
 def _store_numbers(step: Step, known: Mapping[int, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Compile kernels, as a process of its own: `python -m descend.optim.engine.build`, with the jobs as JSON on standard input.
+"""Compile kernels, in a process of its own: `python -m descend.optim.engine.build`, the jobs as JSON on standard input.
 
 What is compiled is the same text that runs eagerly (`stages.elements`), traced by torch.export and built by torch's
 compiler: C++ with OpenMP for a CPU, Triton for CUDA. One kernel serves all sizes, step counts, rates and constants.
@@ -70,7 +70,8 @@ def build(job: dict[str, Any]) -> None:
         program = export(Pass(kernel, low), (*buffers, index, valid, table), dynamic_shapes=(tuple(shapes),))
         path = Path(job["path"])
         unfinished = path.with_suffix(f".{os.getpid()}.pt2")
-        torch._inductor.aoti_compile_and_package(program, package_path=str(unfinished), inductor_configs=OPTIONS)
+        compile_to_file = torch._inductor.aoti_compile_and_package  # pyright: ignore[reportPrivateUsage]  # documented
+        compile_to_file(program, package_path=str(unfinished), inductor_configs=OPTIONS)
     unfinished.chmod(0o600)
     unfinished.replace(path)
 

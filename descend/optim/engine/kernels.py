@@ -1,8 +1,8 @@
 """Compiled kernels: where they are kept, and how one comes to be without anybody waiting for it.
 
-A kernel is made by torch's compiler, ahead of time and in a process of its own (`engine/build.py`), and kept in the folder of
-torch's own compile cache. The training process only loads the finished file, which takes milliseconds and needs neither
-the compiler nor its imports.
+A kernel is made by torch's compiler, ahead of time and in a process of its own (`engine/build.py`), and kept in the
+folder of torch's own compile cache. The training process only loads the finished file, which takes milliseconds and
+needs neither the compiler nor its imports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ __all__ = ["Compiled", "Job", "Workshop", "jobs_of", "obstacle"]
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 
 FORMAT = 1  # raise it when the meaning of a kernel's arguments changes
+EAGERLY = "this optimizer runs eagerly, with the same results"
 PATIENCE_SECONDS = 2.0  # a run that ends sooner is not worth a compiler
 
 
@@ -117,16 +118,11 @@ class Workshop:
             try:
                 if not _is_ours(path):
                     raise PermissionError(f"{path} may have been written by somebody else")
-                loader = torch._C._aoti.AOTIModelPackageLoader  # pyright: ignore[reportPrivateUsage]  # the public name imports the compiler
-                runner = loader(
-                    str(path), "model", False, 1, -1 if job.device == "cpu" else torch.cuda.current_device()
-                )
-                self.loaded[path] = runner.boxed_run
+                self.loaded[path] = _load(path, job.device)
+                self.building.pop(path, None)
             except (RuntimeError, OSError) as problem:
                 self.failed.add(path)
-                self.tell(
-                    f"a compiled kernel cannot be loaded ({problem}); this optimizer runs eagerly, with the same results"
-                )
+                self.tell(f"a compiled kernel cannot be loaded ({problem}); {EAGERLY}")
         return self.loaded.get(path)
 
     def order(self, jobs: Sequence[Job]) -> None:
@@ -138,7 +134,7 @@ class Workshop:
         why = obstacle(missing[0].device)
         if why is not None:
             self.failed.update(job.path for job in missing)
-            self.tell(f"{why}, so optimizers run eagerly here, with the same results")
+            self.tell(f"{why}; {EAGERLY}")
             return
         process = _start(missing)
         self.building.update({job.path: process for job in missing})
@@ -150,25 +146,36 @@ class Workshop:
         Raises:
             RuleError: With `wait`, when a kernel could not be made.
         """
-        for job in jobs:
-            process = self.building.get(job.path)
-            if process is None or (process.poll() is None and not wait):
-                continue
-            _, said = process.communicate()
-            del self.building[job.path]
-            if not job.path.exists():
-                self.failed.add(job.path)
-                last = said.strip().splitlines()[-1:] or ["no message"]
-                self.tell(f"compiling a kernel failed ({last[0]}); this optimizer runs eagerly, with the same results")
+        for process in {id(p): p for job in jobs if (p := self.building.get(job.path)) is not None}.values():
+            if wait or process.poll() is not None:
+                self._end(process)
         bad = [job for job in jobs if job.path in self.failed]
         if wait and bad:
             raise RuleError('runner="compiled" cannot be had here; runner="auto" takes the next best')
+
+    def _end(self, process: subprocess.Popen[str]) -> None:
+        """Take leave of a process; what it was to make and did not cannot be made."""
+        _, said = process.communicate()
+        paths = [path for path, builder in self.building.items() if builder is process]
+        for path in paths:
+            del self.building[path]
+        missing = [path for path in paths if not path.exists()]
+        self.failed.update(missing)
+        if missing:
+            last = said.strip().splitlines()[-1:] or ["no message"]
+            self.tell(f"compiling a kernel failed ({last[0]}); {EAGERLY}")
 
     def tell(self, line: str) -> None:
         """Say something once."""
         if line not in self.told:
             self.told.add(line)
             warnings.warn(f"descend: {line}", stacklevel=2)
+
+
+def _load(path: Path, device: str) -> Compiled:
+    # What torch's public `aoti_load_package` calls; that function would import the compiler for seconds.
+    loader: Any = torch._C._aoti.AOTIModelPackageLoader  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]  # no stub
+    return loader(str(path), "model", False, 1, -1 if device == "cpu" else torch.cuda.current_device()).boxed_run
 
 
 def _start(jobs: Sequence[Job]) -> subprocess.Popen[str]:

@@ -1,14 +1,14 @@
 """The pieces of an arena that one kernel call updates, and how each finds its gradient.
 
-Small tensors lie side by side and their gradients are copied together just before use; a large gradient is read where it lies.
-A part knows the blocks it covers once and for all; only gradients are new at each step.
+Small tensors lie side by side and their gradients are copied together just before use; a large gradient is read
+where it lies. A part knows the blocks it covers once and for all; only gradients are new at each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -34,14 +34,16 @@ class Part:
         stop: Block after the last.
         first: Number of the first tensor in them.
         last: Number of the tensor after the last.
-        slices: For each kernel its buffers cut to these blocks, made on first use.
+        slices: For each compiled kernel its buffers cut to these blocks, made on first use; None stands for gradients.
+        chunks: For each eager kernel and first block of a chunk the same, cut to the chunk.
     """
 
     start: int
     stop: int
     first: int
     last: int
-    slices: dict[int, list[Tensor]] = field(default_factory=dict[int, list[Tensor]])
+    slices: dict[int, list[Tensor | None]] = field(default_factory=dict[int, "list[Tensor | None]"])
+    chunks: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict[tuple[int, int], dict[str, Tensor]])
 
     def rows(self, gradients: Gradients) -> Tensor:
         """The gradient as (blocks, B). It may be the gradient that torch holds, so it is only read."""
@@ -69,12 +71,12 @@ class Together(Part):
 
     def rows(self, gradients: Gradients) -> Tensor:
         """Copy the gradients side by side."""
-        found = list(gradients[self.first : self.last])
+        found = cast("list[Tensor]", gradients[self.first : self.last])  # a list, and none is absent
         for i in self.shaped:
-            found[i] = self.members[i].flat(found[i])  # pyright: ignore[reportArgumentType]  # a part has gradients only
+            found[i] = self.members[i].flat(found[i])
         if not self.dense:
             found = [x for pair in zip(found, self.gaps, strict=True) for x in pair]
-        torch.cat(found, out=self.flat)  # pyright: ignore[reportCallIssue, reportArgumentType]  # the same
+        torch.cat(found, out=self.flat)
         return self.room
 
 

@@ -12,7 +12,8 @@ A rule that asks for `decay` is given λ and the engine adds no decay of its own
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -80,14 +81,33 @@ def update(
     return (p - lr * new if rule.moves == "direction" else new), s
 
 
-def norm(x: Tensor) -> Tensor:
-    """Euclidean norm over one tensor, a float64 scalar; 0 for an empty tensor."""
-    return torch.linalg.vector_norm(x, dtype=torch.float64)
+def total(x: Tensor, whole: Tensor) -> Tensor:
+    """Sum of x over one tensor, a float64 scalar; 0 for an empty tensor.
+
+    Args:
+        x: Elements of the tensor, those of this rank where it is distributed.
+        whole: The weights as torch holds them, which know how they are distributed.
+    """
+    sum_here = x.sum(dtype=torch.float64)
+    mesh = getattr(whole, "device_mesh", None)
+    if mesh is not None:
+        for dim, placement in enumerate(cast("Any", whole).placements):
+            if placement.is_shard():
+                torch.distributed.all_reduce(sum_here, group=mesh.get_group(dim))
+    return sum_here
 
 
-def total(x: Tensor) -> Tensor:
-    """Sum over one tensor, a float64 scalar."""
-    return x.sum(dtype=torch.float64)
+def norm(x: Tensor, whole: Tensor) -> Tensor:
+    """Euclidean norm of x over one tensor, a float64 scalar; 0 for an empty tensor."""
+    if not hasattr(whole, "device_mesh"):
+        return torch.linalg.vector_norm(x, dtype=torch.float64)
+    return total(x.to(torch.float64).square(), whole).sqrt()
+
+
+def _place(task: Task) -> str:
+    """The name that noise belongs to; each rank that holds another part of a tensor draws other numbers."""
+    mesh = getattr(task.param, "device_mesh", None)
+    return task.name if mesh is None else f"{task.name} at {mesh.get_coordinate()}"
 
 
 def scalar(x: float) -> Tensor:
@@ -106,9 +126,9 @@ def apply(task: Task, seed: int) -> None:
         "scaled": scalar(float(settings.scaled)),
     }
     provided: dict[str, Callable[..., Any]] = {
-        "norm": norm,
-        "total": total,
-        "noise": noise_for(p, seed, task.name, task.count + 1),
+        "norm": functools.partial(norm, whole=task.param),
+        "total": functools.partial(total, whole=task.param),
+        "noise": noise_for(p, seed, _place(task), task.count + 1),
     }
     g = local(task.gradient).to(p.dtype)
     task.write(*update(g, p, task.state(), settings, scalars, provided))

@@ -194,6 +194,11 @@ def tasks_of(
             if id(p) in without or g is None or not p.requires_grad:
                 continue
             check_gradient(g, p, name)
+            if common.rule.whole_tensor and hasattr(p, "device_mesh"):
+                raise RuleError(
+                    f"'{name}' is distributed over ranks and {type(common.rule).__name__} needs whole matrices; give "
+                    "it another rule in a group of its own, or keep it whole on every rank"
+                )
             tasks.append(Task(name, i, p, g, common, state[p]))
     return tasks
 

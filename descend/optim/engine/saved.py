@@ -24,21 +24,25 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_torch", "pack"]
 
 COUNTERS = ("updates", "skipped", "seed")
-FUNCTIONS = ("rule", "schedule")  # held in a group, and no data
+FUNCTIONS = ("rule", "schedule", "reasons")  # held in a group, and not to be loaded
 
-# Entries of torch's own optimizers by ours. torch's SGD counts no steps: its buffer exists from the first one on.
-TORCH_ENTRIES: Mapping[str, str] = {
-    "m": "exp_avg",
-    "v": "exp_avg_sq",
-    "v_max": "max_exp_avg_sq",
-    "b": "momentum_buffer",
-    "momentum": "momentum_buffer",
-    "buffer": "momentum_buffer",
-    "u": "exp_inf",
-    "sum": "sum",
-    "square_avg": "square_avg",
-    "grad_avg": "grad_avg",
-    "acc_delta": "acc_delta",
+_MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
+
+# What torch's own optimizers call the entries of our rules. torch's SGD counts no steps: its buffer exists from the
+# first one on.
+TORCH_ENTRIES: Mapping[str, Mapping[str, str]] = {
+    "SGD": {"b": "momentum_buffer"},
+    "NAG": {"b": "momentum_buffer"},
+    "Adam": {**_MOMENTS, "v_max": "max_exp_avg_sq"},
+    "AdamW": {**_MOMENTS, "v_max": "max_exp_avg_sq"},
+    "Adamax": {"m": "exp_avg", "u": "exp_inf"},
+    "Nadam": {**_MOMENTS, "product": "mu_product"},
+    "RMSProp": {"n": "square_avg", "a": "grad_avg", "b": "momentum_buffer"},
+    "AdaGrad": {"h": "sum"},
+    "AdaDelta": {"E": "square_avg", "D": "acc_delta"},
+    "Rprop": {"g": "prev", "delta": "step_size"},
+    "Adafactor": {"row": "row_var", "column": "col_var", "V": "variance"},
+    "Muon": {"b": "momentum_buffer"},
 }
 
 
@@ -59,6 +63,7 @@ def pack(holder: Holder, torch_dict: dict[str, Any]) -> dict[str, Any]:
     for group in torch_dict["param_groups"]:
         group["rule"] = type(group["rule"]).__name__
         group.pop("schedule")
+        group.pop("reasons", None)
         group.update(counters)
     return torch_dict
 
@@ -225,7 +230,7 @@ def load_torch(holder: Holder, state_dict: Mapping[str, Any], names: Sequence[Se
         if part is None:
             rows.append((name, "state", "nothing"))
             continue
-        found[name] = _translated(part.entry, wanted)
+        found[name] = _translated(part.entry, wanted, TORCH_ENTRIES.get(type(group["rule"]).__name__, {}))
         rows.extend(_misfits(name, group["rule"], p, found[name]))
     if rows:
         raise _table(holder.title, rows, "give the state of torch's optimizer of the same rule over the same weights")
@@ -233,9 +238,9 @@ def load_torch(holder: Holder, state_dict: Mapping[str, Any], names: Sequence[Se
     holder.updates = max((int(entry["step"]) for entry in found.values() if entry), default=0)
 
 
-def _translated(entry: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+def _translated(entry: Mapping[str, Any], wanted: Sequence[str], theirs: Mapping[str, str]) -> dict[str, Any]:
     held = {name: value for name, value in entry.items() if value is not None}
-    ours = {name: held.pop(TORCH_ENTRIES[name]) for name in wanted if TORCH_ENTRIES.get(name) in held}
+    ours = {name: held.pop(theirs[name]) for name in wanted if theirs.get(name) in held}
     if not ours and not held:
         return {}
     return {"step": held.pop("step", 1), **ours, **held}

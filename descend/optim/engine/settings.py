@@ -50,8 +50,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {"betas": ("beta1", "beta2")}
 
 # Keys that torch and its schedulers keep in a group; they are not options.
 TORCH_KEYS = frozenset(
-    ["params", "param_names", "schedule", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"]
+    {"params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
 )
+
+# And what we keep there ourselves: the schedule, and which rules made the group.
+OWN_KEYS = frozenset({"schedule", "reasons"})
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def describe_options(rule: Rule | type[Rule]) -> str:
 def unknown_option(owner: str, key: str, rule: Rule | type[Rule], more: Iterable[str] = ()) -> str:
     """The sentence about an option that neither the rule nor the engine has."""
     close = nearest(key, [*rule_fields(rule), *aliases_of(rule), *OPTIONS, *more])
-    return f"{owner} has no option '{key}'{close or ';'} Its options are {describe_options(rule)}"
+    return f"{owner} has no option '{key}'{close or '.'} Its options are {describe_options(rule)}"
 
 
 def number(value: object, name: str, where: str, *, negative: bool = False) -> float:
@@ -175,7 +178,7 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
         RuleError: A value is NaN, infinite, negative where it may not be, of the wrong type, or the key is unknown.
     """
     rule = group_rule(group, where)
-    allowed = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS
+    allowed = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS | OWN_KEYS
     for key in group:
         if key not in allowed:
             raise RuleError(unknown_option(f"{where} ({type(rule).__name__})", key, rule, more=TORCH_KEYS))

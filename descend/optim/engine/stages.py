@@ -1,8 +1,9 @@
 """A text cut into kernels: what each reads, computes, writes and sums.
 
-Kernel k computes all elements of stage k. It writes the new weights and state that are ready, and for each norm or total the
-sums over blocks from which stage k + 1 gets its numbers. A later kernel computes again what it needs from what is stored,
-so no direction is kept in memory between kernels; a new value overwrites the old only after its last reader.
+Kernel k computes all elements of stage k. It writes the new weights and state that are ready, and for each norm or
+total the sums over blocks from which stage k + 1 gets its numbers. A later kernel computes again what it needs from
+what is stored, so no direction is kept in memory between kernels; a new value overwrites the old only after its
+last reader.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from descend.optim.engine.text import FUNCTIONS, Op, Ref, Text
 
 if TYPE_CHECKING:
     import functools
+    from collections.abc import Iterable, Mapping
 import functools
-from collections.abc import Iterable, Mapping
 
 PYTHON_ARITHMETIC = frozenset({"operator.add", "operator.sub", "operator.mul", "operator.truediv", "operator.pow"})
 
-__all__ = ["Kernel", "cut", "elements", "numbers"]
+__all__ = ["Kernel", "block_sums", "carry_out", "cut", "elements", "numbers"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,17 +139,19 @@ def elements(
         if at in kernel.loads:
             values[at] = buffers[kernel.loads[at]]
         else:
-            values[at] = _carry_out(ops[at], values, {"widen": wide, "narrow": low})
-    sums = [_blocks(ops[at].name, values[ops[at].refs[0]], valid) for at in kernel.sums]
+            values[at] = carry_out(ops[at], values, {"widen": wide, "narrow": low})
+    sums = [block_sums(ops[at].name, values[ops[at].refs[0]], valid) for at in kernel.sums]
     return {name: values[at] for name, at in kernel.writes.items()}, sums
 
 
-def _blocks(reduction: str, x: Tensor, valid: Tensor) -> Tensor:
+def block_sums(reduction: str, x: Tensor, valid: Tensor) -> Tensor:
+    """The part of a norm or total that each block contributes; what lies beyond the tensor is left out."""
     inside = torch.arange(x.shape[-1], device=x.device) < valid[:, None]
     return torch.where(inside, x * x if reduction == "norm" else x, 0.0).sum(-1)
 
 
-def _carry_out(op: Op, values: Mapping[int, Any], casts: Mapping[str, torch.dtype | None]) -> Any:
+def carry_out(op: Op, values: Mapping[int, Any], casts: Mapping[str, torch.dtype | None]) -> Any:
+    """The value of one operation, given those it reads and what "widen" and "narrow" mean."""
     args = [values[x.at] if isinstance(x, Ref) else x for x in op.args]
     if op.name in casts:
         return args[0].to(casts[op.name])
@@ -179,13 +182,13 @@ def _number(op: Op, known: Mapping[int, Any]) -> Any:
     values = {ref: known[ref] for ref in op.refs}
     if op.name in PYTHON_ARITHMETIC and all(isinstance(value, float) for value in values.values()):
         try:
-            value = _carry_out(op, values, {})
+            value = carry_out(op, values, {})
         except (ZeroDivisionError, OverflowError):
             value = None  # infinity or NaN for a tensor
         if isinstance(value, float):
             return value
     tensors = {ref: torch.as_tensor(value, dtype=_kind(value)) for ref, value in values.items()}
-    value = _carry_out(op, tensors, {})
+    value = carry_out(op, tensors, {})
     return float(value) if value.ndim == 0 and value.dtype == torch.float64 and value.device.type == "cpu" else value
 
 

@@ -2,11 +2,11 @@
 
 Each operation is of one of two kinds. A *number* is one value a tensor (t, lr, β₁ᵗ, a norm): it is computed in float64
 outside any kernel, because a bias correction inside one doubles its time and in float32 is wrong in its fifth digit. An
-*element* is one value for each element of the weights. A norm or a total turns elements into a number, and what needs that
-number belongs to the next *stage*: LAMB has two.
+*element* is one value for each element of the weights. A norm or a total turns elements into a number, and what
+needs that number belongs to the next *stage*: LAMB has two.
 
-Floating-point constants are numbers too. So other values of β₁, in another group or later in the run, are other data for
-the same text.
+Floating-point constants are numbers too. So other values of β₁, in another group or later in the run, are other
+data for the same text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 import operator
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -38,11 +38,11 @@ def _words(text: str) -> tuple[str, ...]:
 
 _OPERATORS = _words("add sub mul truediv pow neg abs gt ge lt le eq ne and_ or_ invert")
 _ELEMENTWISE = _words("""
-    abs acos add addcdiv addcmul asinh atan atan2 ceil clamp clamp_max clamp_min clone copysign cos cosh detach div eq erf
-    erfc exp exp2 expm1 floor fmax fmin frac ge gt hypot isfinite isinf isnan ldexp le lerp log log10 log1p log2 logaddexp
-    logical_and logical_not logical_or logical_xor logit lt maximum minimum mul multiply nan_to_num ne neg negative
-    ones_like pow reciprocal remainder rsqrt rsub sgn sigmoid sign signbit sin sinc sinh sqrt square sub subtract tan tanh
-    true_divide trunc where xlogy zeros_like
+    abs acos add addcdiv addcmul asinh atan atan2 ceil clamp clamp_max clamp_min clone copysign cos cosh detach div
+    eq erf erfc exp exp2 expm1 floor fmax fmin frac ge gt hypot isfinite isinf isnan ldexp le lerp log log10 log1p
+    log2 logaddexp logical_and logical_not logical_or logical_xor logit lt maximum minimum mul multiply nan_to_num
+    ne neg negative ones_like pow reciprocal remainder rsqrt rsub sgn sigmoid sign signbit sin sinc sinh sqrt square
+    sub subtract tan tanh true_divide trunc where xlogy zeros_like
 """)
 _BOOLEAN = frozenset(
     _words("gt ge lt le eq ne isfinite isinf isnan signbit logical_and logical_or logical_not logical_xor")
@@ -116,8 +116,8 @@ class Text:
     @property
     def entries(self) -> dict[str, Kind]:
         """Entries of the state by the name of their input, each with its kind."""
-        inputs = ((str(op.args[0]), op.kind) for op in self.ops if op.name == "input")
-        return {name: kind for name, kind in inputs if name.startswith(STATE)}
+        inputs = {str(op.args[0]): op for op in self.ops if op.name == "input"}
+        return {name: op.kind for name, op in inputs.items() if name.startswith(STATE)}
 
     @functools.cached_property
     def draws(self) -> bool:
@@ -299,7 +299,7 @@ def read(settings: Any, low_precision: bool) -> Text:
     kept = {} if after is None else {STATE + name: x for name, x in after._asdict().items()}
     outputs = {"p": new, **kept}
     if low_precision:
-        outputs["w"] = script.cast("narrow", new)
+        outputs["w"] = script.cast("narrow", cast("Symbol", new))
     return Text(
         tuple(script.ops),
         tuple(script.literals),

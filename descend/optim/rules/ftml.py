@@ -9,8 +9,12 @@ Shapes: g, v, d, z and p are shaped alike.
 Units:  lr is in units of p, as Adam's.
 Source: Zheng and Kwok 2017, Algorithm 1, http://proceedings.mlr.press/v70/zheng17a.html
 
-MXNet `FTML` is this rule (1.9 clips the decay with the gradient: `decay="clipped"`). Where d is 0, with ε = 0 and no
-gradient yet, the weight stays; a rate of 0 leaves weights and state as they are.
+| where | deviation |
+|---|---|
+| paper | a constant rate; here the rate in force. A rate of 0 leaves weights and state as they are |
+| paper, with ε = 0 | divides 0 by 0 where no gradient has come yet; here the weight stays |
+| MXNet 2.0 `FTML` | none |
+| MXNet 1.9 `FTML` | clips the decay with the gradient: `decay="clipped"` |
 """
 
 from __future__ import annotations

@@ -8,8 +8,13 @@ Shapes: g, n, z and p are shaped alike. λ₂ is the weight decay.
 Units:  lr is in units of p, as AdaGrad's; λ₁ is in units of g.
 Source: McMahan et al. 2013, Algorithm 1, https://research.google/pubs/pub41159/
 
+| where | deviation |
+|---|---|
+| paper | a constant rate; here the rate in force. A rate of 0 leaves weights and state as they are |
+| MXNet `Ftrl` | none |
+| TensorFlow | a power of n other than ½, and a shrinkage; not had |
+
 The weight is made anew from z and n: where no gradient has come yet it becomes 0, and the first weights fade.
-MXNet `Ftrl` is this rule with the rate in force each time, as here; a rate of 0 leaves weights and state as they are.
 """
 
 from __future__ import annotations

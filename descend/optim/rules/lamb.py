@@ -59,7 +59,7 @@ def trust_ratio(length: Tensor, size: Tensor, scaled: Tensor) -> Tensor:
     return torch.where(both, length / torch.where(both, size, torch.ones_like(size)), torch.ones_like(size))
 
 
-def check_bounds(rule: LAMB | Rule, lower: float | None, upper: float | None) -> None:
+def check_bounds(rule: Rule, lower: float | None, upper: float | None) -> None:
     """Raise RuleError unless 0 ≤ lower ≤ upper, where given."""
     for name, value in (("lower_bound", lower), ("upper_bound", upper)):
         if value is not None:

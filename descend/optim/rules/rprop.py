@@ -8,7 +8,13 @@ Shapes: g, Δ and p are shaped alike.
 Units:  Δ and lr are in units of p. lr is read at the first update only.
 Source: Riedmiller and Braun 1993; without weight-backtracking ("iRprop−"): Igel and Hüsken 2000
 
-For whole-data gradients: noise of mini-batches flips signs. torch `Rprop` is this rule.
+| where | deviation |
+|---|---|
+| Riedmiller and Braun | takes the last step back where the sign flips; not had |
+| torch `Rprop` | none |
+| optax `rprop` | makes the move of the step before, towards the gradient; not had |
+
+For gradients of all data: the noise of mini-batches flips signs.
 """
 
 from __future__ import annotations

@@ -10,8 +10,13 @@ Shapes: g, u, v, x, y and z are shaped like p; Σ w and the largest lr are one n
 Units:  SGD: as SGD's, about 10 times larger; AdamW: as AdamW's. Use a warm-up and then a constant rate.
 Source: Defazio et al. 2024, https://arxiv.org/abs/2405.15682
 
-The authors' code is this rule, with its warm-up inside; here the warm-up is the schedule's. x is not stored:
-`averaged(p, s)` gives it from y and z. Evaluate and save x, not y.
+| where | deviation |
+|---|---|
+| paper | weights of the average by the square of the largest rate so far, as in the authors' code |
+| authors' code | its warm-up is inside; here it is the schedule's |
+| optax `contrib.schedule_free` | wraps any rule; here SGD and AdamW |
+
+x is not stored: `averaged(p, s)` gives it from y and z. Evaluate and save x, not y.
 """
 
 from __future__ import annotations

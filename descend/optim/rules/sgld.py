@@ -6,8 +6,11 @@ Shapes: g, ξ and p are shaped alike.
 Units:  lr is in units of p², g is the gradient of the negative log posterior of all data, not of its mean.
 Source: Welling and Teh 2011, eq. 4, https://www.stats.ox.ac.uk/~teh/research/compstats/WelTeh2011a.pdf
 
-The rate falls to zero in the paper; here, as in MXNet `SGLD`, that is the schedule's work. Neither clipping nor
-rescaling of the gradient changes the noise. T is 1 in the paper and in MXNet.
+| where | deviation |
+|---|---|
+| paper | its rate falls to zero; here that is the schedule's work. T = 1 |
+| MXNet `SGLD` | none, T = 1; neither clipping nor rescaling of the gradient changes the noise |
+| optax `noisy_sgd` | the noise falls with the count by a law of its own; not had |
 """
 
 from __future__ import annotations

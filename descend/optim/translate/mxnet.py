@@ -104,7 +104,7 @@ class Common:
             return default if given is None else given
         if isinstance(self.lr_scheduler, Schedule):
             return self.lr_scheduler
-        name, arguments = self.lr_scheduler
+        name, arguments = self._scheduler()
         if given is None and overwrites:
             warnings.warn(
                 f"MXNet {self.version} lets the optimizer's default rate {default} replace the base_lr of {name}; this "
@@ -113,6 +113,12 @@ class Common:
             )
             given = default
         return scheduler(name, optimizer_learning_rate=given, **arguments)
+
+    def _scheduler(self) -> tuple[str, Mapping[str, Any]]:
+        pair = self.lr_scheduler
+        if isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], Mapping):
+            return str(pair[0]), pair[1]
+        raise RuleError(f"lr_scheduler is (class name, arguments), or a schedule of descend.optim; got {pair!r}")
 
     def unattached_rate(self, default: float) -> float | Schedule:
         """The rate where MXNet's optimizer keeps its own and leaves a schedule alone, as Ftrl does in 1.9."""
@@ -175,22 +181,6 @@ class Common:
         bound = None if clip_inside else self.clip(kernel=kernel)
         erased = bound == 0  # MXNet then takes every gradient for 0; so does a factor of 0
 
-        def own(member: Member) -> dict[str, Any]:
-            name = self._name(member.index)
-            decayed = self.version != "1.9" or name is None or name.endswith(weight_names)
-            options: dict[str, Any] = {
-                "lr_mult": _multiplier(self.lr_mult, member.index, name, 1.0),
-                "weight_decay": self.wd * _multiplier(self.wd_mult, member.index, name, float(decayed)) + more_decay,
-            }
-            if exempt and name is not None:
-                options["scaled"] = not name.endswith(exempt)
-            return options
-
-        def no(member: Member) -> str | None:
-            if member.tensor.dtype == torch.float16 and not self.multi_precision:
-                return "arithmetic in float16 throughout is not had here; MXNet's multi_precision=True is"
-            return refuse(member)
-
         return Recipe(
             rule,
             lr,
@@ -200,9 +190,26 @@ class Common:
             clip_value=None if erased else bound,
             begin=self.begin_num_update,
             begin_state=begin_state,
-            own=own,
-            refuse=no,
+            own=lambda member: self._own(member, more_decay, weight_names, exempt),
+            refuse=lambda member: self._refusal(member) or refuse(member),
         )
+
+    def _own(
+        self, member: Member, more_decay: float, weight_names: tuple[str, ...], exempt: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """What a tensor's index and name say about its rate, its decay and its scaling."""
+        name = self._name(member.index)
+        decayed = self.version != "1.9" or name is None or name.endswith(weight_names)
+        return {
+            "lr_mult": _multiplier(self.lr_mult, member.index, name, 1.0),
+            "weight_decay": self.wd * _multiplier(self.wd_mult, member.index, name, float(decayed)) + more_decay,
+            "scaled": not (exempt and name is not None and name.endswith(exempt)),
+        }
+
+    def _refusal(self, member: Member) -> str | None:
+        if member.tensor.dtype == torch.float16 and not self.multi_precision:
+            return "arithmetic in float16 throughout is not had here; MXNet's multi_precision=True is"
+        return None
 
     def _name(self, index: int) -> str | None:
         if self.param_idx2name is None or self.batch_size is not None:

@@ -122,17 +122,15 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
         RuleError: As `Optimizer`.
     """
     given = [params] if isinstance(params, Mapping) else list(params)
-    grouped = (
-        [g if isinstance(g, Mapping) else {"params": [g]} for g in given] if _has_groups(given) else [{"params": given}]
-    )
     default = recipe_of({})
     groups: list[dict[str, Any]] = []
     first = 0
-    for group in grouped:
+    for group in _grouped(given):
         listed = group["params"]
         found = [replace(m, index=m.index + first) for m in members([listed] if isinstance(listed, Tensor) else listed)]
         first += len(found)
-        recipe = recipe_of({key: value for key, value in group.items() if key != "params"})
+        own = {key: value for key, value in group.items() if key != "params"}
+        recipe = recipe_of(own) if own else default
         _refuse(title, recipe, found)
         groups.extend(_split(recipe, found))
     optimizer = Optimizer(
@@ -145,8 +143,10 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
     return optimizer
 
 
-def _has_groups(given: Sequence[Any]) -> bool:
-    return any(isinstance(item, Mapping) for item in given)
+def _grouped(given: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+    if not any(isinstance(item, Mapping) for item in given):
+        return [{"params": given}]
+    return [item if isinstance(item, Mapping) else {"params": [item]} for item in given]
 
 
 def _refuse(title: str, recipe: Recipe, found: Sequence[Member]) -> None:

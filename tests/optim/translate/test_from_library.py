@@ -142,6 +142,11 @@ def test_a_default_rate_that_overwrites_a_schedule_is_copied_aloud():
     assert ftrl.param_groups[0]["lr"] == 0.5
 
 
+def test_a_scheduler_is_a_pair():
+    with pytest.raises(RuleError, match=r"lr_scheduler is \(class name, arguments\)"):
+        from_library("mxnet-2.0", "sgd", weights((1,)), lr_scheduler="FactorScheduler")
+
+
 def test_begin_num_update_moves_the_bias_correction_and_the_schedule():
     scheduler = ("MultiFactorScheduler", {"step": [5], "factor": 0.1, "base_lr": 1.0})
     w = weights((2,))
@@ -211,6 +216,43 @@ def test_maximize_ascends():
         one_step(left)
         one_step(right)
     torch.testing.assert_close(ours[0], theirs[0])
+
+
+STATES = [
+    ("SGD", {"momentum": 0.9}),
+    ("Adam", {"amsgrad": True}),
+    ("AdamW", {}),
+    ("Adamax", {}),
+    ("NAdam", {}),
+    ("RMSprop", {"centered": True, "momentum": 0.9, "eps": 1e-3}),
+    ("Adagrad", {"lr_decay": 0.1}),
+    ("Adadelta", {}),
+    ("Rprop", {}),
+    ("Adafactor", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "kwargs"), STATES, ids=lambda value: str(value))
+def test_a_run_begun_by_torch_goes_on(name, kwargs):
+    """Three steps by torch, its state taken over, three steps by ours: as six steps by torch."""
+    shapes = ((3, 4), (5,))
+    theirs, ours = weights(*shapes), weights(*shapes)
+    other = getattr(torch.optim, name)(theirs, lr=0.02, **kwargs)
+    random = torch.Generator().manual_seed(3)
+    for t in range(6):
+        if t == 3:
+            for mine, p in zip(ours, theirs, strict=True):
+                mine.data.copy_(p.data)
+            optimizer = from_library("torch", name, ours, lr=0.02, **kwargs)
+            optimizer.load_torch_state(other.state_dict())
+        for mine, p in zip(ours, theirs, strict=True):
+            p.grad = torch.randn(p.shape, generator=random, dtype=torch.float64)
+            mine.grad = p.grad.clone()
+        other.step()
+        if t >= 3:
+            optimizer.step()
+    for mine, p in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, p, rtol=1e-6, atol=1e-7)
 
 
 SCHEDULERS = [

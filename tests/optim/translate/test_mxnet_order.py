@@ -1,4 +1,4 @@
-"""Where MXNet puts the decay, by the table of its source, and what its multipliers mean, against gradients made by hand."""
+"""Where MXNet puts the decay, and what its multipliers mean, against gradients prepared by hand."""
 
 import pytest
 import torch

@@ -1,0 +1,69 @@
+"""One optimizer of another library, timed on request: `python peers.py LIBRARY NAME`, in an environment that has it.
+
+Reads the shapes as one line of JSON, then answers each further line with the seconds of one more step. It imports
+nothing of descend; benchmarks/optimizer_step.py starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def pytorch_optimizer_step(name: str, shapes: list[list[int]]) -> Callable[[], object]:
+    """A step of one of pytorch_optimizer's classes."""
+    import pytorch_optimizer
+    import torch
+
+    weights = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
+    for p in weights:
+        p.grad = torch.randn_like(p) * 1e-3
+    return getattr(pytorch_optimizer, name)(weights, lr=1e-3).step
+
+
+def optax_step(name: str, shapes: list[list[int]]) -> Callable[[], object]:
+    """A jitted step of one of optax's functions, weights and state given up to it."""
+    import jax
+    import optax
+
+    keys = jax.random.split(jax.random.PRNGKey(0), len(shapes))
+    weights = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+    gradients = [1e-3 * w for w in weights]
+    rule = getattr(optax, name)(1e-3)
+
+    def update(held: tuple[object, object], given: object) -> tuple[object, object]:
+        weights, state = held
+        moves, state = rule.update(given, state, weights)
+        return optax.apply_updates(weights, moves), state
+
+    jitted = jax.jit(update, donate_argnums=0)
+    held = (weights, rule.init(weights))
+
+    def step() -> None:
+        nonlocal held
+        held = jitted(held, gradients)
+        jax.block_until_ready(held)
+
+    return step
+
+
+STEPS = {"pytorch_optimizer": pytorch_optimizer_step, "optax": optax_step}
+
+
+def main() -> None:
+    """Serve one optimizer."""
+    library, name = sys.argv[1:]
+    step = STEPS[library](name, json.loads(sys.stdin.readline()))
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        step()
+        print(time.perf_counter() - began, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Samples of any nesting as named fields, and back.
+
+(image, label)                       "0", "1"
+{"ids": …, "mask": …}                "ids", "mask"
+((left, right), {"label": …})        "0/0", "0/1", "1/label"
+one tensor                           "0"
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
+
+__all__ = ["as_rows", "fields_of", "nested", "shape_of"]
+
+
+def fields_of(sample: Any) -> dict[str, Any]:
+    """The parts of a sample, or of a batch, by name.
+
+    Raises:
+        DataError: a key is no text, or has the slash that stands between levels.
+    """
+    return dict(_walk(sample, ()) if isinstance(sample, (dict, tuple, list)) else [("0", sample)])
+
+
+def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (tuple, list)):
+        items = ((str(i), item) for i, item in enumerate(cast("list[Any]", value)))
+    elif isinstance(value, dict):
+        items = iter(cast("dict[Any, Any]", value).items())
+    else:
+        yield "/".join(path), value
+        return
+    for key, item in items:
+        if not isinstance(key, str) or "/" in key:
+            raise DataError(f"a sample has the key {key!r}; keys are to be texts without '/'")
+        yield from _walk(item, (*path, key))
+
+
+def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo the names: top level by name, and within it tuples and dictionaries as they were."""
+    top: dict[str, Any] = {}
+    for name, value in fields.items():
+        *path, last = name.split("/")
+        place = top
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return {key: _as_tuple(value) for key, value in top.items()}
+
+
+def _as_tuple(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    items = {key: _as_tuple(item) for key, item in cast("dict[str, Any]", value).items()}
+    return tuple(items.values()) if all(key.isdecimal() for key in items) else items
+
+
+def shape_of(value: Any) -> tuple[int, ...] | str:
+    """The shape of an array, a tensor or a number; the name of its type for anything else."""
+    if isinstance(value, (bool, int, float, complex)):
+        return ()
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else tuple(shape)
+
+
+def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tensor]:
+    """A batch as named tensors of one length.
+
+    Args:
+        batch: Tensors, arrays or numbers, nested.
+        place: Names the batch in errors.
+        count: Number of samples, where it is known.
+
+    Raises:
+        DataError: a part is no array, or has another length.
+    """
+    import torch
+
+    rows: dict[str, Tensor] = {}
+    for name, value in fields_of(batch).items():
+        if not isinstance(value, (torch.Tensor, np.ndarray)) or value.ndim == 0:
+            raise DataError(
+                f"{place}: field '{name}' is a {type(value).__name__} and is to be a tensor or an array with an entry "
+                "for each sample; drop it, or turn it into numbers with collate_fn"
+            )
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "fciub":
+            raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which no tensor can hold")
+        rows[name] = value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
+    lengths = {name: len(value) for name, value in rows.items()}
+    if not rows or len({*lengths.values(), *([] if count is None else [count])}) > 1:
+        wanted = "of one length" if count is None else f"of length {count}"
+        raise DataError(f"{place}: the fields are to be {wanted}, and their lengths are {lengths}")
+    return rows

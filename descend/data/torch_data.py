@@ -1,0 +1,244 @@
+"""Whatever a torch user has at hand, as a feed of batches.
+
+a reader of ours                         its fields by name
+tensors or arrays: (x, y), {"x": x}      indexed at once
+TensorDataset, a Subset of one           the same
+any map-style Dataset                    sample by sample; in processes with workers=n
+DataLoader                               its data set, in its order; or its batches, if the data set is an iterable
+a list of batches, an iterable, a function that returns one
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from descend.data.batches import Batches
+from descend.data.readers import ArrayReader
+from descend.data.samples import Recipe, SampleReader
+from descend.data.streams import Stream
+from descend.data.structure import as_rows
+from descend.data.workers import Pool
+from descend.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+    from torch.utils.data import DataLoader
+
+    from descend.data.batches import Samples
+
+__all__ = ["Loading", "TensorReader", "open_data"]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How data are made into batches.
+
+    Args:
+        batch_size: Samples of a mini-batch over all ranks; None takes that of a DataLoader, or batches as they come.
+        seed: Of the order of samples and of what each of them draws.
+        shuffle: Give each epoch an order of its own; a DataLoader says itself.
+        role: "train", "validate" or "test".
+        rank: This rank.
+        ranks: Number of ranks.
+        workers: Processes that read; None is as many as a DataLoader says and otherwise 0. Data in memory need none.
+        skip_bad: Replace up to so many samples that cannot be used by the next one.
+        timeout_seconds: Longest wait for a batch; None is ten minutes for processes and no limit without them.
+    """
+
+    batch_size: int | None
+    seed: int = 0
+    shuffle: bool = True
+    role: str = "train"
+    rank: int = 0
+    ranks: int = 1
+    workers: int | None = None
+    skip_bad: int = 0
+    timeout_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        bounds = {"batch_size": (self.batch_size, 1), "workers": (self.workers, 0), "skip_bad": (self.skip_bad, 0)}
+        problems = [
+            f"{name} is {value!r} and is to be a whole number of at least {least}"
+            for name, (value, least) in bounds.items()
+            if value is not None and (type(value) is not int or value < least)
+        ]
+        if problems:
+            raise ConfigurationError(problems)
+
+
+_WORKER_TIMEOUT_SECONDS = 600.0
+
+
+def open_data(data: Any, how: Loading) -> Batches | Stream:
+    """A feed of batches from any of the things listed above.
+
+    Raises:
+        ConfigurationError: it is none of them, or says something that contradicts `how`.
+        DataError: there are no samples.
+    """
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if isinstance(data, DataLoader):
+        return _of_loader(cast("DataLoader[Any]", data), how)
+    if isinstance(data, IterableDataset):
+        raise ConfigurationError(
+            f"{type(data).__name__} gives single samples, and fit needs batches of it: hand in "
+            "DataLoader(dataset, batch_size=...)"
+        )
+    if hasattr(data, "read") and hasattr(data, "fields"):
+        return _batches(data, how, ahead=0 if isinstance(data, ArrayReader) else 2)
+    if (tensors := _tensors(data, how.role)) is not None:
+        return _batches(tensors, how)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (list, tuple)):
+        return _of_samples(data, how, None, None)
+    if hasattr(data, "__iter__") or callable(data):
+        return Stream(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks)
+    raise ConfigurationError(
+        f"data for '{how.role}' are a {type(data).__name__}; they are to be a torch Dataset or DataLoader, a tuple of "
+        "tensors or arrays, a reader, a list of batches, or a function that returns an iterable of them"
+    )
+
+
+def _size(how: Loading) -> int:
+    if how.batch_size is None:
+        raise ConfigurationError("batch_size=None takes batches as they come, and these data are samples: name a size")
+    return how.batch_size
+
+
+def _batches(reader: Samples, how: Loading, ahead: int = 0, drop_last: bool = False) -> Batches:
+    stream = reader.stream if isinstance(reader, SampleReader) else None
+    shuffle = how.shuffle and how.role == "train"
+    size = _size(how)
+    return Batches(reader, size, how.seed, shuffle, how.rank, how.ranks, ahead, stream=stream, drop_last=drop_last)
+
+
+def _of_samples(
+    dataset: Any,
+    how: Loading,
+    collate: Callable[[list[Any]], Any] | None,
+    prepare: Callable[[int], None] | None,
+    drop_last: bool = False,
+) -> Batches:
+    if len(dataset) == 0:
+        raise DataError(f"{type(dataset).__name__} for '{how.role}' has 0 samples, and 1 or more are needed")
+    recipe = Recipe(dataset, collate, how.seed, how.role, how.skip_bad > 0)
+    pool = None
+    if how.workers:
+        pool = Pool(recipe, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS, prepare)
+    return _batches(SampleReader(recipe, how.skip_bad, how.timeout_seconds, pool), how, drop_last=drop_last)
+
+
+# ---- tensors and arrays
+
+
+class TensorReader:
+    """Samples that are the rows of tensors in memory.
+
+    Args:
+        rows: (samples, *shape) tensors by field.
+        role: What the samples are for.
+        chosen: Numbers of the rows that are the samples; None for all.
+    """
+
+    def __init__(self, rows: dict[str, Tensor], role: str, chosen: NDArray[np.int64] | None = None) -> None:
+        self.role = role
+        self._rows = rows
+        self._chosen = chosen
+        self._length = len(next(iter(rows.values()))) if chosen is None else len(chosen)
+        if self._length == 0:
+            raise DataError(f"the data for '{role}' have 0 samples, and 1 or more are needed")
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
+        """The rows of each tensor."""
+        import torch
+
+        index = torch.from_numpy(indices if self._chosen is None else self._chosen[indices])
+        return {name: rows[index.to(rows.device)] for name, rows in self._rows.items()}
+
+
+def _tensors(data: Any, role: str) -> TensorReader | None:
+    """A reader of data that are tensors or arrays in memory; None for other data."""
+    import torch
+    from torch.utils.data import Subset, TensorDataset
+
+    chosen: NDArray[np.int64] | None = None
+    while type(data) is Subset:
+        some = np.asarray(data.indices, dtype=np.int64)
+        chosen = some if chosen is None else some[chosen]
+        data = data.dataset
+    if type(data) is TensorDataset:
+        data = data.tensors
+    values = list(cast("dict[str, Any]", data).values()) if isinstance(data, dict) else data
+    parts = list(values) if isinstance(values, (tuple, list)) else [values]
+    in_memory = isinstance(data, (tuple, dict, torch.Tensor, np.ndarray)) and len(parts) > 0
+    if not in_memory or not all(isinstance(part, (torch.Tensor, np.ndarray)) for part in parts):
+        return None
+    return TensorReader(as_rows(data, f"the data for '{role}'"), role, chosen)
+
+
+# ---- DataLoader
+
+
+def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | Stream:
+    """The data set of a DataLoader in the way that it says, or what it says that cannot be."""
+    from torch.utils.data import IterableDataset
+
+    if isinstance(loader.dataset, IterableDataset):
+        return Stream(loader, how.batch_size, how.role, how.rank, how.ranks)
+    if problems := list(_conflicts(loader, how)):
+        raise ConfigurationError([f"DataLoader for '{how.role}': {problem}" for problem in problems])
+    training = how.role == "train"
+    how = replace(
+        how,
+        batch_size=loader.batch_size if how.batch_size is None or not training else how.batch_size,
+        shuffle=training and type(loader.sampler).__name__ == "RandomSampler",
+        workers=loader.num_workers if how.workers is None else how.workers,
+        timeout_seconds=how.timeout_seconds or loader.timeout or None,
+    )
+    collate = None if _is_torchs_own(loader.collate_fn) else loader.collate_fn
+    tensors = _tensors(loader.dataset, how.role) if collate is None else None
+    if tensors is not None:
+        return _batches(tensors, how, drop_last=loader.drop_last)
+    return _of_samples(loader.dataset, how, collate, loader.worker_init_fn, loader.drop_last)
+
+
+def _is_torchs_own(collate: Any) -> bool:
+    from torch.utils.data import default_collate
+
+    return collate is default_collate
+
+
+def _conflicts(loader: DataLoader[Any], how: Loading) -> Iterator[str]:
+    """What a DataLoader says that fit would have to disobey, each with the remedy."""
+    from torch.utils.data import RandomSampler, SequentialSampler
+
+    instead = "hand in its dataset instead"
+    training = how.role == "train"
+    sampler = cast("Any", loader.sampler)
+    if loader.batch_size is None:
+        yield f"it makes batches of its own (batch_sampler {loader.batch_sampler!r}); {instead}, with batch_size="
+        return
+    if training and how.batch_size is not None and loader.batch_size != how.batch_size:
+        yield f"its batch_size is {loader.batch_size} and fit's is {how.batch_size}; make them equal, or {instead}"
+    if type(sampler) not in (RandomSampler, SequentialSampler):
+        yield (
+            f"its sampler is a {type(sampler).__name__}, and fit takes every sample once an epoch, in an order of its "
+            f"own or of the data set, and shares batches among ranks itself; {instead}"
+        )
+    elif type(sampler) is RandomSampler and (sampler.replacement or len(sampler) != len(cast("Any", loader.dataset))):
+        yield f"it draws with replacement or a part of the samples only, and fit takes every one once; {instead}"
+    elif training and isinstance(sampler, RandomSampler) and not how.shuffle:
+        yield f"it shuffles and fit is to keep the order (shuffle=False); drop one of the two, or {instead}"
+    if loader.generator is not None:
+        yield f"it has a generator, and the order of fit comes from seed=; {instead}"
+    if loader.drop_last and not training:
+        yield "drop_last=True would leave samples out of the evaluation; drop it"

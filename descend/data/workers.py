@@ -1,0 +1,252 @@
+"""Processes that read samples, and what becomes of them.
+
+Each process has a pipe and at most one task, so n of them work n batches ahead and nobody can wait for anybody in a
+circle. Batches come back in the order in which they were asked for. A process ends when its pipe does, so none outlives
+its parent.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import weakref
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import ConfigurationError, DataError, DescendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from descend.data.samples import Recipe, Rows
+
+__all__ = ["Pool"]
+
+_GRACE_SECONDS = 1.0
+_NOBODY = -1  # stands for "no sample yet"
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error on its way to the parent: our own as they are, others with their text."""
+
+    error: DescendError
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Any  # a Connection, called otherwise on other systems
+    sample: Any  # shared int64: the sample that it is at
+    busy: bool = False
+
+
+class Pool:
+    """Spawned processes that read samples.
+
+    Args:
+        recipe: How samples are read; must be picklable.
+        workers: Number of processes, 1 or more.
+        timeout_seconds: Longest wait for one batch; None waits for ever.
+        prepare: Called in each process before the first sample with its number, as torch's worker_init_fn.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        workers: int,
+        timeout_seconds: float | None = None,
+        prepare: Callable[[int], None] | None = None,
+    ) -> None:
+        self._recipe = recipe
+        self._count = workers
+        self._timeout = timeout_seconds
+        self._prepare = prepare
+        self._workers: list[_Worker] = []
+        self._end = weakref.finalize(self, _end, self._workers)  # also when the interpreter ends
+
+    def stream(self, tasks: Iterable[tuple[NDArray[np.int64], int]]) -> Generator[Rows, None, None]:
+        """Rows for each (ids, epoch), in order.
+
+        Raises:
+            DataError: a sample cannot be used, a process died, or none came in time.
+            ConfigurationError: the data set cannot be sent to another process.
+        """
+        self._start()
+        under_way: deque[_Worker] = deque()
+        for number, task in enumerate(tasks):
+            worker = self._workers[number % self._count]
+            if len(under_way) == self._count:
+                rows = self._receive(under_way.popleft())
+                self._send(worker, task)
+                under_way.append(worker)
+                yield rows
+            else:
+                if worker.busy:  # with what an epoch that was left early had asked for
+                    self._receive(worker)
+                self._send(worker, task)
+                under_way.append(worker)
+        while under_way:
+            yield self._receive(under_way.popleft())
+
+    def close(self) -> None:
+        """End all processes; those that hang are killed."""
+        _end(self._workers)
+
+    def _start(self) -> None:
+        if self._workers:
+            return
+        context = multiprocessing.get_context("spawn")
+        try:
+            with _signals_blocked():
+                for number in range(self._count):
+                    ours, theirs = context.Pipe()
+                    sample = context.RawValue("q", _NOBODY)
+                    arguments = (theirs, self._recipe, sample, self._prepare, number)
+                    process = context.Process(
+                        target=_serve, args=arguments, name=f"descend-loader-{number}", daemon=True
+                    )
+                    process.start()
+                    theirs.close()
+                    self._workers.append(_Worker(process, ours, sample))
+        except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError, ...
+            self.close()
+            raise ConfigurationError(
+                f"workers={self._count}: {self._recipe.name} cannot be sent to another process ({error}); define the "
+                "data set and its functions at the top level of a module, or pass workers=0"
+            ) from error
+
+    def _send(self, worker: _Worker, task: tuple[NDArray[np.int64], int]) -> None:
+        try:
+            worker.pipe.send(task)
+        except OSError:
+            raise self._death(worker) from None
+        worker.busy = True
+
+    def _receive(self, worker: _Worker) -> Rows:
+        ready = wait([worker.pipe, worker.process.sentinel], self._timeout)
+        if not ready:
+            raise DataError(
+                f"{self._at(worker)} is not read after {self._timeout:g} seconds: it blocks; raise timeout_seconds= if "
+                "it only takes long"
+            )
+        try:
+            answer = worker.pipe.recv()
+        except (EOFError, OSError):
+            raise self._death(worker) from None
+        worker.busy = False
+        if isinstance(answer, _Failure):
+            raise answer.error
+        return _unpacked(answer)
+
+    def _at(self, worker: _Worker) -> str:
+        sample = worker.sample.value
+        return f"sample {sample} of {self._recipe.name}" if sample != _NOBODY else f"the first of {self._recipe.name}"
+
+    def _death(self, worker: _Worker) -> DataError:
+        worker.process.join(_GRACE_SECONDS)
+        code = worker.process.exitcode or 0
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if worker.sample.value == _NOBODY:
+            return DataError(
+                f"loader {worker.process.name} (process {worker.process.pid}) {how} before its first sample; its "
+                "message stands above. A script that uses workers= needs `if __name__ == '__main__':` around its call"
+            )
+        hint = "; too little memory is the usual cause" if -code == signal.SIGKILL else ""
+        return DataError(
+            f"loader {worker.process.name} (process {worker.process.pid}) was {how} at {self._at(worker)}{hint}"
+        )
+
+
+@contextmanager
+def _signals_blocked() -> Generator[None, None, None]:
+    """Processes started in here never see Ctrl-C, SIGTERM or SIGUSR1, which are for the parent to answer."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.pipe.close()
+    for worker in workers:
+        if worker.busy:  # it may hang in a read
+            worker.process.kill()
+        worker.process.join(_GRACE_SECONDS)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.process.close()
+    workers.clear()
+
+
+def _serve(pipe: Connection, recipe: Recipe, sample: Any, prepare: Callable[[int], None] | None, number: int) -> None:
+    """The life of a process: read what is asked for until the pipe ends."""
+    import torch
+
+    torch.set_num_threads(1)  # there is a process for each core already
+    if prepare:
+        prepare(number)
+
+    def begin(i: int) -> None:
+        sample.value = i
+
+    while True:
+        try:
+            ids, epoch = pipe.recv()
+        except (EOFError, OSError):
+            return
+        answer = _answer(recipe, ids, epoch, begin)
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
+
+
+def _answer(recipe: Recipe, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Any:
+    try:
+        return _packed(recipe.read(ids, epoch, begin))
+    except DescendError as error:
+        return _Failure(DataError(list(error.problems)))
+    except Exception as error:
+        return _Failure(DataError(f"samples {ids.tolist()} of {recipe.name}: {type(error).__name__}: {error}"))
+
+
+def _packed(rows: Rows) -> tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]:
+    """Rows as bytes: NumPy knows no bfloat16, so each tensor goes as bytes with the name of its type."""
+    import torch
+
+    fields = {
+        name: (
+            str(t.dtype).removeprefix("torch."),
+            (tuple(t.shape), t.contiguous().reshape(-1).view(torch.uint8).numpy()),
+        )
+        for name, t in rows.fields.items()
+    }
+    return fields, rows.ids, rows.bad
+
+
+def _unpacked(answer: tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]) -> Rows:
+    import torch
+
+    from descend.data.samples import Rows
+
+    fields, ids, bad = answer
+    tensors = {
+        name: torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
+        for name, (dtype, (shape, data)) in fields.items()
+    }
+    return Rows(tensors, ids, list(bad))

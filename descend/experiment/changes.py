@@ -1,0 +1,103 @@
+"""What is different between a checkpoint and the run that continues it: each difference applies or is refused.
+
+field: checkpoint -> now: action
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Change", "changed_options", "compare", "refuse"]
+
+OPTION = "optimizer."  # begins the name of an option of the optimizer
+
+_APPLY = {
+    "batch_size": "applies; the position among the samples is kept",
+    "micro_batch_size": "applies; the updates are the same",
+    "stop": "applies, counted from the beginning of the run",
+    "optimizer.lr": "applies",
+    "optimizer.weight_decay": "applies",
+    "clip_value": "applies",
+    "clip_norm": "applies",
+    "clip_global_norm": "applies",
+    "on_nonfinite": "applies",
+    "precision": "applies",
+    "loss": "applies",
+    "metrics": "applies",
+    "skip_bad": "applies",
+    "validation samples": "applies",
+    "test samples": "applies",
+}
+_REFUSE = {
+    "samples": "refused: the rest of the epoch would be of other samples; continue with the same data",
+    "seed": "refused: the order of the samples would change within the epoch; keep the seed",
+    "shuffle": "refused: the order of the samples would change within the epoch; keep it",
+    "optimizer": "refused: its state is of another rule; pass fresh_optimizer=True to begin with an empty state",
+}
+_OPTION_REFUSED = "refused: the state depends on it; pass fresh_optimizer=True to begin with an empty state"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference.
+
+    Attributes:
+        field: What differs.
+        before: Its value in the checkpoint.
+        now: Its value now.
+        action: What is done about it.
+    """
+
+    field: str
+    before: Any
+    now: Any
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.before} -> {self.now}: {self.action}"
+
+    @property
+    def refused(self) -> bool:
+        """Whether the run cannot be continued like this."""
+        return self.action.startswith("refused")
+
+
+def compare(before: Mapping[str, Any], now: Mapping[str, Any], fresh_optimizer: bool) -> list[Change]:
+    """All differences between the settings of a checkpoint and those of now.
+
+    Args:
+        before: Plain values by field, as read from the checkpoint.
+        now: The same of this run.
+        fresh_optimizer: Whether the optimizer's state is to begin anew.
+    """
+    now = json.loads(json.dumps(dict(now)))  # tuples are lists in a checkpoint
+    fields = [field for field in {**before, **now} if before.get(field) != now.get(field)]
+    if not fresh_optimizer and "optimizer" in fields:  # the options of another rule are no news
+        fields = [field for field in fields if not field.startswith(OPTION)]
+    return [Change(field, before.get(field), now.get(field), _action(field, fresh_optimizer)) for field in fields]
+
+
+def _action(field: str, fresh_optimizer: bool) -> str:
+    if field.startswith("optimizer") and fresh_optimizer:
+        return "applies, with an empty state"
+    if field in _APPLY:
+        return _APPLY[field]
+    return _REFUSE.get(field, _OPTION_REFUSED if field.startswith(OPTION) else "refused: keep it as it was")
+
+
+def refuse(changes: Sequence[Change], checkpoint: object) -> None:
+    """Raise ConfigurationError if one of the differences cannot be; nothing was changed then."""
+    if refused := [str(change) for change in changes if change.refused]:
+        raise ConfigurationError([f"{checkpoint} cannot be continued with these settings:", *refused])
+
+
+def changed_options(changes: Sequence[Change]) -> tuple[str, ...]:
+    """The options of the optimizer whose present value is to stand over the saved one."""
+    return tuple(change.field.removeprefix(OPTION) for change in changes if change.field.startswith(OPTION))

@@ -1,0 +1,246 @@
+"""`fit`: any nn.Module, any data, any optimizer, through the same loop, checkpoints and checks as every other run."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack, contextmanager
+from dataclasses import is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from descend.data import Batches, Loading, open_data
+from descend.data.samples import SampleReader
+from descend.errors import ConfigurationError, Unsupported, nearest
+from descend.experiment import rule
+from descend.experiment.batch_norm import BatchNormWatch
+from descend.experiment.conduct import Result, Work, conduct
+from descend.experiment.losses import describe, loss_of
+from descend.experiment.measures import measures
+from descend.experiment.module_task import ModuleTask
+from descend.experiment.unused import UnusedWeights
+from descend.runtime import Process
+from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train.masks import Masks
+from descend.train.numerics import Numerics
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from descend.data import Feed
+    from descend.train import Callback, Stop
+    from descend.train.loop import Part
+
+__all__ = ["fit"]
+
+_PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def fit(
+    module: torch.nn.Module,
+    loss: Any,
+    data: Any,
+    *,
+    optimizer: Any,
+    batch_size: int | None,
+    micro_batch_size: int | Literal["auto"] | None = None,
+    stop: Stop,
+    valid: Any = None,
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+    run_dir: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    precision: str = "float32",
+    on_nonfinite: str = "stop",
+    shuffle: bool = True,
+    test: Any = None,
+    metrics: Mapping[str, Any] | Iterable[str] = (),
+    targets: int | Sequence[str] | None = None,
+    workers: int | None = None,
+    skip_bad: int = 0,
+    timeout_seconds: float | None = None,
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    clip_global_norm: float | None = None,
+    fresh_optimizer: bool = False,
+) -> Result:
+    """Train a module in place, on the device where its weights are.
+
+        result = descend.fit(
+            model, nn.CrossEntropyLoss(), TensorDataset(x, y),
+            optimizer=functools.partial(torch.optim.AdamW, lr=1e-3), batch_size=64, stop=descend.Epochs(10),
+        )
+
+    Args:
+        module: Called with the inputs of a sample; it is trained, and not otherwise changed.
+        loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
+            (numerator, denominator) or a scalar mean over samples.
+        data: What to train on: a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of
+            batches, an iterable, or a function that returns one. See `descend.data.torch_data`.
+        optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
+            returns a torch optimizer.
+        batch_size: Samples of one update; None takes that of a DataLoader, or batches as they come.
+        micro_batch_size: Samples that go through the module at once; the update does not depend on it. "auto" begins
+            with all and halves them when a device runs out of memory.
+        stop: When to stop, such as `descend.Epochs(10) | descend.Seconds(3600)`, counted from the beginning of the run.
+        valid: Data to evaluate after each epoch.
+        seed: Of the order of samples and of all random numbers of the run.
+        callbacks: Who watches.
+        run_dir: A new or empty directory for rows and checkpoints; None keeps no files.
+        resume: Continue the newest good checkpoint of `run_dir`, or begin where there is none.
+        precision: "float32" computes in the type of the weights; "bfloat16" and "float16" in these types where torch
+            holds that safe, the latter with a loss scale.
+        on_nonfinite: What a NaN or an infinity in a gradient does: "stop", "skip" (up to 10 in a row), or "allow".
+        shuffle: Give each epoch an order of its own.
+        test: Data to evaluate once at the end.
+        metrics: What else to measure: names ("accuracy", "mse", …), or anything that can be a loss, by name.
+        targets: Names of the fields that are targets, or how many of the last ones are, where that is not clear.
+        workers: Processes that read samples; None is as many as a DataLoader says and otherwise 0.
+        skip_bad: Replace up to so many samples that cannot be used by the next one.
+        timeout_seconds: Longest wait for a batch.
+        clip_value: Bound on the magnitude of each element of the gradient.
+        clip_norm: Bound on the norm of each weight's gradient.
+        clip_global_norm: Bound on the norm of the whole gradient.
+        fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
+
+    Returns:
+        The trained module, the history, the reason for having stopped.
+
+    Raises:
+        ConfigurationError: a setting is wrong; nothing was started.
+        DataError: the data, a sample or a target is not what it should be.
+        NumericalError: a gradient was not finite; everything is as it was before that step.
+        StorageError: a checkpoint cannot be written or trusted.
+        Stopped: a signal asked for an end; the state is saved if there is a `run_dir`.
+    """
+    objective, measured = loss_of(loss), measures(metrics, loss)
+    _check(module, seed, micro_batch_size, precision)
+    algorithm = BatchedIterativeOptimizer(stop=stop)
+    process = Process(device=_device(module))
+    scaler = torch.amp.GradScaler(process.device.type) if precision == "float16" else None
+    numerics = Numerics(on_nonfinite, clip_value, clip_norm, clip_global_norm, scaler)
+    loading = Loading(
+        batch_size=batch_size,
+        seed=seed,
+        shuffle=shuffle,
+        rank=process.rank,
+        ranks=process.ranks,
+        workers=workers,
+        skip_bad=skip_bad,
+        timeout_seconds=timeout_seconds,
+    )
+    made = rule.build(optimizer, module)
+    for part in (objective, *measured.values()):
+        part.to(process.device)
+    task = ModuleTask(module, objective, measured, targets, _PRECISIONS[precision])
+    with ExitStack() as stack:
+        feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
+        masks = stack.enter_context(Masks(module, seed))
+        stack.enter_context(_modes_kept(module))
+        norms = BatchNormWatch(module, feeds[Mode.TRAIN], micro_batch_size)
+        stack.callback(norms.close)
+
+        def before_part(part: Part) -> None:
+            masks.begin(part.step, part.count, part.position)
+            norms.begin(part)
+            task.begin(part)
+
+        work = Work(
+            name=type(module).__name__,
+            task=task,
+            optimizer=made,
+            data=feeds,
+            process=process,
+            algorithm=algorithm,
+            seed=seed,
+            callbacks=(*callbacks, UnusedWeights()),
+            micro_batch_size=micro_batch_size,
+            settings=_settings(made, loading, numerics, feeds, stop, loss, precision, micro_batch_size),
+            numerics=numerics,
+            before_part=before_part,
+            fresh_optimizer=fresh_optimizer,
+        )
+        return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
+
+
+def _check(module: Any, seed: Any, micro_batch_size: Any, precision: Any) -> None:
+    """What is wrong with the settings that nobody else looks at."""
+    problems: list[str] = []
+    if not isinstance(module, torch.nn.Module):
+        problems.append(
+            f"module is a {type(module).__name__} and is to be a torch.nn.Module; a class must be called first"
+        )
+    if not _is_count(seed, 0):
+        problems.append(f"seed is {seed!r} and is to be a whole number of at least 0")
+    if micro_batch_size not in (None, "auto") and not _is_count(micro_batch_size, 1):
+        problems.append(f"micro_batch_size is {micro_batch_size!r} and is to be a whole number above 0, None or 'auto'")
+    if precision not in _PRECISIONS:
+        options = ", ".join(f"'{name}'" for name in _PRECISIONS)
+        hint = nearest(str(precision), _PRECISIONS)
+        problems.append(f"precision is {precision!r} and is to be one of {options}{hint}")
+    if problems:
+        raise ConfigurationError(problems)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _device(module: torch.nn.Module) -> torch.device:
+    """Where the module is."""
+    devices = {p.device for p in module.parameters()}
+    if len(devices) > 1:
+        places = ", ".join(sorted(map(str, devices)))
+        raise Unsupported(f"the weights of {type(module).__name__} are on several devices ({places}); move them to one")
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> dict[Mode, Feed]:
+    """A feed for each mode that has data; processes that read end with `stack`."""
+    feeds: dict[Mode, Feed] = {}
+    for mode, source in sources.items():
+        if source is None and mode is not Mode.TRAIN:
+            continue
+        feed = feeds[mode] = open_data(source, replace(loading, role=mode.role))
+        if isinstance(feed, Batches):
+            for note in feed.notes:
+                warnings.warn(note, stacklevel=3)
+            if isinstance(feed.reader, SampleReader):
+                stack.callback(feed.reader.close)
+    return feeds
+
+
+@contextmanager
+def _modes_kept(module: torch.nn.Module) -> Generator[None]:
+    """Leave every part of the module in the mode, training or evaluation, in which it was."""
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def _settings(
+    optimizer: torch.optim.Optimizer,
+    loading: Loading,
+    numerics: Numerics,
+    feeds: Mapping[Mode, Feed],
+    stop: Stop,
+    loss: Any,
+    precision: str,
+    micro_batch_size: int | str | None,
+) -> dict[str, Any]:
+    """What a continuation is compared with; `changes.py` says what becomes of a difference."""
+    samples = {"samples" if mode is Mode.TRAIN else f"{mode} samples": feed.num_samples for mode, feed in feeds.items()}
+    return {
+        **rule.settings(optimizer),
+        **{name: getattr(loading, name) for name in ("batch_size", "seed", "shuffle", "skip_bad")},
+        **{name: getattr(numerics, name) for name in ("on_nonfinite", "clip_value", "clip_norm", "clip_global_norm")},
+        **{name: count for name, count in samples.items() if count is not None},
+        "stop": repr(stop) if is_dataclass(stop) else describe(stop),
+        "loss": describe(loss),
+        "precision": precision,
+        "micro_batch_size": micro_batch_size,
+    }

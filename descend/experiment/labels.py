@@ -1,0 +1,113 @@
+"""Targets that no loss can take are found on the host, with the sample they belong to, before a device sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from descend.errors import DataError
+from descend.experiment.losses import CLASSES, FRACTIONS, TorchLoss
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from descend.data import Batch
+
+__all__ = ["LabelCheck"]
+
+_SHOWN = 5
+
+
+class LabelCheck:
+    """What a loss asks of its targets. A user's own function asks nothing.
+
+    Args:
+        loss: The loss.
+        fields: Names of the target fields.
+    """
+
+    def __init__(self, loss: TorchLoss, fields: Sequence[str]) -> None:
+        self._loss = loss
+        self._fields = fields
+        self._form: tuple[int, ...] | None = None
+        self._device_seen = False
+
+    def learn(self, output: Any) -> bool:
+        """Take the number of classes from the shape of an output; whether that was news."""
+        first = output if hasattr(output, "shape") else output[0]
+        form = (*first.shape[1:],)
+        news = self._form is None
+        self._form = form
+        return news
+
+    def check(self, batch: Batch) -> None:
+        """Look at the targets of a batch, once the form of the output is known.
+
+        Raises:
+            DataError: a target is out of range, not finite or of a wrong type; the sample, the value and what is
+                allowed.
+        """
+        if self._form is None:
+            return
+        for field in self._fields:
+            values = _on_host(batch.fields[field], first=not self._device_seen)
+            if values is not None and len(values):
+                self._check(field, values, batch.ids)
+        self._device_seen = True
+
+    def _check(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
+        kind, real = self._loss.kind, values.dtype.kind == "f"
+        if kind in CLASSES and not real:
+            self._check_classes(field, values, ids)
+        elif kind in CLASSES and values.shape[1:] != self._form:
+            raise DataError(
+                f"field '{field}' holds class numbers as {values.dtype} (sample {ids[0]}: {_first(values)}), and "
+                f"{kind.__name__} takes whole numbers: convert them, for example with .long()"
+            )
+        elif kind in CLASSES or kind in FRACTIONS:
+            self._refuse(field, values, ids, ~((values >= 0) & (values <= 1)), "probabilities in [0, 1]")
+        elif real and not np.isfinite(values.sum()):
+            self._refuse(field, values, ids, ~np.isfinite(values), "finite numbers")
+
+    def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
+        classes = self._form[0] if self._form else 1
+        low, high = values.min(), values.max()
+        if low >= 0 and high < classes:
+            return
+        ignored = self._loss.ignore_index
+        wrong = ((values < 0) | (values >= classes)) & (True if ignored is None else values != ignored)
+        also = "" if ignored is None else f" or {ignored} to be ignored"
+        self._refuse(field, values, ids, wrong, f"class numbers from 0 to {classes - 1}{also}")
+
+    def _refuse(
+        self, field: str, values: NDArray[Any], ids: NDArray[np.int64], wrong: NDArray[Any], allowed: str
+    ) -> None:
+        where = np.argwhere(wrong)
+        if len(where) == 0:
+            return
+        shown = [f"    sample {ids[place[0]]}: {values[tuple(place)]}" for place in where[:_SHOWN]]
+        more = f", the first {_SHOWN} of them" if len(where) > _SHOWN else ""
+        raise DataError(
+            [
+                f"field '{field}': {len(where)} targets are not {allowed}, as {self._loss.kind.__name__} takes{more}:",
+                *shown,
+            ]
+        )
+
+
+def _on_host(values: NDArray[Any] | Tensor, first: bool) -> NDArray[Any] | None:
+    """The targets as an array. What lies on a device is looked at in the first batch only, as that waits for it."""
+    if isinstance(values, np.ndarray):
+        return values
+    if values.device.type != "cpu" and not first:
+        return None
+    values = values.detach().cpu()
+    return (values.float() if values.dtype.itemsize == 2 and values.is_floating_point() else values).numpy()
+
+
+def _first(values: NDArray[Any]) -> Any:
+    return values.reshape(-1)[0]

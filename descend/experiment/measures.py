@@ -1,0 +1,61 @@
+"""What can be measured beside the objective: any loss, and how often the largest output is the right one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import ConfigurationError, nearest
+from descend.experiment.losses import NAMED, FunctionLoss, Loss, loss_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import torch
+
+__all__ = ["measures"]
+
+
+def measures(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[str, Loss]:
+    """Metrics by name.
+
+    Args:
+        wanted: Names such as "accuracy" or "mse"; or anything that can be a loss, by a name of the user's.
+        loss: The objective as the user gave it; targets that it ignores are not counted by "accuracy".
+
+    Raises:
+        ConfigurationError: a name is unknown.
+    """
+    from collections.abc import Mapping as AnyMapping
+
+    if isinstance(wanted, str):
+        wanted = (wanted,)
+    named: dict[str, Any] = dict(wanted) if isinstance(wanted, AnyMapping) else {name: name for name in wanted}
+    ignored = getattr(loss, "ignore_index", None)
+    return {name: _measure(measure, ignored) for name, measure in named.items()}
+
+
+def _measure(measure: Any, ignored: int | None) -> Loss:
+    if measure == "accuracy":
+        return FunctionLoss(_accuracy(ignored))
+    if isinstance(measure, str) and measure not in NAMED:
+        known = ("accuracy", *NAMED)
+        raise ConfigurationError(
+            f"there is no metric '{measure}'; there are {', '.join(known)}{nearest(measure, known)}"
+        )
+    return loss_of(measure)
+
+
+def _accuracy(ignored: int | None) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """How many targets are the index of the largest output along dimension 1, and how many there are."""
+
+    def accuracy(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if output.ndim < 2 or output.shape[1] < 2:
+            raise ConfigurationError(
+                f"the metric 'accuracy' needs an output for each class, and the output is {tuple(output.shape)}: pass "
+                "a function, such as metrics={'accuracy': lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
+            )
+        classes = target.argmax(1) if target.is_floating_point() else target
+        counted = classes == classes if ignored is None else classes != ignored
+        return ((output.argmax(1) == classes) & counted).sum().double(), counted.sum()
+
+    return accuracy

@@ -1,0 +1,148 @@
+"""Any nn.Module as the training loop sees it: inputs in, numerators and denominators out."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.data.structure import nested
+from descend.errors import ConfigurationError, nearest
+from descend.experiment.labels import LabelCheck
+from descend.experiment.losses import TorchLoss
+from descend.train.task import Losses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from descend.experiment.losses import Loss
+    from descend.train.loop import Part
+
+__all__ = ["ModuleTask"]
+
+_TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
+
+
+class ModuleTask:
+    """A user's module and what it is trained for; the module itself is only called.
+
+    Args:
+        module: Called with the inputs of a sample: those of a tuple by position, those of a dictionary by name.
+        loss: The objective.
+        metrics: What else is measured, by name.
+        targets: Names of the fields that are targets, or how many of the last ones are; None for the usual: of a tuple
+            the last, of a dictionary the one that is called target, label, response or y.
+        autocast: The type that torch computes in where that is safe; None computes in the type of the weights.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss: Loss,
+        metrics: Mapping[str, Loss],
+        targets: int | Sequence[str] | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self.module = module
+        self.units: Mapping[str, str] = {name: "%" for name in metrics if name == "accuracy"}
+        self._loss = loss
+        self._metrics = metrics
+        self._targets = targets
+        self._autocast = autocast
+        self._names: tuple[list[str], list[str]] | None = None  # inputs, targets
+        self._by_name = False
+        self._labels: LabelCheck | None = None
+        self._part: Part | None = None
+
+    def begin(self, part: Part) -> None:
+        """Look at the targets of the batch that `part` opens.
+
+        Raises:
+            DataError: a target is not what the loss can take.
+            ConfigurationError: it is not clear which fields are targets.
+        """
+        if self._names is None:
+            self._settle(list(nested(part.fields)))
+        self._part = part
+        if self._labels and part.start == 0:
+            self._labels.check(part.batch)
+
+    def losses(self, fields: Mapping[str, Tensor]) -> Losses:
+        """See `descend.train.task.Task.losses`."""
+        inputs, names = self._names or ([], [])
+        values = nested(fields)
+        targets = [values[name] for name in names]
+        device = next(iter(fields.values())).device.type
+        with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
+            output = self._call(values, inputs)
+            if self._labels and self._part and self._labels.learn(output):
+                self._labels.check(self._part.batch)
+            count = len(next(iter(fields.values())))
+            objective = self._loss.ratio(output, targets, count)
+            with torch.no_grad():
+                metrics = {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
+        return Losses(objective, metrics)
+
+    def penalty(self) -> None:
+        """Nothing of the objective depends on weights alone."""
+
+    def _call(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
+        if self._by_name:
+            return self.module(**{name: values[name] for name in inputs})
+        return self.module(*(values[name] for name in inputs))
+
+    def _settle(self, names: list[str]) -> None:
+        """Which fields are inputs and which targets."""
+        by_place = all(name.isdecimal() for name in names)
+        targets = self._target_names(names, by_place)
+        inputs = [name for name in names if name not in targets]
+        if not targets and names == ["0"] and isinstance(self._loss, TorchLoss) and self._loss.targets:
+            targets = ["0"]  # single tensors are their own targets, as for an autoencoder
+        if not inputs:
+            raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
+        self._by_name = not by_place and self._takes(inputs)
+        self._names = (inputs, targets)
+        if isinstance(self._loss, TorchLoss):
+            self._labels = LabelCheck(self._loss, [name for name in targets if name not in inputs])
+
+    def _target_names(self, names: list[str], by_place: bool) -> list[str]:
+        wanted = self._targets
+        if isinstance(wanted, int) or (wanted is None and by_place):
+            count = self._loss.targets if wanted is None else wanted
+            if wanted is None and len(names) == 1:
+                count = 0
+            if count > len(names):
+                raise ConfigurationError(f"a sample has the fields {', '.join(names)}, and {count} targets are needed")
+            return names[len(names) - count :]
+        if wanted is not None:
+            for name in wanted:
+                if name not in names:
+                    raise ConfigurationError(
+                        f"targets: a sample has no field '{name}'; it has {', '.join(names)}{nearest(name, names)}"
+                    )
+            return list(wanted)
+        found = [name for name in names if name in _TARGET_NAMES]
+        if len(found) != min(1, self._loss.targets):
+            raise ConfigurationError(
+                f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"
+            )
+        return found
+
+    def _takes(self, inputs: list[str]) -> bool:
+        """Whether the module's forward takes the inputs by their names; a single one may have any name."""
+        parameters = inspect.signature(self.module.forward).parameters
+        if all(name in parameters for name in inputs):
+            return True
+        if len(inputs) == 1:
+            return False
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return True
+        unknown = next(name for name in inputs if name not in parameters)
+        raise ConfigurationError(
+            f"a sample has the field '{unknown}' and {type(self.module).__name__}.forward takes "
+            f"{', '.join(parameters)}{nearest(unknown, parameters)}; rename it, or drop it from the data"
+        )

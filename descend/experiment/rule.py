@@ -1,0 +1,132 @@
+"""An optimizer for a user's module, from a description or from a function; each weights object is owned once."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import ConfigurationError, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Named = Sequence[tuple[str, torch.nn.Parameter]]
+
+__all__ = ["build", "settings"]
+
+
+def build(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of all weights that are not frozen.
+
+    Args:
+        optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
+            returns a torch optimizer.
+        module: Whose weights it updates; weights under two names are one.
+
+    Raises:
+        ConfigurationError: there is nothing to train, or a weights object would be updated twice or never.
+    """
+    named = _trained(module)
+    made = _described(optimizer, named) if _is_description(optimizer) else _called(optimizer, named)
+    _check_owners(made, named)
+    return made
+
+
+def _trained(module: torch.nn.Module) -> Named:
+    everything = list(module.named_parameters())
+    if lazy := [name for name, p in everything if isinstance(p, torch.nn.parameter.UninitializedParameter)]:
+        raise ConfigurationError(f"{', '.join(lazy)}: lazy layers have no weights yet; call the module once before fit")
+    named = [(name, p) for name, p in everything if p.requires_grad]
+    if not named:
+        what = "all its weights are frozen: thaw some with requires_grad_(True)" if everything else "it has no weights"
+        raise ConfigurationError(f"nothing to train in {type(module).__name__}: {what}")
+    return named
+
+
+def _is_description(optimizer: Any) -> bool:
+    return is_dataclass(optimizer) and not isinstance(optimizer, type) and hasattr(optimizer, "message")
+
+
+def _described(description: Any, named: Named) -> torch.optim.Optimizer:
+    """A torch optimizer with LBANN's arithmetic."""
+    from descend.optim import Optimizer
+    from descend.optim.translate import recipe_from_library
+
+    if type(description).__name__ == "NoOptimizer":
+        raise ConfigurationError("nothing to train under NoOptimizer; name a rule, such as descend.SGD(learn_rate=0.1)")
+    values = {field.name: getattr(description, field.name) for field in fields(description)}
+    options = recipe_from_library("lbann", type(description).__name__, values).options()
+    return Optimizer([{"params": list(named), **options}], rule=options["rule"], lr=options["lr"])
+
+
+def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigurationError(
+            f"optimizer is a {type(optimizer).__name__} that is made already; hand in what makes it, for example "
+            f"functools.partial(torch.optim.{type(optimizer).__name__}, lr=0.1)"
+        )
+    if not callable(optimizer):
+        raise ConfigurationError(
+            f"optimizer is {optimizer!r}; it is to be a description such as descend.SGD(learn_rate=0.1), or a function "
+            "such as functools.partial(torch.optim.SGD, lr=0.1)"
+        )
+    made = optimizer(list(named))
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ConfigurationError(f"optimizer returned a {type(made).__name__}, and a torch.optim.Optimizer is needed")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure and closure.default is closure.empty:
+        raise Unsupported(
+            f"{type(made).__name__} needs a closure that computes the loss again within a step, and the loop computes "
+            "each gradient once; choose a first-order rule"
+        )
+    if hasattr(made, "on_nonfinite"):
+        vars(made)["on_nonfinite"] = "allow"  # the loop looks at the gradients of every optimizer itself
+    return made
+
+
+def _check_owners(made: torch.optim.Optimizer, named: Named) -> None:
+    owned = Counter(p for group in made.param_groups for p in group["params"])
+    names = {p: name for name, p in named}
+    problems = [
+        f"weights '{name}' are trained and the optimizer was not given them" for name, p in named if not owned[p]
+    ]
+    problems += [f"weights '{names.get(p, '?')}' are given to the optimizer twice" for p in owned if owned[p] > 1]
+    if any(p not in names for p in owned):
+        problems.append("the optimizer was given weights that are not trained weights of the module")
+    if problems:
+        raise ConfigurationError([*problems, "freeze what is not to be trained with requires_grad_(False)"])
+
+
+def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The rule and the options of its groups as plain values, to compare a run with its continuation."""
+    kind = type(optimizer)
+    options = {key for group in optimizer.param_groups for key in group} - {"params", "param_names", *_SPEED}
+    return {
+        "optimizer": f"{kind.__module__}.{kind.__qualname__}",
+        **{
+            f"optimizer.{key}": _shared([_plain(group.get(key)) for group in optimizer.param_groups])
+            for key in sorted(options)
+        },
+    }
+
+
+_SPEED = ("foreach", "fused", "capturable", "differentiable", "runner")  # options that change no result
+
+
+def _shared(values: list[Any]) -> Any:
+    """One value where all groups have the same."""
+    return values[0] if all(value == values[0] for value in values) else values
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return repr(value) if is_dataclass(value) else getattr(value, "__qualname__", type(value).__qualname__)

@@ -1,0 +1,155 @@
+"""What keeps an update sound: the scale of the loss, a look for values that are not finite, and clipping.
+
+In the order of a step: `scaled` before the backward pass; `unscale` after it, and then the division by the denominator;
+`faulty`; `clip`; `step`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+from descend.errors import ConfigurationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Buffers", "Numerics"]
+
+
+@dataclass
+class Numerics:
+    """How gradients are looked at and bounded before the optimizer sees them.
+
+    Args:
+        on_nonfinite: What a NaN or an infinity in a gradient does: "stop" ends the run, "skip" leaves the step out and
+            ends the run after 10 in a row, "allow" does not look.
+        clip_value: Bound on the magnitude of each element of a gradient.
+        clip_norm: Bound on the Euclidean norm of each weight's gradient.
+        clip_global_norm: Bound on the Euclidean norm of all gradients together.
+        scaler: The loss scale of float16, torch's own; None for other types.
+
+    Raises:
+        ConfigurationError: a bound is not above 0, or the policy is unknown.
+    """
+
+    POLICIES: ClassVar[tuple[str, ...]] = ("stop", "skip", "allow")
+    IN_A_ROW: ClassVar[int] = 10
+
+    on_nonfinite: str = "stop"
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    clip_global_norm: float | None = None
+    scaler: torch.amp.GradScaler | None = None
+
+    def __post_init__(self) -> None:
+        problems: list[str] = []
+        if self.on_nonfinite not in self.POLICIES:
+            options = ", ".join(f"'{policy}'" for policy in self.POLICIES)
+            hint = nearest(str(self.on_nonfinite), self.POLICIES)
+            problems.append(f"on_nonfinite is {self.on_nonfinite!r} and is to be one of {options}{hint}")
+        for name in ("clip_value", "clip_norm", "clip_global_norm"):
+            bound: Any = getattr(self, name)
+            if bound is not None and not (isinstance(bound, (int, float)) and bound > 0):
+                problems.append(f"{name} is {bound!r} and is to be a number above 0, or None for no bound")
+        if problems:
+            raise ConfigurationError(problems)
+
+    def scaled(self, objective: torch.Tensor) -> torch.Tensor:
+        """What the backward pass starts from."""
+        return objective if self.scaler is None else self.scaler.scale(objective)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the scale out of the gradients again."""
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+
+    def faulty(self, weights: Mapping[str, torch.Tensor]) -> list[str]:
+        """Names of the weights whose gradient is not finite. Waits for the device, once.
+
+        The sum of all elements shows a NaN or an infinity in a twentieth of the time of a norm; what overflows in the
+        sum alone is cleared by looking at each element.
+        """
+        if self.on_nonfinite == "allow":
+            return []
+        sums = [gradient.sum() for _, gradient in _gradients(weights)]
+        if not sums or math.isfinite(abs(complex(_total(sums)))):
+            return []
+        return [name for name, gradient in _gradients(weights) if not bool(torch.isfinite(gradient).all())]
+
+    def clip(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Bound the gradients."""
+        if self.clip_value is self.clip_norm is self.clip_global_norm is None:
+            return
+        parameters = [p for p in weights.values() if p.grad is not None]
+        if self.clip_value is not None:
+            clip_grad_value_(parameters, self.clip_value)
+        if self.clip_norm is not None:
+            for p in parameters:
+                clip_grad_norm_([p], self.clip_norm)
+        if self.clip_global_norm is not None:
+            clip_grad_norm_(parameters, self.clip_global_norm)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """One update by gradients that have been unscaled."""
+        if self.scaler is None:
+            optimizer.step()
+        else:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
+    def lower_scale(self) -> bool:
+        """Answer gradients that overflowed with a smaller scale; False where the scale is not to blame."""
+        if self.scaler is None or self.scaler.get_scale() <= 1:
+            return False
+        self.scaler.update()
+        return True
+
+
+def _total(sums: list[torch.Tensor]) -> complex:
+    if len({(s.dtype, s.device) for s in sums}) == 1:
+        return torch.stack(sums).sum().item()
+    return sum(s.item() for s in sums)
+
+
+def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The gradients that are there; of a sparse one, the values of the rows that it has."""
+    for name, p in weights.items():
+        if p.grad is not None:
+            yield name, p.grad.coalesce().values() if p.grad.is_sparse else p.grad
+
+
+class Buffers:
+    """The buffers of a module as they were before a step, so that a step that is left out leaves no trace in them.
+
+    Running statistics are new after each forward pass and are copied before it; a buffer that nobody writes to is
+    copied once, as torch's count of writes to it stays the same.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._owners = [part for part in module.modules() if any(True for _ in part.buffers(recurse=False))]
+        self._kept: dict[tuple[torch.nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]] = {}
+
+    def keep(self) -> None:
+        """Remember what all buffers hold now."""
+        for place, buffer in self._buffers():
+            known = self._kept.get(place)
+            if known is None or known[0] is not buffer or known[1] != buffer._version:
+                self._kept[place] = (buffer, buffer._version, buffer.detach().clone())
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Give all buffers what they held at `keep`."""
+        for place, buffer in self._buffers():
+            if place in self._kept:
+                buffer.copy_(self._kept[place][2])
+
+    def _buffers(self) -> Iterator[tuple[tuple[torch.nn.Module, str], torch.Tensor]]:
+        """All buffers that are there now; a module may put another tensor in the place of one."""
+        for part in self._owners:
+            for name, buffer in part.named_buffers(recurse=False):
+                yield (part, name), buffer

@@ -1,0 +1,254 @@
+"""What torch users have at hand, as batches."""
+
+import numpy as np
+import pytest
+import torch
+from data.torch_sets import Augmented, Failing
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+from descend.data import ArrayReader, Loading, open_data
+from descend.data.samples import SampleReader
+from descend.data.torch_data import TensorReader
+from descend.errors import ConfigurationError, DataError
+
+X = torch.arange(20.0).reshape(10, 2)
+Y = torch.arange(10)
+
+
+def opened(data, batch_size=4, **how):
+    return open_data(data, Loading(batch_size=batch_size, seed=5, **how))
+
+
+def epoch(data, number=0, batch_size=4, **how):
+    return list(opened(data, batch_size, **how).epoch(number))
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, make):
+        self.make = make
+        self.read: list[int] = []
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return self.make(index)
+
+
+class Infinite(IterableDataset):
+    def __iter__(self):
+        return iter([(X[i], Y[i]) for i in range(10)])
+
+
+KINDS = {
+    "tensors": (X, Y),
+    "arrays": (X.numpy(), Y.numpy()),
+    "TensorDataset": TensorDataset(X, Y),
+    "Dataset": Rows(lambda i: (X[i], Y[i])),
+    "Dataset of numbers": Rows(lambda i: (X[i].numpy(), i)),
+    "DataLoader": DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True),
+    "reader": ArrayReader({"0": X.numpy(), "1": Y.numpy()}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_the_same_samples_in_the_same_order(kind):
+    found, expected = epoch(KINDS[kind], 2), epoch(TensorDataset(X, Y), 2)
+    for ours, reference in zip(found, expected, strict=True):
+        assert (ours.ids.tolist(), ours.size, ours.last) == (reference.ids.tolist(), reference.size, reference.last)
+        for name in ("0", "1"):
+            np.testing.assert_array_equal(np.asarray(ours.fields[name]), np.asarray(reference.fields[name]))
+            assert np.asarray(ours.fields[name]).dtype == np.asarray(reference.fields[name]).dtype
+
+
+def test_each_sample_comes_once_an_epoch_in_another_order():
+    orders = [[i for b in epoch((X, Y), number) for i in b.ids.tolist()] for number in range(3)]
+    assert all(sorted(order) == list(range(10)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_resuming_reads_no_skipped_sample():
+    rows = Rows(lambda i: X[i])
+    feed = opened(rows)
+    whole = [i for b in feed.epoch(1) for i in b.ids.tolist()]
+    rows.read.clear()
+    assert [i for b in feed.epoch(1, 2) for i in b.ids.tolist()] == whole[8:] == rows.read
+
+
+@pytest.mark.parametrize(
+    ("sample", "names"),
+    [
+        (lambda i: X[i], ["0"]),
+        (lambda i: {"x": X[i], "y": i}, ["x", "y"]),
+        (lambda i: ((X[i], X[i] + 1), {"label": i, "mask": X[i] > 3}), ["0/0", "0/1", "1/label", "1/mask"]),
+    ],
+)
+def test_samples_of_any_nesting_are_named_fields(sample, names):
+    assert list(epoch(Rows(sample))[0].fields) == names
+
+
+def test_tensors_in_memory_are_indexed_at_once():
+    assert isinstance(opened(TensorDataset(X, Y)).reader, TensorReader)
+    assert isinstance(opened(Subset(TensorDataset(X, Y), [3, 1])).reader, TensorReader)
+    assert isinstance(opened(Augmented()).reader, SampleReader)
+
+
+def test_subsets_of_subsets():
+    part = random_split(Subset(TensorDataset(X, Y), [9, 8, 7, 6, 5]), [3, 2], torch.Generator().manual_seed(0))[0]
+    found = torch.cat([b.fields["1"] for b in epoch(part, shuffle=False)])
+    assert found.tolist() == [int(part[i][1]) for i in range(3)]
+
+
+def test_bfloat16_comes_as_it_is():
+    assert epoch((X.bfloat16(),))[0].fields["0"].dtype is torch.bfloat16
+
+
+# ---- DataLoader
+
+
+def test_a_loader_s_collate_fn_and_order_are_kept():
+    loader = DataLoader(Rows(lambda i: i), batch_size=4, collate_fn=lambda some: {"twice": torch.tensor(some) * 2})
+    assert [b.fields["twice"].tolist() for b in epoch(loader)] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
+
+
+def test_a_loader_brings_its_batch_size_and_drop_last():
+    feed = opened(DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True, drop_last=True), batch_size=None)
+    assert (feed.steps_per_epoch, feed.num_samples) == (2, 8)
+    left_out = [set(range(10)) - {i for b in feed.epoch(number) for i in b.ids.tolist()} for number in range(4)]
+    assert len({frozenset(some) for some in left_out}) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "how", "message"),
+    [
+        ({"batch_size": 8}, {}, "batch_size is 8 and fit's is 4"),
+        ({"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * 10, 10)}, {}, "sampler is a WeightedRandomSampler"),
+        ({"batch_sampler": [[0, 1], [2, 3]]}, {}, "makes batches of its own"),
+        ({"batch_size": 4, "generator": torch.Generator()}, {}, "generator.*seed="),
+        ({"batch_size": 4, "shuffle": True}, {"shuffle": False}, "shuffles and fit is to keep the order"),
+        ({"batch_size": 4, "drop_last": True}, {"role": "validate"}, "leave samples out of the evaluation"),
+        ({"batch_size": None}, {}, "makes batches of its own"),
+    ],
+)
+def test_what_a_loader_says_and_cannot_be_is_refused_by_name(settings, how, message):
+    with pytest.raises(ConfigurationError, match=message):
+        opened(DataLoader(TensorDataset(X, Y), **settings), **how)
+
+
+def test_a_loader_over_an_iterable_data_set_is_gone_through_as_it_is():
+    found = epoch(DataLoader(Infinite(), batch_size=4))
+    assert [b.ids.tolist() for b in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    with pytest.raises(ConfigurationError, match="hand in DataLoader"):
+        opened(Infinite())
+
+
+# ---- batches that others made
+
+LIST = [(X[i : i + 4], Y[i : i + 4]) for i in (0, 4, 8)]
+
+
+@pytest.mark.parametrize("source", [LIST, lambda: iter(LIST), lambda epoch: LIST], ids=["list", "function", "of epoch"])
+def test_batches_come_as_they_are_and_may_be_entered_in_the_middle(source):
+    feed = opened(source)
+    for start in (0, 1, 2):
+        found = list(feed.epoch(0, start))
+        assert [b.fields["1"].tolist() for b in found] == [y.tolist() for _, y in LIST[start:]]
+        assert [b.last for b in found] == [False] * (2 - start) + [True]
+        assert found[-1].ids.tolist() == [8, 9]
+    assert (feed.num_samples, feed.steps_per_epoch, feed.last_size) == (10, 3, 2)
+
+
+def test_ranks_share_each_batch():
+    shares = [open_data(LIST, Loading(batch_size=4, rank=rank, ranks=3)) for rank in range(3)]
+    for together in zip(*(share.epoch(0) for share in shares), strict=True):
+        first = together[0].step * 4
+        assert np.concatenate([b.ids for b in together]).tolist() == list(range(first, first + together[0].size))
+
+
+def test_a_generator_is_refused_with_the_remedy():
+    with pytest.raises(ConfigurationError, match=r"gone through once.*without calling it"):
+        opened(batch for batch in LIST)
+
+
+def test_batches_of_another_size_are_refused():
+    with pytest.raises(DataError, match="batch 0 for 'train' has 4 samples and batch_size is 5"):
+        epoch(lambda: LIST, batch_size=5)
+    assert [b.size for b in epoch(lambda: LIST, batch_size=None)] == [4, 4, 2]
+
+
+def test_a_function_that_gives_nothing_the_second_time_is_found_out():
+    once = iter(LIST)
+    feed = opened(lambda: once)
+    list(feed.epoch(0))
+    with pytest.raises(DataError, match="epoch 1 for 'train' has 0 batches"):
+        list(feed.epoch(1))
+
+
+# ---- what is wrong
+
+
+@pytest.mark.parametrize("empty", [TensorDataset(X[:0]), [], (X[:0],), Failing({}, samples=0)])
+def test_no_samples_at_all(empty):
+    with pytest.raises(DataError, match=r"0 samples|0 batches"):
+        opened(empty)
+
+
+def test_a_batch_larger_than_the_data_set_with_drop_last_names_the_numbers_and_settings():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=32, drop_last=True)
+    with pytest.raises(DataError, match=r"10 samples with batch_size=32 and drop_last=True leave no step"):
+        opened(loader, 32)
+
+
+@pytest.mark.parametrize(
+    ("failing", "message"),
+    [
+        ({6: "raises"}, r"sample 6 of Failing for 'train' cannot be used: OSError: disk on fire.*skip_bad=n"),
+        ({6: "shape"}, r"sample 6 .*field '0' is \(3,\) and \(2,\) in other samples"),
+        ({6: "text"}, r"sample 6 .*field '1' is str and \(\) in other samples"),
+        (dict.fromkeys(range(10), "text"), "field '1/0' is a str and is to be a tensor"),
+    ],
+)
+def test_a_bad_sample_is_named_with_its_data_set(failing, message):
+    with pytest.raises(DataError, match=message):
+        epoch(Failing(failing), shuffle=False)
+
+
+def test_one_bad_sample_too_many_lists_them():
+    with pytest.warns(UserWarning, match="is replaced"), pytest.raises(DataError) as caught:
+        epoch(Failing({1: "raises", 4: "shape", 7: "raises"}), shuffle=False, skip_bad=2)
+    assert "3 samples of Failing for 'train' cannot be used and skip_bad=2" in caught.value.problems[0]
+    assert [line.split(":")[0].strip() for line in caught.value.problems[1:]] == ["sample 1", "sample 4", "sample 7"]
+
+
+def test_a_read_that_blocks_here_is_named_too():
+    with pytest.raises(DataError, match=r"sample 5 of Failing for 'train' is not read after 0.3 seconds"):
+        epoch(Failing({5: "hangs"}), shuffle=False, timeout_seconds=0.3)
+
+
+def test_fields_of_unequal_length():
+    with pytest.raises(DataError, match=r"lengths are {'0': 10, '1': 9}"):
+        opened((X, Y[:9]))
+
+
+def test_what_is_no_data():
+    with pytest.raises(ConfigurationError, match="data for 'train' are a int"):
+        opened(3)
+
+
+@pytest.mark.parametrize("settings", [{"batch_size": 0}, {"batch_size": 2.5}, {"workers": -1}, {"skip_bad": True}])
+def test_counts_are_checked(settings):
+    with pytest.raises(ConfigurationError, match="whole number of at least"):
+        Loading(**{"batch_size": 4, **settings})
+
+
+def test_samples_need_a_size():
+    with pytest.raises(ConfigurationError, match="these data are samples: name a size"):
+        opened((X, Y), batch_size=None)

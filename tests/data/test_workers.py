@@ -1,0 +1,128 @@
+"""Processes that read give what reading here gives, and leave nothing behind."""
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+
+import numpy as np
+import pytest
+import torch
+from data.torch_sets import Augmented, Failing
+
+from descend.data import Loading, open_data
+from descend.errors import ConfigurationError, DataError
+
+
+def batches(dataset, epochs=(0,), batch_size=4, start_step=0, **how):
+    feed = open_data(dataset, Loading(batch_size=batch_size, seed=3, **how))
+    try:
+        return [batch for epoch in epochs for batch in feed.epoch(epoch, start_step)]
+    finally:
+        feed.reader.close()
+
+
+def content(some):
+    return [
+        (b.epoch, b.step, b.size, b.last, b.ids.tolist(), {k: v.tolist() for k, v in b.fields.items()}) for b in some
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_samples_order_and_augmentation_do_not_depend_on_the_workers(workers):
+    assert content(batches(Augmented(), (0, 1), workers=workers)) == content(batches(Augmented(), (0, 1)))
+
+
+def test_augmentation_differs_between_epochs_and_samples_but_not_between_ways_to_reach_them():
+    first, second = (
+        {i: x for b in batches(Augmented(), (epoch,)) for i, x in zip(b.ids.tolist(), b.fields["0"], strict=True)}
+        for epoch in (0, 1)
+    )
+    drawn = torch.stack([x - i for i, x in [*first.items(), *second.items()]])
+    assert len({tuple(row) for row in drawn.tolist()}) == 26
+    resumed = batches(Augmented(), (0,), start_step=2)
+    assert content(resumed) == content(batches(Augmented(), (0,))[2:])
+    other_size = {
+        i: x for b in batches(Augmented(), batch_size=5) for i, x in zip(b.ids.tolist(), b.fields["0"], strict=True)
+    }
+    assert all(torch.equal(first[i], other_size[i]) for i in first)
+
+
+def test_the_user_s_generators_are_left_where_they_were():
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+    expected = float(torch.rand(())), np.random.rand(), random.random()
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+    batches(Augmented())
+    assert (float(torch.rand(())), np.random.rand(), random.random()) == expected
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_reader_also_when_an_epoch_is_left_early():
+    handlers = [signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)]
+    before = set(threading.enumerate())
+    feed = open_data(Augmented(40), Loading(batch_size=4, workers=2))
+    steps = feed.epoch(0)
+    first = next(steps)
+    steps.close()
+    assert content([next(feed.epoch(0))]) == content([first])  # what was under way is not taken for an answer
+    assert len(multiprocessing.active_children()) == 2
+    feed.reader.close()
+    assert multiprocessing.active_children() == []
+    assert set(threading.enumerate()) == before
+    assert [signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+@pytest.mark.slow
+def test_signals_are_for_the_parent_alone():
+    feed = open_data(Augmented(40), Loading(batch_size=4, workers=1))
+    steps = feed.epoch(0)
+    next(steps)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        os.kill(multiprocessing.active_children()[0].pid, number)
+    assert len(list(steps)) == 9
+    feed.reader.close()
+
+
+@pytest.mark.slow
+def test_a_dead_process_is_reported_with_its_signal_and_its_sample():
+    with pytest.raises(DataError, match=r"killed by SIGKILL at sample 6 of Failing for 'train'"):
+        batches(Failing({6: "killed"}), workers=1, shuffle=False)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.slow
+def test_a_read_that_blocks_is_named_and_ended():
+    with pytest.raises(DataError, match="sample 5 of Failing for 'train' is not read after 8 seconds"):
+        batches(Failing({5: "hangs"}), workers=1, shuffle=False, timeout_seconds=8)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.slow
+def test_an_error_in_a_process_is_the_error_here():
+    with pytest.raises(DataError, match=r"sample 7 of Failing for 'train'.*OSError: disk on fire"):
+        batches(Failing({7: "raises"}), workers=2, shuffle=False)
+
+
+def test_a_data_set_that_cannot_be_sent_is_refused():
+    class Local(Augmented):
+        pass
+
+    with pytest.raises(ConfigurationError, match=r"workers=1: Local for 'train' cannot be sent.*workers=0"):
+        batches(Local(), workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_samples_are_replaced_by_the_next_ones(workers):
+    dataset = Failing({2: "raises", 3: "shape", 9: "raises"})
+    with pytest.warns(UserWarning, match="is replaced by the next one") as warned:
+        found = batches(dataset, shuffle=False, skip_bad=3, workers=workers)
+    assert [b.ids.tolist() for b in found] == [[0, 1, 4, 4], [4, 5, 6, 7], [8, 0]]
+    assert found[0].fields["0"][:, 0].tolist() == [0, 1, 4, 4]
+    assert len(warned) == 3

@@ -1,0 +1,51 @@
+"""Data sets for tests that other processes can import."""
+
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import torch
+
+
+class Augmented(torch.utils.data.Dataset):
+    """Each sample draws from all three global generators."""
+
+    def __init__(self, samples=13):
+        self.samples = samples
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        drawn = torch.tensor([float(torch.rand(())), np.random.rand(), random.random()])
+        return torch.full((3,), float(index)) + drawn, index % 2
+
+
+class Failing(torch.utils.data.Dataset):
+    """Plain samples, some of which fail in the way given."""
+
+    def __init__(self, failing, samples=10):
+        self.failing = failing
+        self.samples = samples
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        x = torch.full((2,), float(index))
+        match self.failing.get(index):
+            case "raises":
+                raise OSError("disk on fire")
+            case "shape":
+                return torch.zeros(3), index % 2
+            case "text":
+                return x, "cat"
+            case "hangs":
+                time.sleep(600)
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case _:
+                pass
+        return x, index % 2

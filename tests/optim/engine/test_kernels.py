@@ -1,0 +1,133 @@
+"""Compiled kernels: never waited for by a run that does not need them, and not needed at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import descend.optim
+from descend.errors import RuleError
+from descend.optim.engine import kernels, residence
+
+
+@pytest.fixture
+def workshop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> kernels.Workshop:
+    """An empty cache, and a process that remembers no kernel."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    fresh = kernels.Workshop()
+    monkeypatch.setattr(residence, "_workshop", fresh)
+    return fresh
+
+
+def optimizer(runner: str = "auto") -> Any:
+    p = torch.nn.Parameter(torch.ones(100))
+    p.grad = torch.ones(100)
+    return descend.optim.Adam([p], runner=runner)
+
+
+def test_a_short_run_starts_no_compiler(workshop: kernels.Workshop) -> None:
+    ours = optimizer()
+    for _ in range(20):
+        ours.step()
+    assert not workshop.building
+    assert not kernels.folder().exists()
+
+
+def test_without_a_compiler_everything_works_and_one_line_says_so(
+    workshop: kernels.Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(kernels.Schedule, "may_look", lambda _: True)
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler is on the path; this optimizer runs eagerly"):
+        optimizer().step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer().step()
+    with pytest.raises(RuleError, match='runner="compiled" cannot be had here'):
+        optimizer("compiled").step()
+
+
+def test_a_kernel_that_cannot_be_loaded_or_trusted_is_left_aside(workshop: kernels.Workshop) -> None:
+    ours = optimizer("blocks")
+    ours.step()
+    path = kernels.jobs_of(ours._residence.arenas[0])[0].path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not a kernel")
+    path.chmod(0o666)
+    auto = optimizer()
+    with pytest.warns(UserWarning, match="may have been written by somebody else"):
+        auto.step()
+    torch.testing.assert_close(auto.param_groups[0]["params"][0], ours.param_groups[0]["params"][0])
+    path.chmod(0o600)
+    workshop.failed.clear()
+    with pytest.warns(UserWarning, match="cannot be loaded"):
+        optimizer().step()
+
+
+def test_one_kernel_serves_all_sizes_rates_and_constants() -> None:
+    def jobs(shape: tuple[int, ...], **options: Any) -> list[kernels.Job]:
+        p = torch.nn.Parameter(torch.ones(shape))
+        p.grad = torch.ones(shape)
+        ours = descend.optim.Adam([p], runner="blocks", **options)
+        ours.step()
+        return kernels.jobs_of(ours._residence.arenas[0])
+
+    assert jobs((3,)) == jobs((500, 70), lr=0.3, beta1=0.5, eps=1e-3)
+    assert jobs((3,), weight_decay=0.1) == jobs((4, 5), weight_decay=0.2)
+    assert jobs((3,)) != jobs((3,), weight_decay=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+def test_a_long_run_gets_its_kernel_in_the_background(
+    workshop: kernels.Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "PATIENCE_SECONDS", 0.0)
+    ours, plain = optimizer(), optimizer("plain")
+    until = time.monotonic() + 300.0
+    while not ours._residence.compiled and time.monotonic() < until:
+        ours.step()
+        plain.step()
+        time.sleep(0.05)
+    assert ours._residence.compiled
+    assert not workshop.building
+    torch.testing.assert_close(ours.param_groups[0]["params"][0], plain.param_groups[0]["params"][0])
+
+
+@pytest.mark.slow
+def test_nothing_is_left_running_when_a_run_ends_early(tmp_path: Path) -> None:
+    script = (
+        "import torch, descend.optim\n"
+        "from descend.optim.engine import kernels, residence\n"
+        "kernels.PATIENCE_SECONDS = -1.0\n"
+        "p = torch.nn.Parameter(torch.ones(10)); p.grad = torch.ones(10)\n"
+        "descend.optim.Adam([p]).step()\n"
+        "print([process.pid for process in residence._workshop.building.values()][0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pid = int(done.stdout)
+    until = time.monotonic() + 10.0
+    while Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < until:
+        if b"engine.build" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            break
+        time.sleep(0.1)
+    else:
+        assert not Path(f"/proc/{pid}").exists()

@@ -1,0 +1,101 @@
+"""Loops in which torch does more than call backward: compiled loops, DDP, FSDP2."""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+import descend.optim
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["plain", "blocks"])
+def test_a_compiled_loop_is_not_broken(runner: str) -> None:
+    plain, compiled = net(), net()
+    x = torch.randn(8, 4)
+
+    def loop(model: nn.Module) -> Any:
+        optimizer = descend.optim.Adam(model.parameters(), runner=runner)
+
+        def step() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    ours, theirs = loop(plain), torch.compile(loop(compiled), backend="aot_eager")
+    for _ in range(4):
+        torch.testing.assert_close(ours(), theirs())
+
+
+def _port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def _rank(rank: int, port: int, kind: str, name: str, runner: str, results: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    model: Any = net()
+    if kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    else:
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(model)
+    optimizer = descend.optim.create(name, model.named_parameters(), lr=1e-2, runner=runner)
+    random = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        x = torch.randn(8, 4, generator=random)[4 * rank : 4 * rank + 4]
+        optimizer.zero_grad()
+        (model(x).square().sum() / 4).backward()
+        optimizer.step()
+    whole = [p.full_tensor() if kind == "fsdp2" else p for p in model.parameters()]
+    if rank == 0:
+        results.put([p.detach().numpy() for p in whole])
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name", "runner"),
+    [
+        ("ddp", "adam", "blocks"),
+        ("ddp", "lamb", "plain"),
+        ("fsdp2", "adam", "blocks"),
+        ("fsdp2", "lamb", "plain"),
+        ("fsdp2", "lars", "blocks"),
+    ],
+)
+def test_ranks_train_as_one_process_does(kind: str, name: str, runner: str) -> None:
+    model = net()
+    optimizer = descend.optim.create(name, model.named_parameters(), lr=1e-2, runner="plain")
+    random = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        x = torch.randn(8, 4, generator=random)
+        optimizer.zero_grad()
+        (model(x).square().sum() / 8).backward()
+        optimizer.step()
+    context = mp.get_context("spawn")
+    results = context.SimpleQueue()
+    mp.spawn(_rank, args=(_port(), kind, name, runner, results), nprocs=2)
+    for p, found in zip(model.parameters(), results.get(), strict=True):
+        torch.testing.assert_close(torch.from_numpy(copy.deepcopy(found)), p.detach(), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,64 @@
+"""Who is decayed and who is scaled."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import descend.optim
+from descend.errors import RuleError
+from descend.optim import groups
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 5))
+
+
+def options(net: nn.Module, **rules: object) -> dict[str, tuple[float, bool]]:
+    optimizer = descend.optim.LAMB(groups.split(net, **rules), lr=1e-3, weight_decay=0.1)
+    return {row.name: (row.decay, row.scaled is True) for row in descend.optim.explain(optimizer).rows}
+
+
+def test_decay_and_scaling_are_excluded_apart() -> None:
+    assert options(model(), undecayed=["bias", "norm"], unscaled=["dims<=1"]) == {
+        "0.weight": (0.1, True),
+        "0.bias": (0.0, False),
+        "1.weight": (0.0, False),
+        "1.bias": (0.0, False),
+        "3.weight": (0.1, True),
+        "3.bias": (0.0, False),
+    }
+    assert options(model(), unscaled=["3.*"])["3.weight"] == (0.1, False)
+
+
+def test_the_update_of_exactly_those_weights_changes() -> None:
+    def stepped(undecayed: list[str]) -> dict[str, torch.Tensor]:
+        net = model()
+        optimizer = descend.optim.AdamW(groups.split(net, undecayed=undecayed), lr=0.1, weight_decay=0.5)
+        net(torch.ones(2, 3, 8, 8)).square().sum().backward()
+        optimizer.step()
+        return {name: p.detach() for name, p in net.named_parameters()}
+
+    everybody, without = stepped([]), stepped(["norm"])
+    changed = {name for name, p in everybody.items() if not torch.equal(p, without[name])}
+    assert changed == {"1.weight"}  # the bias of the norm is 0, so its decay is 0 too
+
+
+def test_a_rule_that_matches_nothing_is_an_error_with_the_nearest_name() -> None:
+    with pytest.raises(RuleError, match=r"rule '3\.wieght' matches none of the 6 weights; did you mean '3\.weight'"):
+        groups.split(model(), undecayed=["3.wieght"])
+    with pytest.raises(RuleError, match="give the model itself"):
+        groups.split(model().named_parameters(), undecayed=["norm"])
+    frozen = copy.deepcopy(model()).requires_grad_(False)
+    with pytest.raises(RuleError, match="nothing is trainable"):
+        groups.split(frozen)
+
+
+def test_further_options_and_their_order() -> None:
+    made = groups.split(model(), options={"*": {"lr_mult": 0.5}, "3.*": {"lr_mult": 10.0}})
+    assert [(len(g["params"]), g["lr_mult"]) for g in made] == [(4, 0.5), (2, 10.0)]
+    assert made[1]["reasons"][0] == "*: lr_mult=0.5; 3.*: lr_mult=10.0"
