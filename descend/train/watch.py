@@ -24,6 +24,9 @@ Outputs = tuple[torch.Tensor, ...]
 Listener = Callable[[str, Outputs], Outputs | None]
 
 
+_NOTHING = contextlib.nullcontext()
+
+
 class Watch:
     """The wishes of the callbacks for the mini-batch under way, and what came of them.
 
@@ -60,15 +63,10 @@ class Watch:
         parts = self._seen.get(name, [])
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    @contextlib.contextmanager
-    def attached(self) -> Generator[None]:
+    def attached(self) -> contextlib.AbstractContextManager[None]:
         """Report the layers while this lasts, where anybody asked; what was seen before is forgotten."""
         self._seen = {}
-        if not self._wanted and not self._listeners:
-            yield
-            return
-        with _reporting(self._module, self._report):
-            yield
+        return _reporting(self._module, self._report) if self._wanted or self._listeners else _NOTHING
 
     def clear(self) -> None:
         """The mini-batch is over."""

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from callback_runs import Watcher, follow, graph_run, graph_work
+from callback_runs import Watcher, follow, graph_run, graph_work, in_one_go_and_in_two
 from toys import data, session
 
 import descend
@@ -146,3 +146,18 @@ def test_dropout_keeps_another_share(monkeypatch):
     large = [keep for factor, keep in kept if factor == 3.0]
     assert min(large) == 0.5
     assert max(large) < 1.0
+
+
+def test_a_run_that_was_stopped_and_continued_is_the_same_run(tmp_path):
+    def make():
+        rate = PerturbLearningRate(
+            learning_rate_factor=0.3, perturb_during_training=True, batch_interval=5, weights="bias"
+        )
+        weights = PerturbWeights(
+            output_name="weight", lower=-1.0, upper=1.0, scale=0.1, perturb_probability=0.5, batch_interval=3
+        )
+        return [rate, weights]
+
+    whole, parts = in_one_go_and_in_two(tmp_path, make)
+    for name, weights in whole.weights.items():
+        torch.testing.assert_close(parts.weights[name], weights, rtol=0, atol=0)
