@@ -58,9 +58,11 @@ def run(
     checked = check(experiment, seed)
     process = Process.here()
     module = lower(checked.plan, partial(generator, seed, "weights")).to(process.device)
+    task = GraphTask(module, checked.plan, seed)
     work = Work(
         name=model.name or "model0",
-        task=GraphTask(module, checked.plan),
+        task=task,
+        before_part=task.begin,
         optimizer=build_optimizer(module, checked.plan, optimizer),
         data={mode: _batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes},
         process=process,

@@ -7,32 +7,70 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from descend.experiment.check import Checked
+    from descend.graph import Plan, PlannedLayer
 
 __all__ = ["layer_table"]
 
+_BYTES = 4  # of a number in float32
+_TO_THE_RIGHT = ("trained", "multiply-adds", "bytes")
 
-def layer_table(checked: Checked) -> str:
-    """One line a layer: name, kind, parents, shape of its output, and how many trained numbers it holds first."""
+
+def layer_table(checked: Checked, batch_size: int | None = None) -> str:
+    """One line a layer: name, kind, parents, shape of its output, and how many trained numbers it holds first.
+
+    Args:
+        checked: An experiment that was found to be right.
+        batch_size: Samples; adds columns of multiply-adds for one sample and of the output's bytes for all of them in
+            float32, and their sums. Outputs are kept for the backward pass, but for some that torch does not need.
+    """
     plan = checked.plan
-    rows = [("layer", "kind", "parents", "output", "trained")]
-    for layer in plan.layers:
-        if layer.inserted:
-            continue
-        counts = [
-            prod(w.shape) for name in layer.weights if (w := plan.weights[name]).layer == layer.name and w.trainable
-        ]
-        shape = " x ".join(map(str, layer.output_shape))
-        rows.append(
-            (
-                layer.name,
-                type(layer.layer).__name__,
-                ", ".join(layer.parents),
-                shape,
-                f"{sum(counts):,}" if counts else "",
-            )
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    shown = [layer for layer in plan.layers if not layer.inserted]
+    head = ("layer", "kind", "parents", "output", *_TO_THE_RIGHT[: 1 if batch_size is None else 3])
+    rows = [head, *(_row(plan, layer, batch_size) for layer in shown)]
     total = sum(prod(w.shape) for w in plan.weights.values() if w.trainable)
     samples = ", ".join(f"{mode.value} {len(checked.readers[mode.role]):,}" for mode in checked.modes)
-    return "\n".join([*lines, f"{total:,} trained numbers; samples: {samples}", *plan.notes])
+    return "\n".join(
+        [*_aligned(rows), f"{total:,} trained numbers; samples: {samples}", *_sums(plan, batch_size), *plan.notes]
+    )
+
+
+def _row(plan: Plan, layer: PlannedLayer, batch_size: int | None) -> tuple[str, ...]:
+    own = [plan.weights[name] for name in layer.weights]
+    trained = sum(prod(w.shape) for w in own if w.layer == layer.name and w.trainable)
+    shape = ", ".join(" x ".join(map(str, one)) for one in dict.fromkeys(layer.output_shapes))
+    row = (layer.name, type(layer.layer).__name__, ", ".join(layer.parents), shape, f"{trained:,}" if trained else "")
+    if batch_size is None:
+        return row
+    products = _multiply_adds(layer)
+    return (*row, f"{products:,}" if products else "", f"{_entries(layer) * batch_size * _BYTES:,}")
+
+
+def _multiply_adds(layer: PlannedLayer) -> int:
+    return layer.layer.multiply_adds(layer.input_shapes, layer.output_shape)
+
+
+def _entries(layer: PlannedLayer) -> int:
+    return sum(map(prod, layer.output_shapes))
+
+
+def _sums(plan: Plan, batch_size: int | None) -> list[str]:
+    if batch_size is None:
+        return []
+    layers = [layer for layer in plan.layers if not layer.inserted]
+    outputs = sum(map(_entries, layers)) * batch_size * _BYTES
+    weights = sum(prod(w.shape) * (2 if w.trainable else 1) for w in plan.weights.values()) * _BYTES
+    return [
+        f"{sum(map(_multiply_adds, layers)):,} multiply-adds for the forward pass of a sample",
+        f"{outputs:,} bytes of outputs at a mini-batch of {batch_size:,}, and {weights:,} of weights and gradients; "
+        "the optimizer's state comes on top",
+    ]
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = [name in _TO_THE_RIGHT for name in rows[0]]
+    lines = [
+        "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True))
+        for row in rows
+    ]
+    return [line.rstrip() for line in lines]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from descend.runtime import seed_of
 from descend.train.task import Losses, Ratio
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from descend.graph import Plan
     from descend.lower import LoweredModel
+    from descend.train.loop import Part
 
 __all__ = ["GraphTask"]
 
@@ -26,16 +28,25 @@ class GraphTask:
     Args:
         module: The lowered graph; its forward pass gives the value of each term and metric layer, (samples, 1).
         plan: The checked graph.
+        seed: Where the random numbers of its layers begin.
     """
 
-    def __init__(self, module: LoweredModel, plan: Plan) -> None:
+    def __init__(self, module: LoweredModel, plan: Plan, seed: int = 0) -> None:
         self.module = module
+        self._seed = seed
+        self._place: dict[str, int] = {}
         self.units = {metric.name: metric.unit for metric in plan.metrics if metric.unit}
         self._plan = plan
 
+    def begin(self, part: Part) -> None:
+        """Say which samples the next forward pass is for: what random layers draw is a function of it."""
+        mode = "training" if self.module.training else "evaluation"
+        seed = seed_of(self._seed, mode, part.step, part.batch.epoch, part.batch.step)
+        self._place = {"seed": seed, "position": part.position, "batch_size": part.batch.size}
+
     def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
-        values = self.module(fields)
+        values = self.module(fields, **self._place)
         count = float(len(next(iter(fields.values()))))
         terms = [term.scale * values[term.layer].sum() for term in self._plan.objective.terms]
         metrics = {metric.name: Ratio(values[metric.layer].sum(), count) for metric in self._plan.metrics}

@@ -109,9 +109,7 @@ class _Checker:
         self._make_nodes(ordered)
         self._check_readers_of_layers()
         nodes = self._with_insertions()
-        for node in nodes:
-            self._find_shape(node)
-            self._fill_weights(node)
+        self._find_shapes(nodes)
         self._check_weights()
         return Plan(
             name=self.model.name,
@@ -263,6 +261,19 @@ class _Checker:
 
     # Shapes
 
+    def _find_shapes(self, nodes: list[_Node]) -> None:
+        """Shapes and weights of all nodes: first of those that need no other layer's weights, then of the rest."""
+        borrowers = {node for node in nodes if node.layer.borrows_weights}
+        waiting = set(borrowers)
+        for node in nodes if borrowers else ():
+            if not waiting.isdisjoint(node.parents):
+                waiting.add(node)
+        for sweep in (False, True) if borrowers else (False,):
+            for node in nodes:
+                if (node in waiting) is sweep:
+                    self._find_shape(node)
+                    self._fill_weights(node)
+
     def _find_shape(self, node: _Node) -> None:
         layer = node.layer
         if layer.refusal is not None:
@@ -272,6 +283,8 @@ class _Checker:
             return
         if isinstance(layer, Input):
             inputs = self._field(layer)
+        elif layer.borrows_weights:
+            inputs = self._borrowed(node)
         elif len(node.parents) == len(layer.parents) or node in self.inserted:
             inputs = _incoming(node)
         else:
@@ -311,8 +324,22 @@ class _Checker:
 
     # Weights
 
+    def _borrowed(self, node: _Node) -> tuple[Incoming, ...] | None:
+        """The weights of a layer that reads those of another, as if they came from a parent."""
+        layer = node.layer
+        if len(layer.weights) != 1:
+            self._say_of(layer, f"reads one weights object of another layer and is given {len(layer.weights)}")
+            return None
+        name = _name(layer.weights[0])
+        if name not in self.weights:
+            if isinstance(layer.weights[0], Weights) and not self.problems:
+                self._say_of(layer, f"reads weights '{name}', which no other layer uses; give them to one")
+            return None
+        node.weights = (name,)
+        return (Incoming(name, self.weights[name].shape),)
+
     def _fill_weights(self, node: _Node) -> None:
-        if node.inputs is None:
+        if node.inputs is None or node.layer.borrows_weights:
             return
         layer = node.layer
         slots = layer.weight_slots(node.inputs)
@@ -334,7 +361,7 @@ class _Checker:
             initializer=own.initializer or ConstantInitializer(),
             fan_in=slot.fan_in,
             fan_out=slot.fan_out,
-            optimizer=own.optimizer,
+            optimizer=own.optimizer or slot.optimizer,
             trainable=slot.trainable and not layer.freeze and not isinstance(own.optimizer, NoOptimizer),
             layer=layer.name,
             column_major=slot.column_major,

@@ -18,12 +18,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from descend.errors import ConfigurationError
 from descend.graph.enums import DataType
 from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
 from descend.graph.weights import Initializer, Weights
+
+if TYPE_CHECKING:
+    from descend.graph.optimizers import Optimizer
 
 __all__ = ["Incoming", "Layer", "ParallelStrategy", "Shape", "WeightSlot", "check_layer", "shown"]
 
@@ -55,6 +58,7 @@ class WeightSlot(NamedTuple):
     fan_out: int = 0
     trainable: bool = True  # running statistics are not
     column_major: bool = False  # how listed values fill it
+    optimizer: Optimizer | None = None  # an update rule that the kind asks for
 
 
 def shown(shape: Shape) -> str:
@@ -127,6 +131,7 @@ class Layer:
     num_parents: ClassVar[int | None] = 1  # None: one or more
     refusal: ClassVar[str | None] = None  # why a kind that is part of the format cannot be had
     num_children: ClassVar[int | None] = 1  # None: any number, each given an output of its own
+    borrows_weights: ClassVar[bool] = False  # it reads weights that another layer makes
     global_count: ClassVar[int] = 0
     where: str | None = None  # file:line:column of a layer that came from a text
     _serials: ClassVar[Iterator[int]] = itertools.count()
@@ -219,6 +224,10 @@ class Layer:
     def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
         """The weights that this layer uses, in order."""
         return ()
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """Products that the forward pass of one sample adds up, for kinds that multiply matrices or slide windows."""
+        return 0
 
     def add_parent(self, parent: Layer | str) -> None:
         """Attach a parent; this layer becomes the last child of it."""

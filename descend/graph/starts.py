@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 from descend.graph.layer import shown
 from descend.graph.weights import (
     ConstantInitializer,
+    GlorotNormalInitializer,
+    GlorotUniformInitializer,
+    HeNormalInitializer,
+    HeUniformInitializer,
+    LeCunNormalInitializer,
+    LeCunUniformInitializer,
     NormalInitializer,
     NumpyInitializer,
     UniformInitializer,
@@ -21,6 +27,15 @@ if TYPE_CHECKING:
     from descend.graph.plan import PlannedWeights
 
 __all__ = ["start_problems"]
+
+_BY_FANS = (
+    GlorotNormalInitializer,
+    GlorotUniformInitializer,
+    HeNormalInitializer,
+    HeUniformInitializer,
+    LeCunNormalInitializer,
+    LeCunUniformInitializer,
+)
 
 
 def start_problems(weights: PlannedWeights) -> Iterator[str]:
@@ -40,6 +55,9 @@ def start_problems(weights: PlannedWeights) -> Iterator[str]:
         math.isfinite(start.mean) and 0 <= start.standard_deviation < math.inf
     ):
         yield f"start as N({start.mean!r}, {start.standard_deviation!r}²); expected finite numbers, the second >= 0"
+    elif isinstance(start, _BY_FANS) and not weights.fan_in:
+        kind = type(start).__name__
+        yield f"start as {kind}, which counts inputs, and layer '{weights.layer}' counts none for them: use another one"
 
 
 def _value_problems(start: ValueInitializer, weights: PlannedWeights) -> Iterator[str]:

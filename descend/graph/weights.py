@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "ColumnsInitializer",
     "ConstantInitializer",
     "GlorotNormalInitializer",
     "GlorotUniformInitializer",
@@ -66,6 +67,13 @@ class ValueInitializer(Initializer):
     def listed(self) -> tuple[float, ...]:
         """Whichever of the two is given."""
         return self.values_d or self.values
+
+
+@described
+class ColumnsInitializer(Initializer):
+    """Each column of a matrix has a value of its own. Kinds of layers ask for it; it has no place in a text."""
+
+    values: tuple[float, ...] = ()
 
 
 @described

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch.nn import functional
 
-from descend.graph import Elu, Identity, LeakyRelu, LogSoftmax, Relu, Softmax
+from descend.graph import ChannelwiseSoftmax, Elu, Identity, LeakyRelu, LogSoftmax, Relu, Softmax
+from descend.lower.gradients import with_gradient
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -50,29 +51,36 @@ def log_softmax(planned: PlannedLayer) -> Forward:
     return lambda x: functional.log_softmax(x.flatten(1), 1).view_as(x)
 
 
-class _Softmax(torch.autograd.Function):
-    """Softmax over dimension 1 whose result is kept from 0, with the gradient of the result it gives.
+def _kept_from_zero(x: Tensor) -> Tensor:
+    """Softmax over dimension 1, at least √(smallest float)."""
+    return functional.softmax(x, 1).clamp_min(math.sqrt(torch.finfo(x.dtype).tiny))
 
-    A plain clamp would have no gradient at a clipped entry, and a sample whose own class is clipped would never be
-    learned.
-    """
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = functional.softmax(x, 1).clamp_min(math.sqrt(torch.finfo(x.dtype).tiny))
-        ctx.save_for_backward(y)
-        return y
+def _softmax_gradient(dy: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    weighted = dy * y
+    return weighted - y * weighted.sum(1, keepdim=True)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Tensor:
-        (y,) = ctx.saved_tensors
-        weighted = gradients[0] * y
-        return weighted - y * weighted.sum(1, keepdim=True)
+
+# With the gradient of the result that it gives: a plain clamp would have none at a clipped entry, and a sample whose
+# own class is clipped would never be learned.
+_softmax = with_gradient(_kept_from_zero, _softmax_gradient)
 
 
 @lowers(Softmax)
 def softmax(planned: PlannedLayer) -> Forward:
     """Over the whole sample, or over channels at each position; at least √(smallest float), as LBANN has it."""
     if planned.layer.setting("softmax_mode") == "channel":
-        return _Softmax.apply
-    return lambda x: _Softmax.apply(x.flatten(1)).view_as(x)
+        return _softmax
+    return lambda x: _softmax(x.flatten(1)).view_as(x)
+
+
+@lowers(ChannelwiseSoftmax)
+def channelwise_softmax(planned: PlannedLayer) -> Forward:
+    """Over each slice along a dimension, or along that dimension alone."""
+    layer = cast("ChannelwiseSoftmax", planned.layer)
+    dim = layer.dim % len(planned.output_shape) + 1
+    if layer.single_dim_mode:
+        return lambda x: functional.softmax(x, dim)
+    if dim == 1:
+        return lambda x: functional.softmax(x.reshape(*x.shape[:2], -1), 2).view_as(x)
+    return lambda x: functional.softmax(x.flatten(1, -2), 1).view_as(x)

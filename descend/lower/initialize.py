@@ -22,6 +22,7 @@ from descend.graph import (
     UniformInitializer,
     ValueInitializer,
 )
+from descend.graph.weights import ColumnsInitializer
 
 if TYPE_CHECKING:
     from descend.graph import PlannedWeights
@@ -48,6 +49,8 @@ def initial_values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.
     shape, start = weights.shape, weights.initializer
     if isinstance(start, ConstantInitializer):
         return torch.full(shape, start.value, dtype=dtype)
+    if isinstance(start, ColumnsInitializer):
+        return torch.tensor(start.values, dtype=dtype).repeat(*shape[:-1], 1)
     if isinstance(start, ValueInitializer):
         return _listed(weights, start).to(dtype)
     if isinstance(start, NumpyInitializer):

@@ -7,16 +7,26 @@ from typing import TYPE_CHECKING, cast
 from torch.nn import functional
 
 from descend.errors import Unsupported
-from descend.graph import Convolution, FullyConnected
+from descend.graph import (
+    ChannelwiseFullyConnected,
+    ChannelwiseScaleBias,
+    Convolution,
+    Deconvolution,
+    EntrywiseScaleBias,
+    FullyConnected,
+)
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch import Tensor
 
     from descend.graph import PlannedLayer
     from descend.lower.registry import Forward
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
 
 
 @lowers(FullyConnected)
@@ -35,13 +45,62 @@ def convolution(planned: PlannedLayer) -> Forward:
     """Cross-correlation in one to three spatial dimensions."""
     layer = cast("Convolution", planned.layer)
     window, groups = layer.window(), layer.setting("groups")
-    if layer.num_dims not in _CONVOLUTIONS:
-        raise Unsupported(
-            f"layer '{planned.name}': a convolution of {layer.num_dims} dimensions is not lowered; use 1 to 3"
-        )
-    convolve = _CONVOLUTIONS[layer.num_dims]
+    convolve = _of_dimensions(_CONVOLUTIONS, planned, layer.num_dims)
 
     def forward(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
         return convolve(x, kernel, bias, window.stride, window.padding, window.dilation, groups)
+
+    return forward
+
+
+@lowers(Deconvolution)
+def deconvolution(planned: PlannedLayer) -> Forward:
+    """Transposed convolution in one to three spatial dimensions."""
+    layer = cast("Deconvolution", planned.layer)
+    window, extra, groups = layer.window(), layer.extra(), layer.setting("groups")
+    convolve = _of_dimensions(_TRANSPOSED, planned, layer.num_dims)
+
+    def forward(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
+        return convolve(x, kernel, bias, window.stride, window.padding, extra, groups, window.dilation)
+
+    return forward
+
+
+def _of_dimensions(functions: Mapping[int, Callable[..., Tensor]], planned: PlannedLayer, dims: int) -> Forward:
+    if dims not in functions:
+        raise Unsupported(f"layer '{planned.name}': a convolution of {dims} dimensions is not lowered; use 1 to 3")
+    return functions[dims]
+
+
+@lowers(ChannelwiseFullyConnected)
+def channelwise_fully_connected(planned: PlannedLayer) -> Forward:
+    """W x[c] (+ b) of every flattened slice; Wᵀ x[c] (+ b) with `transpose`."""
+    shape, transpose = planned.output_shape, planned.layer.setting("transpose")
+
+    def forward(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+        rows = x.reshape(*x.shape[:2], -1)
+        return functional.linear(rows, matrix.t() if transpose else matrix, bias).view(-1, *shape)
+
+    return forward
+
+
+@lowers(ChannelwiseScaleBias)
+def channelwise_scale_bias(planned: PlannedLayer) -> Forward:
+    """a_c x + b_c."""
+    shape = (-1, *(1,) * (len(planned.output_shape) - 1))
+
+    def forward(x: Tensor, weights: Tensor) -> Tensor:
+        return x * weights[:, 0].view(shape) + weights[:, 1].view(shape)
+
+    return forward
+
+
+@lowers(EntrywiseScaleBias)
+def entrywise_scale_bias(planned: PlannedLayer) -> Forward:
+    """a ∘ x + b."""
+    shape = planned.output_shape
+
+    def forward(x: Tensor, weights: Tensor) -> Tensor:
+        return x * weights[:, 0].view(shape) + weights[:, 1].view(shape)
 
     return forward

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from descend.graph import CategoricalAccuracy, CrossEntropy, MeanSquaredError, TopKCategoricalAccuracy
+from descend.graph import (
+    CategoricalAccuracy,
+    CrossEntropy,
+    L1Norm,
+    L2Norm2,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    TopKCategoricalAccuracy,
+)
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -39,6 +47,24 @@ def _cross_entropy_of_indices(prediction: Tensor, label: Tensor) -> Tensor:
 def mean_squared_error(planned: PlannedLayer) -> Forward:
     """Mean over the sample of (prediction − label)²."""
     return lambda prediction, label: (prediction - label).square().flatten(1).mean(1, keepdim=True)
+
+
+@lowers(MeanAbsoluteError)
+def mean_absolute_error(planned: PlannedLayer) -> Forward:
+    """Mean over the sample of |prediction − label|."""
+    return lambda prediction, label: (prediction - label).abs().flatten(1).mean(1, keepdim=True)
+
+
+@lowers(L2Norm2)
+def l2_norm2(planned: PlannedLayer) -> Forward:
+    """Σ x²."""
+    return lambda x: x.square().flatten(1).sum(1, keepdim=True)
+
+
+@lowers(L1Norm)
+def l1_norm(planned: PlannedLayer) -> Forward:
+    """Σ |x|."""
+    return lambda x: x.abs().flatten(1).sum(1, keepdim=True)
 
 
 @lowers(CategoricalAccuracy)

@@ -8,8 +8,25 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.errors import GraphError
-from descend.lower import activations, inputs, learning, losses, transforms
+from descend.lower import (
+    activations,
+    images,
+    indexing,
+    inputs,
+    learning,
+    losses,
+    mathematics,
+    normalization,
+    operators,
+    recurrent,
+    reductions,
+    regularization,
+    sources,
+    tables,
+    transforms,
+)
 from descend.lower.initialize import initial_values
+from descend.lower.passes import Pass
 from descend.lower.registry import lowering
 
 if TYPE_CHECKING:
@@ -20,7 +37,23 @@ if TYPE_CHECKING:
 
 __all__ = ["LoweredModel", "lower"]
 
-FAMILIES = (activations, inputs, learning, losses, transforms)  # importing them registers their kinds
+FAMILIES = (
+    activations,
+    images,
+    indexing,
+    inputs,
+    learning,
+    losses,
+    mathematics,
+    normalization,
+    operators,
+    recurrent,
+    reductions,
+    regularization,
+    sources,
+    tables,
+    transforms,
+)  # importing them registers their kinds
 
 
 def lower(plan: Plan, generator: Callable[[str], torch.Generator]) -> LoweredModel:
@@ -43,17 +76,18 @@ class _Instruction:
 
     name: str
     forward: Forward
+    with_pass: bool
     inputs: tuple[int, ...]
     weights: tuple[str, ...]
     outputs: tuple[int, ...]
-    last_uses: tuple[int, ...]  # slots that nobody reads afterwards
+    last_uses: tuple[int, ...] = ()  # slots that nobody reads afterwards
 
 
 class LoweredModel(torch.nn.Module):
     """The graph as a torch module. Parameters carry the names of the graph's weights.
 
     Its forward pass takes the fields of a batch, each (samples, *shape), and returns the output of every layer that the
-    objective or a metric names, by layer name.
+    objective or a metric names, by layer name. `module.train()` and `module.eval()` say how layers act.
 
     Attributes:
         plan: The checked graph.
@@ -68,6 +102,7 @@ class LoweredModel(torch.nn.Module):
         super().__init__()
         self.plan, self.on_layer = plan, None
         self._fields, self._program, self._outputs, self._slots = _compile(plan)
+        self._wants_pass = any(step.with_pass for step in self._program)
         for weights in plan.weights.values():
             self._own(weights, initial_values(weights, generator(weights.name)))
 
@@ -93,20 +128,41 @@ class LoweredModel(torch.nn.Module):
         return outputs[0] if one else outputs
 
     def exchange(self, planned: PlannedLayer) -> None:
-        """Let a layer compute what `planned` says from now on; its name, parents, shapes and weights stay."""
+        """Let a layer compute what `planned` says from now on; its kind, parents, shapes and weights stay."""
+        forward, _ = lowering(planned)
         self._program = tuple(
-            replace(step, forward=lowering(planned)) if step.name == planned.name else step for step in self._program
+            replace(step, forward=forward) if step.name == planned.name else step for step in self._program
         )
 
-    def forward(self, fields: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run every layer once; see the class."""
+    def forward(
+        self,
+        fields: Mapping[str, torch.Tensor],
+        *,
+        seed: int | None = None,
+        position: int = 0,
+        batch_size: int | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Run every layer once; see the class.
+
+        Args:
+            fields: The samples, or the part of a mini-batch that goes through now.
+            seed: What the layers' random numbers are a function of; drawn from torch's global generator if None.
+            position: Place of the first sample in the whole mini-batch.
+            batch_size: Samples of the whole mini-batch; as many as are given if None.
+
+        Raises:
+            Unsupported: a layer works on the whole mini-batch and was given a part of it.
+            DataError: a layer was given a value that it cannot use.
+        """
+        at = self._pass(fields, seed, position, batch_size) if self._wants_pass else None
         slots: list[Any] = [None] * self._slots
         for name, slot in self._fields.items():
             slots[slot] = fields[name]
         # By torch's tables and not by reference, so that torch.func.functional_call can put other tensors in.
         weights: Mapping[str, Any] = {**self._parameters, **self._buffers}
         for step in self._program:
-            result = step.forward(*[slots[i] for i in step.inputs], *[weights[name] for name in step.weights])
+            given = [*[slots[i] for i in step.inputs], *[weights[name] for name in step.weights]]
+            result = step.forward(at, *given) if step.with_pass else step.forward(*given)
             if self.on_layer is not None:
                 result = self._watched(step, result)
             if len(step.outputs) == 1:
@@ -117,6 +173,22 @@ class LoweredModel(torch.nn.Module):
             for slot in step.last_uses:
                 slots[slot] = None
         return {name: slots[slot] for name, slot in self._outputs.items()}
+
+    def _pass(
+        self, fields: Mapping[str, torch.Tensor], seed: int | None, position: int, batch_size: int | None
+    ) -> Pass:
+        some = next(iter(fields.values()))
+        # Tensors from nowhere are of the format that the module computes in.
+        like = next((one for one in (*self.parameters(), *fields.values()) if one.is_floating_point()), None)
+        return Pass(
+            training=self.training,
+            seed=int(torch.randint(2**63 - 1, ())) if seed is None else seed,
+            position=position,
+            samples=len(some),
+            batch_size=len(some) if batch_size is None else batch_size,
+            dtype=torch.get_default_dtype() if like is None else like.dtype,
+            device=some.device,
+        )
 
 
 def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict[str, int], int]:
@@ -134,7 +206,7 @@ def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict
         filled = tuple(range(count, count + len(planned.output_shapes)))
         count += len(filled)
         places.update({(planned.name, number): slot for number, slot in enumerate(filled)})
-        steps.append(_Instruction(planned.name, lowering(planned), read, planned.weights, filled, ()))
+        steps.append(_Instruction(planned.name, *lowering(planned), read, planned.weights, filled))
     wanted = {name: places[name, 0] for name in _wanted(plan)}
     return fields, _with_last_uses(steps, wanted.values()), wanted, count
 

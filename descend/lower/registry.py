@@ -13,30 +13,37 @@ if TYPE_CHECKING:
 __all__ = ["Forward", "Lowering", "lowering", "lowers"]
 
 # A layer's forward pass: its inputs, then its weights in the order of its kind, each input (samples, *shape); it
-# returns the output, or one for each child where the kind has several.
+# returns the output, or one for each child where the kind has several. A kind that asks for the Pass gets it first.
 Forward = Callable[..., Any]
 Lowering = Callable[["PlannedLayer"], Forward]
 
-_LOWERINGS: dict[type[Any], Lowering] = {}
+_LOWERINGS: dict[type[Any], tuple[Lowering, bool]] = {}
 
 
-def lowers(kind: type[Any]) -> Callable[[Lowering], Lowering]:
-    """Say that the decorated function lowers `kind`. It is called once a layer and returns the layer's forward pass."""
+def lowers(kind: type[Any], with_pass: bool = False) -> Callable[[Lowering], Lowering]:
+    """Say that the decorated function lowers `kind`. It is called once a layer and returns the layer's forward pass.
+
+    Args:
+        kind: The class of the layer; its subclasses are lowered alike.
+        with_pass: Whether the forward pass takes a `descend.lower.passes.Pass` before its inputs: for kinds that act
+            differently in training, draw random numbers, or have no parent to say how many samples there are.
+    """
 
     def keep(function: Lowering) -> Lowering:
-        _LOWERINGS[kind] = function
+        _LOWERINGS[kind] = (function, with_pass)
         return function
 
     return keep
 
 
-def lowering(planned: PlannedLayer) -> Forward:
-    """The forward pass of a layer.
+def lowering(planned: PlannedLayer) -> tuple[Forward, bool]:
+    """The forward pass of a layer, and whether it asks for the Pass.
 
     Raises:
-        Unsupported: its kind is not lowered yet.
+        Unsupported: its kind is not lowered.
     """
-    kind = type(planned.layer)
-    if kind not in _LOWERINGS:
-        raise Unsupported(f"layer '{planned.name}': kind {kind.__name__} is not lowered yet")
-    return _LOWERINGS[kind](planned)
+    for kind in type(planned.layer).__mro__:
+        if kind in _LOWERINGS:
+            function, with_pass = _LOWERINGS[kind]
+            return function(planned), with_pass
+    raise Unsupported(f"layer '{planned.name}': kind {type(planned.layer).__name__} is not lowered")

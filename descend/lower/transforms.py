@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch.nn import functional
 
 from descend.errors import Unsupported
-from descend.graph import Concatenation, Dummy, Evaluation, Pooling, Reshape, Split, Sum
+from descend.graph import (
+    Concatenation,
+    Cross_Grid_Sum,
+    Cross_Grid_Sum_Slice,
+    Dummy,
+    Evaluation,
+    Hadamard,
+    IdentityZero,
+    Pooling,
+    Reshape,
+    Slice,
+    Split,
+    StopGradient,
+    Sum,
+    WeightedSum,
+)
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from descend.graph import PlannedLayer
@@ -53,16 +71,75 @@ def concatenation(planned: PlannedLayer) -> Forward:
     return forward
 
 
+def _sum(xs: Sequence[Tensor]) -> Tensor:
+    total = xs[0]
+    for x in xs[1:]:
+        total = total + x
+    return total
+
+
 @lowers(Sum)
 def entrywise_sum(planned: PlannedLayer) -> Forward:
     """Σ xᵢ."""
+    return lambda *xs: _sum(xs)
+
+
+@lowers(Cross_Grid_Sum)
+def cross_grid_sum(planned: PlannedLayer) -> Forward:
+    """Σ xᵢ for each child."""
+    count = len(planned.output_shapes)
+    return lambda *xs: _sum(xs) if count == 1 else (_sum(xs),) * count
+
+
+@lowers(Cross_Grid_Sum_Slice)
+def cross_grid_sum_slice(planned: PlannedLayer) -> Forward:
+    """Σ xᵢ in equal pieces."""
+    count = len(planned.output_shapes)
+    return lambda *xs: _sum(xs) if count == 1 else _sum(xs).chunk(count, 1)
+
+
+@lowers(WeightedSum)
+def weighted_sum(planned: PlannedLayer) -> Forward:
+    """Σ factor · xᵢ."""
+    factors = cast("WeightedSum", planned.layer).scaling_factors
+    return lambda *xs: _sum([factor * x for factor, x in zip(factors, xs, strict=True)])
+
+
+@lowers(Hadamard)
+def hadamard(planned: PlannedLayer) -> Forward:
+    """Π xᵢ."""
 
     def forward(first: Tensor, *others: Tensor) -> Tensor:
         for other in others:
-            first = first + other
+            first = first * other
         return first
 
     return forward
+
+
+@lowers(Slice)
+def slices(planned: PlannedLayer) -> Forward:
+    """Pieces along an axis."""
+    layer = cast("Slice", planned.layer)
+    dim, points = layer.axis + 1, layer.slice_points
+
+    def forward(x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        pieces = tuple(x.narrow(dim, begin, end - begin) for begin, end in pairwise(points))
+        return pieces[0] if len(pieces) == 1 else pieces
+
+    return forward
+
+
+@lowers(StopGradient)
+def stop_gradient(planned: PlannedLayer) -> Forward:
+    """x without its past."""
+    return lambda x: x.detach()
+
+
+@lowers(IdentityZero)
+def identity_zero(planned: PlannedLayer) -> Forward:
+    """x, or zeros while the layer is frozen."""
+    return torch.zeros_like if planned.layer.freeze else lambda x: x
 
 
 @lowers(Split)

@@ -108,11 +108,11 @@ def test_a_rate_that_is_no_rate(attempt, rate):
     assert "learn_rate" in message
 
 
-def test_a_kind_that_is_not_lowered_is_refused_by_name(attempt):
-    code, message = attempt(changed("relu {\n    }", "embedding {\n      num_embeddings: 3\n    }"))
+def test_a_kind_that_cannot_be_had_is_refused_by_name(attempt):
+    code, message = attempt(changed("relu {\n    }", 'external {\n      filename: "f.so"\n    }'))
     assert code == 2
     assert "layer 'relu1'" in message
-    assert "Embedding" in message
+    assert "External runs code from a shared library" in message
 
 
 def test_a_field_that_no_reader_offers(attempt):

@@ -123,7 +123,7 @@ layer { name: "d" parents: "yy" relu {} }
 layer { name: "y" parents: "y" fully_connected { } }
 layer { name: "f" parents: "y" fully_connected { num_neurons: 3 } weights: "w1" weights: "w2" }
 layer { name: "l" parents: "f" parents: "y" cross_entropy { } }
-layer { name: "g" parents: "f" gather {} }
+layer { name: "g" parents: "f" unpooling {} }
 objective_function { layer_term { layer: "ll" scale_factor: 1 } layer_term { layer: "f" scale_factor: 1 } }
 metric { layer_metric { layer: "l" name: "acc" } }
 metric { layer_metric { layer: "l" name: "acc" } }
@@ -146,7 +146,8 @@ weights { name: "w3" }
         "put a loss such as CrossEntropy or a Reduction behind it",
         "f.prototext:8:1: layer 'l' (CrossEntropy) needs parents of one shape; 'f' gives 3 and 'y' gives 10: "
         "the layers before must give equally many entries, such as num_neurons equal to the number of classes",
-        "f.prototext:9:1: layer 'g': kind Gather is not lowered yet",
+        "f.prototext:9:1: layer 'g': kind Unpooling is broken in LBANN, so no result could be right; "
+        "use Upsample or Deconvolution",
         "f.prototext:7:1: layer 'f' (FullyConnected) names weights 'w2' that do not exist",
         "f.prototext:13:22: weights 'w1': Adam.learn_rate is -1.0; expected a finite number that is at least 0",
         "f.prototext:13:22: weights 'w1': Adam.beta1 is 1.0; expected at least 0 and below 1",
@@ -381,3 +382,13 @@ def test_very_many_problems_are_counted_and_take_no_longer_than_they_must():
         == "f.prototext:1:1: layer 'layer0' (Relu) names a parent 'lair0' that does not exist; did you mean 'layer0'?"
     )
     assert found[-1] == "and 19901 more problems"
+
+
+def test_weights_that_no_inputs_are_counted_for_cannot_start_by_their_number():
+    bias = g.Weights(g.HeNormalInitializer(), name="b")
+    x = g.FullyConnected(g.Input(data_field="x"), num_neurons=2, has_bias=True, weights=[g.Weights(name="w"), bias])
+    x.name = "fc"
+    with pytest.raises(
+        GraphError, match="weights 'b' start as HeNormalInitializer, which counts inputs, and layer 'fc'"
+    ):
+        g.check(g.Model(1, objective_function=g.L2Norm2(x)), {"x": (3,)})

@@ -2,29 +2,53 @@
 
 from descend.graph.kinds import (
     activations,
+    images,
+    indexing,
     inputs,
     learning,
     losses,
+    mathematics,
+    normalization,
     operator_layers,
+    recurrent,
+    reductions,
+    refused,
     regularization,
+    sources,
+    tables,
     transforms,
-    unlowered,
 )
 from descend.graph.kinds.activations import *  # noqa: F403  # a family's own list says what is public
+from descend.graph.kinds.images import *  # noqa: F403
+from descend.graph.kinds.indexing import *  # noqa: F403
 from descend.graph.kinds.inputs import *  # noqa: F403
 from descend.graph.kinds.learning import *  # noqa: F403
 from descend.graph.kinds.losses import *  # noqa: F403
+from descend.graph.kinds.mathematics import *  # noqa: F403
+from descend.graph.kinds.normalization import *  # noqa: F403
 from descend.graph.kinds.operator_layers import *  # noqa: F403
+from descend.graph.kinds.recurrent import *  # noqa: F403
+from descend.graph.kinds.reductions import *  # noqa: F403
+from descend.graph.kinds.refused import *  # noqa: F403
 from descend.graph.kinds.regularization import *  # noqa: F403
+from descend.graph.kinds.sources import *  # noqa: F403
+from descend.graph.kinds.tables import *  # noqa: F403
 from descend.graph.kinds.transforms import *  # noqa: F403
-from descend.graph.kinds.unlowered import *  # noqa: F403
 
 __all__: list[str] = []
 __all__ += activations.__all__
+__all__ += images.__all__
+__all__ += indexing.__all__
 __all__ += inputs.__all__
 __all__ += learning.__all__
 __all__ += losses.__all__
+__all__ += mathematics.__all__
+__all__ += normalization.__all__
 __all__ += operator_layers.__all__
+__all__ += recurrent.__all__
+__all__ += reductions.__all__
+__all__ += refused.__all__
 __all__ += regularization.__all__
+__all__ += sources.__all__
+__all__ += tables.__all__
 __all__ += transforms.__all__
-__all__ += unlowered.__all__

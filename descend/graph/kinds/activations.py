@@ -12,7 +12,29 @@ if TYPE_CHECKING:
 
     from descend.graph.layer import Incoming, Shape
 
-__all__ = ["Elu", "Identity", "LeakyRelu", "LogSoftmax", "Relu", "Softmax"]
+__all__ = ["ChannelwiseSoftmax", "Elu", "Identity", "LeakyRelu", "LogSoftmax", "Relu", "Softmax"]
+
+
+class ChannelwiseSoftmax(Entrywise):
+    """y = eˣ / Σ eˣ over all entries of each slice along `dim`, or along `dim` alone with single_dim_mode.
+
+    dim is 0 unless set and may be negative. Without single_dim_mode it is the first or the last dimension.
+    """
+
+    message: ClassVar[str] = "Layer.ChannelwiseSoftmax"
+
+    dim: int = 0
+    single_dim_mode: bool = False
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The shape of the input."""
+        (incoming,) = inputs
+        dims = len(incoming.shape)
+        if not -dims <= self.dim < dims:
+            raise GraphError(f"has dim {self.dim}, and {incoming}: expected {-dims} to {dims - 1}")
+        if not self.single_dim_mode and self.dim % dims not in (0, dims - 1):
+            raise GraphError(f"has dim {self.dim}, and {incoming}: without single_dim_mode it is the first or the last")
+        return incoming.shape
 
 
 class Elu(Entrywise):

@@ -11,18 +11,11 @@ __all__ = [
     "Entrywise",
     "PairLoss",
     "SameShape",
-    "Unlowered",
     "check_same_shapes",
     "per_dimension",
     "same_shape",
     "window_shape",
 ]
-
-
-class Unlowered(Layer):
-    """A kind that is read and written and has no shape rule yet."""
-
-    refusal: ClassVar[str | None] = "is not lowered yet"
 
 
 class Entrywise(Layer):

@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from descend.errors import GraphError
 from descend.graph.enums import ConvTensorOpsMode
 from descend.graph.kinds.base import per_dimension, window_shape
-from descend.graph.layer import Incoming, Layer, Shape, WeightSlot
-from descend.graph.weights import ConstantInitializer, HeNormalInitializer
+from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
+from descend.graph.weights import ColumnsInitializer, ConstantInitializer, HeNormalInitializer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Convolution", "FullyConnected", "Window"]
+__all__ = [
+    "ChannelwiseFullyConnected",
+    "ChannelwiseScaleBias",
+    "Convolution",
+    "Deconvolution",
+    "EntrywiseScaleBias",
+    "FullyConnected",
+    "Window",
+]
 
 
 class FullyConnected(Layer):
@@ -47,6 +55,86 @@ class FullyConnected(Layer):
         matrix = WeightSlot("linearity_weights", shape, HeNormalInitializer(), size, neurons, column_major=True)
         bias = WeightSlot("bias_weights", (neurons,), ConstantInitializer())
         return (matrix, bias) if self.has_bias else (matrix,)
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """One for each entry of the matrix."""
+        return prod(inputs[0]) * prod(output)
+
+
+class ChannelwiseFullyConnected(Layer):
+    """y[c] = W x[c] (+ b) for every slice c of the first dimension, flattened; one W for all of them.
+
+    Shapes: x (C, *rest) with n entries in a slice; y (C, *output_channel_dims) with m; W (m, n), or with `transpose`
+    (n, m) and y = Wᵀ x; b (m,). There is a bias unless `bias` is set to false. Listed values fill W column by column.
+    """
+
+    message: ClassVar[str] = "Layer.ChannelwiseFullyConnected"
+    defaults: ClassVar[Mapping[str, Any]] = {"bias": True, "transpose": False}
+
+    output_channel_dims: tuple[int, ...] = ()
+    bias: bool | None = None
+    transpose: bool | None = None
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """(C, *output_channel_dims)."""
+        if not self.output_channel_dims or min(self.output_channel_dims) < 1:
+            raise GraphError(
+                f"has output_channel_dims {shown(self.output_channel_dims)}; expected one or more sizes of at least 1"
+            )
+        return (inputs[0].shape[0], *self.output_channel_dims)
+
+    def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
+        """The matrix, then the bias if there is one."""
+        size, neurons = prod(inputs[0].shape[1:]), prod(self.output_channel_dims)
+        shape = (size, neurons) if self.setting("transpose") else (neurons, size)
+        matrix = WeightSlot("linearity_weights", shape, HeNormalInitializer(), size, neurons, column_major=True)
+        bias = WeightSlot("bias_weights", (neurons,), ConstantInitializer())
+        return (matrix, bias) if self.setting("bias") else (matrix,)
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """One for each entry of the matrix and each channel."""
+        return prod(inputs[0][1:]) * prod(output)
+
+
+class _ScaleBias(Layer):
+    """One tensor of two columns: what an entry is multiplied by, and what is added."""
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The shape of the input."""
+        return inputs[0].shape
+
+    def count(self, incoming: Incoming) -> int:
+        """How many pairs there are."""
+        return incoming.size
+
+    def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
+        """Scales in the first column, biases in the second."""
+        shape = (self.count(inputs[0]), 2)
+        return (WeightSlot("weights", shape, ColumnsInitializer((1.0, 0.0)), column_major=True),)
+
+
+class ChannelwiseScaleBias(_ScaleBias):
+    """y = a_c x + b_c, one pair for each channel c.
+
+    Shapes: x (C, ...); one weights tensor (C, 2), its first column a (1 at the start), its second b (0). Listed values
+    fill it column by column.
+    """
+
+    message: ClassVar[str] = "Layer.ChannelwiseScaleBias"
+
+    def count(self, incoming: Incoming) -> int:
+        """Number of channels."""
+        return incoming.shape[0]
+
+
+class EntrywiseScaleBias(_ScaleBias):
+    """y = a ∘ x + b, one pair for each entry of the sample.
+
+    Shapes: x any, n entries; one weights tensor (n, 2), its first column a (1 at the start), its second b (0). Listed
+    values fill it column by column.
+    """
+
+    message: ClassVar[str] = "Layer.EntrywiseScaleBias"
 
 
 class Window(NamedTuple):
@@ -86,38 +174,130 @@ class Convolution(Layer):
         Raises:
             GraphError: one of them has the wrong length or a number out of range.
         """
-        dims = self.num_dims
-        if dims < 1:
-            raise GraphError(f"has num_dims {dims}; it must be at least 1 (2 for images)")
-        return Window(
-            per_dimension("kernel_size", self.kernel_size, dims, None, 1),
-            per_dimension("stride", self.stride, dims, 1, 1),
-            per_dimension("padding", self.padding, dims, 0, 0),
-            per_dimension("dilation", self.dilation, dims, 1, 1),
-        )
+        return conv_window(self)
 
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
         """(out_channels, *places)."""
         (incoming,) = inputs
         window = self.window()
-        check_channels_first(incoming, self.num_dims)
-        channels, groups = incoming.shape[0], self.setting("groups")
-        if self.out_channels < 1:
-            raise GraphError(f"has out_channels {self.out_channels}; it must be at least 1")
-        if groups < 1 or channels % groups or self.out_channels % groups:
-            raise GraphError(
-                f"has {groups} groups, which must divide its {channels} input and {self.out_channels} output channels"
-            )
+        check_channels(self, incoming)
         return (self.out_channels, *window_shape(incoming, window.size, window.stride, window.padding, window.dilation))
 
     def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
         """The kernel, then the bias if there is one."""
         channels = inputs[0].shape[0]
         shape = (self.out_channels, channels // self.setting("groups"), *self.window().size)
-        entries = prod(shape)
-        kernel = WeightSlot("kernel", shape, HeNormalInitializer(), entries // self.out_channels, entries // channels)
-        bias = WeightSlot("bias", (self.out_channels,), ConstantInitializer())
-        return (kernel, bias) if self.setting("has_bias") else (kernel,)
+        return kernel_slots(shape, self.out_channels, channels, self.setting("has_bias"))
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """For each entry of the output one for each entry of a filter."""
+        return prod(output) * inputs[0][0] // self.setting("groups") * prod(self.window().size)
+
+
+class Deconvolution(Layer):
+    """Transposed convolution over `num_dims` spatial dimensions: the map that is a convolution's gradient.
+
+    Shapes: x (C, *space); y (out_channels, *places), places (in − 1) stride + dilation (kernel − 1) + 1 − 2 padding +
+    output_padding; kernel (C, out_channels / groups, *kernel_size); bias (out_channels,). Unset: stride 1, padding 0,
+    output_padding 0, dilation 1, groups 1, and a bias. A list of one number holds for every dimension.
+    """
+
+    message: ClassVar[str] = "Layer.Deconvolution"
+    defaults: ClassVar[Mapping[str, Any]] = {"groups": 1, "has_bias": True}
+
+    num_dims: int = 0
+    out_channels: int = 0
+    kernel_size: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    output_padding: tuple[int, ...] = ()
+    groups: int | None = None
+    has_bias: bool | None = None
+    dilation: tuple[int, ...] = ()
+    conv_tensor_op_mode: ConvTensorOpsMode = ConvTensorOpsMode.DEFAULT_TENSOR_OPS
+
+    def window(self) -> Window:
+        """Kernel size, stride, padding and dilation with every default filled in.
+
+        Raises:
+            GraphError: one of them has the wrong length or a number out of range.
+        """
+        return conv_window(self)
+
+    def extra(self) -> tuple[int, ...]:
+        """output_padding for each dimension, which is below the stride or the dilation.
+
+        Raises:
+            GraphError: it is not, or has the wrong length.
+        """
+        window = self.window()
+        extra = per_dimension("output_padding", self.output_padding, self.num_dims, 0, 0)
+        if any(e >= max(s, d) for e, s, d in zip(extra, window.stride, window.dilation, strict=True)):
+            raise GraphError(
+                f"has output_padding {shown(extra)}, which must be below the stride {shown(window.stride)} or the "
+                f"dilation {shown(window.dilation)}"
+            )
+        return extra
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """(out_channels, *places)."""
+        (incoming,) = inputs
+        window = self.window()
+        check_channels(self, incoming)
+        numbers = zip(incoming.shape[1:], *window, self.extra(), strict=True)
+        places = tuple((size - 1) * s + d * (k - 1) + 1 - 2 * p + e for size, k, s, p, d, e in numbers)
+        if min(places) < 1:
+            raise GraphError(
+                f"has padding {shown(window.padding)} and {incoming}: nothing is left; make padding smaller"
+            )
+        return (self.out_channels, *places)
+
+    def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
+        """The kernel, then the bias if there is one."""
+        channels = inputs[0].shape[0]
+        shape = (channels, self.out_channels // self.setting("groups"), *self.window().size)
+        return kernel_slots(shape, self.out_channels, channels, self.setting("has_bias"))
+
+    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
+        """For each entry of the input one for each entry that it spreads to."""
+        return prod(inputs[0]) * output[0] // self.setting("groups") * prod(self.window().size)
+
+
+def conv_window(layer: Convolution | Deconvolution) -> Window:
+    """The window of a convolution with every default filled in."""
+    dims = layer.num_dims
+    if dims < 1:
+        raise GraphError(f"has num_dims {dims}; it must be at least 1 (2 for images)")
+    return Window(
+        per_dimension("kernel_size", layer.kernel_size, dims, None, 1),
+        per_dimension("stride", layer.stride, dims, 1, 1),
+        per_dimension("padding", layer.padding, dims, 0, 0),
+        per_dimension("dilation", layer.dilation, dims, 1, 1),
+    )
+
+
+def check_channels(layer: Convolution | Deconvolution, incoming: Incoming) -> None:
+    """Refuse channels that are none, or that groups do not divide.
+
+    Raises:
+        GraphError: of that kind.
+    """
+    check_channels_first(incoming, layer.num_dims)
+    channels, groups = incoming.shape[0], layer.setting("groups")
+    if layer.out_channels < 1:
+        raise GraphError(f"has out_channels {layer.out_channels}; it must be at least 1")
+    if groups < 1 or channels % groups or layer.out_channels % groups:
+        raise GraphError(
+            f"has {groups} groups, which must divide its {channels} input and {layer.out_channels} output channels"
+        )
+
+
+def kernel_slots(shape: Shape, out_channels: int, in_channels: int, has_bias: bool) -> tuple[WeightSlot, ...]:
+    """The kernel, then the bias if there is one."""
+    entries = prod(shape)
+    kernel = WeightSlot("kernel", shape, HeNormalInitializer(), entries // out_channels, entries // in_channels)
+    bias = WeightSlot("bias", (out_channels,), ConstantInitializer())
+    return (kernel, bias) if has_bias else (kernel,)
 
 
 def check_channels_first(incoming: Incoming, num_dims: int) -> None:

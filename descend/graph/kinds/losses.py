@@ -1,4 +1,4 @@
-"""Losses and accuracies: one number a sample from a prediction and a label, in this order of parents."""
+"""Losses and accuracies: one number a sample from a prediction and a label, in this order of parents; and norms."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from typing import ClassVar
 
 from descend.errors import GraphError
 from descend.graph.kinds.base import PairLoss
-from descend.graph.layer import Incoming, Shape, shown
+from descend.graph.layer import Incoming, Layer, Shape, shown
 
-__all__ = ["CategoricalAccuracy", "CrossEntropy", "MeanSquaredError", "TopKCategoricalAccuracy"]
+__all__ = [
+    "CategoricalAccuracy",
+    "CrossEntropy",
+    "L1Norm",
+    "L2Norm2",
+    "MeanAbsoluteError",
+    "MeanSquaredError",
+    "TopKCategoricalAccuracy",
+]
 
 
 class CrossEntropy(PairLoss):
@@ -39,6 +47,30 @@ class MeanSquaredError(PairLoss):
     """Mean over the sample of (prediction − label)². The gradient flows to both."""
 
     message: ClassVar[str] = "Layer.MeanSquaredError"
+
+
+class MeanAbsoluteError(PairLoss):
+    """Mean over the sample of |prediction − label|. The gradient flows to both; where they are equal it is 0."""
+
+    message: ClassVar[str] = "Layer.MeanAbsoluteError"
+
+
+class _Norm(Layer):
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """One entry."""
+        return (1,)
+
+
+class L2Norm2(_Norm):
+    """Σ x² over the sample: the square of its Euclidean norm."""
+
+    message: ClassVar[str] = "Layer.L2Norm2"
+
+
+class L1Norm(_Norm):
+    """Σ |x| over the sample. The gradient at 0 is 0."""
+
+    message: ClassVar[str] = "Layer.L1Norm"
 
 
 class CategoricalAccuracy(PairLoss):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.errors import GraphError
 from descend.graph.fields import field_types
 from descend.graph.kinds import operators
-from descend.graph.kinds.base import Unlowered
+from descend.graph.kinds.base import SameShape, same_shape
 from descend.graph.kinds.operators import Operator
+
+if TYPE_CHECKING:
+    from descend.graph.layer import Incoming, Shape
 
 __all__ = [
     "Abs",
@@ -88,13 +92,34 @@ __all__ = [
 ]
 
 
-class OperatorLayer(Unlowered):
-    """Operators one after the other; each takes all outputs of the one before. One shape throughout."""
+class OperatorLayer(SameShape):
+    """Operators one after the other: the first takes the parents, each other the output of the one before.
+
+    Shapes: the parents and the output have one shape; there is no broadcasting.
+    """
 
     message: ClassVar[str] = "Layer.OperatorLayer"
-    num_parents: ClassVar[int | None] = None
 
     ops: tuple[Operator, ...] = ()
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The shape of every parent."""
+        if not self.ops:
+            raise GraphError("has no ops; give it at least one operator")
+        problems = [
+            f"has an operator {type(op).__name__} that {problem}" for op in self.ops for problem in op.problems()
+        ]
+        given = len(inputs)
+        for op in self.ops:
+            if op.count_inputs() != given:
+                source = "parent" if op is self.ops[0] else "output of the operator before"
+                end = "" if given == 1 else "s"
+                takes = f"that takes {op.count_inputs()} input{'' if op.count_inputs() == 1 else 's'}"
+                problems.append(f"has an operator {type(op).__name__} {takes}, and {given} {source}{end}")
+            given = 1
+        if problems:
+            raise GraphError(problems)
+        return same_shape(inputs)
 
 
 def _layer_of(operator: type[Operator]) -> type[OperatorLayer]:

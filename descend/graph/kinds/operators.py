@@ -5,10 +5,13 @@ x is the first input, x1 and x2 are the two of those that take two. There is no 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from descend.graph.enums import DataType, DeviceAllocation
 from descend.graph.fields import described
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "Abs",
@@ -101,6 +104,14 @@ class Operator:
     output_datatype: DataType = DataType.DEFAULT_DATATYPE
     device_allocation: DeviceAllocation = DeviceAllocation.DEFAULT_DEVICE
 
+    def count_inputs(self) -> int:
+        """How many tensors it takes."""
+        return self.num_inputs
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with its fields; each text completes "Clamp ..."."""
+        return iter(())
+
 
 @described
 class Clamp(Operator):
@@ -111,10 +122,15 @@ class Clamp(Operator):
     min: float = 0.0
     max: float = 0.0
 
+    def problems(self) -> Iterator[str]:
+        """Bounds between which there is nothing, as two that are not set are."""
+        if not self.min < self.max:
+            yield f"has min {self.min!r} and max {self.max!r}; max must be above min (0 and 1 are usual)"
+
 
 @described
 class LogicalNot(Operator):
-    """1 where x is 0 or NaN, else 0. No gradient."""
+    """1 where x is 0, else 0. No gradient. True is: not 0 and not NaN; so NaN gives 1."""
 
     message: ClassVar[str] = "LogicalNotOperator"
 
@@ -142,7 +158,7 @@ class Sign(Operator):
 
 @described
 class Round(Operator):
-    """To the nearest integer. No gradient."""
+    """To the nearest integer, of two to the even one. No gradient."""
 
     message: ClassVar[str] = "RoundOperator"
 
@@ -163,7 +179,7 @@ class Floor(Operator):
 
 @described
 class Reciprocal(Operator):
-    """1 / x"""
+    """1 / x; the gradient is 0 where that of the output is, whatever x is."""
 
     message: ClassVar[str] = "ReciprocalOperator"
 
@@ -191,7 +207,7 @@ class Rsqrt(Operator):
 
 @described
 class SafeReciprocal(Operator):
-    """1 / x, and 0 where that is not finite."""
+    """1 / x, and 0 where that is not finite; the gradient is 0 there too."""
 
     message: ClassVar[str] = "SafeReciprocalOperator"
 
@@ -363,7 +379,7 @@ class Divide(Operator):
 
 @described
 class Mod(Operator):
-    """Remainder of x1 / x2 with the sign of x1."""
+    """Remainder of x1 / x2 with the sign of x1, as C's fmod; the gradient for x2 is −floor(x1 / x2)."""
 
     message: ClassVar[str] = "ModOperator"
     num_inputs: ClassVar[int] = 2
@@ -379,7 +395,7 @@ class Pow(Operator):
 
 @described
 class SafeDivide(Operator):
-    """x1 / x2, and 0 where that is not finite."""
+    """x1 / x2, and 0 where that is not finite; the gradient is 0 there too."""
 
     message: ClassVar[str] = "SafeDivideOperator"
     num_inputs: ClassVar[int] = 2
@@ -485,7 +501,7 @@ class LogicalXor(Operator):
 class Select(Operator):
     """Where |x - value| < epsilon (1e-5 unless set) the true branch, else the false one.
 
-    A branch is the next input, or a constant if constant_if_... is set.
+    A branch is the next input, or a constant if constant_if_... is set. The gradient goes to the chosen branch alone.
     """
 
     message: ClassVar[str] = "SelectOperator"
@@ -496,6 +512,15 @@ class Select(Operator):
     value_if_true: float = 0.0
     value_if_false: float = 0.0
     epsilon: float = 0.0
+
+    def count_inputs(self) -> int:
+        """The predicate, and each branch that is not a constant."""
+        return 3 - self.constant_if_true - self.constant_if_false
+
+    def problems(self) -> Iterator[str]:
+        """A width that no difference is below."""
+        if self.epsilon < 0:
+            yield f"has epsilon {self.epsilon!r}; it must be above 0 (unset means 1e-5)"
 
 
 @described
@@ -615,7 +640,7 @@ class LogSigmoid(Operator):
 
 @described
 class LogSoftmax(Operator):
-    """Read for old files; the layer LogSoftmax does this."""
+    """x − log Σ eˣ over the whole sample; the layer LogSoftmax does the same."""
 
     message: ClassVar[str] = "LogSoftmaxOperator"
 

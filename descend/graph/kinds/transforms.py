@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from typing import ClassVar
 
@@ -10,7 +11,22 @@ from descend.graph.kinds.base import Entrywise, SameShape, per_dimension, window
 from descend.graph.kinds.learning import Window, check_channels_first
 from descend.graph.layer import Incoming, Layer, Shape, shown
 
-__all__ = ["Concatenation", "Dummy", "Evaluation", "Pooling", "Reshape", "Split", "Sum"]
+__all__ = [
+    "Concatenation",
+    "Cross_Grid_Sum",
+    "Cross_Grid_Sum_Slice",
+    "Dummy",
+    "Evaluation",
+    "Hadamard",
+    "IdentityZero",
+    "Pooling",
+    "Reshape",
+    "Slice",
+    "Split",
+    "StopGradient",
+    "Sum",
+    "WeightedSum",
+]
 
 
 class Concatenation(Layer):
@@ -150,3 +166,103 @@ class Sum(SameShape):
     """y = Σ xᵢ over all parents, which have one shape."""
 
     message: ClassVar[str] = "Layer.Sum"
+
+
+class Cross_Grid_Sum(SameShape):  # noqa: N801  # the format's own spelling
+    """y = Σ xᵢ over all parents, for each child. LBANN's parents come from sub-grids of processes."""
+
+    message: ClassVar[str] = "Layer.Cross_Grid_Sum"
+    num_children: ClassVar[int | None] = None
+
+    def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
+        """The shape of every input, for each child."""
+        return (self.output_shape(inputs),) * max(children, 1)
+
+
+class Cross_Grid_Sum_Slice(SameShape):  # noqa: N801  # the format's own spelling
+    """Σ xᵢ over all parents, cut along the first dimension in equal pieces, one a child in their order.
+
+    LBANN's parents come from sub-grids of processes, and its children go to them.
+    """
+
+    message: ClassVar[str] = "Layer.Cross_Grid_Sum_Slice"
+    num_children: ClassVar[int | None] = None
+
+    def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
+        """An equal piece for each child."""
+        shape, pieces = self.output_shape(inputs), max(children, 1)
+        if shape[0] % pieces:
+            raise GraphError(f"cuts in {pieces} equal pieces, one a child, and {inputs[0]}: {shape[0]} is no multiple")
+        return ((shape[0] // pieces, *shape[1:]),) * pieces
+
+
+class Hadamard(SameShape):
+    """y = Π xᵢ, entry by entry, over all parents, which have one shape."""
+
+    message: ClassVar[str] = "Layer.Hadamard"
+
+
+class IdentityZero(Entrywise):
+    """y = x; while the layer is frozen zeros, and no gradient."""
+
+    message: ClassVar[str] = "Layer.IdentityZero"
+
+
+class Slice(Layer):
+    """Cut along `axis` into pieces, one a child in the order of the children.
+
+    Piece i goes from slice_points[i] up to, without, slice_points[i + 1]. The points rise; they need not begin at 0
+    nor reach the end, and the gradient of what is left out is 0.
+    """
+
+    message: ClassVar[str] = "Layer.Slice"
+    num_children: ClassVar[int | None] = None
+
+    axis: int = 0
+    slice_points: tuple[int, ...] = ()
+    get_slice_points_from_reader: str = ""
+
+    def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
+        """The shape of each piece."""
+        (incoming,) = inputs
+        shape, axis, points = incoming.shape, self.axis, self.slice_points
+        if self.get_slice_points_from_reader:
+            raise GraphError(
+                "has get_slice_points_from_reader, which one project's reader alone can answer: write slice_points"
+            )
+        if not 0 <= axis < len(shape):
+            raise GraphError(f"has axis {axis}, and {incoming}: expected 0 to {len(shape) - 1}")
+        if len(points) < 2 or list(points) != sorted(set(points)) or points[0] < 0 or points[-1] > shape[axis]:
+            raise GraphError(
+                f"has slice_points {list(points)}, and {incoming}: "
+                f"expected two or more rising numbers from 0 to {shape[axis]}"
+            )
+        if len(points) - 1 != max(children, 1):
+            raise GraphError(
+                f"has slice_points for {len(points) - 1} pieces and {children} children; give each piece a child "
+                "(a Dummy for one that is not wanted)"
+            )
+        sizes = [end - begin for begin, end in pairwise(points)]
+        return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes)
+
+
+class StopGradient(Entrywise):
+    """y = x, and no gradient goes back."""
+
+    message: ClassVar[str] = "Layer.StopGradient"
+
+
+class WeightedSum(SameShape):
+    """y = Σ scaling_factors[i] xᵢ over all parents, which have one shape; as many factors as parents."""
+
+    message: ClassVar[str] = "Layer.WeightedSum"
+
+    scaling_factors: tuple[float, ...] = ()
+
+    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
+        """The shape of every input."""
+        if len(self.scaling_factors) != len(inputs):
+            raise GraphError(
+                f"has {len(self.scaling_factors)} scaling_factors and {len(inputs)} parents; expected equally many"
+            )
+        return super().output_shape(inputs)

@@ -1,0 +1,178 @@
+"""Layers that pick, place, order and repeat entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch.nn import functional
+
+from descend.errors import DataError
+from descend.graph import (
+    Argmax,
+    Argmin,
+    Crop,
+    Gather,
+    InTopK,
+    OneHot,
+    Scatter,
+    Sort,
+    TensorPermute,
+    Tessellate,
+    UniformHash,
+    Upsample,
+)
+from descend.lower.hashing import uniform_hash
+from descend.lower.registry import lowers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from descend.graph import PlannedLayer
+    from descend.lower.registry import Forward
+
+__all__ = ["whole_indices"]
+
+
+def whole_indices(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Indices that came as numbers, rounded down, and whether each is one of 0 to count − 1; 0 where it is not."""
+    floor = x.detach().floor()
+    valid = (floor >= 0) & (floor < count)  # false for NaN
+    return floor.where(valid, 0).long(), valid
+
+
+@lowers(Argmax)
+def argmax(planned: PlannedLayer) -> Forward:
+    """Place of the first largest entry."""
+    return lambda x: x.detach().argmax(1, keepdim=True).to(x.dtype)
+
+
+@lowers(Argmin)
+def argmin(planned: PlannedLayer) -> Forward:
+    """Place of the first smallest entry."""
+    return lambda x: x.detach().argmin(1, keepdim=True).to(x.dtype)
+
+
+@lowers(InTopK)
+def in_top_k(planned: PlannedLayer) -> Forward:
+    """1 at the k largest entries; a stable order lets the smaller index win a tie."""
+    k = cast("InTopK", planned.layer).k
+
+    def forward(x: Tensor) -> Tensor:
+        entries = x.detach().flatten(1)
+        best = entries.sort(dim=1, descending=True, stable=True).indices[:, :k]
+        return torch.zeros_like(entries).scatter(1, best, 1.0).view_as(x)
+
+    return forward
+
+
+@lowers(OneHot)
+def one_hot(planned: PlannedLayer) -> Forward:
+    """1 at the index."""
+    size = cast("OneHot", planned.layer).size
+
+    def forward(x: Tensor) -> Tensor:
+        index, valid = whole_indices(x.reshape(-1), size)
+        return functional.one_hot(index, size).to(x.dtype) * valid.unsqueeze(1)
+
+    return forward
+
+
+@lowers(Sort)
+def sort(planned: PlannedLayer) -> Forward:
+    """In rising or falling order."""
+    descending = cast("Sort", planned.layer).descending
+    return lambda x: x.sort(dim=1, descending=descending, stable=True).values
+
+
+@lowers(Crop)
+def crop(planned: PlannedLayer) -> Forward:
+    """A part of the sample, dimension after dimension."""
+
+    def forward(x: Tensor, place: Tensor) -> Tensor:
+        place = place.detach()
+        if not bool(((place >= 0) & (place <= 1)).all()):
+            raise DataError(f"layer '{planned.name}' (Crop): a place is outside [0, 1]; each number is to be in it")
+        for dim, size in enumerate(planned.output_shape, 1):
+            free = x.shape[dim] - size
+            begin = (place[:, dim - 1] * (free + 1)).long().clamp_max(free)
+            x = _picked(x, dim, begin[:, None] + torch.arange(size, device=x.device))
+        return x
+
+    return forward
+
+
+def _along(index: Tensor, x: Tensor, dim: int) -> Tensor:
+    """A tensor (samples, size) along a dimension of x, shaped to meet x."""
+    return index.view(len(index), *(1,) * (dim - 1), index.shape[1], *(1,) * (x.dim() - dim - 1))
+
+
+def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """x at index (samples, size) along a dimension."""
+    shape = (*x.shape[:dim], index.shape[1], *x.shape[dim + 1 :])
+    return x.gather(dim, _along(index, x, dim).expand(shape))
+
+
+@lowers(Gather)
+def gather(planned: PlannedLayer) -> Forward:
+    """Entries at indices; 0 for those out of range."""
+    dim = (cast("Gather", planned.layer).axis or 0) + 1
+
+    def forward(x: Tensor, indices: Tensor) -> Tensor:
+        index, valid = whole_indices(indices, x.shape[dim])
+        y = _picked(x, dim, index)
+        return y.where(_along(valid, y, dim), 0.0)
+
+    return forward
+
+
+@lowers(Scatter)
+def scatter(planned: PlannedLayer) -> Forward:
+    """Entries added at indices; those out of range are left out."""
+    dim, shape = (cast("Scatter", planned.layer).axis or 0) + 1, planned.output_shape
+
+    def forward(x: Tensor, indices: Tensor) -> Tensor:
+        index, valid = whole_indices(indices, shape[dim - 1])
+        kept = x.where(_along(valid, x, dim), 0.0)
+        return x.new_zeros(len(x), *shape).scatter_add(dim, _along(index, x, dim).expand_as(x), kept)
+
+    return forward
+
+
+@lowers(Tessellate)
+def tessellate(planned: PlannedLayer) -> Forward:
+    """Repeated in every dimension."""
+
+    def forward(x: Tensor) -> Tensor:
+        for dim, size in enumerate(planned.output_shape, 1):
+            if size != x.shape[dim]:
+                x = x.index_select(dim, torch.arange(size, device=x.device) % x.shape[dim])
+        return x
+
+    return forward
+
+
+@lowers(TensorPermute)
+def tensor_permute(planned: PlannedLayer) -> Forward:
+    """The axes in another order."""
+    axes = [0, *(axis + 1 for axis in cast("TensorPermute", planned.layer).axes)]
+    return lambda x: x.permute(axes)
+
+
+@lowers(Upsample)
+def upsample(planned: PlannedLayer) -> Forward:
+    """Each entry repeated."""
+    factors = cast("Upsample", planned.layer).factors()
+
+    def forward(x: Tensor) -> Tensor:
+        for dim, factor in enumerate(factors, 2):
+            x = x.repeat_interleave(factor, dim)
+        return x
+
+    return forward
+
+
+@lowers(UniformHash)
+def uniform_hashes(planned: PlannedLayer) -> Forward:
+    """A number in [0, 1) from the bytes of each entry."""
+    return lambda x: uniform_hash(x.detach())

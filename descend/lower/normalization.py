@@ -1,0 +1,171 @@
+"""Layers that bring numbers to a common size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from torch._C._functorch import is_functorch_wrapped_tensor  # torch.func has no public question for it
+from torch.nn import functional
+
+from descend.errors import Unsupported
+from descend.graph import (
+    BatchNormalization,
+    EntrywiseBatchNormalization,
+    InstanceNorm,
+    LayerNorm,
+    LocalResponseNormalization,
+)
+from descend.lower.registry import lowers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from descend.graph import PlannedLayer
+    from descend.lower.passes import Pass
+    from descend.lower.registry import Forward
+
+__all__ = ["check_whole_batch"]
+
+
+def check_whole_batch(at: Pass, planned: PlannedLayer, why: str) -> None:
+    """Refuse a part of a mini-batch.
+
+    Raises:
+        Unsupported: the pass is over fewer samples than the mini-batch has.
+    """
+    if at.samples != at.batch_size:
+        raise Unsupported(
+            f"layer '{planned.name}' ({type(planned.layer).__name__}) {why} the whole mini-batch of {at.batch_size} "
+            f"samples and is given {at.samples} of them: train with one part and one rank, or a smaller mini-batch"
+        )
+
+
+def _follow(running: Tensor, batch: Tensor, decay: float) -> None:
+    """running ← decay · running + (1 − decay) · batch."""
+    with torch.no_grad():
+        running.mul_(decay).add_(batch.detach(), alpha=1.0 - decay)
+
+
+class _Statistics(NamedTuple):
+    mean: Tensor
+    variance: Tensor
+
+
+def _normalized(x: Tensor, scale: Tensor, bias: Tensor, eps: float, correction: int) -> tuple[Tensor, _Statistics]:
+    """What batch normalization means: the output, and each channel's mean and variance, both (C,)."""
+    variance, mean = torch.var_mean(x, (0, *range(2, x.dim())), correction=correction)
+    variance = variance.clamp_min(eps)
+    return _affine(x, mean, scale * (variance + eps).rsqrt(), bias), _Statistics(mean, variance)
+
+
+def _affine(x: Tensor, mean: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
+    """(x − mean) · factor + bias in each channel; in this order a large mean costs no digits."""
+    shape = (-1, *(1,) * (x.dim() - 2))
+    return (x - mean.view(shape)) * factor.view(shape) + bias.view(shape)
+
+
+def _normalized_by_torch(
+    x: Tensor, scale: Tensor, bias: Tensor, eps: float, correction: int
+) -> tuple[Tensor, _Statistics] | None:
+    """The same by torch's kernel, 4 times as fast; None where a variance is below ε, which that kernel does not know.
+
+    It divides by n. With c = n / (n − correction) the variance wanted is c times its own, and
+    1 / √(c σ² + ε) = c^−½ / √(σ² + ε / c), so it is given ε / c and the scale times c^−½.
+    """
+    n = x.numel() // x.shape[1]
+    c = n / (n - correction)
+    mean, unbiased = torch.zeros_like(scale), torch.zeros_like(scale)
+    y = functional.batch_norm(x, mean, unbiased, scale * c**-0.5, bias, True, 1.0, eps / c)
+    variance = unbiased if correction else unbiased * ((n - 1) / n)
+    return (y, _Statistics(mean, variance)) if bool((variance >= eps).all()) else None
+
+
+def _may_branch(x: Tensor) -> bool:
+    """Whether asking for a value is cheap and allowed: not on a GPU, while compiling, or inside torch.func."""
+    traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x)
+    return x.device.type == "cpu" and not traced
+
+
+@lowers(BatchNormalization, with_pass=True)
+def batch_normalization(planned: PlannedLayer) -> Forward:
+    """By mean and variance of each channel over mini-batch and space; by the running ones in evaluation."""
+    layer = cast("BatchNormalization", planned.layer)
+    decay, eps = float(layer.setting("decay")), float(layer.setting("epsilon"))
+    correction = 0 if layer.no_bessel_correction else 1
+
+    def forward(at: Pass, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        if not at.training:
+            return functional.batch_norm(x, mean, variance, scale, bias, eps=eps)
+        check_whole_batch(at, planned, "takes statistics over")
+        if x.numel() // x.shape[1] == 1:  # of one number there is no variance
+            return _affine(x, x.mean((0, *range(2, x.dim()))), scale * (1.0 + eps) ** -0.5, bias)
+        fast = _normalized_by_torch(x, scale, bias, eps, correction) if _may_branch(x) else None
+        y, found = fast or _normalized(x, scale, bias, eps, correction)
+        _follow(mean, found.mean, decay)
+        _follow(variance, found.variance, decay)
+        return y
+
+    return forward
+
+
+@lowers(EntrywiseBatchNormalization, with_pass=True)
+def entrywise_batch_normalization(planned: PlannedLayer) -> Forward:
+    """By mean and variance of each entry over the mini-batch; by the running ones in evaluation."""
+    layer = cast("EntrywiseBatchNormalization", planned.layer)
+    decay, eps = layer.decay, layer.epsilon
+
+    def forward(at: Pass, x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
+        if not at.training:
+            return (x - running_mean) * (running_variance + eps).rsqrt()
+        check_whole_batch(at, planned, "takes statistics over")
+        variance, mean = torch.var_mean(x, 0, correction=0)
+        n = len(x)
+        if n > 1:
+            _follow(running_mean, mean, decay)
+            _follow(running_variance, variance * (n / (n - 1)), decay)
+        else:
+            variance = torch.ones_like(mean)
+        return (x - mean) * (variance + eps).rsqrt()
+
+    return forward
+
+
+@lowers(LayerNorm)
+def layer_norm(planned: PlannedLayer) -> Forward:
+    """Over the dimensions of the sample from start_dim on."""
+    layer = cast("LayerNorm", planned.layer)
+    shape, eps = layer.normalized(planned.output_shape), float(layer.setting("epsilon"))
+
+    def forward(x: Tensor, *affine: Tensor) -> Tensor:
+        given = iter(affine)
+        scale = next(given) if layer.scale else None
+        return functional.layer_norm(x, shape, scale, next(given) if layer.bias else None, eps)
+
+    return forward
+
+
+@lowers(InstanceNorm)
+def instance_norm(planned: PlannedLayer) -> Forward:
+    """Over each channel of each sample."""
+    eps = float(planned.layer.setting("epsilon"))
+
+    def forward(x: Tensor) -> Tensor:
+        entries = x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)
+        return functional.layer_norm(entries, entries.shape[2:], eps=eps).view_as(x)
+
+    return forward
+
+
+@lowers(LocalResponseNormalization)
+def local_response_normalization(planned: PlannedLayer) -> Forward:
+    """By the sum of squares over neighbouring channels, α undivided."""
+    layer = cast("LocalResponseNormalization", planned.layer)
+    reach = layer.window_width // 2
+
+    def forward(x: Tensor) -> Tensor:
+        squares = functional.pad(x.flatten(2) if x.dim() > 2 else x.unsqueeze(2), (0, 0, reach, reach)).square()
+        sums = squares.unfold(1, 2 * reach + 1, 1).sum(-1).view_as(x)
+        return x * (layer.lrn_k + layer.lrn_alpha * sums) ** -layer.lrn_beta
+
+    return forward

@@ -1,0 +1,112 @@
+"""What a layer may know of the forward pass that it is part of, and the random numbers that it may draw.
+
+A number is a function of (seed of the step, purpose, position of the sample in the whole mini-batch, entry) and of
+nothing else, so a mini-batch that is cut into parts, over time or over ranks, draws what it would draw in one piece. A
+number needs no other, so all of a layer's are drawn at once, and none has a state to save.
+
+    key of a sample    k = mix(mix(position) + key of (seed, purpose))
+    number j           mix(k + j·γ), of which the upper bits are the fraction; a chance takes half of one
+
+Source: SplitMix64, as in `descend.data.draws`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.data.draws import GOLDEN, key_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from descend.graph import Shape
+
+__all__ = ["Pass"]
+
+# Bits of a fraction below 1 that each format holds exactly.
+_BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+
+
+def _signed(number: int) -> int:
+    """The 64 bits of a number as torch's int64 holds them; its products and sums wrap around."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+_GOLDEN = _signed(int(GOLDEN))
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """x ≫ bits with zeros coming in; torch's own shift brings in the sign."""
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """`mix` of each element, in the place of x."""
+    x.bitwise_xor_(_shifted(x, 30)).mul_(_signed(0xBF58476D1CE4E5B9))
+    x.bitwise_xor_(_shifted(x, 27)).mul_(_signed(0x94D049BB133111EB))
+    return x.bitwise_xor_(_shifted(x, 31))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass over some samples of a mini-batch.
+
+    Args:
+        training: Whether layers act as in training.
+        seed: What the random numbers of this step are a function of.
+        position: Place of the first of these samples in the whole mini-batch.
+        samples: How many samples go through in this pass.
+        batch_size: How many the whole mini-batch has, over all parts and ranks.
+        dtype: Format of tensors that come from nowhere.
+        device: Where they are.
+    """
+
+    training: bool
+    seed: int
+    position: int
+    samples: int
+    batch_size: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def positions(self) -> Tensor:
+        """(samples,) the places of these samples in the whole mini-batch, from 0 up."""
+        return torch.arange(self.position, self.position + self.samples, device=self.device)
+
+    def uniform(self, purpose: str, shape: Shape) -> Tensor:
+        """(samples, *shape) numbers in [0, 1), those of `purpose`, which is unique within a model."""
+        return self._fractions(self.positions(), purpose, shape)
+
+    def shared_uniform(self, purpose: str, count: int) -> Tensor:
+        """(count,) numbers in [0, 1) that the whole mini-batch shares."""
+        # Its purpose keeps them apart from those of the sample at position 0.
+        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
+        return self._fractions(zero, f"{purpose}/shared", (count,))[0]
+
+    def normal(self, purpose: str, shape: Shape) -> Tensor:
+        """(samples, *shape) numbers of N(0, 1), by the transform of Box and Muller."""
+        radius, angle = self.uniform(purpose, (2, *shape)).unbind(1)
+        return (-2.0 * torch.log1p(-radius)).sqrt() * torch.cos(2.0 * math.pi * angle)
+
+    def chance(self, purpose: str, shape: Shape, probability: float) -> Tensor:
+        """(samples, *shape) truths, each true with a probability, which counts to 2⁻³²."""
+        count = math.prod(shape)
+        halves = self._numbers(self.positions(), purpose, -(-count // 2)).view(torch.int32)[:, :count]
+        bound = round(probability * 2**32) - 2**31  # halves are evenly spread over −2³¹ to 2³¹ − 1
+        below = halves < bound if bound < 2**31 else torch.ones_like(halves, dtype=torch.bool)
+        return below.view(self.samples, *shape)
+
+    def _fractions(self, positions: Tensor, purpose: str, shape: Shape) -> Tensor:
+        bits = _BITS[self.dtype]
+        numbers = _shifted(self._numbers(positions, purpose, math.prod(shape)), 64 - bits)
+        return (numbers.to(self.dtype) * 2.0**-bits).view(len(positions), *shape)
+
+    def _numbers(self, positions: Tensor, purpose: str, count: int) -> Tensor:
+        """(positions, count) whole numbers of 64 random bits."""
+        keys = _mixed(_mixed(positions.clone()) + _signed(int(key_of("pass", self.seed, purpose))))
+        counters = torch.arange(1, count + 1, device=self.device) * _GOLDEN
+        return _mixed(keys[:, None] + counters)

@@ -1,0 +1,84 @@
+"""What all modules have in common: a name, weights that every call shares, and a number for each call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from descend.errors import ConfigurationError
+from descend.graph import ConstantInitializer, HeNormalInitializer, Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from descend.graph import Initializer, Layer
+
+__all__ = ["Module", "fill_weights"]
+
+
+class Module:
+    """Layers that are made anew in each call, with weights that all calls share.
+
+    Args:
+        name: `<prefix><N>` without one, N counting up from 1 for each class.
+
+    Attributes:
+        instance: How often it has been called. The layers of the first call bear the module's name, those of later
+            calls `<name>_instance<instance>`.
+    """
+
+    prefix: ClassVar[str] = "module"
+    global_count: ClassVar[int] = 0
+
+    def __init_subclass__(cls) -> None:
+        cls.global_count = 0
+
+    def __init__(self, name: str | None = None) -> None:
+        if name is None:
+            type(self).global_count += 1
+            name = f"{self.prefix}{type(self).global_count}"
+        self.name = name
+        self.instance = 0
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Make the layers of one more call; see `forward`."""
+        self.instance += 1
+        return self.forward(*args, **options)
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """Make the layers of one call."""
+        raise NotImplementedError(f"{type(self).__name__} says no forward")
+
+    def label(self, part: str = "") -> str:
+        """The name of a layer of this call."""
+        call = self.name if self.instance <= 1 else f"{self.name}_instance{self.instance}"
+        return f"{call}_{part}" if part else call
+
+
+def fill_weights(
+    module: Module,
+    given: Weights | Iterable[Weights],
+    parts: Iterable[str],
+    starts: Iterable[Initializer] | None = None,
+) -> list[Weights]:
+    """The weights that were given, and new ones for the parts that are missing.
+
+    The first part starts as He's normal distribution and the others at zero, unless `starts` says otherwise.
+
+    Raises:
+        ConfigurationError: more are given than there are parts.
+    """
+    names = list(parts)
+    weights = [given] if isinstance(given, Weights) else list(given)
+    if len(weights) > len(names):
+        raise ConfigurationError(
+            f"{type(module).__name__} '{module.name}' is given {len(weights)} weights and takes {len(names)}: "
+            f"{', '.join(names)}"
+        )
+    start = list(starts or [HeNormalInitializer(), *(ConstantInitializer() for _ in names)])
+    missing = range(len(weights), len(names))
+    return weights + [Weights(start[i], name=f"{module.name}_{names[i]}") for i in missing]
+
+
+def activated(module: Module, x: Layer, activation: type[Layer] | None) -> Layer:
+    """x behind an activation, if there is one."""
+    return x if activation is None else activation(x, name=module.label("activation"))

@@ -1,0 +1,86 @@
+"""Tables of vectors."""
+
+import pytest
+import torch
+
+import descend
+from tests.lower.single import Single, f64, refusal
+
+nan = float("nan")
+
+
+def table(kind=descend.Embedding, shape=(4,), **fields):
+    """A table of vector i = (10 i, 10 i + 1), listed one vector after the other."""
+    listed = descend.Weights(descend.ValueInitializer(values=[0, 1, 10, 11, 20, 21]), name="table")
+    fields = {"num_embeddings": 3, "embedding_dim": 2, **fields}
+    return Single(lambda s: kind(s, weights=[listed], name="e", **fields), shape)
+
+
+@pytest.mark.parametrize("kind", [descend.Embedding, descend.DistEmbedding])
+def test_an_entry_is_a_vector_and_indices_are_rounded_down(kind):
+    layer = table(kind)
+    y = layer(f64([0, 2.9, 1, 1]))
+    assert y.tolist() == [[[0, 1], [20, 21], [10, 11], [10, 11]]]
+    (y * f64([[1, 1], [2, 2], [3, 3], [4, 4]])).sum().backward()
+    assert layer.weights["table"].grad.tolist() == [[1, 7, 2], [1, 7, 2]]
+
+
+@pytest.mark.parametrize("kind", [descend.Embedding, descend.DistEmbedding])
+def test_an_index_out_of_range_gives_zeros_and_no_gradient(kind):
+    layer = table(kind)
+    y = layer(f64([3, -0.5, nan, 1e30]))
+    assert not y.any()
+    y.sum().backward()
+    assert not layer.weights["table"].grad.any()
+
+
+def test_the_padding_vector_is_zero_and_gets_no_gradient():
+    """LBANN compares padding_idx with embedding_dim, so 2 of 3 vectors of 2 would not be found."""
+    layer = table(padding_idx=2)
+    y = layer(f64([0, 1, 2, 2]))
+    assert y.tolist() == [[[0, 1], [10, 11], [0, 0], [0, 0]]]
+    y.sum().backward()
+    assert layer.weights["table"].grad.tolist() == [[1, 1, 0], [1, 1, 0]]
+    assert table(padding_idx=0)(f64([0, 1, 2, 2])).tolist() == [[[0, 0], [10, 11], [20, 21], [20, 21]]]
+
+
+def test_the_output_has_one_dimension_more():
+    assert table(shape=(4, 3)).shape == (4, 3, 2)
+    indices = f64([[0, 1, 2], [2, 1, 0], [0, 0, 0], [1, 1, 1]])
+    assert table(shape=(4, 3))(indices)[0, 1].tolist() == [[20, 21], [10, 11], [0, 1]]
+
+
+def test_a_table_starts_as_standard_normal():
+    layer = Single(lambda s: descend.Embedding(s, num_embeddings=1000, embedding_dim=20, name="e"), (1,))
+    (weights,) = layer.weights.values()
+    assert list(layer.weights) == ["e_weights"]
+    assert weights.shape == (20, 1000)
+    assert abs(weights.mean()) < 0.03
+    assert abs(weights.std() - 1) < 0.03
+
+
+def test_gradients_of_the_table_are_finite_differences():
+    layer = table(padding_idx=1)
+    index = f64([0, 2, 1, 0], [5, 2, 2, -1])
+    assert torch.autograd.gradcheck(lambda *_: layer(index), tuple(layer.weights.values()))
+
+
+def test_sparse_sgd_is_an_update_rule_of_the_table():
+    layer = table(descend.DistEmbedding, sparse_sgd=True, learning_rate=0.5, barrier_in_forward_prop=True)
+    assert layer.plan.weights["table"].optimizer == descend.SGD(learn_rate=0.5)
+    assert table(descend.DistEmbedding).plan.weights["table"].optimizer is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "problem"),
+    [
+        (descend.Embedding(), "has num_embeddings 0 and embedding_dim 0; both must be at least 1"),
+        (descend.Embedding(num_embeddings=3, embedding_dim=2, padding_idx=3), "has padding_idx 3; expected 0 to 2"),
+        (descend.DistEmbedding(num_embeddings=3), "has num_embeddings 3 and embedding_dim 0"),
+        (descend.DistEmbedding(num_embeddings=3, embedding_dim=2, sparse_sgd=True), "set both, the rate above 0"),
+        (descend.DistEmbedding(num_embeddings=3, embedding_dim=2, learning_rate=0.1), "has sparse_sgd False"),
+    ],
+    ids=repr,
+)
+def test_what_does_not_fit_is_refused(layer, problem):
+    assert problem in refusal(layer, (4,))
