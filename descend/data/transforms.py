@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from descend.described import Described
 from descend.errors import ConfigurationError, Unsupported
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ LUMA = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
 
 
 @dataclass(frozen=True)
-class Transform:
+class Transform(metaclass=Described):
     """Base of all transforms.
 
     Numbers are kept as the float32 values that the text form holds, so a transform that was written in Python and one

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.described import Described
 from descend.errors import ConfigurationError
 from descend.train.stopping import AnyOf, Epochs, Seconds, Steps, Stop
 
@@ -43,7 +44,7 @@ class Limits:
     any_of: AnyOfLimits | None = None
 
 
-class TrainingAlgorithm:
+class TrainingAlgorithm(metaclass=Described):
     """What is done with a model and its data. Algorithms can be parts of one another."""
 
     name: str

@@ -10,6 +10,7 @@ import inspect
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.described import Described
 from descend.errors import ConfigurationError, nearest
 from descend.train.events import Event
 
@@ -21,7 +22,7 @@ __all__ = ["Callback", "Callbacks"]
 _HOOKS = tuple(event.value for event in Event)
 
 
-class Callback:
+class Callback(metaclass=Described):
     """Watches a run. Override the hooks below that you need; `docs/callbacks.md` shows one in ten lines.
 
     Attributes:

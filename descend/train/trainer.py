@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.described import Described
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ __all__ = ["Trainer"]
 
 
 @dataclass
-class Trainer:
+class Trainer(metaclass=Described):
     """Who trains, in LBANN's words.
 
     Args:
