@@ -91,6 +91,61 @@ def demo(
     typer.echo(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
+@app.command()
+def explain(
+    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+) -> None:
+    """Print what the optimizer of FILE does to each weights object, and how the rates run. Nothing is trained."""
+    from descend.experiment import check_experiment, load
+
+    experiment = load(file)
+    check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
+    from descend.experiment.explain import explain_experiment
+
+    typer.echo(explain_experiment(experiment))
+
+
+@app.command()
+def optimizers(
+    name: Annotated[str | None, typer.Argument(help="One of them, for its equations, options and sources.")] = None,
+) -> None:
+    """List the optimizers with their defaults, or describe one."""
+    from descend.catalogue import describe, listing
+
+    typer.echo(listing() if name is None else describe(name))
+
+
+@app.command()
+def conformance(
+    target: Annotated[str, typer.Argument(help="module:Class, or a module for all of its optimizers.")],
+    more: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As --args.")] = None,
+    args: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument for the class.")] = None,
+    rule: Annotated[str | None, typer.Option(help="The published rule that it is to follow.")] = None,
+) -> None:
+    """Examine any torch optimizer: its published rule, odd tensors, NaN, fp16, saved state, mistakes in groups.
+
+    Exits with 1 when a check fails.
+    """
+    from types import ModuleType
+
+    from descend.optim.conformance import arguments, examine, load, survey
+
+    sys.path.insert(0, str(Path.cwd()))  # a class of one's own is looked for where the command is given
+    found = load(target)
+    given = arguments([*(args or ()), *(more or ())])
+    if not isinstance(found, ModuleType):
+        report = examine(found, rule=rule, **given)
+        typer.echo(report)
+        raise typer.Exit(0 if report.passed else 1)
+    if given or rule:
+        raise typer.BadParameter(f"arguments and --rule are for one class: {target}:Class", param_hint="target")
+    passed = True
+    for report in survey(found):
+        typer.echo(report.line)
+        passed = passed and report.passed
+    raise typer.Exit(0 if passed else 1)
+
+
 def _show(message: Warning | str, *about: object) -> None:
     """A warning as a line for a user, without the place in our own code."""
     sys.stderr.write(f"warning: {message}\n")

@@ -1,8 +1,112 @@
-"""What watches or saves a run, one file each. Names are LBANN's without the word Callback."""
+"""What watches, saves or changes a run. Names are LBANN's without the word Callback; `docs/callbacks.md` lists them.
 
+None of them needs torch to be described or read from a text.
+"""
+
+from descend.callbacks.batch_size import MinibatchSchedule, MinibatchScheduleStep, StepMinibatch
+from descend.callbacks.changes import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
+from descend.callbacks.check_gradients import CheckGradients
+from descend.callbacks.check_metric import CheckMetric
+from descend.callbacks.check_values import CheckDataset, CheckNaN, CheckSmall
 from descend.callbacks.checkpoint import Checkpoint
+from descend.callbacks.confusion_matrix import ConfusionMatrix
+from descend.callbacks.describe import ComputeModelSize, DispIOStats, DumpModelGraph, PrintModelDescription
+from descend.callbacks.dump import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
+from descend.callbacks.early_stopping import EarlyStopping
+from descend.callbacks.evaluate_progress import EvaluateProgress
+from descend.callbacks.images import SaveImages
+from descend.callbacks.inert import CheckInit, DebugIO, GPUMemoryUsage, Hang, LocalTournament, SyncLayers
+from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
+from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
+from descend.callbacks.perturb import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
 from descend.callbacks.print import Print
 from descend.callbacks.progress_bar import ProgressBar
+from descend.callbacks.rates import (
+    AdaptiveLearningRate,
+    CosineDecayLearningRate,
+    CustomLearningRate,
+    DropFixedLearningRate,
+    LinearGrowthLearningRate,
+    OptimizerwiseAdaptiveLearningRate,
+    PolyLearningRate,
+    SetLearningRate,
+    StepLearningRate,
+)
+from descend.callbacks.tensorboard import (
+    CategoricalAccuracyStrategy,
+    MatchType,
+    SummarizeImages,
+    Summary,
+    TrackSampleIDsStrategy,
+)
+from descend.callbacks.timeline import Debug, MemoryProfiler, Profiler, Timeline
 from descend.callbacks.timer import Timer
 
-__all__ = ["Checkpoint", "Print", "ProgressBar", "Timer"]
+__all__ = [
+    "AdaptiveLearningRate",
+    "AlternateUpdates",
+    "CategoricalAccuracyStrategy",
+    "CheckDataset",
+    "CheckGradients",
+    "CheckInit",
+    "CheckMetric",
+    "CheckNaN",
+    "CheckSmall",
+    "Checkpoint",
+    "ClipGradientNorm",
+    "ComputeModelSize",
+    "ConfusionMatrix",
+    "CosineDecayLearningRate",
+    "CustomLearningRate",
+    "Debug",
+    "DebugIO",
+    "DispIOStats",
+    "DropFixedLearningRate",
+    "DumpErrorSignals",
+    "DumpGradients",
+    "DumpMBIndices",
+    "DumpModelGraph",
+    "DumpOutputs",
+    "DumpWeights",
+    "EarlyStopping",
+    "EvaluateProgress",
+    "ExportOnnx",
+    "GPUMemoryUsage",
+    "GradientNoiseScale",
+    "GradientNorm",
+    "Hang",
+    "LinearGrowthLearningRate",
+    "LoadModel",
+    "LocalTournament",
+    "MatchType",
+    "MemoryProfiler",
+    "MinibatchSchedule",
+    "MinibatchScheduleStep",
+    "Mixup",
+    "OptimizerwiseAdaptiveLearningRate",
+    "PerturbAdam",
+    "PerturbDropout",
+    "PerturbLearningRate",
+    "PerturbWeights",
+    "PolyLearningRate",
+    "Print",
+    "PrintModelDescription",
+    "Profiler",
+    "ProgressBar",
+    "ReplaceWeights",
+    "SaveImages",
+    "SaveModel",
+    "SaveTopKModels",
+    "SetLearningRate",
+    "SetWeightsValue",
+    "StepLearningRate",
+    "StepMinibatch",
+    "SummarizeImages",
+    "Summary",
+    "SyncLayers",
+    "Timeline",
+    "Timer",
+    "TrackSampleIDsStrategy",
+    "UpdateNorm",
+    "WeightNorm",
+]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from descend.train import EpochView, RunView, StepView
 
-__all__ = ["ProgressBar"]
+__all__ = ["ProgressBar", "peak_bytes"]
 
 
 @dataclass
@@ -70,7 +70,7 @@ class ProgressBar(Callback):
     def _note(self, objective: float) -> str:
         self._recent = [*self._recent, objective][-(self.moving_average_length or 10) :]
         mean = sum(self._recent) / len(self._recent)
-        memory = f", {_peak_bytes() / 2**20:,.0f} MiB" if self.print_mem_usage else ""
+        memory = f", {peak_bytes() / 2**20:,.0f} MiB" if self.print_mem_usage else ""
         return f"objective {mean:.3e}{memory}" if self.scientific_notation else f"objective {mean:.4f}{memory}"
 
     def after_epoch(self, epoch: EpochView) -> None:
@@ -119,7 +119,7 @@ def _open(width: int) -> Progress:
     return bar
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """The most memory that this process has held so far."""
     import resource
 

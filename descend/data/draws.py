@@ -6,8 +6,8 @@ rank or the thread that asks for it.
     mix(x)      x ← (x ⊕ x≫30)·0xbf58476d1ce4e5b9;  x ← (x ⊕ x≫27)·0x94d049bb133111eb;  x ⊕ x≫31
     uniform     the upper 53 bits of mix(key + counter·γ), times 2⁻⁵³, with γ = 0x9e3779b97f4a7c15
 
-Source: Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators, https://doi.org/10.1145/2660193.2660195
-(the generator SplitMix64, whose n-th output is this function of key + n·γ).
+Source: Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators,
+https://doi.org/10.1145/2660193.2660195 (the generator SplitMix64, whose n-th output is this function of key + n·γ).
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from descend.callbacks import Checkpoint
+from descend.callbacks.names import problems as unknown_names
 from descend.data import open_readers
 from descend.errors import ConfigurationError, DataError, DescendError
 from descend.graph import check as check_graph
@@ -58,10 +60,29 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
     if readers and "train" not in readers:
         errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
+    if plan is not None:
+        _attempt(lambda: _check_callbacks(experiment, plan), errors)
     if errors or plan is None or readers is None:
         kind = DataError if all(isinstance(error, DataError) for error in errors) else ConfigurationError
         raise kind([problem for error in errors for problem in error.problems])
     return Checked(plan, readers)
+
+
+def _check_callbacks(experiment: Experiment, plan: Plan) -> None:
+    """Refuse callbacks in the wrong place and names in them that nothing has."""
+    model, trainer = experiment.model.callbacks, experiment.trainer.callbacks
+    known = {
+        "layer": [layer.name for layer in plan.layers],
+        "weights": list(plan.weights),
+        "metric": [metric.name for metric in plan.metrics],
+    }
+    found = [
+        f"{type(callback).__name__} watches a model, and a trainer takes Checkpoint alone; move it to the model"
+        for callback in trainer
+        if not isinstance(callback, Checkpoint)
+    ]
+    if found := [*found, *unknown_names([*trainer, *model], known)]:
+        raise ConfigurationError(found)
 
 
 _T = TypeVar("_T")

@@ -14,7 +14,7 @@ import torch
 
 from descend.callbacks import ProgressBar
 from descend.callbacks.output import say
-from descend.errors import NumericalError, Stopped
+from descend.errors import ConfigurationError, NumericalError, Stopped
 from descend.experiment.changes import changed_options, compare, refuse
 from descend.experiment.snapshot import restore, take
 from descend.runtime import RunDirectory, StopRequests, newest_checkpoint, read_state, save_checkpoint
@@ -77,6 +77,7 @@ class Work:
         micro_batch_size: Samples that go through the module at once; None for a whole mini-batch, "auto" for as many
             as the memory of the device allows.
         files: Text files that the run directory begins with, by name.
+        summary_dir: Where TensorBoard's files go; None for a folder of the run directory.
         settings: Plain facts about the run. What differs between a run and its continuation is shown, and applied or
             refused as `changes.py` says.
         numerics: Loss scale, look for non-finite gradients, clipping.
@@ -95,6 +96,7 @@ class Work:
     default_epochs: int = 0
     micro_batch_size: int | Literal["auto"] | None = None
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    summary_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     numerics: Numerics = field(default_factory=Numerics)
     before_part: Callable[[Part], None] = lambda part: None
@@ -119,6 +121,7 @@ def conduct(
     directory = RunDirectory(run_dir, work.name, resume=resume) if keep_files else None
     with StopRequests() as requests, torch.random.fork_rng():
         session = _session(work, directory, requests)
+        _set_up(session, directory)
         if directory is not None:
             _begin(work, directory, session, resume)
         reason = _carry_out(work, session, directory)
@@ -146,13 +149,26 @@ def _session(work: Work, directory: RunDirectory | None, requests: StopRequests)
         numerics=work.numerics,
         epochs=work.algorithm.epochs(work.default_epochs),
         stop_requested=requests.requested,
+        summary_dir=work.summary_dir,
         before_part=work.before_part,
         say=say,
     )
     if directory is not None:
         session.record = directory.append_row
         session.save = lambda: _save(work, session, directory)
+        session.directory = directory.path
+    session.restore = lambda checkpoint: restore(checkpoint, session)
     return session
+
+
+def _set_up(session: Session, directory: RunDirectory | None) -> None:
+    """Let callbacks begin; what they refuse, they refuse before anything is written."""
+    try:
+        session.callbacks.fire(Event.AFTER_SETUP, session.view())
+    except ConfigurationError:
+        if directory is not None:
+            directory.discard()
+        raise
 
 
 def _begin(work: Work, directory: RunDirectory, session: Session, resume: bool) -> None:

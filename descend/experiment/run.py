@@ -68,7 +68,8 @@ def run(
         process=process,
         algorithm=trainer.training_algo or BatchedIterativeOptimizer(),
         seed=seed,
-        callbacks=tuple(model.callbacks),
+        callbacks=(*trainer.callbacks, *model.callbacks),
+        summary_dir=model.summary_dir,
         default_epochs=model.epochs,
         files={"experiment.prototext": experiment_text(experiment)},
     )

@@ -14,6 +14,7 @@ import torch
 from descend.errors import StorageError
 from descend.runtime import flatten, optimizer_state, read_state, read_weights, restore_optimizer, unflatten
 from descend.train import ExecutionContext, Mode
+from descend.train.groups import set_apart
 from descend.train.loop import Pass
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def take(session: Session) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         "seconds": session.seconds,
         "values": session.values,
         "history": rows,
+        "asked_to_stop": session.asked_to_stop,
+        "callbacks": session.callbacks.state(),
         "micro_batch_size": session.micro_batch_size,
         "skipped_in_a_row": session.skipped_in_a_row,
         "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
@@ -51,6 +54,8 @@ _PARTS = (
     "seconds",
     "values",
     "history",
+    "asked_to_stop",
+    "callbacks",
     "micro_batch_size",
     "skipped_in_a_row",
     "loss_scale",
@@ -75,6 +80,7 @@ def restore(
     _check_weights(checkpoint, weights, session)
     state = unflatten({key: plain[key] for key in _PARTS}, tensors)
     if not fresh_optimizer:
+        _group_as_saved(session, state["optimizer"]["groups"])
         restore_optimizer(session.optimizer, _names(session), state["optimizer"], keep_options)
     with torch.no_grad():
         for name, tensor in _tensors(session).items():
@@ -90,6 +96,15 @@ def restore(
         session.micro_batch_size = state["micro_batch_size"]
     if session.numerics.scaler and state["loss_scale"]:
         session.numerics.scaler.load_state_dict(state["loss_scale"])
+    session.asked_to_stop = state["asked_to_stop"]
+    session.callbacks.load_state(state["callbacks"])
+
+
+def _group_as_saved(session: Session, groups: list[dict[str, Any]]) -> None:
+    """Cut the optimizer's groups where a callback had cut them, so that each weights object gets its own options."""
+    parameters = dict(session.task.module.named_parameters())
+    for group in groups:
+        set_apart(session.optimizer, [parameters[name] for name in group["weights"] if name in parameters])
 
 
 def _names(session: Session) -> dict[torch.Tensor, str]:

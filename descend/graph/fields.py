@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, Union, dataclass_transfor
 
 from descend.errors import ConfigurationError, nearest
 
-__all__ = ["FieldType", "described", "field_types", "refuse_unknown", "take_all"]
+__all__ = ["FieldType", "described", "described_openly", "field_types", "refuse_unknown", "take_all"]
 
 _T = TypeVar("_T")
 
@@ -179,7 +179,13 @@ def _shown(value: Any) -> str:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def described(cls: type[_T]) -> type[_T]:
-    """Make a frozen dataclass that refuses unknown keywords and wrong types as the rest of a description does.
+    """Make a frozen dataclass of `cls`; see `described_openly`."""
+    return _described(cls, frozen=True)
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field,))
+def described_openly(cls: type[_T]) -> type[_T]:
+    """Make a dataclass that refuses unknown keywords and wrong types as the rest of a description does.
 
     It gets an attribute `where`: file:line:column for a value that came from a text, else None. Two values that
     differ in it alone are equal.
@@ -187,7 +193,11 @@ def described(cls: type[_T]) -> type[_T]:
     Raises:
         ConfigurationError: when an object is made, naming every unknown keyword or every value of a wrong type.
     """
-    made: Any = dataclasses.dataclass(frozen=True)(cls)
+    return _described(cls, frozen=False)
+
+
+def _described(cls: type[_T], frozen: bool) -> type[_T]:
+    made: Any = dataclasses.dataclass(frozen=frozen)(cls)
     plain_init = made.__init__
     names = [field.name for field in dataclasses.fields(made)]
 

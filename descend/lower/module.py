@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -33,7 +33,7 @@ from descend.lower.registry import lowering
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from descend.graph import Plan, PlannedWeights
+    from descend.graph import Plan, PlannedLayer, PlannedWeights
     from descend.lower.registry import Forward
 
 __all__ = ["LoweredModel", "lower"]
@@ -75,6 +75,7 @@ def lower(plan: Plan, generator: Callable[[str], torch.Generator]) -> LoweredMod
 class _Instruction:
     """One layer of the program: which slots it reads, which weights it takes, which slots it fills."""
 
+    name: str
     forward: Forward
     with_pass: bool
     inputs: tuple[int, ...]
@@ -88,10 +89,19 @@ class LoweredModel(torch.nn.Module):
 
     Its forward pass takes the fields of a batch, each (samples, *shape), and returns the output of every layer that the
     objective or a metric names, by layer name. `module.train()` and `module.eval()` say how layers act.
+
+    Attributes:
+        plan: The checked graph.
+        on_layer: Called with each layer's name and outputs as soon as they are there, where it is set; what it returns
+            goes on in their place.
     """
+
+    plan: Plan
+    on_layer: Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None
 
     def __init__(self, plan: Plan, generator: Callable[[str], torch.Generator]) -> None:
         super().__init__()
+        self.plan, self.on_layer = plan, None
         self._fields, self._program, self._outputs, self._slots = _compile(plan)
         self._wants_pass = any(step.with_pass for step in self._program)
         for weights in plan.weights.values():
@@ -111,6 +121,19 @@ class LoweredModel(torch.nn.Module):
     def named_weights(self) -> dict[str, torch.Tensor]:
         """Every weights object by name, trained or not."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+    def _watched(self, step: _Instruction, result: Any) -> Any:
+        watch = cast("Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]", self.on_layer)
+        one = len(step.outputs) == 1
+        outputs = watch(step.name, (result,) if one else tuple(result))
+        return outputs[0] if one else outputs
+
+    def exchange(self, planned: PlannedLayer) -> None:
+        """Let a layer compute what `planned` says from now on; its kind, parents, shapes and weights stay."""
+        forward, _ = lowering(planned)
+        self._program = tuple(
+            replace(step, forward=forward) if step.name == planned.name else step for step in self._program
+        )
 
     def forward(
         self,
@@ -141,6 +164,8 @@ class LoweredModel(torch.nn.Module):
         for step in self._program:
             given = [*[slots[i] for i in step.inputs], *[weights[name] for name in step.weights]]
             result = step.forward(at, *given) if step.with_pass else step.forward(*given)
+            if self.on_layer is not None:
+                result = self._watched(step, result)
             if len(step.outputs) == 1:
                 slots[step.outputs[0]] = result
             else:
@@ -182,7 +207,7 @@ def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict
         filled = tuple(range(count, count + len(planned.output_shapes)))
         count += len(filled)
         places.update({(planned.name, number): slot for number, slot in enumerate(filled)})
-        steps.append(_Instruction(*lowering(planned), read, planned.weights, filled))
+        steps.append(_Instruction(planned.name, *lowering(planned), read, planned.weights, filled))
     wanted = {name: places[name, 0] for name in _wanted(plan)}
     return fields, _with_last_uses(steps, wanted.values()), wanted, count
 

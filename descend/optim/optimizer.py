@@ -171,6 +171,12 @@ class Optimizer(torch.optim.Optimizer):
         self.param_groups.append(group)
         self._names = names
 
+    def regrouped(self) -> None:
+        """To be called after groups were cut or joined in `param_groups`; weights and state stay as they are."""
+        self._names = prepare.names_of(self.param_groups)
+        self._scheduled = {}
+        self._residence.dissolve()
+
     def _settings(self) -> list[Settings]:
         """What each group says now."""
         settings: list[Settings] = []

@@ -5,7 +5,7 @@ The names here describe a run and need no torch; `descend.train.loop` carries it
 
 from descend.train.algorithms import SGD, AnyOfLimits, BatchedIterativeOptimizer, Limits, TrainingAlgorithm
 from descend.train.callback import Callback, Callbacks
-from descend.train.events import EpochView, EvaluationView, Event, RunView, StepView
+from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
 from descend.train.trainer import Trainer
@@ -25,6 +25,7 @@ __all__ = [
     "ExecutionContext",
     "Limits",
     "Mode",
+    "PartView",
     "Progress",
     "Reached",
     "RunView",

@@ -7,13 +7,14 @@ event calls is an error when the class is defined, so a misspelt name can't be s
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import ConfigurationError, nearest
 from descend.train.events import Event
 
 if TYPE_CHECKING:
-    from descend.train.events import EpochView, EvaluationView, RunView, StepView
+    from descend.train.events import EpochView, EvaluationView, PartView, RunView, StepView
 
 __all__ = ["Callback", "Callbacks"]
 
@@ -23,9 +24,15 @@ _HOOKS = tuple(event.value for event in Event)
 class Callback:
     """Watches a run. Override the hooks below that you need; `docs/callbacks.md` shows one in ten lines.
 
+    Attributes:
+        remembers: Names of the attributes that a checkpoint keeps: numbers, texts, tensors, None, and lists and
+            dictionaries of them.
+
     Raises:
         ConfigurationError: when a subclass defines a public method that begins like a hook and is none.
     """
+
+    remembers: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -36,6 +43,19 @@ class Callback:
                     f"The hooks are {', '.join(_HOOKS)}"
                 )
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this callback, so that a run that continues is the same run."""
+        return {name: getattr(self, name) for name in self.remembers}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` gave; called between `after_setup` and `before_run`."""
+        for name in self.remembers:
+            if name in state:
+                setattr(self, name, state[name])
+
+    def after_setup(self, run: RunView) -> None:
+        """Everything has its first values; also where a checkpoint is restored next. Begin anew here."""
+
     def before_run(self, run: RunView) -> None:
         """Before anything else; also when no epoch is to be trained."""
 
@@ -45,6 +65,9 @@ class Callback:
     def before_step(self, step: StepView) -> None:
         """Before the forward pass of a mini-batch."""
 
+    def after_part(self, part: PartView) -> None:
+        """After the backward pass of one micro-batch."""
+
     def after_backward(self, step: StepView) -> None:
         """Gradients are there, before clipping and before the update."""
 
@@ -53,6 +76,12 @@ class Callback:
 
     def before_evaluation(self, evaluation: EvaluationView) -> None:
         """Before a pass over validation, test or tournament samples."""
+
+    def before_evaluation_step(self, step: StepView) -> None:
+        """Before the forward pass of a mini-batch of an evaluation."""
+
+    def after_evaluation_step(self, step: StepView) -> None:
+        """After it."""
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
         """After such a pass, with its values."""
@@ -81,6 +110,26 @@ class Callbacks:
             )
             for event in Event
         }
+
+    def state(self) -> dict[str, Any]:
+        """The state of every callback that has one, by its class's name and its number among those of that class."""
+        states = {name: callback.state() for name, callback in self._named().items()}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state(self, states: dict[str, Any]) -> None:
+        """Give each callback its state; one that was not there when it was saved begins anew."""
+        for name, callback in self._named().items():
+            if name in states:
+                callback.load_state(states[name])
+
+    def _named(self) -> dict[str, Callback]:
+        seen: Counter[str] = Counter()
+        named: dict[str, Callback] = {}
+        for callback in self.all:
+            kind = type(callback).__name__
+            seen[kind] += 1
+            named[f"{kind} {seen[kind]}"] = callback
+        return named
 
     def wants(self, event: Event) -> bool:
         """Whether anybody listens to `event`."""

@@ -13,10 +13,12 @@ import torch
 from descend.errors import DataError, NumericalError, Stopped
 from descend.runtime import seed_step
 from descend.train.blame import blame
-from descend.train.events import EpochView, EvaluationView, Event, RunView, StepView
+from descend.train.control import Control
+from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
 from descend.train.numerics import Buffers, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Losses, Ratio, Totals
+from descend.train.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -114,6 +116,9 @@ class Session:
         save: Writes a checkpoint of this moment and returns its folder.
         before_part: Called with each part of a mini-batch before it goes through the module.
         say: Tells the user something.
+        restore: Brings the session to where a checkpoint stands.
+        directory: Where files of callbacks go; None for the current folder.
+        summary_dir: Where TensorBoard's files go; None for a folder of the directory.
         contexts: One execution context a mode.
         began: Where the training algorithm that is under way was started; None between algorithms.
         under_way: The pass over the training samples that is under way; None between passes.
@@ -122,6 +127,8 @@ class Session:
         history: All rows so far.
         values: The newest value of each quantity, by `mode/name`.
         skipped_in_a_row: Steps left out since the last update.
+        asked_to_stop: Why a callback wants training to end; None where none does.
+        batches: The newest mini-batch of each mode.
     """
 
     name: str
@@ -140,6 +147,9 @@ class Session:
     save: Callable[[], Path | None] = lambda: None
     before_part: Callable[[Part], None] = lambda part: None
     say: Callable[[str], None] = lambda text: None
+    restore: Callable[[Path], None] = lambda checkpoint: None
+    directory: Path | None = None
+    summary_dir: str | None = None
     contexts: dict[Mode, ExecutionContext] = field(
         default_factory=lambda: {mode: ExecutionContext(mode) for mode in Mode}
     )
@@ -150,10 +160,14 @@ class Session:
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
+    asked_to_stop: str | None = None
+    batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
 
     def __post_init__(self) -> None:
         self.buffers = Buffers(self.task.module)
         self.weights = dict(self.task.module.named_parameters())
+        self.watch = Watch(self.task.module)
+        self.control = Control(self)
 
     @property
     def passes(self) -> int:
@@ -170,6 +184,9 @@ class Session:
             batch_sizes={mode: (batches.first_size, batches.last_size) for mode, batches in self.data.items()},
             epochs=self.epochs,
             save=self.save,
+            control=self.control,
+            step=self.contexts[Mode.TRAIN].step,
+            passes=self.passes,
             reason=reason,
         )
 
@@ -188,6 +205,15 @@ class Session:
         self.history.append(row)
         self.record(row)
 
+    def note(self, values: Mapping[str, float], step: int) -> None:
+        """Keep what a callback found in a training step as a row of the history."""
+        row = {"mode": Mode.TRAIN.value, "epoch": self.passes, "step": step, **values}
+        self.values.update({f"train/{name}": value for name, value in values.items()})
+        self.history.append(row)
+        self.record(row)
+        if self.under_way is not None:  # such rows are not made anew when the pass is continued from a checkpoint
+            self.under_way.rows_before = len(self.history)
+
 
 def train(session: Session, stop: Stop) -> str:
     """Train until `stop` says why it is enough.
@@ -201,7 +227,9 @@ def train(session: Session, stop: Stop) -> str:
     """
     if session.began is None:
         session.began = replace(session.contexts[Mode.TRAIN])
-    reason = None if session.under_way else stop.reason(session.progress())
+    reason = session.asked_to_stop
+    if reason is None and session.under_way is None:
+        reason = stop.reason(session.progress())
     while reason is None:
         reason = _epoch(session, stop)
     session.began = None
@@ -214,7 +242,7 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     gathered = session.under_way = session.under_way or Pass(context.samples, len(session.history))
     epoch, total = context.epoch, batches.num_samples
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
-    reason = _steps(session, stop, gathered)
+    reason = _steps(session, stop, gathered, run)
     values, samples = gathered.totals.values(), context.samples - gathered.samples_before
     if gathered.skipped:
         values["skipped_steps"] = float(gathered.skipped)
@@ -225,12 +253,14 @@ def _epoch(session: Session, stop: Stop) -> str | None:
         context.finish_epoch()
     session.under_way = None
     units, times = session.task.units, tuple(gathered.step_seconds)
-    view = EpochView(epoch, context.step, run, values, units, (samples, total), gathered.seconds, times)
+    view = EpochView(
+        epoch, context.step, run, values, units, (samples, total), gathered.seconds, times, gathered.complete
+    )
     session.callbacks.fire(Event.AFTER_EPOCH, view)
-    return reason or stop.reason(session.progress())
+    return reason or session.asked_to_stop or stop.reason(session.progress())
 
 
-def _steps(session: Session, stop: Stop, gathered: Pass) -> str | None:
+def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | None:
     """The steps of a pass that are still to be made; the reason if one of them was the last of the run."""
     context, batches = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN]
     session.task.module.train()
@@ -239,7 +269,7 @@ def _steps(session: Session, stop: Stop, gathered: Pass) -> str | None:
     clock = time.monotonic()
     with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
         for batch in steps:
-            _step(session, batch, gathered)
+            _step(session, batch, gathered, run)
             now = time.monotonic()
             for_step, clock = now - clock, now
             gathered.step_seconds.append(for_step)
@@ -248,7 +278,7 @@ def _steps(session: Session, stop: Stop, gathered: Pass) -> str | None:
             session.seconds_this_run += for_step
             _obey(session)
             # A pass that is complete is followed by its validation first, which a criterion may want to see.
-            if not batch.last and (reason := stop.reason(session.progress())):
+            if not batch.last and (reason := session.asked_to_stop or stop.reason(session.progress())):
                 return reason
     if not gathered.complete:
         raise DataError(
@@ -266,24 +296,27 @@ def _obey(session: Session) -> None:
         raise Stopped(f"stopped by {signal} after step {at.step:,}, {where}")
 
 
-def _step(session: Session, batch: Batch, gathered: Pass) -> None:
+def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     """One update: forward and backward over the parts of the mini-batch, then one division and one step."""
     context, callbacks, optimizer = session.contexts[Mode.TRAIN], session.callbacks, session.optimizer
 
     number, epoch = context.step + 1, context.epoch
 
     def view(objective: torch.Tensor | None = None) -> StepView:
-        return StepView(number, epoch, batch, session.task.module, optimizer, objective)
+        return StepView(number, epoch, batch, session.task.module, optimizer, objective, run, session.watch)
 
+    session.batches[Mode.TRAIN] = batch
     if callbacks.wants(Event.BEFORE_STEP):
         callbacks.fire(Event.BEFORE_STEP, view())
+        batch = session.batches[Mode.TRAIN]
     session.buffers.keep()
-    objective, totals = _gradient(session, batch)
+    objective, totals = _gradient(session, batch, run)
     if callbacks.wants(Event.AFTER_BACKWARD):
         callbacks.fire(Event.AFTER_BACKWARD, view(objective))
     if faulty := session.numerics.faulty(session.weights):
         _leave_out(session, batch, gathered, faulty, objective)
         gathered.totals.join(totals)
+        session.watch.clear()
         return
     session.numerics.clip(session.weights)
     session.numerics.step(optimizer)
@@ -293,6 +326,7 @@ def _step(session: Session, batch: Batch, gathered: Pass) -> None:
     gathered.complete = batch.last  # before anybody may save this moment
     if callbacks.wants(Event.AFTER_STEP):
         callbacks.fire(Event.AFTER_STEP, view(objective))
+    session.watch.clear()
 
 
 def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str], objective: torch.Tensor) -> None:
@@ -311,7 +345,7 @@ def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str]
     gathered.complete = batch.last
 
 
-def _gradient(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
+def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
     """Leave the gradient of the whole mini-batch in the module; return its objective, detached, and its sums.
 
     Where memory runs out and micro-batches may be chosen, the same step is made again with smaller ones: the random
@@ -321,7 +355,8 @@ def _gradient(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
         session.optimizer.zero_grad()
         seed_step(session.seed, session.contexts[Mode.TRAIN].step)
         try:
-            return _backward(session, batch)
+            with session.watch.attached():
+                return _backward(session, batch, run)
         except torch.OutOfMemoryError:
             size = min(session.micro_batch_size or len(batch.ids), len(batch.ids))
             if not session.adaptive or size <= 1:
@@ -333,7 +368,7 @@ def _gradient(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
         session.say(f"out of memory: micro-batches of {session.micro_batch_size:,} from here on, the same updates")
 
 
-def _backward(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
+def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
     """The gradient, with the micro-batches that are set.
 
     One part is divided before its backward pass, which costs nothing. Several parts are summed and divided once at
@@ -343,7 +378,7 @@ def _backward(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
     alone = len(parts) == 1 and session.process.ranks == 1
     tops: list[torch.Tensor] = []
     bottoms: list[torch.Tensor | float] = []
-    for part in parts:
+    for index, part in enumerate(parts):
         losses = _forward(session, part)
         top, bottom = losses.objective
         bottom = _counted(bottom) if alone else bottom
@@ -352,6 +387,9 @@ def _backward(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
         tops.append(top.detach())
         bottoms.append(bottom)
         _count(totals, losses)
+        if session.callbacks.wants(Event.AFTER_PART):
+            view = PartView(part.step + 1, index, len(parts), part.count, session.task.module, run)
+            session.callbacks.fire(Event.AFTER_PART, view)
     session.numerics.unscale(session.optimizer)
     numerator, denominator = sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0])
     if not alone:
@@ -426,7 +464,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     view = EvaluationView(mode, session.passes, at.step, run, samples=(0, total))
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     began = time.monotonic()
-    totals, seen, times = _measure(session, mode)
+    totals, seen, times = _measure(session, mode, run)
     values, seconds = totals.values(), time.monotonic() - began
     if (penalty := session.task.penalty()) is not None:
         values["objective"] += float(penalty)
@@ -437,7 +475,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     return values
 
 
-def _measure(session: Session, mode: Mode) -> tuple[Totals, int, list[float]]:
+def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, list[float]]:
     """Sums over all samples of a mode, how many there were, and how long each mini-batch took."""
     context, module = session.contexts[mode], session.task.module
     totals, seen, times, clock = Totals(), 0, list[float](), time.monotonic()
@@ -446,8 +484,8 @@ def _measure(session: Session, mode: Mode) -> tuple[Totals, int, list[float]]:
     try:
         with contextlib.closing(session.data[mode].epoch(0)) as steps:
             for batch in steps:
-                for part in _parts(session, batch):
-                    _count(totals, _forward(session, part))
+                number = context.step + len(times) + 1
+                _evaluate_batch(session, _evaluation_step(session, mode, batch, number, run), totals)
                 seen += batch.size
                 now = time.monotonic()
                 times.append(now - clock)
@@ -455,7 +493,24 @@ def _measure(session: Session, mode: Mode) -> tuple[Totals, int, list[float]]:
                 _obey(session)
     finally:
         module.train(was_training)
+        session.watch.clear()
     context.step += len(times)
     context.samples += seen
     context.epoch += 1
     return totals, seen, times
+
+
+def _evaluation_step(session: Session, mode: Mode, batch: Batch, number: int, run: RunView) -> StepView:
+    module, optimizer = session.task.module, session.optimizer
+    return StepView(number, session.passes, batch, module, optimizer, None, run, session.watch, mode)
+
+
+def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
+    """Add the sums of one mini-batch to `totals`."""
+    session.batches[step.mode] = step.batch
+    session.callbacks.fire(Event.BEFORE_EVALUATION_STEP, step)
+    with session.watch.attached():
+        for part in _parts(session, step.batch):
+            _count(totals, _forward(session, part))
+    session.callbacks.fire(Event.AFTER_EVALUATION_STEP, step)
+    session.watch.clear()

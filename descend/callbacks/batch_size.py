@@ -1,0 +1,158 @@
+"""The mini-batch size over time. A size above the trainer's own is cut to it, with a warning."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, ClassVar
+
+from descend.callbacks.names import at_least
+from descend.callbacks.output import say
+from descend.errors import ConfigurationError
+from descend.graph.fields import described_openly
+from descend.train import Callback
+
+if TYPE_CHECKING:
+    from descend.train import EpochView, RunView
+
+__all__ = ["MinibatchSchedule", "MinibatchScheduleStep", "StepMinibatch"]
+
+
+class _BatchSize(Callback):
+    """What changes the mini-batch size: `size` is in force, and the rate moves by `growth` for `ramp` more epochs."""
+
+    remembers: ClassVar[tuple[str, ...]] = ("size", "growth", "ramp")
+    starting_mbsize: int
+    size = 0
+    most = 0
+    growth = 0.0
+    ramp = 0
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        self.most, self.growth, self.ramp = run.control.batch_size, 0.0, 0
+        self.set_size(run, self.starting_mbsize)
+
+    def before_run(self, run: RunView) -> None:
+        """See `Callback.before_run`; a run that continues a checkpoint has its own size again."""
+        run.control.batch_size = self.size
+
+    def set_size(self, run: RunView, size: int) -> None:
+        """Let mini-batches have this size from the next pass on."""
+        if size > self.most:
+            warnings.warn(
+                f"{type(self).__name__}: a mini-batch of {size:,} is more than the trainer's {self.most:,} and is cut "
+                "to that",
+                stacklevel=2,
+            )
+        self.size = min(size, self.most)
+        run.control.batch_size = self.size
+
+    def set_rate(self, epoch: EpochView, rate: float, epochs: int) -> None:
+        """Bring every rate, in proportion, from that of the first weights to `rate` over so many epochs."""
+        now = _rate(epoch.run)
+        if epochs == 0:
+            _change(epoch, rate)
+        else:
+            self.growth, self.ramp = (rate - now) / epochs, epochs
+
+    def grow(self, epoch: EpochView) -> None:
+        """One more step of the rate."""
+        if self.ramp:
+            self.ramp -= 1
+            _change(epoch, _rate(epoch.run) + self.growth)
+
+
+def _rate(run: RunView) -> float:
+    return next(iter(run.control.rates().values()))
+
+
+def _change(epoch: EpochView, rate: float) -> None:
+    epoch.run.control.set_rate(rate)
+    say(f"Model 0: changing global learning rate to {rate:g} at epoch {epoch.finished}")
+
+
+@described_openly
+class StepMinibatch(_BatchSize):
+    """Doubles mini-batch and rate every `step` epochs; the rate takes `ramp_time` epochs to get there.
+
+    Where the trainer's size cuts the doubling, the rate grows by the same factor as the mini-batch did, and no more.
+
+    Runs:  after_setup, before_run, after_epoch.
+    Reads: the rate in force. Changes the mini-batch size and the rate of all weights.
+    Costs: nothing.
+
+    Raises:
+        ConfigurationError: `starting_mbsize` or `step` is below 1, or `ramp_time` negative.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackStepMinibatch"
+
+    starting_mbsize: int = 0
+    step: int = 0
+    ramp_time: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "starting_mbsize", "step")
+        at_least(self, 0, "ramp_time")
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`."""
+        if not epoch.complete:
+            return
+        if epoch.finished % self.step == 0 and self.size < self.most:
+            before = self.size
+            self.set_size(epoch.run, 2 * before)
+            say(f"Model 0: changing mini-batch size to {self.size} at epoch {epoch.finished}")
+            self.set_rate(epoch, _rate(epoch.run) * self.size / before, self.ramp_time)
+        else:
+            self.grow(epoch)
+
+
+@described_openly
+class MinibatchScheduleStep:
+    """From `epoch` on: mini-batches of `mbsize`, and the rate `lr` (0 leaves it) reached over `ramp_time` epochs."""
+
+    message: ClassVar[str] = "Callback.MinibatchScheduleStep"
+
+    epoch: int = 0
+    mbsize: int = 0
+    lr: float = 0.0
+    ramp_time: int = 0
+
+
+@described_openly
+class MinibatchSchedule(_BatchSize):
+    """Changes mini-batch and rate at listed epochs.
+
+    Runs:  after_setup, before_run, after_epoch.
+    Reads: the rate in force. Changes the mini-batch size and the rate of all weights.
+    Costs: nothing.
+
+    Raises:
+        ConfigurationError: a size is below 1, or two steps are of one epoch.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackMinibatchSchedule"
+
+    starting_mbsize: int = 0
+    step: tuple[MinibatchScheduleStep, ...] = ()
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "starting_mbsize")
+        if any(step.mbsize < 1 for step in self.step):
+            raise ConfigurationError("MinibatchSchedule: every step needs an mbsize of at least 1")
+        if len({step.epoch for step in self.step}) < len(self.step):
+            raise ConfigurationError("MinibatchSchedule: two steps are of the same epoch")
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`."""
+        if not epoch.complete:
+            return
+        now = next((step for step in self.step if step.epoch == epoch.finished), None)
+        if now is None:
+            self.grow(epoch)
+            return
+        self.set_size(epoch.run, now.mbsize)
+        say(f"Model 0: changing mini-batch size to {self.size} at epoch {epoch.finished}")
+        if now.lr:
+            self.set_rate(epoch, now.lr, now.ramp_time)

@@ -1,0 +1,141 @@
+"""Compares gradients with differences of the objective."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from descend.callbacks.names import at_least, modes_of
+from descend.callbacks.output import say
+from descend.errors import NumericalError
+from descend.graph.fields import described_openly
+from descend.train import Callback, Mode
+
+if TYPE_CHECKING:
+    import torch
+
+    from descend.data import Batch
+    from descend.train import EvaluationView, RunView
+
+__all__ = ["CheckGradients"]
+
+_EPSILON = 2.0**-23  # of float32
+_SHOWN = 20
+
+
+class _Difference(NamedTuple):
+    """One entry of some weights; `str` is the line about it."""
+
+    weights: str
+    entry: int
+    gradient: float
+    numerical: float
+    allowed: float
+
+    @property
+    def error(self) -> float:
+        return abs(self.gradient - self.numerical)
+
+    @property
+    def bad(self) -> bool:
+        return not self.error <= self.allowed
+
+    def __str__(self) -> str:
+        largest = max(abs(self.gradient), abs(self.numerical))
+        return (
+            f"weights {self.weights}, entry {self.entry}: gradient {self.gradient:g}, numerical {self.numerical:g}, "
+            f"error {self.error:g} (allowed {self.allowed:g}), relative {self.error / largest if largest else 0.0:g}"
+        )
+
+
+@described_openly
+class CheckGradients(Callback):
+    """Compares the gradient of every trained entry with a difference of the objective on the last mini-batch.
+
+        (f(w − 2h) − 8 f(w − h) + 8 f(w + h) − f(w + 2h)) / 12 h,    allowed error ((ε |f| / h) + h⁴ / 18)^0.9
+
+    with ε = (2⁻²³)^0.9 and, unless `step_size` is given, h = |f| √ε.
+
+    Runs:  after_training, after_evaluation of validation and test samples.
+    Reads: weights and the last mini-batch. Changes nothing: weights and running statistics are put back.
+    Costs: four forward passes for each number that is trained, so it is for small models. Layers that draw random
+        numbers draw the same ones each time.
+
+    Args:
+        step_size: h; 0 takes it from the objective.
+        verbose: Print every entry.
+        error_on_failure: End the run with an error (exit code 4) instead of a warning.
+        execution_modes: When to check; always where none is named.
+
+    Raises:
+        ConfigurationError: an unknown mode or a negative step.
+        NumericalError: from a hook, when an entry is wrong and `error_on_failure` is set.
+
+    Source: LBANN's CallbackCheckGradients; a negative objective makes its allowed error NaN, here its magnitude counts.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackCheckGradients"
+
+    step_size: float = 0.0
+    verbose: bool = False
+    error_on_failure: bool = False
+    execution_modes: str = ""
+
+    def __post_init__(self) -> None:
+        modes_of(self.execution_modes)
+        at_least(self, 0, "step_size")
+
+    def after_training(self, run: RunView) -> None:
+        """See `Callback.after_training`."""
+        self._check(run, Mode.TRAIN)
+
+    def after_evaluation(self, evaluation: EvaluationView) -> None:
+        """See `Callback.after_evaluation`."""
+        self._check(evaluation.run, evaluation.mode)
+
+    def _check(self, run: RunView, mode: Mode) -> None:
+        batch = run.control.last_batch(mode)
+        if batch is None or mode not in modes_of(self.execution_modes):
+            return
+        differences = self._differences(run, batch)
+        say(f"checking gradients on the last {mode} mini-batch: {len(differences):,} entries")
+        bad = [difference for difference in differences if difference.bad]
+        for difference in differences if self.verbose else bad[:_SHOWN]:
+            say(str(difference))
+        if not bad:
+            return
+        worst = max(bad, key=lambda difference: difference.error)
+        problem = f"CheckGradients: {len(bad):,} of {len(differences):,} entries are wrong; the worst: {worst}"
+        if self.error_on_failure:
+            raise NumericalError(problem)
+        warnings.warn(problem, stacklevel=2)
+
+    def _differences(self, run: RunView, batch: Batch) -> list[_Difference]:
+        objective = run.control.objective(batch)
+        epsilon = _EPSILON**0.9
+        h = self.step_size or abs(objective) * math.sqrt(epsilon) or math.sqrt(epsilon)
+        allowed = (epsilon * abs(objective) / h + h**4 / 18) ** 0.9
+        gradients, trained = run.control.gradients(batch), run.control.trained
+        return [
+            _Difference(name, i, float(gradient), _numerical(run, batch, trained[name], i, h), allowed)
+            for name, of_weights in gradients.items()
+            for i, gradient in enumerate(of_weights.reshape(-1).tolist())
+        ]
+
+
+def _numerical(run: RunView, batch: Batch, weights: torch.Tensor, i: int, h: float) -> float:
+    """The fourth-order central difference for entry i of one weights object, which is put back exactly."""
+    entry = weights.detach()[tuple(map(int, np.unravel_index(i, weights.shape)))]
+    before = entry.clone()
+
+    def f(offset: float) -> float:
+        entry.copy_(before + offset)
+        return run.control.objective(batch)
+
+    try:
+        return (f(-2 * h) - 8 * f(-h) + 8 * f(h) - f(2 * h)) / (12 * h)
+    finally:
+        entry.copy_(before)

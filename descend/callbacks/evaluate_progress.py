@@ -1,0 +1,59 @@
+"""Evaluates in the midst of an epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from descend.callbacks.names import at_least, require
+from descend.callbacks.output import say
+from descend.errors import ConfigurationError
+from descend.graph.fields import described_openly
+from descend.train import Callback, Mode
+
+if TYPE_CHECKING:
+    from descend.train import RunView, StepView
+
+__all__ = ["EvaluateProgress"]
+
+
+@described_openly
+class EvaluateProgress(Callback):
+    """Evaluates the model every `batch_interval` steps: on tournament samples if there are some, else on validation
+    samples, else on test samples.
+
+    Runs:  after_step.
+    Reads: the module, by an evaluation like any other: callbacks that watch evaluations see it, and it is a row of the
+        history. Changes nothing that training depends on.
+    Costs: a pass over those samples each time.
+
+    Raises:
+        ConfigurationError: no metric or an interval below 1; at the start, nothing to evaluate on.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackEvaluateProgress"
+
+    batch_interval: int = 0
+    metric: str = ""
+
+    def __post_init__(self) -> None:
+        require(self, "metric")
+        at_least(self, 1, "batch_interval")
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        if _mode(run) is None:
+            raise ConfigurationError(
+                "EvaluateProgress needs a reader of the role 'tournament', 'validate' or 'test', and there is none"
+            )
+
+    def after_step(self, step: StepView) -> None:
+        """See `Callback.after_step`."""
+        mode = _mode(step.run)
+        if mode is None or step.step % self.batch_interval:
+            return
+        value = step.run.control.evaluate(mode)[self.metric]
+        say(f"{step.run.name} (instance 0) step {step.step} {mode} {self.metric} : {value:g}")
+
+
+def _mode(run: RunView) -> Mode | None:
+    return next((mode for mode in (Mode.TOURNAMENT, Mode.VALIDATION, Mode.TEST) if mode in run.steps_per_epoch), None)

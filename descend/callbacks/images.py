@@ -1,0 +1,152 @@
+"""Outputs of layers as pictures."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import zlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from descend.callbacks.names import require, words
+from descend.errors import ConfigurationError, MissingExtra
+from descend.graph.fields import described_openly
+from descend.train import Callback, Mode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from descend.train import EpochView, EvaluationView, RunView, StepView
+
+__all__ = ["SaveImages", "as_pixels"]
+
+
+def as_pixels(sample: NDArray[Any]) -> NDArray[np.uint8]:
+    """One sample as bytes, its smallest value black and its largest white.
+
+    Args:
+        sample: (height, width) or (channels, height, width) with 1 or 3 channels.
+
+    Returns:
+        (height, width) or (height, width, 3)
+
+    Raises:
+        ConfigurationError: it has another shape.
+    """
+    if sample.ndim == 3 and sample.shape[0] in (1, 3):
+        sample = sample[0] if sample.shape[0] == 1 else sample.transpose(1, 2, 0)
+    elif sample.ndim != 2:
+        raise ConfigurationError(
+            f"a picture is (height, width) or (1 or 3, height, width), and the layer gives {sample.shape}"
+        )
+    low, high = float(sample.min()), float(sample.max())
+    scaled = (sample - low) / (high - low) if high > low else np.zeros(sample.shape)
+    return np.round(255 * scaled).astype(np.uint8)
+
+
+def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
+    """PNG of 8 bits a channel, without filters. Source: https://www.w3.org/TR/png-3"""
+    height, width = pixels.shape[:2]
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    colour = 2 if pixels.ndim == 3 else 0
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+
+
+def _write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
+    if path.suffix == ".png":
+        _write_png(path, pixels)
+        return
+    importlib.import_module("PIL.Image").fromarray(pixels).save(path)
+
+
+class _Samples(Callback):
+    """The first sample of each layer in the last mini-batch of a pass."""
+
+    samples: dict[str, Any]
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        self.samples = {}
+
+
+@described_openly
+class SaveImages(_Samples):
+    """Writes the output of layers for the first sample of the last mini-batch, its values spread from black to white.
+
+    Files: PREFIXepochE-LAYER.EXT after each epoch, E being the passes that are complete; PREFIXtest-LAYER.EXT.
+    Runs:  in the last mini-batch of a pass, after_epoch, after_evaluation of test samples.
+    Reads: outputs. Changes nothing.
+    Costs: a picture a layer and pass.
+
+    Args:
+        layers: Which.
+        image_format: jpg, the default, and others with the extra `images`; png without it.
+        image_prefix: Begins each name.
+
+    Raises:
+        ConfigurationError: no layers; from a hook, outputs that are no pictures.
+        MissingExtra: the format needs Pillow.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackSaveImages"
+
+    layers: str = ""
+    image_format: str = ""
+    image_prefix: str = ""
+
+    def __post_init__(self) -> None:
+        require(self, "layers")
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        super().after_setup(run)
+        if (self.image_format or "jpg") != "png" and find_spec("PIL") is None:
+            raise MissingExtra(
+                f"SaveImages: writing {self.image_format or 'jpg'} needs Pillow: pip install 'descend[images]', or set "
+                'image_format to "png"'
+            )
+
+    def before_step(self, step: StepView) -> None:
+        """See `Callback.before_step`."""
+        if self._is_last(step):
+            step.watch.layers(words(self.layers))
+
+    def after_backward(self, step: StepView) -> None:
+        """See `Callback.after_backward`."""
+        if self._is_last(step):
+            self.samples = {name: step.watch.outputs(name)[0][0].cpu().numpy() for name in words(self.layers)}
+
+    def before_evaluation_step(self, step: StepView) -> None:
+        """See `Callback.before_evaluation_step`."""
+        if step.mode is Mode.TEST:
+            self.before_step(step)
+
+    def after_evaluation_step(self, step: StepView) -> None:
+        """See `Callback.after_evaluation_step`."""
+        if step.mode is Mode.TEST:
+            self.after_backward(step)
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`."""
+        if epoch.complete:
+            self._write(epoch.run, f"epoch{epoch.finished}")
+
+    def after_evaluation(self, evaluation: EvaluationView) -> None:
+        """See `Callback.after_evaluation`."""
+        if evaluation.mode is Mode.TEST:
+            self._write(evaluation.run, "test")
+
+    def _is_last(self, step: StepView) -> bool:
+        return step.batch.last
+
+    def _write(self, run: RunView, when: str) -> None:
+        for name, sample in self.samples.items():
+            file = f"{self.image_prefix}{when}-{name}.{self.image_format or 'jpg'}"
+            _write_image(run.control.path(file), as_pixels(sample))

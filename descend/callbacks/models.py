@@ -1,0 +1,184 @@
+"""Saves weights for other programs, and loads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from descend.callbacks.matrices import as_matrix, column_major, find_weights, read_binary, write_binary
+from descend.callbacks.names import at_least, require, words
+from descend.callbacks.output import say
+from descend.errors import StorageError, Unsupported
+from descend.graph.fields import described_openly
+from descend.train import Callback, Mode
+
+if TYPE_CHECKING:
+    import torch
+
+    from descend.train import EvaluationView, RunView
+
+__all__ = ["ExportOnnx", "LoadModel", "SaveModel", "SaveTopKModels"]
+
+
+def _save(run: RunView, folder: str) -> None:
+    matrices = column_major(run.module)
+    for name, weights in run.control.weights.items():
+        matrix = as_matrix(weights, name in matrices)
+        height, width = matrix.shape
+        file = f"{folder}/trainer0/{run.name}/model_weights_{name}_{height}x{width}.bin"
+        write_binary(run.control.path(file), matrix)
+
+
+@described_openly
+class SaveModel(Callback):
+    """Writes the weights after training.
+
+    Files: DIR/trainer0/MODEL/model_weights_WEIGHTS_HEIGHTxWIDTH.bin, in Hydrogen's binary.
+    Runs:  after_training.
+    Reads: weights. Changes nothing.
+    Costs: a copy of the weights to the disk.
+
+    Args:
+        dir: Where the files go.
+        extension: Of the model's description, which LBANN no longer writes and neither do we: the run directory has it.
+        disable_save_after_training: Save nothing; the callback is then without effect.
+
+    Raises:
+        ConfigurationError: no folder.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackSaveModel"
+
+    dir: str = ""
+    extension: str = "prototext"
+    disable_save_after_training: bool = False
+
+    def __post_init__(self) -> None:
+        require(self, "dir")
+
+    def after_training(self, run: RunView) -> None:
+        """See `Callback.after_training`."""
+        if not self.disable_save_after_training:
+            _save(run, self.dir)
+
+
+@described_openly
+class SaveTopKModels(Callback):
+    """Writes the weights after the test, where this trainer is among the best `k`. With one trainer it always is.
+
+    Files: as of SaveModel.
+    Runs:  after_evaluation, of test samples.
+    Reads: weights and the metric. Changes nothing.
+    Costs: a copy of the weights to the disk.
+
+    Args:
+        dir: Where the files go.
+        k: How many trainers save.
+        metric: Decides who is best.
+        ascending_ordering: The smallest value is best.
+
+    Raises:
+        ConfigurationError: no folder, no metric, or `k` below 1.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackSaveTopKModels"
+
+    dir: str = ""
+    k: int = 0
+    metric: str = ""
+    ascending_ordering: bool = False
+
+    def __post_init__(self) -> None:
+        require(self, "dir", "metric")
+        at_least(self, 1, "k")
+
+    def after_evaluation(self, evaluation: EvaluationView) -> None:
+        """See `Callback.after_evaluation`."""
+        if evaluation.mode is Mode.TEST:
+            say(f"SaveTopKModels: one of the best {self.k}, {self.metric} being {evaluation.values[self.metric]:g}")
+            _save(evaluation.run, self.dir)
+
+
+@described_openly
+class LoadModel(Callback):
+    """Replaces weights by those that SaveModel, or LBANN, wrote; what no folder holds stays as it is, and is named.
+
+    Runs:  before_run; not where the run continues a checkpoint.
+    Reads: files. Changes weights.
+    Costs: one reading of them.
+
+    Args:
+        dirs: Folders with spaces between; of weights in several, the last ones count. A relative one is within the
+            current folder. Files lie in it or in its trainer0/MODEL.
+        extension: Of a description, which is not read.
+
+    Raises:
+        ConfigurationError: no folder.
+        StorageError: from a hook, where a folder holds no weights, or a file is of another size. Nothing was changed.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackLoadModel"
+
+    dirs: str = ""
+    extension: str = "prototext"
+
+    def __post_init__(self) -> None:
+        require(self, "dirs")
+
+    def before_run(self, run: RunView) -> None:
+        """See `Callback.before_run`."""
+        if run.step:
+            return
+        files: dict[str, Path] = {}
+        for folder in words(self.dirs):
+            files |= self._files(Path(folder), run.name)
+        import torch
+
+        weights, matrices = run.control.weights, column_major(run.module)
+        loaded = {name: self._read(files[name], weights[name], name in matrices) for name in weights if name in files}
+        with torch.no_grad():
+            for name, values in loaded.items():
+                weights[name].copy_(values)
+        missing = [name for name in weights if name not in loaded]
+        say(
+            f"loaded {len(loaded)} weights from {self.dirs}" + (f"; not there: {', '.join(missing)}" if missing else "")
+        )
+
+    def _files(self, folder: Path, model: str) -> dict[str, Path]:
+        found = find_weights(folder) or find_weights(folder / "trainer0" / model)
+        if not found:
+            raise StorageError(f"LoadModel: {folder} holds no files model_weights_NAME_HEIGHTxWIDTH.bin")
+        return found
+
+    def _read(self, path: Path, like: torch.Tensor, matrix: bool) -> torch.Tensor:
+        import torch
+
+        expected = as_matrix(like, matrix)
+        values = read_binary(path, expected.dtype)
+        if values.shape != expected.shape:
+            raise StorageError(f"{path} is {values.shape[0]} x {values.shape[1]}; expected {expected.shape}")
+        return torch.from_numpy(values.copy()).reshape(like.shape)
+
+
+@described_openly
+class ExportOnnx(Callback):
+    """Part of the format; refused, as there is no export to ONNX here yet.
+
+    Runs:  never.
+    Reads: nothing. Changes nothing.
+    Costs: nothing.
+
+    Raises:
+        Unsupported: always; the message says what to do instead.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackExportOnnx"
+
+    output_filename: str = ""
+    debug_string_filename: str = ""
+
+    def __post_init__(self) -> None:
+        raise Unsupported(
+            "ExportOnnx: models are not exported to ONNX during a run; take the callback out, and give the result's "
+            "module to torch.onnx.export afterwards"
+        )

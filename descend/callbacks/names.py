@@ -1,0 +1,112 @@
+"""Names in the fields of callbacks: lists of them are one text with spaces between, and an empty text means all.
+
+What a field names is known by its own name, the same in every callback.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import ConfigurationError, nearest
+from descend.train import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from descend.train import Callback
+
+__all__ = ["MODE_WORDS", "at_least", "modes_of", "problems", "require", "words"]
+
+_FIELDS: Mapping[str, str] = {
+    "weights": "weights",
+    "output_name": "weights",
+    "layers": "layer",
+    "layers_1": "layer",
+    "layers_2": "layer",
+    "source_layers": "layer",
+    "destination_layers": "layer",
+    "prediction": "layer",
+    "label": "layer",
+    "image_source_layer_name": "layer",
+    "accuracy_layer_name": "layer",
+    "metric": "metric",
+}
+
+_MODES = {
+    "train": Mode.TRAIN,
+    "training": Mode.TRAIN,
+    "validate": Mode.VALIDATION,
+    "validation": Mode.VALIDATION,
+    "test": Mode.TEST,
+    "testing": Mode.TEST,
+    "tournament": Mode.TOURNAMENT,
+}
+
+# How LBANN's files and lines call the modes.
+MODE_WORDS: Mapping[Mode, str] = {
+    Mode.TRAIN: "training",
+    Mode.VALIDATION: "validation",
+    Mode.TEST: "testing",
+    Mode.TOURNAMENT: "tournament",
+}
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The names in a text."""
+    return tuple(text.split())
+
+
+def modes_of(text: str) -> frozenset[Mode]:
+    """The modes in a text; all of them where it is empty.
+
+    Raises:
+        ConfigurationError: there is no such mode.
+    """
+    if unknown := [word for word in words(text) if word not in _MODES]:
+        raise ConfigurationError(f"there is no execution mode '{unknown[0]}'; there are {', '.join(_MODES)}")
+    return frozenset(_MODES[word] for word in words(text)) or frozenset(Mode)
+
+
+def at_least(callback: Callback, least: float, *fields: str) -> None:
+    """Refuse numbers below `least`.
+
+    Raises:
+        ConfigurationError: every such field with its value.
+    """
+    what = type(callback).__name__
+    problems = [
+        f"{what}.{name} is {getattr(callback, name)!r}; expected at least {least}"
+        for name in fields
+        if not getattr(callback, name) >= least
+    ]
+    if problems:
+        raise ConfigurationError(problems)
+
+
+def require(callback: Callback, *fields: str) -> None:
+    """Refuse empty fields.
+
+    Raises:
+        ConfigurationError: every field that is empty.
+    """
+    missing = [f"{type(callback).__name__} needs {name}=" for name in fields if not getattr(callback, name)]
+    if missing:
+        raise ConfigurationError(missing)
+
+
+def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> list[str]:
+    """Names in callbacks that nothing has.
+
+    Args:
+        callbacks: The callbacks of a run.
+        known: All names of each kind, by "layer", "weights" and "metric".
+    """
+    return [
+        f"{f'{callback.where}: ' if getattr(callback, 'where', None) else ''}{type(callback).__name__}.{field} names a "
+        f"{kind} '{name}' that does not exist{nearest(name, known[kind])}"
+        for callback in callbacks
+        for field, kind in _FIELDS.items()
+        if isinstance(text := getattr(callback, field, None), str)
+        for name in ([text] if kind == "metric" and text else words(text))
+        if name not in known[kind]
+    ]

@@ -1,0 +1,13 @@
+"""Conformance: does an optimizer, ours or anybody's, do what its name says, and treat weights and state well?
+
+    print(descend.optim.conformance.examine(torch.optim.Adam, lr=1e-3))
+
+The expectations are those of the published rules, told again in float64 in `published`, and of `docs/conformance.md`.
+"""
+
+from descend.optim.conformance.examine import examine, survey
+from descend.optim.conformance.published import PUBLISHED, Published
+from descend.optim.conformance.report import Finding, Report, Verdict
+from descend.optim.conformance.target import arguments, load
+
+__all__ = ["PUBLISHED", "Finding", "Published", "Report", "Verdict", "arguments", "examine", "load", "survey"]

@@ -1,0 +1,177 @@
+"""The checks in their order, over one optimizer or over all of a module."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import RuleError, nearest
+from descend.optim.conformance import gradient_checks as gradients
+from descend.optim.conformance import group_checks as groups
+from descend.optim.conformance import rule_checks as rules
+from descend.optim.conformance import state_checks as state
+from descend.optim.conformance import tensor_checks as tensors
+from descend.optim.conformance.published import Published, find, guess
+from descend.optim.conformance.report import Finding, Outcome, Report, Verdict, fail, not_applicable, ok
+from descend.optim.conformance.subject import Refused, Subject, first_line
+from descend.optim.conformance.target import classes
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["examine", "survey"]
+
+Build = Callable[..., torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A line of the table before it is filled in."""
+
+    name: str
+    expected: str
+    look: Callable[[Subject], Outcome]
+
+
+CHECKS = (
+    Check("float32", "float32 weights follow the path of float64 ones", rules.single_precision),
+    Check("order of the weights", "the same for the list turned round", tensors.order),
+    Check("0-d tensor", "as the same number in a vector of one", tensors.scalar),
+    Check("empty tensor", "no error, and no effect on others", tensors.empty),
+    Check("non-contiguous tensor", "as the contiguous one", tensors.non_contiguous),
+    Check("overlapping tensor", "refused, with the weights as before", tensors.overlapping),
+    Check("zero weights", "finite, and they move", tensors.zero_weights),
+    Check("NaN in a gradient", "weights finite two clean steps later", gradients.nan),
+    Check("infinity in a gradient", "weights finite two clean steps later", gradients.infinity),
+    Check("fp16 zero gradients", "weights unchanged", gradients.half_zeros),
+    Check("bf16 small updates", "within 1 % of the way in float32", gradients.bfloat16_moves),
+    Check("no gradient", "weight, decay and state untouched", gradients.absent_untouched),
+    Check("count without gradient", "the step is not counted for that tensor", gradients.absent_count),
+    Check("frozen", "unchanged, no state", gradients.frozen),
+    Check("frozen later", "unchanged in spite of a gradient left over", gradients.frozen_later),
+    Check("caller's gradients", "unchanged by the step", gradients.gradients_kept),
+    Check("state round trip", "the same bits after save and load", state.round_trip),
+    Check("state file", "readable with weights_only", state.safe_file),
+    Check("state by name", "after reordering it follows the name, or is refused", state.by_name),
+    Check("deepcopy", "the same bits, apart from each other", state.deep_copy),
+    Check("closure", "step(closure) returns the loss", state.closure),
+    Check("add_param_group", "the new group moves like new", state.added_group),
+    Check("zero_grad", "zeros or none, as asked", state.zero_grad),
+    Check("misspelt group key", "refused", groups.misspelt_key),
+    Check("rate of a group", "-1, NaN and infinity refused", groups.rate_of_group),
+    Check("decay of a group", "-1, NaN and infinity refused", groups.decay_of_group),
+    Check("same weight twice", "refused, in one group or two", groups.twice),
+)
+
+
+def _takes_a_step(subject: Subject) -> Outcome:
+    try:
+        if subject.needs_closure:
+            return not_applicable("not examined: a step of it evaluates the loss several times")
+        shapes = subject.shapes
+    except Refused as problem:
+        return fail(str(problem))
+    return ok("over weights of shape " + ", ".join(str(shape) for shape in shapes))
+
+
+_BEGINS = Check("takes a step", "built, and stepped with dense gradients", _takes_a_step)
+
+
+def examine(build: Build, *, rule: str | None = None, **args: Any) -> Report:
+    """Examine an optimizer: does it keep its name's promise, and does it treat weights, state and mistakes well?
+
+    Args:
+        build: An optimizer class, ours or not, or a function that builds one; it is called with weights and `args`.
+        rule: Name of the published rule that it is to follow; by default the name of the class is looked up.
+        args: Arguments for `build` beside the weights.
+
+    Returns:
+        The table. An optimizer over one thread and small tensors takes about a second.
+
+    Raises:
+        RuleError: No published rule has the name `rule`.
+    """
+    plain = Subject(build, args)
+    _check_names(plain)
+    published = find(rule) if rule is not None else _promised(plain)
+    subject = Subject(build, args, noisy_rule=published is not None and published.noisy)
+    first = _finding(_BEGINS, subject)
+    if first.verdict is not Verdict.OK:
+        return Report(subject.title, (first,))
+    others = (*_rule_checks(subject, published), *CHECKS)
+    return Report(subject.title, (first, *(_finding(check, subject) for check in others)))
+
+
+def _promised(subject: Subject) -> Published | None:
+    """The rule that the name promises: of the class, or of the class of what a function builds."""
+    try:
+        return guess(subject.name) or guess(subject.class_name)
+    except Refused:
+        return None
+
+
+def _check_names(subject: Subject) -> None:
+    """Raise RuleError for an argument that the signature does not know, where it knows all of its own."""
+    if subject.takes_any:
+        return
+    wrong = [name for name in subject.args if name not in subject.stated]
+    if wrong:
+        known = ", ".join(list(subject.stated)[1:])
+        raise RuleError(
+            [
+                f"{subject.name} has no argument '{name}'{nearest(name, subject.stated) or ';'} it has {known}"
+                for name in wrong
+            ]
+        )
+
+
+def _rule_checks(subject: Subject, rule: Published | None) -> Iterator[Check]:
+    """The checks that ask what the rule is; with decay too where the arguments leave it off."""
+    expected = "no expectation" if rule is None else f"{rule.name}: {rule.source}"
+    yield Check("published rule", expected, lambda s: rules.follows_rule(s, rule, {}))
+    undecayed = subject.takes_decay and not subject.options["weight_decay"] and "weight_decay" not in subject.args
+    if rule is not None and undecayed:
+        more = subject.with_decay()
+        yield Check("published rule with decay", expected, partial(rules.follows_rule, rule=rule, more=more))
+    length = "lr ‖w‖ (LAMB), lr trust ‖w‖ (LARS)"
+    yield Check("length of the first step", length, lambda s: rules.first_length(s, rule))
+
+
+def _finding(check: Check, subject: Subject) -> Finding:
+    """What came of a check. That an optimizer refuses weights when it is built is no failure; any other error is."""
+    try:
+        outcome = check.look(subject)
+    except Refused as problem:
+        outcome = not_applicable(f"refused when built: {problem}")
+    except Exception as problem:
+        outcome = fail(f"raised {type(problem).__name__}: {first_line(problem)}")
+    return Finding(check.name, check.expected, outcome.seen, outcome.verdict)
+
+
+def survey(module: ModuleType) -> Iterator[Report]:
+    """A report for each optimizer class of a module, in alphabetical order, each with its defaults.
+
+    Raises:
+        RuleError: There is no optimizer in the module.
+    """
+    found = classes(module)
+    if not found:
+        raise RuleError(f"module '{module.__name__}' offers no torch.optim.Optimizer")
+    for each in found:
+        missing = _missing(Subject(each, {}))
+        if missing:
+            needs = not_applicable(f"not examined: it cannot be built without {', '.join(missing)}")
+            yield Report(each.__name__, (Finding(_BEGINS.name, _BEGINS.expected, needs.seen, needs.verdict),))
+        else:
+            yield examine(each)
+
+
+def _missing(subject: Subject) -> list[str]:
+    """Arguments without a default that we do not know how to give."""
+    _weights, *others = [name for name, default in subject.stated.items() if default is inspect.Parameter.empty] or [""]
+    return [name for name in others if name != "lr"]

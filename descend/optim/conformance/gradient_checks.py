@@ -1,0 +1,182 @@
+"""What absent, zero, frozen and non-finite gradients do, and whether gradients are left as they came."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.optim.conformance.report import Outcome, deviation, fail, not_applicable, ok
+from descend.optim.conformance.subject import Subject, Trial, gap
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "absent_count",
+    "absent_untouched",
+    "bfloat16_moves",
+    "frozen",
+    "frozen_later",
+    "gradients_kept",
+    "half_zeros",
+    "infinity",
+    "nan",
+]
+
+
+def nan(subject: Subject) -> Outcome:
+    """One NaN in one gradient, then two clean steps."""
+    return _poisoned(subject, float("nan"))
+
+
+def infinity(subject: Subject) -> Outcome:
+    """One infinity in one gradient, then two clean steps."""
+    return _poisoned(subject, float("inf"))
+
+
+def _poisoned(subject: Subject, value: float) -> Outcome:
+    trial = Trial(subject, subject.weights(torch.float32))
+    trial.step(*subject.gradients(1, torch.float32))
+    before, bad = trial.values, subject.gradients(2, torch.float32)
+    bad[0].view(-1)[0] = value
+    said = "the step was taken"
+    try:
+        trial.step(*bad)
+    except Exception as problem:
+        if not _same(trial.values, before):
+            return fail(f"raised {type(problem).__name__} after weights had changed")
+        said = f"raised {type(problem).__name__} with the weights as before"
+    for t in (3, 4):
+        trial.step(*subject.gradients(t, torch.float32))
+    lost = sum(int((~value.isfinite()).sum()) for value in trial.values)
+    total = sum(value.numel() for value in trial.values)
+    if lost:
+        return fail(f"{lost} of {total} weights are not finite two clean steps later")
+    return ok(f"all weights finite two clean steps later; {said}")
+
+
+def half_zeros(subject: Subject) -> Outcome:
+    """Gradients of zeros for fp16 weights: where the rule rests in double precision, it must rest in half precision."""
+    after: dict[torch.dtype, list[Tensor]] = {}
+    for dtype in (torch.float64, torch.float16):
+        trial = Trial(subject, [w.half().to(dtype) for w in subject.weights()], **subject.without_decay())
+        for _ in range(2):
+            trial.step(*(torch.zeros_like(p) for p in trial.params))
+        after[dtype] = trial.values
+    lost = sum(int((~value.isfinite()).sum()) for value in after[torch.float16])
+    total = sum(value.numel() for value in after[torch.float16])
+    if lost:
+        return fail(f"{lost} of {total} weights became NaN or infinite")
+    if not _same([value.half() for value in after[torch.float64]], [w.half() for w in subject.weights()]):
+        return not_applicable("the rule itself moves weights without a gradient; all stayed finite")
+    if _same(after[torch.float16], [w.half() for w in subject.weights()]):
+        return ok("unchanged to the last bit")
+    return fail("the weights changed")
+
+
+def absent_untouched(subject: Subject) -> Outcome:
+    """No gradient for one tensor: weight, decay and state stay as they are."""
+    trial = Trial(subject, subject.weights(), **subject.with_decay())
+    trial.step(*subject.gradients(1))
+    before, state = trial.values[0], copy.deepcopy(trial.optimizer.state_dict()["state"].get(0))
+    trial.step(None, *subject.gradients(2)[1:])
+    if not torch.equal(trial.values[0], before):
+        return fail("the weight without a gradient changed")
+    if not _same_state(state, trial.optimizer.state_dict()["state"].get(0)):
+        return fail("its state changed")
+    return ok("weight and state unchanged to the last bit")
+
+
+def absent_count(subject: Subject) -> Outcome:
+    """After a step without a gradient a tensor goes on as if that step had not been."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers")
+    with_gap, without = (Trial(subject, subject.weights()) for _ in range(2))
+    last = (2, 3)
+    with_gap.step(*subject.gradients(1))
+    with_gap.step(None, *subject.gradients(last[0])[1:])
+    with_gap.step(*subject.gradients(last[1]))
+    without.step(*subject.gradients(1))
+    without.step(*subject.gradients(last[1]))
+    error = gap(with_gap.values[:1], without.values[:1], subject.weights()[:1])
+    if error <= 1e-12:
+        return ok("its next step is its second")
+    return fail(f"its next step is {100 * error:.2g} % off: the step without a gradient was counted")
+
+
+def frozen(subject: Subject) -> Outcome:
+    """A tensor that is not trained, from the start."""
+    weights = subject.weights()
+    trial = Trial(subject, weights, **subject.with_decay())
+    trial.params[0].requires_grad_(False)
+    for t in (1, 2):
+        trial.step(None, *subject.gradients(t)[1:])
+    if not torch.equal(trial.values[0], weights[0]):
+        return fail("it changed")
+    state = trial.optimizer.state_dict()["state"].get(0)
+    return deviation(f"unchanged, with state: {', '.join(state)}") if state else ok("unchanged, and without state")
+
+
+def frozen_later(subject: Subject) -> Outcome:
+    """A tensor frozen after its backward pass, so that a gradient is left over."""
+    trial = Trial(subject, subject.weights())
+    trial.step(*subject.gradients(1))
+    before = trial.values[0]
+    trial.params[0].requires_grad_(False)
+    trial.step(*subject.gradients(2))
+    return ok("unchanged") if torch.equal(trial.values[0], before) else deviation("moved by the gradient left over")
+
+
+def gradients_kept(subject: Subject) -> Outcome:
+    """The caller's gradients: other code logs or clips them after the step."""
+    trial = Trial(subject, subject.weights(), **subject.with_decay())
+    for t in (1, 2):
+        wanted = subject.gradients(t)
+        trial.step(*wanted)
+        kept = [p.grad for p in trial.params]
+        if any(g is None for g in kept):
+            return fail("they were taken away")
+        changed = sum(not torch.equal(g, w) for g, w in zip(kept, wanted, strict=True) if g is not None)
+        if changed:
+            return fail(f"{changed} of {len(wanted)} gradients were overwritten in step {t}")
+    return ok("unchanged to the last bit")
+
+
+def bfloat16_moves(subject: Subject) -> Outcome:
+    """200 steps, each too small for a bfloat16 weight of 1 to show, against the same in float32."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers")
+    probe = Trial(subject, [torch.ones(4, 3)], **subject.without_decay())
+    probe.step(torch.ones(4, 3))
+    first = float((probe.values[0] - 1).abs().mean())
+    if first == 0:
+        return not_applicable("its first step does not move")
+    ends: dict[torch.dtype, float] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        trial = Trial(subject, [torch.ones(4, 3, dtype=dtype)], **subject.without_decay())
+        trial.set_rate(subject.lr * 1e-3 / first)  # half a unit in the last place of 1 in bfloat16 is 2e-3 downwards
+        for _ in range(200):
+            trial.step(torch.ones(4, 3, dtype=dtype))
+        ends[dtype] = float(trial.values[0].double().mean())
+    full, low = ends[torch.float32], ends[torch.bfloat16]
+    if not abs(full - 1) > 0.02:
+        return not_applicable(f"in float32 the weight moves from 1 to {full:.4f} only")
+    seen = f"from 1 to {low:.4g}, in float32 to {full:.4g}"
+    return ok(seen) if abs(low - full) <= 0.01 * abs(full - 1) + 2**-8 * abs(full) else fail(seen)
+
+
+def _same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _same_state(one: object, other: object) -> bool:
+    """Whether two saved states are equal to the last bit."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same_state(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same_state, one, other))
+    return type(one) is type(other) and one == other

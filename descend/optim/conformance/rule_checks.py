@@ -1,0 +1,221 @@
+"""Does it do what its name says: the published rule, single precision, and the length of a first layer-wise step."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from descend.optim.conformance.report import Outcome, deviation, fail, not_applicable, ok
+from descend.optim.conformance.spelling import constants_of
+from descend.optim.conformance.subject import Subject, Trial, draw, gap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
+
+    from descend.optim.conformance.published import Array, Constants, Published
+
+__all__ = ["first_length", "follows_rule", "single_precision"]
+
+STEPS = 12  # more than one refresh of SOAP's bases
+SHORT = 5  # displacement is judged here, before the rate changes
+EXACT = 1e-9  # relative; double precision leaves about 1e-15 a step, and cancellation costs some of it
+ROUNDED = 2e-5  # what single precision somewhere inside leaves
+LOW_PRECISION = 3e-2  # what bfloat16 somewhere inside leaves
+
+
+def rates(lr: float) -> list[float]:
+    """Constant, and then half, so that it shows whether the rate stands inside a momentum buffer."""
+    return [lr if t < SHORT else lr / 2 for t in range(STEPS)]
+
+
+def _path(subject: Subject, more: Mapping[str, Any]) -> list[list[Tensor]]:
+    """The weights after each step."""
+    trial = Trial(subject, subject.weights(), **more)
+    values: list[list[Tensor]] = []
+    for t, lr in enumerate(rates(subject.lr), start=1):
+        trial.set_rate(lr)
+        trial.step(*subject.gradients(t))
+        values.append(trial.values)
+    return values
+
+
+def published_path(rule: Published, h: Constants, subject: Subject, decay: float) -> list[list[Tensor]]:
+    """The weights after each step by the published rule with constants h."""
+    weights = [w.numpy().copy() for w in subject.weights()]
+    steps = [rule.start(h, w) for w in weights]
+    values: list[list[Tensor]] = []
+    for t, lr in enumerate(rates(subject.lr), start=1):
+        gradients = _limited([g.numpy() for g in subject.gradients(t)], h.get("max_total_norm"))
+        with np.errstate(all="ignore"):  # a variant may divide by 0; it is infinitely far off then
+            weights = [
+                _decayed_step(step, h["decay_form"], w, g, t, lr, decay)
+                for step, w, g in zip(steps, weights, gradients, strict=True)
+            ]
+        values.append([torch.from_numpy(np.array(w)) for w in weights])
+    return values
+
+
+def _limited(gradients: list[Array], largest: float | None) -> list[Array]:
+    """Gradients with the norm of all of them limited."""
+    if largest is None:
+        return gradients
+    norm = float(np.sqrt(sum(float((g * g).sum()) for g in gradients)))
+    return [g * min(1.0, largest / norm) for g in gradients]
+
+
+def _decayed_step(step: Any, form: str, w: Array, g: Array, t: int, lr: float, decay: float) -> Array:
+    if form == "own":
+        return step(w, g, t, lr, decay)
+    if form == "decoupled":
+        return step(w * (1 - lr * decay), g, t, lr, 0.0)
+    return step(w, g + decay * w, t, lr, 0.0)
+
+
+def _variants(rule: Published, h: Constants) -> Iterator[tuple[str, Constants]]:
+    """Known other forms that differ from h, one at a time and then two together."""
+    single = [(words, changes) for words, changes in rule.variants.items() if {**h, **changes} != h]
+    yield from ((words, {**h, **changes}) for words, changes in single)
+    for (one, first), (two, second) in itertools.combinations(single, 2):
+        if not first.keys() & second.keys():
+            yield f"{one}; {two}", {**h, **first, **second}
+
+
+def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, Any]) -> Outcome:
+    """Whether the weights follow the published rule, in double precision, at a rate that changes once."""
+    if rule is None:
+        return not_applicable("no published rule known by this name")
+    options = {**subject.options, **more}
+    h, decay = constants_of(rule, options), float(options.get("weight_decay") or 0.0)
+    if rule.noisy:
+        return _follows_in_the_mean(subject, h, decay, more)
+    paths = Paths(_path(subject, more), published_path(rule, h, subject, decay), subject.weights())
+    if paths.error <= EXACT:
+        return ok(f"{rule.source}: equal to {_power(paths.error)}")
+    return _known_variant(paths, subject, rule, h, decay) or fail(paths.difference())
+
+
+def _known_variant(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Outcome | None:
+    """The form of the rule that fits, the exact ones and the simple ones first."""
+    others = [
+        (words, replace(paths, wanted=published_path(rule, changed, subject, decay)).error)
+        for words, changed in _variants(rule, h)
+    ]
+    for limit in (EXACT, ROUNDED):
+        if paths.error <= limit:
+            return deviation(f"{rule.source}, with single precision somewhere: equal to {_power(paths.error)}")
+        for words, error in others:
+            if error <= limit:
+                return deviation(f"known variant: {words} (equal to {_power(error)}); {paths.difference()}")
+    if paths.error <= LOW_PRECISION:
+        return deviation(f"{rule.source}, with low precision somewhere: {paths.difference()}")
+    return None
+
+
+def _power(error: float) -> str:
+    return "the last bit" if error == 0 else f"{error:.0e}"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The weights after each step: of the optimizer, of the published rule, and where both started."""
+
+    theirs: list[list[Tensor]]
+    wanted: list[list[Tensor]]
+    starts: list[Tensor]
+
+    @property
+    def error(self) -> float:
+        """The largest relative error in displacement after any step."""
+        return max(gap(a, b, self.starts) for a, b in zip(self.theirs, self.wanted, strict=True))
+
+    def apart(self, t: int) -> list[float]:
+        """The same for each tensor after step t, counted from 0."""
+        return [gap([a], [b], [w]) for a, b, w in zip(self.theirs[t], self.wanted[t], self.starts, strict=True)]
+
+    def difference(self) -> str:
+        """By how much, from which step on, and for which tensors."""
+        first = next(t for t in range(STEPS) if max(self.apart(t)) > EXACT)
+        judged = SHORT if first < SHORT else STEPS
+        errors = self.apart(judged - 1)
+        text = f"{_span([error for error in errors if error > EXACT])} off in displacement after {judged} steps"
+        text += f"; first differs at step {first + 1}" + (", after the rate changed" if first >= SHORT else "")
+        text += f", {self._ratios()} x as long" if first == 0 else ""
+        agree = ["x".join(map(str, w.shape)) for w, error in zip(self.starts, errors, strict=True) if error <= EXACT]
+        return text + (f"; {', '.join(agree)} agree" if agree else "")
+
+    def _ratios(self) -> str:
+        """The length of the first step over that of the published one."""
+        first = zip(self.theirs[0], self.wanted[0], self.starts, strict=True)
+        lengths = [float((a - w).norm() / (b - w).norm()) for a, b, w in first]
+        low, high = min(lengths), max(lengths)
+        return f"{high:.4g}" if high - low <= 1e-3 * high else f"{low:.4g} to {high:.4g}"
+
+
+def _span(errors: list[float]) -> str:
+    low, high = min(errors, default=0.0), max(errors, default=0.0)
+    if high >= 10:
+        return f"up to {high:,.0f} times"
+    texts = [f"{100 * error:.3g}" for error in (low, high)]
+    return f"{texts[0]} %" if texts[0] == texts[1] else f"{texts[0]} to {texts[1]} %"
+
+
+def _follows_in_the_mean(subject: Subject, h: Constants, decay: float, more: Mapping[str, Any]) -> Outcome:
+    """For a rule with noise: mean and spread of the first step over many weights."""
+    count = 20_000
+    w, g = draw((count,), 1), draw((count,), 2)
+    trial = Trial(subject, [w], **more)
+    trial.step(g)
+    lr = subject.lr
+    kick = (trial.values[0] - w + lr / 2 * (g + decay * w)) / lr**0.5
+    mean, spread, wanted = float(kick.mean()), float(kick.std()), float(h["temperature"]) ** 0.5
+    near = abs(mean) < 5 * wanted / count**0.5 and abs(spread - wanted) < 5 * wanted / (2 * count) ** 0.5
+    seen = f"noise of mean {mean:.3f} and standard deviation {spread:.3f} in units of the root of the rate"
+    return ok(seen) if near else fail(seen)
+
+
+def single_precision(subject: Subject) -> Outcome:
+    """Whether float32 weights follow the path of float64 ones."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers")
+    ends: list[list[Tensor]] = []
+    for dtype in (torch.float64, torch.float32):
+        # The same values in both, rounded once, so that a sign or a clipped entry is the same in both.
+        trial = Trial(subject, [w.float().to(dtype) for w in subject.weights()])
+        for t in range(1, SHORT + 1):
+            trial.step(*(g.float().to(dtype) for g in subject.gradients(t)))
+        ends.append(trial.values)
+    error = gap(ends[1], ends[0], [w.float() for w in subject.weights()])
+    seen = f"{error:.0e} apart in displacement after {SHORT} steps"
+    # A weight near 1 is stored to 6e-8, so a displacement is known to no more than that over its own size.
+    moved = min(float((a - b.float()).norm() / b.norm()) for a, b in zip(ends[0], subject.weights(), strict=True))
+    if error <= 1e-4:
+        return ok(seen)
+    if error <= 1e-6 / max(moved, 1e-30):
+        return ok(f"{seen}, and so small a step is not held better")
+    return deviation(f"{seen}: low precision inside") if error <= LOW_PRECISION else fail(seen)
+
+
+def first_length(subject: Subject, rule: Published | None) -> Outcome:
+    """Whether the first step of LAMB or LARS has the length that defines the rule."""
+    if rule is None or rule.name not in ("LAMB", "LARS"):
+        return not_applicable("only for LAMB and LARS")
+    trial = Trial(subject, subject.weights(), **subject.without_decay())
+    trial.step(*subject.gradients(1))
+    part = subject.lr
+    if rule.name == "LARS":
+        part *= float(constants_of(rule, subject.options)["trust"])
+    moved = zip(trial.values, trial.starts, strict=True)
+    lengths = [float((value - start).norm() / (part * start.norm())) for value, start in moved]
+    seen = ", ".join(
+        f"{'x'.join(map(str, shape))}: {length:.4g}" for shape, length in zip(subject.shapes, lengths, strict=True)
+    )
+    wrong = [len(shape) for shape, length in zip(subject.shapes, lengths, strict=True) if abs(length - 1) > 1e-3]
+    if not wrong:
+        return ok(f"1 x for every tensor ({seen})")
+    return deviation(f"vectors are left out ({seen})") if max(wrong) < 2 else fail(f"times the expected length: {seen}")

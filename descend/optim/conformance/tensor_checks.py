@@ -1,0 +1,105 @@
+"""Does every kind of tensor get the same treatment: any order, any number of dimensions, any layout, zero weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.optim.conformance.report import Outcome, fail, not_applicable, ok
+from descend.optim.conformance.subject import Refused, Subject, Trial, draw, first_line, gap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["empty", "non_contiguous", "order", "overlapping", "scalar", "zero_weights"]
+
+STEPS = 3
+SAME = 1e-9  # relative: sums may be taken in another order
+
+
+def _run(subject: Subject, weights: Sequence[Tensor], gradients: Sequence[Sequence[Tensor]]) -> Trial:
+    """The trial after these steps."""
+    trial = Trial(subject, weights)
+    for each in gradients:
+        trial.step(*each)
+    return trial
+
+
+def _judged(error: float) -> Outcome:
+    seen = "the same" if error == 0 else f"{error:.0e} apart in displacement"
+    return ok(seen) if error <= SAME else fail(seen)
+
+
+def order(subject: Subject) -> Outcome:
+    """The same weights listed the other way round."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers in the order of the list")
+    weights, gradients = subject.weights(), [subject.gradients(t) for t in range(1, STEPS + 1)]
+    forth = _run(subject, weights, gradients)
+    back = _run(subject, weights[::-1], [each[::-1] for each in gradients])
+    return _judged(gap(back.values[::-1], forth.values, weights))
+
+
+def scalar(subject: Subject) -> Outcome:
+    """A tensor without dimensions against the same number as a vector of one."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers")
+    ends: list[Tensor] = []
+    for shape in ((), (1,)):
+        gradients = [[draw((1,), t).reshape(shape)] for t in range(1, STEPS + 1)]
+        ends.append(_run(subject, [draw((1,), 0).reshape(shape)], gradients).values[0].reshape(1))
+    return _judged(gap([ends[0]], [ends[1]], [draw((1,), 0)]))
+
+
+def empty(subject: Subject) -> Outcome:
+    """A tensor without elements beside ordinary ones, which must move as they do without it."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers in the order of the list")
+    weights, gradients = subject.weights(), [subject.gradients(t) for t in range(1, STEPS + 1)]
+    none = torch.zeros((0, 3) if len(subject.shapes) < 3 else (0,), dtype=torch.float64)
+    beside = _run(subject, [none, *weights], [[none, *each] for each in gradients])
+    return _judged(gap(beside.values[1:], _run(subject, weights, gradients).values, weights))
+
+
+def non_contiguous(subject: Subject) -> Outcome:
+    """A transposed matrix, with gradients in both layouts, against a contiguous one."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers")
+    start, gradients = draw((4, 3), 0), [draw((4, 3), t) for t in range(1, STEPS + 1)]
+    wanted = _run(subject, [start], [[g] for g in gradients]).values
+    turned = start.T.contiguous().T
+    errors: list[float] = []
+    for each in (gradients, [g.T.contiguous().T for g in gradients]):
+        errors.append(gap(_run(subject, [turned], [[g] for g in each]).values, wanted, [start]))
+    return _judged(max(errors))
+
+
+def overlapping(subject: Subject) -> Outcome:
+    """A weight whose elements share memory, which cannot mean anything."""
+    shared = torch.nn.Parameter(draw((1, 3), 0).expand(4, 3))
+    before = shared.detach().clone()
+    try:
+        optimizer = subject.over([shared])
+        shared.grad = draw((4, 3), 1)
+        optimizer.step()
+    except Refused as problem:
+        return ok(f"refused when built: {problem}")
+    except Exception as problem:
+        same = torch.equal(shared.detach(), before)
+        seen = f"raised {type(problem).__name__} at the step: {first_line(problem)}"
+        return ok(seen) if same else fail(f"{seen}; the weights had changed by then")
+    return fail("accepted, and stepped")
+
+
+def zero_weights(subject: Subject) -> Outcome:
+    """A matrix of zeros with a gradient, as zero-initialised layers have it."""
+    trial = Trial(subject, [torch.zeros(4, 3, dtype=torch.float64)])
+    for t in range(1, STEPS + 1):
+        trial.step(draw((4, 3), t))
+    moved = float(trial.values[0].norm())
+    if not trial.finite:
+        return fail("the weights are not finite")
+    return ok(f"moved by {moved:.2g} in {STEPS} steps") if moved > 0 else fail("never moved")

@@ -1,0 +1,234 @@
+"""What a callback may change in a run, and what it may ask for beyond its record. Everything that is not here is out of
+its reach, so that a reader of a run knows where to look."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.data import Batches
+from descend.errors import ConfigurationError, nearest
+from descend.runtime import generator, seed_step
+from descend.train.groups import options_of, set_each, set_option
+from descend.train.layers import plan_of
+from descend.train.progress import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from descend.data import Batch
+    from descend.train.loop import Session
+
+__all__ = ["Control"]
+
+
+class Control:
+    """The hands of the callbacks on one run.
+
+    Args:
+        session: The run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    # Weights
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Every weights object and buffer by name."""
+        module = self._session.task.module
+        return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+    @property
+    def trained(self) -> dict[str, torch.Tensor]:
+        """The weights that the optimizer updates, by name."""
+        held = options_of(self._session.optimizer, "lr")
+        return {name: p for name, p in self._session.task.module.named_parameters() if id(p) in held}
+
+    def select(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Those of the trained weights that are named; all of them where nothing is named.
+
+        Raises:
+            ConfigurationError: a name is unknown, or its weights have no optimizer.
+        """
+        trained = self.trained
+        problems = [
+            f"weights '{name}' have no optimizer: they are not trained"
+            if name in self.weights
+            else f"there are no weights '{name}'{nearest(name, trained)}"
+            for name in names
+            if name not in trained
+        ]
+        if problems:
+            raise ConfigurationError(problems)
+        return {name: trained[name] for name in names} if names else trained
+
+    def weights_of(self, layers: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The weights and buffers of the layers of these names, by name and in the order of the layers.
+
+        Raises:
+            ConfigurationError: there is no such layer.
+        """
+        weights = self.weights
+        return {name: weights[name] for layer in layers for name in self._names_of(layer)}
+
+    def _names_of(self, layer: str) -> list[str]:
+        module = self._session.task.module
+        plan = plan_of(module)
+        if plan is not None:
+            found = next((planned for planned in plan.layers if planned.name == layer), None)
+            names = None if found is None else list(found.weights)
+            known = [planned.name for planned in plan.layers]
+        else:
+            known = [name for name, _ in module.named_modules()]
+            names = [name for name in self.weights if name.startswith(f"{layer}.")] if layer in known else None
+        if names is None:
+            raise ConfigurationError(f"there is no layer '{layer}'{nearest(layer, known)}")
+        return names
+
+    # The optimizer's settings
+
+    def rates(self) -> dict[str, float]:
+        """The learning rate in force for each trained weights object."""
+        return self.options("lr")
+
+    def set_rate(self, rate: float, names: Sequence[str] = ()) -> None:
+        """Let these weights, or all that are trained, learn at `rate` from the next update on."""
+        self.set_option("lr", rate, names)
+
+    def options(self, option: str) -> dict[str, Any]:
+        """An option of the optimizer by weights; None where their rule has no such option."""
+        held = options_of(self._session.optimizer, option)
+        return {name: held[id(p)] for name, p in self.trained.items()}
+
+    def set_option(self, option: str, value: Any, names: Sequence[str] = ()) -> None:
+        """Set an option of the optimizer, such as "beta1", for these weights or all."""
+        set_option(self._session.optimizer, self.select(names).values(), option, value)
+
+    def set_each(self, option: str, values: Mapping[str, Any]) -> None:
+        """Set an option of the optimizer for each weights object by its name.
+
+        Raises:
+            ConfigurationError: the rule of some weights has no such option.
+        """
+        if missing := [name for name, value in self.options(option).items() if name in values and value is None]:
+            raise ConfigurationError(
+                f"the optimizer of weights '{missing[0]}' has no option '{option}'; descend's own optimizers have it"
+            )
+        trained = self.trained
+        set_each(self._session.optimizer, {trained[name]: value for name, value in values.items()}, option)
+
+    # The course of the run
+
+    def stop(self, reason: str) -> None:
+        """End training after this step or, between two epochs, now. `reason` is the sentence of log and result."""
+        self._session.asked_to_stop = self._session.asked_to_stop or reason
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a training mini-batch; a new size holds from the next epoch on."""
+        return self._batches().batch_size
+
+    @batch_size.setter
+    def batch_size(self, size: int) -> None:
+        self._batches().batch_size = size
+
+    def _batches(self) -> Batches:
+        feed = self._session.data[Mode.TRAIN]
+        if not isinstance(feed, Batches):
+            raise ConfigurationError("the training data come in mini-batches of their own; a callback cannot cut them")
+        return feed
+
+    @property
+    def micro_batch_size(self) -> int | None:
+        """Samples that go through the module at once."""
+        return self._session.micro_batch_size
+
+    @micro_batch_size.setter
+    def micro_batch_size(self, size: int | None) -> None:
+        self._session.micro_batch_size = size
+
+    @property
+    def batch(self) -> Batch:
+        """The training mini-batch; another one can be put in its place in `before_step`."""
+        return self._session.batches[Mode.TRAIN]
+
+    @batch.setter
+    def batch(self, batch: Batch) -> None:
+        self._session.batches[Mode.TRAIN] = batch
+
+    def evaluate(self, mode: Mode) -> dict[str, float]:
+        """Objective and metrics over all samples of `mode`, now; the row goes into the history."""
+        from descend.train.loop import evaluate
+
+        session = self._session
+        values = evaluate(session, mode)
+        if session.under_way is not None:  # the row is not made anew when this pass is continued from a checkpoint
+            session.under_way.rows_before = len(session.history)
+        return values
+
+    def record(self, values: Mapping[str, float], step: int) -> None:
+        """Add a row to the history and to `metrics.jsonl`, and let stopping criteria see its values as `train/name`."""
+        self._session.note(values, step)
+
+    def restore(self, checkpoint: Path) -> None:
+        """Bring the run to where a checkpoint stands."""
+        self._session.restore(checkpoint)
+
+    # The objective once more
+
+    def last_batch(self, mode: Mode) -> Batch | None:
+        """The newest mini-batch of a mode, where there was one."""
+        return self._session.batches.get(mode)
+
+    def objective(self, batch: Batch) -> float:
+        """The objective on a mini-batch with the weights of now; changes nothing."""
+        with torch.no_grad(), self._undisturbed():
+            return float(self._value(batch))
+
+    def gradients(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Its gradient by weights; changes nothing."""
+        trained = self.trained
+        with torch.enable_grad(), self._undisturbed():
+            found = torch.autograd.grad(self._value(batch), list(trained.values()), materialize_grads=True)
+        return dict(zip(trained, found, strict=True))
+
+    def _value(self, batch: Batch) -> torch.Tensor:
+        session = self._session
+        fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
+        seed_step(session.seed, session.contexts[Mode.TRAIN].step)  # the same masks each time
+        top, bottom = session.task.losses(fields).objective
+        penalty = session.task.penalty()
+        return top / bottom if penalty is None else top / bottom + penalty
+
+    @contextlib.contextmanager
+    def _undisturbed(self) -> Generator[None]:
+        """Buffers, such as running statistics, are afterwards what they were."""
+        buffers = [(b, b.clone()) for b in self._session.task.module.buffers()]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+
+    # Files and random numbers
+
+    @property
+    def summary_dir(self) -> str:
+        """Where TensorBoard's files go."""
+        return self._session.summary_dir or "tensorboard"
+
+    def path(self, name: str) -> Path:
+        """Where a file of a callback goes: a relative name is within the run directory, or here if there is none."""
+        path = Path(self._session.directory or Path.cwd()) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def generator(self, *names: str | int) -> torch.Generator:
+        """A generator that is a function of the run's seed and `names`, so that nothing of it has to be saved."""
+        return generator(self._session.seed, "callback", *names)

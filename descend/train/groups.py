@@ -1,0 +1,63 @@
+"""Settings of an optimizer by weights: torch keeps them by group, so weights are set apart where they differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import torch
+
+__all__ = ["options_of", "set_apart", "set_each", "set_option"]
+
+
+def set_apart(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
+    """The groups that hold `weights` and nothing else, made by cutting groups in two where it is needed."""
+    wanted = {id(p) for p in weights}
+    cut = False
+    for group in list(optimizer.param_groups):
+        inside = [id(p) in wanted for p in group["params"]]
+        if any(inside) and not all(inside):
+            optimizer.param_groups.append(_cut(group, inside))
+            cut = True
+    if cut and hasattr(optimizer, "regrouped"):
+        optimizer.regrouped()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  # our own optimizers
+    return [group for group in optimizer.param_groups if group["params"] and id(group["params"][0]) in wanted]
+
+
+def _cut(group: dict[str, Any], inside: list[bool]) -> dict[str, Any]:
+    """Take what is inside out of `group`; returns it as a group with the same options."""
+    apart = dict(group)
+    for key in ("params", "param_names"):
+        if key in group:
+            members = list(zip(group[key], inside, strict=True))
+            apart[key] = [member for member, taken in members if taken]
+            group[key] = [member for member, taken in members if not taken]
+    return apart
+
+
+def set_option(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor], option: str, value: Any) -> None:
+    """Give `weights` another value of an option such as "lr"; all others keep theirs."""
+    for group in set_apart(optimizer, weights):
+        group[option] = value
+
+
+def set_each(optimizer: torch.optim.Optimizer, values: Mapping[torch.Tensor, Any], option: str) -> None:
+    """Give each of these weights its own value of an option."""
+    groups = _alone(optimizer)
+    if any(id(p) not in groups for p in values):
+        for p in values:
+            set_apart(optimizer, [p])
+        groups = _alone(optimizer)
+    for p, value in values.items():
+        groups[id(p)][option] = value
+
+
+def _alone(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+    return {id(group["params"][0]): group for group in optimizer.param_groups if len(group["params"]) == 1}
+
+
+def options_of(optimizer: torch.optim.Optimizer, option: str) -> dict[int, Any]:
+    """The value in force for each tensor, by its identity."""
+    return {id(p): group.get(option) for group in optimizer.param_groups for p in group["params"]}

@@ -1,0 +1,70 @@
+import pytest
+import torch
+from callback_runs import follow, graph_run
+from toys import Regression, data
+
+from descend.callbacks import CheckGradients
+from descend.errors import ConfigurationError, NumericalError
+from descend.train.task import Losses, Ratio
+
+
+class Wrong(torch.autograd.Function):
+    """The identity with a gradient that is 1 % too large."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 1.01 * gradient
+
+
+class Mistaken(Regression):
+    def losses(self, fields):
+        losses = super().losses(fields)
+        top, bottom = losses.objective
+        return Losses(Ratio(Wrong.apply(top), bottom), losses.metrics)
+
+
+def test_right_gradients_pass_and_everything_stays_as_it_was(capsys):
+    checked, plain = (follow(*given, validation=data(batch_size=4)) for given in ([CheckGradients(verbose=True)], []))
+    for ours, theirs in zip(checked.task.module.parameters(), plain.task.module.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    out = capsys.readouterr().out
+    assert "checking gradients on the last train mini-batch: 4 entries" in out
+    assert out.count("weights bias, entry 0") == 1 + 2  # after training, and after each of two validations
+
+
+def test_the_regularization_is_part_of_the_objective():
+    follow(CheckGradients(error_on_failure=True), task=Regression(decay=0.3), epochs=1)
+
+
+def test_wrong_gradients_are_found():
+    with pytest.raises(NumericalError, match=r"of 4 entries are wrong; the worst: weights"):
+        follow(CheckGradients(error_on_failure=True), task=Mistaken(), epochs=1)
+    with pytest.warns(UserWarning, match="entries are wrong"):
+        follow(CheckGradients(), task=Mistaken(), epochs=1)
+
+
+def test_a_negative_objective_is_checked_all_the_same():
+    """LBANN's bound is NaN then, and nothing is ever wrong."""
+
+    class Negative(Mistaken):
+        def losses(self, fields):
+            losses = super().losses(fields)
+            return Losses(Ratio(-losses.objective[0], losses.objective[1]), losses.metrics)
+
+    with pytest.raises(NumericalError, match="entries are wrong"):
+        follow(CheckGradients(error_on_failure=True), task=Negative(), epochs=1)
+
+
+def test_the_layers_of_a_graph_pass_in_all_modes(tmp_path, capsys):
+    graph_run(tmp_path, CheckGradients(error_on_failure=True), epochs=1)
+    out = capsys.readouterr().out
+    assert all(f"the last {mode} mini-batch: 103 entries" in out for mode in ("train", "validation", "test"))
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ConfigurationError, match="execution mode 'trian'"):
+        CheckGradients(execution_modes="trian")

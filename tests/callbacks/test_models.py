@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import torch
+from callback_runs import graph_run, in_one_go_and_in_two
+
+from descend.callbacks import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
+from descend.errors import ConfigurationError, StorageError, Unsupported
+
+
+def test_saved_weights_are_those_of_the_end_in_hydrogen_s_form(tmp_path):
+    result = graph_run(tmp_path, SaveModel(dir="saved"))
+    folder = tmp_path / "run" / "saved" / "trainer0" / "model0"
+    sizes = {"fc1_linearity_weights": (5, 16), "fc1_bias_weights": (5, 1)}
+    sizes |= {"fc2_linearity_weights": (3, 5), "fc2_bias_weights": (3, 1)}
+    assert {path.name for path in folder.iterdir()} == {
+        f"model_weights_{name}_{h}x{w}.bin" for name, (h, w) in sizes.items()
+    }
+    for name, (height, width) in sizes.items():
+        content = (folder / f"model_weights_{name}_{height}x{width}.bin").read_bytes()
+        columns = np.frombuffer(content[8:], "<f4").reshape(width, height)
+        np.testing.assert_array_equal(columns.T.reshape(result.weights[name].shape), result.weights[name].numpy())
+
+
+def test_loading_brings_back_what_was_saved_and_names_what_is_missing(tmp_path, capsys):
+    trained = graph_run(tmp_path / "a", SaveModel(dir="saved"))
+    folder = tmp_path / "a" / "run" / "saved"
+    loaded = graph_run(tmp_path / "b", LoadModel(dirs=str(folder)), epochs=0)
+    for name, weights in trained.weights.items():
+        torch.testing.assert_close(loaded.weights[name], weights, rtol=0, atol=0)
+    (folder / "trainer0" / "model0" / "model_weights_fc2_bias_weights_3x1.bin").unlink()
+    capsys.readouterr()
+    graph_run(tmp_path / "c", LoadModel(dirs=str(folder / "trainer0" / "model0")), epochs=0)
+    assert "loaded 3 weights" in (out := capsys.readouterr().out)
+    assert "not there: fc2_bias_weights" in out
+
+
+def test_a_folder_without_weights_or_with_others_is_refused_and_nothing_is_changed(tmp_path):
+    with pytest.raises(StorageError, match="holds no files"):
+        graph_run(tmp_path / "a", LoadModel(dirs=str(tmp_path)))
+    (tmp_path / "model_weights_fc1_bias_weights_2x1.bin").write_bytes(np.array([2, 1], "<i4").tobytes() + b"\0" * 8)
+    with pytest.raises(StorageError, match=r"is 2 x 1; expected \(5, 1\)"):
+        graph_run(tmp_path / "b", LoadModel(dirs=str(tmp_path)))
+
+
+def test_a_run_that_is_continued_keeps_its_own_weights(tmp_path):
+    """LoadModel acts once, at the beginning."""
+    column = np.array([1, 3], "<i4").tobytes() + np.array([1.0, 2.0, 3.0]).tobytes()
+    (tmp_path / "model_weights_weight_1x3.bin").write_bytes(column)
+    whole, parts = in_one_go_and_in_two(tmp_path, lambda: [LoadModel(dirs=str(tmp_path))])
+    torch.testing.assert_close(parts.weights["weight"], whole.weights["weight"], rtol=0, atol=0)
+
+
+def test_the_only_trainer_is_among_the_best(tmp_path):
+    graph_run(tmp_path, SaveTopKModels(dir="best", k=1, metric="accuracy"), epochs=0)
+    assert len(list((tmp_path / "run" / "best" / "trainer0" / "model0").iterdir())) == 4
+
+
+def test_saving_can_be_switched_off(tmp_path):
+    graph_run(tmp_path, SaveModel(dir="saved", disable_save_after_training=True), epochs=0)
+    assert not (tmp_path / "run" / "saved").exists()
+
+
+def test_what_cannot_be_had_is_refused():
+    with pytest.raises(Unsupported, match=r"torch\.onnx\.export"):
+        ExportOnnx(output_filename="model.onnx")
+    with pytest.raises(ConfigurationError, match="SaveModel needs dir="):
+        SaveModel()

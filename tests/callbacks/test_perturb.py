@@ -1,0 +1,163 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from callback_runs import Watcher, follow, graph_run, graph_work, in_one_go_and_in_two
+from toys import data, session
+
+import descend
+from descend.callbacks import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
+from descend.errors import ConfigurationError
+from descend.experiment.conduct import conduct
+from descend.graph import check
+from descend.lower import lower
+from descend.lower import module as lowered_module
+from descend.train import Callback
+
+ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8)
+
+
+class Graph:
+    """A task that is nothing but its module."""
+
+    def __init__(self, module):
+        self.module = module
+
+
+class Options(Callback):
+    def after_setup(self, run):
+        self.seen = {option: run.control.options(option) for option in ("lr", "beta1", "beta2", "eps")}
+
+
+def test_adam_s_settings_are_log_normal(tmp_path):
+    """Over many seeds log(x / x₀) / factor is N(0, 1), and each weights object has a draw of its own."""
+    callback, draws = PerturbAdam(learning_rate_factor=0.5, beta1_factor=0.1, eps_factor=2.0), []
+    for seed in range(40):
+        work = graph_work(callback, options := Options(), optimizer=ADAM, epochs=0)
+        conduct(replace(work, seed=seed), tmp_path / str(seed))
+        for name, rate in options.seen["lr"].items():
+            assert options.seen["beta2"][name] == 0.99
+            draws.append(
+                (
+                    math.log(rate / 0.01) / 0.5,
+                    math.log((1 - options.seen["beta1"][name]) / 0.1) / 0.1,
+                    math.log(options.seen["eps"][name] / 1e-8) / 2,
+                )
+            )
+    table = torch.tensor(draws)
+    assert table.shape == (160, 3)
+    assert len({draw for draw, _, _ in draws}) == 160
+    assert (table.mean(0).abs() < 4 / 160**0.5).all()
+    assert ((table.std(0) - 1).abs() < 4 / 320**0.5).all()
+
+
+def test_adam_s_perturbed_settings_are_those_of_the_update(tmp_path):
+    """The first update of Adam moves every entry by the rate, whatever the gradient; so it shows the rate in force."""
+
+    class Moves(Callback):
+        def after_setup(self, run):
+            self.rates = run.control.rates()
+
+        def after_backward(self, step):
+            self.before = {name: p.detach().clone() for name, p in step.run.control.trained.items()}
+
+        def after_step(self, step):
+            if step.step == 1:
+                self.moved = {
+                    name: (p.detach() - self.before[name]).abs().max().item()
+                    for name, p in step.run.control.trained.items()
+                }
+
+    moves = Moves()
+    graph_run(tmp_path, PerturbAdam(learning_rate_factor=1.0), moves, optimizer=ADAM, epochs=1)
+    assert moves.moved == pytest.approx(moves.rates, rel=1e-3)
+    assert len(set(moves.rates.values())) == 4
+
+
+def test_rates_change_during_training_only_where_asked():
+    during, before = Watcher(), Watcher()
+    for watcher, ask in ((during, True), (before, False)):
+        callback = PerturbLearningRate(
+            learning_rate_factor=0.3, perturb_during_training=ask, batch_interval=2, weights="bias"
+        )
+        follow(callback, watcher, epochs=2)
+    seen = [entry["bias"] for entry in during.rates]
+    assert [len(set(pair)) for pair in (seen[0:2], seen[2:4], seen[4:6], seen[0:6:2])] == [1, 1, 1, 3]
+    assert len({entry["bias"] for entry in before.rates}) == 1
+    assert {entry["weight"] for entry in during.rates} == {0.1}
+
+
+def test_a_rule_without_such_settings_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="no weights have a rule with 'beta1'"):
+        graph_run(tmp_path, PerturbAdam(beta1_factor=0.1))
+
+
+def test_weights_move_with_the_given_probability_and_stay_in_bounds():
+    class Keep(Callback):
+        def after_setup(self, run):
+            self.weights = []
+            run.control.set_rate(0.0)
+
+        def after_step(self, step):
+            self.weights.append(step.module.weight.detach().clone())
+
+    def moved(**given):
+        keep = Keep()
+        follow(keep, PerturbWeights(output_name="weight", batch_interval=2, **given), epochs=2)
+        return [not torch.equal(a, b) for a, b in zip(keep.weights, keep.weights[1:], strict=False)], keep.weights[-1]
+
+    always, last = moved(lower=-0.1, upper=0.1, scale=5.0, perturb_probability=1.0)
+    assert always == [False, True, False, True, False]  # before steps 3 and 5
+    assert (last.abs() == 0.1).any()
+    assert (last.abs() <= 0.1).all()
+    assert moved(lower=-0.1, upper=0.1, scale=5.0, perturb_probability=0.0)[0] == [False] * 5
+
+
+def test_dropout_needs_a_layer_of_it(tmp_path):
+    with pytest.raises(ConfigurationError, match="no Dropout layer"):
+        graph_run(tmp_path, PerturbDropout(keep_dropout_factor=0.1))
+
+
+def test_dropout_keeps_another_share(monkeypatch):
+    """The description that the layer is lowered from again has the drawn keep_prob, within [0.5, 1]."""
+    kept = []
+    for factor in (0.3, 3.0):
+        for seed in range(20):
+            labels = descend.Input(data_field="labels", name="labels")
+            x = descend.Dropout(descend.Input(data_field="labels", name="x"), keep_prob=0.8, name="drop")
+            loss = descend.CrossEntropy(x, labels)
+            plan = check(descend.Model(0, objective_function=loss), {"labels": (3,)})
+            shares = {}
+
+            def lowering(planned, shares=shares):
+                shares[planned.name] = getattr(planned.layer, "keep_prob", None)
+                return (lambda *inputs: inputs[0]), False
+
+            monkeypatch.setattr(lowered_module, "lowering", lowering)
+            module = lower(plan, lambda name: torch.Generator())
+            run = session(Graph(module), data(), optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1), seed=seed)
+            PerturbDropout(keep_dropout_factor=factor).after_setup(run.view())
+            kept.append((factor, shares["drop"]))
+            assert next(layer for layer in plan.layers if layer.name == "drop").layer.keep_prob == 0.8
+    small = torch.tensor([math.log((1 - keep) / 0.2) / 0.3 for factor, keep in kept if factor == 0.3])
+    assert abs(float(small.mean())) < 4 / 20**0.5
+    assert len(set(small.tolist())) == 20
+    large = [keep for factor, keep in kept if factor == 3.0]
+    assert min(large) == 0.5
+    assert max(large) < 1.0
+
+
+def test_a_run_that_was_stopped_and_continued_is_the_same_run(tmp_path):
+    def make():
+        rate = PerturbLearningRate(
+            learning_rate_factor=0.3, perturb_during_training=True, batch_interval=5, weights="bias"
+        )
+        weights = PerturbWeights(
+            output_name="weight", lower=-1.0, upper=1.0, scale=0.1, perturb_probability=0.5, batch_interval=3
+        )
+        return [rate, weights]
+
+    whole, parts = in_one_go_and_in_two(tmp_path, make)
+    for name, weights in whole.weights.items():
+        torch.testing.assert_close(parts.weights[name], weights, rtol=0, atol=0)

@@ -1,0 +1,80 @@
+from importlib.util import find_spec
+
+import pytest
+from callback_runs import Watcher, follow, graph_run, in_one_go_and_in_two
+
+from descend.callbacks import (
+    CategoricalAccuracyStrategy,
+    MatchType,
+    SummarizeImages,
+    Summary,
+    TrackSampleIDsStrategy,
+)
+from descend.errors import ConfigurationError, MissingExtra, Unsupported
+
+there = find_spec("tensorboard") is not None
+needs_tensorboard = pytest.mark.skipif(not there, reason="needs tensorboard")
+
+
+def read(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0, "images": 0})
+    events.Reload()
+    return events
+
+
+@pytest.mark.skipif(there, reason="tensorboard is there")
+@pytest.mark.parametrize("kind", ["summary", "images"])
+def test_without_tensorboard_the_extra_is_named(kind):
+    strategy = CategoricalAccuracyStrategy("accuracy_layer")
+    callback = Summary() if kind == "summary" else SummarizeImages(strategy, "images")
+    with pytest.raises(MissingExtra, match=r"descend\[tracking\]"):
+        follow(callback)
+
+
+@needs_tensorboard
+def test_scalars_are_those_of_the_history(tmp_path):
+    result = graph_run(tmp_path, watcher := Watcher(), Summary(batch_interval=2, mat_interval=3))
+    events = read(tmp_path / "run" / "tensorboard")
+    for mode in ("train", "validation"):
+        rows = [row for row in result.history if row["mode"] == mode]
+        for name in ("objective", "accuracy"):
+            seen = [(event.step, event.value) for event in events.Scalars(f"{mode}/{name}")]
+            assert seen == [(row["step"], pytest.approx(row[name])) for row in rows]
+    rate = events.Scalars("rate/fc1_linearity_weights")
+    assert [event.step for event in rate] == [2, 4, 6]
+    assert len(watcher.rates) == 6
+    assert [event.step for event in events.Histograms("weights/fc2_bias_weights")] == [3, 6]
+    assert [event.step for event in events.Histograms("gradients/fc2_bias_weights")] == [3, 6]
+
+
+@needs_tensorboard
+def test_a_series_has_every_step_once_after_restarts(tmp_path):
+    in_one_go_and_in_two(tmp_path, lambda: [Summary(batch_interval=1)])
+    whole, parts = (
+        [(event.step, event.value) for event in read(tmp_path / name / "tensorboard").Scalars("train/step_objective")]
+        for name in ("whole", "parts")
+    )
+    assert whole == parts
+    assert [step for step, _ in parts] == list(range(1, 25))
+
+
+@needs_tensorboard
+@pytest.mark.parametrize("match", list(MatchType))
+def test_pictures_are_selected_by_the_accuracy(tmp_path, match):
+    strategy = CategoricalAccuracyStrategy("accuracy_layer", match, num_images_per_epoch=5)
+    result = graph_run(tmp_path, SummarizeImages(strategy, "images"), epochs=1)
+    accuracy = next(row["accuracy"] for row in result.history if row["mode"] == "validation")
+    right = round(12 * accuracy)
+    expected = min(5, {MatchType.MATCH: right, MatchType.NOMATCH: 12 - right, MatchType.ALL: 12}[match])
+    events = read(tmp_path / "run" / "tensorboard")
+    assert len(events.Tags()["images"]) == expected
+    assert all(events.Images(tag)[0].width == events.Images(tag)[0].height == 4 for tag in events.Tags()["images"])
+
+
+def test_a_strategy_that_lbann_itself_dropped_is_refused():
+    with pytest.raises(Unsupported, match="CategoricalAccuracyStrategy"):
+        TrackSampleIDsStrategy()
+    with pytest.raises(ConfigurationError, match="selection_strategy"):
+        SummarizeImages(image_source_layer_name="images")

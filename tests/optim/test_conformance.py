@@ -1,0 +1,420 @@
+"""Every check catches an optimizer that is broken in just that, and passes a sound one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import descend.optim
+from descend.errors import RuleError
+from descend.optim.conformance import PUBLISHED, Verdict, arguments, examine, load, survey
+
+ROOT = Path(__file__).parents[2]
+
+
+class Toy(torch.optim.Optimizer):
+    """Gradient descent in the fewest lines; a broken one overrides one of them."""
+
+    def __init__(self, params, lr=0.01, weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for i, p in enumerate(group["params"]):
+                self.visit(p, group, i)
+        return loss
+
+    def visit(self, p, group, i):
+        if p.grad is not None:
+            self.move(p, p.grad, group, i)
+
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * (g + group["weight_decay"] * p))
+
+
+class Counting(Toy):
+    """The same with a rate that falls like 1/t, t in the state of each weight."""
+
+    def move(self, p, g, group, i):
+        state = self.state[p]
+        state["t"] = state.get("t", torch.zeros((), dtype=torch.float64)) + 1
+        p.sub_(group["lr"] / state["t"].to(p.dtype) * g)
+
+
+class NeverSteps(Toy):
+    def move(self, p, g, group, i):
+        raise RuntimeError("out of order")
+
+
+class LAMB(Toy):
+    """The ratio taken of the uncorrected direction, the correction applied afterwards: 10 times too long."""
+
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * 10 * p.norm() / g.sign().norm() * g.sign())
+
+
+class Adam(Toy):
+    """Its second moment is not corrected."""
+
+    def move(self, p, g, group, i):
+        state = self.state[p]
+        g = g + group["weight_decay"] * p
+        state["m"] = 0.9 * state.get("m", torch.zeros_like(p)) + 0.1 * g
+        state["v"] = 0.999 * state.get("v", torch.zeros_like(p)) + 0.001 * g * g
+        state["t"] = state.get("t", 0) + 1
+        p.sub_(group["lr"] * state["m"] / (1 - 0.9 ** state["t"]) / (state["v"].sqrt() + 1e-8))
+
+
+class SGD(Toy):
+    """Its decay has the wrong sign."""
+
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * (g - group["weight_decay"] * p))
+
+
+class DecaysInsideTheSign(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * (g + group["weight_decay"] * p).sign())
+
+
+class CoarseInSinglePrecision(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * ((g * 5).round() / 5 if p.dtype is torch.float32 else g))
+
+
+class DependsOnPosition(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] / (i + 1) * g)
+
+
+class CountsRows(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * g * min(1, p.shape[0]))
+
+
+class DividesByTheLargest(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * g / g.abs().max())
+
+
+class MovesACopyOfStrided(Toy):
+    def move(self, p, g, group, i):
+        p.contiguous().view(-1).sub_(group["lr"] * g.contiguous().view(-1))
+
+
+class PutsANewTensorInPlace(Toy):
+    def move(self, p, g, group, i):
+        p.data = p.data - group["lr"] * g
+
+
+class StuckAtZero(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * p.norm() * g)
+
+
+class DividesByNorm(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * g / g.norm())
+
+
+class AbsentIsZero(Toy):
+    def visit(self, p, group, i):
+        self.move(p, torch.zeros_like(p) if p.grad is None else p.grad, group, i)
+
+
+class CountsForAll(Toy):
+    """One count a group."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["t"] = group.get("t", 0) + 1
+        return super().step(closure)
+
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] / group["t"] * g)
+
+
+class DecaysInTheGradient(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * g.add_(p, alpha=group["weight_decay"]))
+
+
+class ForgetsItsCount(Toy):
+    t = 0
+
+    def step(self, closure=None):
+        self.t += 1
+        return super().step(closure)
+
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] / self.t * g)
+
+
+class KeepsAnObject(Toy):
+    def move(self, p, g, group, i):
+        self.state[p]["path"] = ROOT
+        super().move(p, g, group, i)
+
+
+class LosesAnAttribute(Toy):
+    def __init__(self, params, lr=0.01, weight_decay=0.0):
+        super().__init__(params, lr, weight_decay)
+        self.factor = 1.0  # torch's own __getstate__ does not know it
+
+    def move(self, p, g, group, i):
+        p.sub_(self.factor * group["lr"] * g)
+
+
+class LosesTheLoss(Toy):
+    def step(self, closure=None):
+        super().step(closure)
+
+
+class ClearsByHalf(Toy):
+    def zero_grad(self, set_to_none=True):
+        if not set_to_none:
+            super().zero_grad(set_to_none=False)
+
+
+# For each check an optimizer that is broken in it, and one that does what is asked.
+CASES = {
+    "takes a step": (NeverSteps, Toy),
+    "published rule": (Adam, torch.optim.Adam),
+    "published rule with decay": (SGD, torch.optim.SGD),
+    "length of the first step": (LAMB, descend.optim.LAMB),
+    "float32": (CoarseInSinglePrecision, Toy),
+    "order of the weights": (DependsOnPosition, Toy),
+    "0-d tensor": (CountsRows, Toy),
+    "empty tensor": (DividesByTheLargest, Toy),
+    "non-contiguous tensor": (MovesACopyOfStrided, Toy),
+    "overlapping tensor": (PutsANewTensorInPlace, Toy),
+    "zero weights": (StuckAtZero, Toy),
+    "NaN in a gradient": (Toy, torch.optim.Rprop),
+    "infinity in a gradient": (Toy, torch.optim.Rprop),
+    "fp16 zero gradients": (DividesByNorm, Toy),
+    "bf16 small updates": (Toy, descend.optim.SGD),
+    "no gradient": (AbsentIsZero, Toy),
+    "count without gradient": (CountsForAll, Counting),
+    "frozen": (AbsentIsZero, Toy),
+    "frozen later": (Toy, descend.optim.SGD),
+    "caller's gradients": (DecaysInTheGradient, Toy),
+    "state round trip": (ForgetsItsCount, Counting),
+    "state file": (KeepsAnObject, Counting),
+    "state by name": (Adam, descend.optim.Adam),
+    "deepcopy": (LosesAnAttribute, Toy),
+    "closure": (LosesTheLoss, Toy),
+    "add_param_group": (ForgetsItsCount, Counting),
+    "zero_grad": (ClearsByHalf, Toy),
+    "misspelt group key": (Toy, descend.optim.SGD),
+    "rate of a group": (Toy, descend.optim.SGD),
+    "decay of a group": (Toy, descend.optim.SGD),
+    "same weight twice": (Toy, descend.optim.SGD),
+}
+ONLY_DEVIATES = {"frozen later"}
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """Reports that several tests look at, each made once."""
+    made = {}
+
+    def report(build):
+        if build not in made:
+            made[build] = examine(build)
+        return made[build]
+
+    return report
+
+
+@pytest.mark.parametrize("check", CASES)
+def test_a_broken_optimizer_is_caught_and_a_sound_one_passes(check, reports):
+    broken, sound = CASES[check]
+    wanted = Verdict.DEVIATION if check in ONLY_DEVIATES else Verdict.FAIL
+    assert reports(broken)[check].verdict is wanted, reports(broken)[check]
+    assert reports(sound)[check].verdict is Verdict.OK, reports(sound)[check]
+
+
+def test_every_check_has_a_case(reports):
+    names = {finding.check for finding in reports(descend.optim.SGD).findings}
+    assert names == set(CASES)
+
+
+def test_a_lamb_whose_first_step_is_10_times_too_long_is_told_so(reports):
+    seen = reports(LAMB)["length of the first step"].seen
+    assert "4x3: 10" in seen
+    assert "10 x as long" in reports(LAMB)["published rule"].seen
+    assert "first differs at step 1" in reports(LAMB)["published rule"].seen
+
+
+def test_torch_adam_writes_nan_on_zero_fp16_gradients(reports):
+    finding = reports(torch.optim.Adam)["fp16 zero gradients"]
+    assert finding.verdict is Verdict.FAIL
+    assert finding.seen == "29 of 29 weights became NaN or infinite"
+
+
+def test_torch_loads_a_state_for_the_wrong_weights(reports):
+    assert reports(torch.optim.Adam)["state by name"].verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "RMSprop", "Rprop", "SGD"])
+def test_torch_follows_the_published_rule(name, reports):
+    """So the references here agree with an implementation that is not ours."""
+    assert reports(getattr(torch.optim, name))["published rule"].verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("build", "args", "words"),
+    [
+        (torch.optim.Muon, {}, "known variant: iterates in bfloat16"),
+        (torch.optim.NAdam, {}, "with single precision somewhere"),
+        (torch.optim.SGD, {"momentum": 0.9, "rule": "NAG", "nesterov": True}, "rate outside the momentum buffer"),
+        (torch.optim.Adamax, {"eps": 1e-2}, "ε inside the maximum"),
+        (DecaysInsideTheSign, {"rule": "SignSGD", "weight_decay": 1.0}, "known variant: decay in the gradient"),
+    ],
+)
+def test_a_known_variant_is_named_and_is_no_failure(build, args, words):
+    finding = examine(build, **args)["published rule"]
+    assert finding.verdict is Verdict.DEVIATION
+    assert words in finding.seen
+
+
+def test_the_step_where_paths_part_is_named():
+    """A rate outside the buffer shows only after the rate has changed, at the sixth step here."""
+    finding = examine(torch.optim.SGD, momentum=0.9, nesterov=True, rule="NAG")["published rule"]
+    assert "first differs at step 6, after the rate changed" in finding.seen
+
+
+def test_an_unknown_rule_is_no_failure(reports):
+    finding = reports(Toy)["published rule"]
+    assert finding.verdict is Verdict.NOT_APPLICABLE
+    assert finding.seen == "no published rule known by this name"
+    assert examine(Toy, rule="sgd")["published rule"].verdict is Verdict.OK
+
+
+def test_vectors_left_out_of_scaling_are_a_variant():
+    class VectorsApart(Toy):
+        def move(self, p, g, group, i):
+            ratio = 1e-3 * p.norm() / g.norm() if p.ndim > 1 else 1.0
+            b = self.state[p]["b"] = 0.9 * self.state[p].get("b", 0.0) + group["lr"] * ratio * g
+            p.sub_(b)
+
+    report = examine(VectorsApart, rule="LARS")
+    assert report["length of the first step"].verdict is Verdict.DEVIATION
+    assert report["published rule"].verdict is Verdict.DEVIATION
+    assert "known variant: vectors are not scaled" in report["published rule"].seen
+    assert "4x3, 3x2x2 agree" in report["published rule"].seen
+
+
+def test_a_function_that_builds_one_is_examined_by_the_name_of_what_it_builds():
+    report = examine(lambda params: torch.optim.Adam(params, lr=0.02, betas=(0.8, 0.99)))
+    assert report["published rule"].verdict is Verdict.OK
+    assert report["published rule"].expected.startswith("Adam:")
+
+
+def test_noise_of_the_wrong_size_is_caught():
+    class SGLD(Toy):
+        def move(self, p, g, group, i):
+            p.sub_(group["lr"] / 2 * g - 0.9 * group["lr"] ** 0.5 * torch.randn_like(p))
+
+    assert examine(SGLD)["published rule"].verdict is Verdict.FAIL
+    assert examine(descend.optim.SGLD)["published rule"].verdict is Verdict.OK
+
+
+def test_what_cannot_be_examined_is_said():
+    assert examine(torch.optim.LBFGS).findings[0].verdict is Verdict.NOT_APPLICABLE
+    assert "dense gradients" in examine(torch.optim.SparseAdam).findings[0].seen
+
+
+def test_mistakes_of_the_caller_are_errors():
+    with pytest.raises(RuleError, match="did you mean 'betas'"):
+        examine(torch.optim.Adam, beta=(0.9, 0.99))
+    with pytest.raises(RuleError, match="did you mean 'LAMB'"):
+        examine(torch.optim.Adam, rule="lambda")
+    with pytest.raises(RuleError, match="did you mean 'AdamW'"):
+        load("torch.optim:AdamWW")
+    with pytest.raises(RuleError, match="no_such_module"):
+        load("no_such_module:Adam")
+    with pytest.raises(RuleError, match="name=value"):
+        arguments(["lr"])
+
+
+def test_arguments_are_literals_or_text():
+    assert arguments(["lr=0.1 betas=(0.9,0.99)", "mode=fast"]) == {"lr": 0.1, "betas": (0.9, 0.99), "mode": "fast"}
+
+
+def test_every_rule_of_ours_has_an_independent_reference():
+    assert set(PUBLISHED) == set(descend.optim.names())
+
+
+def test_nothing_global_is_touched():
+    before = torch.random.get_rng_state()
+    examine(torch.optim.SGD)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_table_ends_with_counts(reports):
+    lines = str(reports(torch.optim.SGD)).splitlines()
+    assert lines[0].split() == ["check", "expected", "seen", "verdict"]
+    assert lines[-1].startswith("SGD: 21 ok")
+    assert max(map(len, lines)) < 170
+
+
+def test_a_survey_takes_every_class_of_a_module_once():
+    module = ModuleType("mine")
+    module.Toy = module.Alias = Toy
+    module.NeedsMore = type("NeedsMore", (Toy,), {"__init__": lambda self, params, model: None})
+    module.Optimizer = torch.optim.Optimizer
+    toy, needs = sorted(survey(module), key=lambda report: report.title == "NeedsMore")
+    assert toy.title == "Toy"
+    assert needs.findings[0].seen == "not examined: it cannot be built without model"
+    assert needs.passed
+
+
+FAIR_PART = ("adamw", "ftrl", "lamb", "lars", "sgd", "sgld")
+
+
+def _our_report(name):
+    face = type(descend.optim.create(name, [torch.zeros(1)]))
+    report = examine(face)
+    assert {finding.verdict for finding in report.findings} <= {Verdict.OK, Verdict.NOT_APPLICABLE}, f"\n{report}"
+
+
+@pytest.mark.parametrize("name", FAIR_PART)
+def test_ours_conform(name):
+    _our_report(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in descend.optim.names() if name not in FAIR_PART])
+def test_all_others_of_ours_conform(name):
+    _our_report(name)
+
+
+def _python_with_pytorch_optimizer():
+    """An interpreter that has it: `DESCEND_PYTORCH_OPTIMIZER`, or this one."""
+    python = os.environ.get("DESCEND_PYTORCH_OPTIMIZER", sys.executable)
+    found = subprocess.run([python, "-c", "import pytorch_optimizer"], capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip("pytorch_optimizer is not installed; DESCEND_PYTORCH_OPTIMIZER may name a Python that has it")
+    return python
+
+
+@pytest.mark.slow
+def test_the_lamb_of_pytorch_optimizer_takes_a_first_step_10_times_too_long():
+    command = [_python_with_pytorch_optimizer(), "-m", "descend", "conformance", "pytorch_optimizer:Lamb"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    line = next(line for line in done.stdout.splitlines() if line.startswith("length of the first step"))
+    assert "4x3: 10," in line
+    assert line.endswith("FAIL")
