@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from descend.graph import BilinearResize, CompositeImageTransformation, Cutout, Rotation
+from descend.lower.passes import stream_of
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def composite_image_transformation(planned: PlannedLayer) -> Forward:
 def cutout(planned: PlannedLayer) -> Forward:
     """A square of zeros around a pixel that the mini-batch shares."""
     _, height, width = planned.output_shape
+    stream = stream_of(planned.name)
 
     def blank(places: Tensor, centre: Tensor, side: Tensor) -> Tensor:
         """Whether each row or column is in the square; (samples, places)."""
@@ -78,7 +80,7 @@ def cutout(planned: PlannedLayer) -> Forward:
         return (places >= begin) & (places < begin + side)
 
     def forward(at: Pass, image: Tensor, sides: Tensor) -> Tensor:
-        row, column = at.shared_uniform(planned.name, 2)
+        row, column = at.shared_uniform(stream, 2)
         side = sides.detach().floor().view(-1, 1)
         rows = blank(torch.arange(height, device=image.device), (row * height).floor(), side)
         columns = blank(torch.arange(width, device=image.device), (column * width).floor(), side)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -179,7 +180,7 @@ class LoweredModel(torch.nn.Module):
     ) -> Pass:
         some = next(iter(fields.values()))
         # Tensors from nowhere are of the format that the module computes in.
-        like = next((one for one in (*self.parameters(), *fields.values()) if one.is_floating_point()), None)
+        like = next((one for one in chain(self.parameters(), fields.values()) if one.is_floating_point()), None)
         return Pass(
             training=self.training,
             seed=int(torch.randint(2**63 - 1, ())) if seed is None else seed,

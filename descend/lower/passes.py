@@ -4,7 +4,7 @@ A number is a function of (seed of the step, purpose, position of the sample in 
 nothing else, so a mini-batch that is cut into parts, over time or over ranks, draws what it would draw in one piece. A
 number needs no other, so all of a layer's are drawn at once, and none has a state to save.
 
-    key of a sample    k = mix(mix(position) + key of (seed, purpose))
+    key of a sample    k = mix(mix(position) + mix(seed + stream)), the stream being the key of the purpose
     number j           mix(k + j·γ), of which the upper bits are the fraction; a chance takes half of one
 
 Source: SplitMix64, as in `descend.data.draws`.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from descend.graph import Shape
 
-__all__ = ["Pass"]
+__all__ = ["Pass", "stream_of"]
 
 # Bits of a fraction below 1 that each format holds exactly.
 _BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -37,6 +37,12 @@ def _signed(number: int) -> int:
 
 
 _GOLDEN = _signed(int(GOLDEN))
+_NO_SAMPLE = -1  # the position of what a whole mini-batch shares
+
+
+def stream_of(purpose: str) -> int:
+    """What keeps the numbers of one purpose, such as a layer, apart from all others; found once, when it is lowered."""
+    return _signed(int(key_of("layer", purpose)))
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
@@ -77,36 +83,35 @@ class Pass:
         """(samples,) the places of these samples in the whole mini-batch, from 0 up."""
         return torch.arange(self.position, self.position + self.samples, device=self.device)
 
-    def uniform(self, purpose: str, shape: Shape) -> Tensor:
-        """(samples, *shape) numbers in [0, 1), those of `purpose`, which is unique within a model."""
-        return self._fractions(self.positions(), purpose, shape)
+    def uniform(self, stream: int, shape: Shape) -> Tensor:
+        """(samples, *shape) numbers in [0, 1)."""
+        return self._fractions(self.positions(), stream, shape)
 
-    def shared_uniform(self, purpose: str, count: int) -> Tensor:
+    def shared_uniform(self, stream: int, count: int) -> Tensor:
         """(count,) numbers in [0, 1) that the whole mini-batch shares."""
-        # Its purpose keeps them apart from those of the sample at position 0.
-        zero = torch.zeros(1, dtype=torch.int64, device=self.device)
-        return self._fractions(zero, f"{purpose}/shared", (count,))[0]
+        return self._fractions(torch.full((1,), _NO_SAMPLE, device=self.device), stream, (count,))[0]
 
-    def normal(self, purpose: str, shape: Shape) -> Tensor:
+    def normal(self, stream: int, shape: Shape) -> Tensor:
         """(samples, *shape) numbers of N(0, 1), by the transform of Box and Muller."""
-        radius, angle = self.uniform(purpose, (2, *shape)).unbind(1)
+        radius, angle = self.uniform(stream, (2, *shape)).unbind(1)
         return (-2.0 * torch.log1p(-radius)).sqrt() * torch.cos(2.0 * math.pi * angle)
 
-    def chance(self, purpose: str, shape: Shape, probability: float) -> Tensor:
+    def chance(self, stream: int, shape: Shape, probability: float) -> Tensor:
         """(samples, *shape) truths, each true with a probability, which counts to 2⁻³²."""
         count = math.prod(shape)
-        halves = self._numbers(self.positions(), purpose, -(-count // 2)).view(torch.int32)[:, :count]
+        halves = self._numbers(self.positions(), stream, -(-count // 2)).view(torch.int32)[:, :count]
         bound = round(probability * 2**32) - 2**31  # halves are evenly spread over −2³¹ to 2³¹ − 1
         below = halves < bound if bound < 2**31 else torch.ones_like(halves, dtype=torch.bool)
         return below.view(self.samples, *shape)
 
-    def _fractions(self, positions: Tensor, purpose: str, shape: Shape) -> Tensor:
+    def _fractions(self, positions: Tensor, stream: int, shape: Shape) -> Tensor:
         bits = _BITS[self.dtype]
-        numbers = _shifted(self._numbers(positions, purpose, math.prod(shape)), 64 - bits)
+        numbers = _shifted(self._numbers(positions, stream, math.prod(shape)), 64 - bits)
         return (numbers.to(self.dtype) * 2.0**-bits).view(len(positions), *shape)
 
-    def _numbers(self, positions: Tensor, purpose: str, count: int) -> Tensor:
+    def _numbers(self, positions: Tensor, stream: int, count: int) -> Tensor:
         """(positions, count) whole numbers of 64 random bits."""
-        keys = _mixed(_mixed(positions.clone()) + _signed(int(key_of("pass", self.seed, purpose))))
+        start = _mixed(torch.full((1,), self.seed, dtype=torch.int64, device=self.device) + stream)
+        keys = _mixed(_mixed(positions.clone()) + start)
         counters = torch.arange(1, count + 1, device=self.device) * _GOLDEN
         return _mixed(keys[:, None] + counters)

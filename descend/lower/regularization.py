@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from descend.graph import Dropout, SeluDropout
+from descend.lower.passes import stream_of
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 def dropout(planned: PlannedLayer) -> Forward:
     """x / q where an entry is kept and 0 elsewhere; x in evaluation."""
     q = cast("Dropout", planned.layer).keep_prob
+    stream = stream_of(planned.name)
 
     def forward(at: Pass, x: Tensor) -> Tensor:
         if not at.training or not 0 < q < 1:
             return x
-        return (x / q).where(at.chance(planned.name, planned.output_shape, q), 0.0)
+        return (x / q).where(at.chance(stream, planned.output_shape, q), 0.0)
 
     return forward
 
@@ -33,11 +35,12 @@ def selu_dropout(planned: PlannedLayer) -> Forward:
     """a x + b where an entry is kept and a α' + b elsewhere; x in evaluation."""
     layer = cast("SeluDropout", planned.layer)
     q, dropped = layer.keep_prob, layer.dropped_value()
+    stream = stream_of(planned.name)
 
     def forward(at: Pass, x: Tensor) -> Tensor:
         if not at.training or not 0 < q < 1:
             return x
         a = (q + dropped**2 * q * (1 - q)) ** -0.5
-        return a * x.where(at.chance(planned.name, planned.output_shape, q), dropped) - a * (1 - q) * dropped
+        return a * x.where(at.chance(stream, planned.output_shape, q), dropped) - a * (1 - q) * dropped
 
     return forward

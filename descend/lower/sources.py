@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from descend.graph import Bernoulli, Constant, Gaussian, MiniBatchIndex, MiniBatchSize, Uniform, WeightsLayer
+from descend.lower.passes import stream_of
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ def gaussian(planned: PlannedLayer) -> Forward:
     """Random numbers of N(mean, stdev²)."""
     layer = cast("Gaussian", planned.layer)
     mean, deviation = layer.moments()
+    stream = stream_of(planned.name)
 
     def forward(at: Pass) -> Tensor:
         if layer.training_only and not at.training:
             return _filled(at, planned.output_shape, mean)
-        return mean + deviation * at.normal(planned.name, planned.output_shape)
+        return mean + deviation * at.normal(stream, planned.output_shape)
 
     return forward
 
@@ -47,11 +49,12 @@ def uniform(planned: PlannedLayer) -> Forward:
     """Random numbers in [min, max)."""
     layer = cast("Uniform", planned.layer)
     low, high = layer.bounds()
+    stream = stream_of(planned.name)
 
     def forward(at: Pass) -> Tensor:
         if layer.training_only and not at.training:
             return _filled(at, planned.output_shape, (low + high) / 2)
-        return low + (high - low) * at.uniform(planned.name, planned.output_shape)
+        return low + (high - low) * at.uniform(stream, planned.output_shape)
 
     return forward
 
@@ -60,11 +63,12 @@ def uniform(planned: PlannedLayer) -> Forward:
 def bernoulli(planned: PlannedLayer) -> Forward:
     """1 with a probability, in training."""
     layer = cast("Bernoulli", planned.layer)
+    stream = stream_of(planned.name)
 
     def forward(at: Pass) -> Tensor:
         if not at.training:
             return _filled(at, planned.output_shape, 0.0)
-        return at.chance(planned.name, planned.output_shape, layer.prob).to(at.dtype)
+        return at.chance(stream, planned.output_shape, layer.prob).to(at.dtype)
 
     return forward
 

@@ -18,27 +18,16 @@ if TYPE_CHECKING:
 
 
 @lowers(Embedding)
+@lowers(DistEmbedding)
 def embedding(planned: PlannedLayer) -> Forward:
     """A column of the table for each entry; zeros for an index out of range and for padding_idx."""
-    layer = cast("Embedding", planned.layer)
-    count, padding = layer.num_embeddings, layer.padding_idx
+    layer = cast("Embedding | DistEmbedding", planned.layer)
+    count, padding = layer.num_embeddings, layer.padding_idx if isinstance(layer, Embedding) else None
 
     def forward(x: Tensor, table: Tensor) -> Tensor:
         index, valid = whole_indices(x, count)
         if padding is not None:
             valid = valid & (index != padding)
-        return functional.embedding(index, table.t()).where(valid.unsqueeze(-1), 0.0)
-
-    return forward
-
-
-@lowers(DistEmbedding)
-def dist_embedding(planned: PlannedLayer) -> Forward:
-    """A column of the table for each entry; zeros for an index out of range."""
-    count = cast("DistEmbedding", planned.layer).num_embeddings
-
-    def forward(x: Tensor, table: Tensor) -> Tensor:
-        index, valid = whole_indices(x, count)
         return functional.embedding(index, table.t()).where(valid.unsqueeze(-1), 0.0)
 
     return forward

@@ -89,6 +89,20 @@ def test_parts_of_a_mini_batch_are_dropped_as_the_whole():
     assert len(whole.unique()) > 1
 
 
+@pytest.mark.slow
+def test_a_compiled_module_draws_the_same_and_is_compiled_once():
+    import torch._dynamo as dynamo
+
+    module = dropping()
+    compiled = torch.compile(module, backend="eager")
+    dynamo.utils.counters.clear()
+    for seed in (1, 2, 3 * 2**50, 2**62, 5):
+        x = {"x": torch.rand(4, 50)}
+        torch.testing.assert_close(compiled(x, seed=seed)["loss"], module(x, seed=seed)["loss"])
+    assert not dynamo.utils.counters["graph_break"]
+    assert dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # the second takes any seed
+
+
 @pytest.mark.parametrize("kind", [descend.Dropout, descend.SeluDropout])
 @pytest.mark.parametrize("keep_prob", [0, 1.5, float("nan")])
 def test_probabilities_that_are_none_are_refused(kind, keep_prob):
