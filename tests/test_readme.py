@@ -39,7 +39,7 @@ def commands():
 def test_commands(line, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     done = run([sys.executable, "-m", *shlex.split(line)], tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == ("conformance" in line), done.stderr  # torch's own optimizers have failures to show
 
 
 def test_every_command_and_file_that_is_named_exists():
