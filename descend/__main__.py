@@ -44,6 +44,7 @@ def run(
     file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
     run_dir: Annotated[Path | None, typer.Option(help="A new or empty directory for the results.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the file, print the layers, start nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the newest checkpoint in --run-dir.")] = False,
 ) -> None:
     """Train what FILE describes, and evaluate it on the test samples."""
     from descend.experiment import check_experiment, layer_table, load
@@ -59,7 +60,7 @@ def run(
     from descend.experiment.summary import summary
 
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
-    typer.echo(summary(run_experiment(*parts, run_dir=run_dir)))
+    typer.echo(summary(run_experiment(*parts, run_dir=run_dir, resume=resume)))
 
 
 @app.command()

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from descend.data import Batches
 from descend.experiment.check import check
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
 from descend.experiment.optimizer import build_optimizer
+from descend.experiment.rule import settings
 from descend.experiment.task import GraphTask
-from descend.experiment.text import experiment_text
+from descend.experiment.text import run_text
+from descend.graph import Model, to_text
 from descend.lower import lower
-from descend.runtime import Process, generator
+from descend.runtime import Process, generator, stored_seed
 from descend.train import BatchedIterativeOptimizer, Mode
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
+
+    import torch
 
     from descend.data import DataReader, OpenReader
-    from descend.graph import Model, Optimizer
+    from descend.graph import Optimizer
     from descend.train import Trainer
 
 __all__ = ["Result", "run"]
@@ -34,6 +40,8 @@ def run(
     data_reader: DataReader,
     optimizer: Optimizer,
     run_dir: str | os.PathLike[str] | None = None,
+    *,
+    resume: bool = False,
 ) -> Result:
     """Train `model` and evaluate it on the test samples.
 
@@ -43,6 +51,8 @@ def run(
         data_reader: The readers of all roles, such as `descend.zoo.digits()`.
         optimizer: The rule for weights without one of their own.
         run_dir: A new or empty directory for the results; None makes a dated one.
+        resume: Continue the newest good checkpoint of `run_dir`; without one, begin. What is set differently now is
+            shown, and applied or refused.
 
     Returns:
         Final weights, history and the reason for stopping.
@@ -54,26 +64,46 @@ def run(
         Stopped: a signal asked for an end; the state is saved in the run directory.
     """
     experiment = Experiment(trainer, model, data_reader, optimizer)
-    seed = trainer.random_seed or time.time_ns() % 2**31
+    seed = trainer.random_seed or (stored_seed(run_dir) if resume else None) or time.time_ns() % 2**31
     checked = check(experiment, seed)
     process = Process.here()
     module = lower(checked.plan, partial(generator, seed, "weights")).to(process.device)
     task = GraphTask(module, checked.plan, seed)
+    rule = build_optimizer(module, checked.plan, optimizer)
+    data = {mode: _batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes}
     work = Work(
         name=model.name or "model0",
         task=task,
         before_part=task.begin,
-        optimizer=build_optimizer(module, checked.plan, optimizer),
-        data={mode: _batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes},
+        optimizer=rule,
+        data=data,
         process=process,
         algorithm=trainer.training_algo or BatchedIterativeOptimizer(),
         seed=seed,
         callbacks=(*trainer.callbacks, *model.callbacks),
         summary_dir=model.summary_dir,
         default_epochs=model.epochs,
-        files={"experiment.prototext": experiment_text(experiment)},
+        files={"experiment.prototext": run_text(experiment)},
+        settings=_settings(experiment, seed, rule, data),
     )
-    return conduct(work, run_dir)
+    return conduct(work, run_dir, resume=resume)
+
+
+def _settings(
+    experiment: Experiment, seed: int, rule: torch.optim.Optimizer, data: Mapping[Mode, Batches]
+) -> dict[str, Any]:
+    """What a continuation is compared with. Of the model only what is computed counts: not callbacks and epochs."""
+    model = experiment.model
+    computed = Model(0, model.layers, model.weights, model.objective_function, model.metrics, name=model.name)
+    algorithm = experiment.trainer.training_algo or BatchedIterativeOptimizer()
+    return {
+        "batch_size": experiment.trainer.mini_batch_size,
+        "seed": seed,
+        "samples": data[Mode.TRAIN].num_samples,
+        "stop": f"{algorithm!r}, {model.epochs} epochs by default",
+        "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
+        **settings(rule),
+    }
 
 
 def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process) -> Batches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from descend.graph import Model, Optimizer
     from descend.train import Trainer
 
-__all__ = ["classes", "experiment_text", "load", "save_prototext"]
+__all__ = ["classes", "experiment_text", "load", "run_text", "save_prototext"]
 
 _PARTS = {
     "trainer": "who trains",
@@ -73,6 +75,23 @@ class _Parts:
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> _Parts:
         return cls(fields)
+
+
+def run_text(experiment: Experiment) -> str:
+    """The prototext of a run, for its directory; what has no text form is left out and named in a comment."""
+    trainer, model = experiment.trainer, experiment.model
+    known = [callback for callback in model.callbacks if hasattr(callback, "message")]
+    left_out = [type(callback).__name__ for callback in model.callbacks if not hasattr(callback, "message")]
+    algorithm = trainer.training_algo
+    if getattr(algorithm, "stop", None) is not None:
+        left_out.append(f"stop={algorithm.stop!r}")  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        trainer = replace(trainer, training_algo=None)
+    if left_out:
+        written = copy.copy(model)
+        written.callbacks = known
+        experiment = Experiment(trainer, written, experiment.data_reader, experiment.optimizer)
+    notes = "".join(f"# left out, because it has no text form: {name}\n" for name in left_out)
+    return notes + text.render(experiment)
 
 
 def experiment_text(experiment: Experiment) -> str:

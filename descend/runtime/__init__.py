@@ -2,7 +2,7 @@
 
 from descend.runtime.checkpoint import newest_checkpoint, read_state, read_weights, save_checkpoint, verify
 from descend.runtime.process import Process
-from descend.runtime.run_directory import RunDirectory, write_beside
+from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
 from descend.runtime.seeds import generator, seed_of, seed_step
 from descend.runtime.signals import StopRequests
 from descend.runtime.state import flatten, optimizer_state, restore_optimizer, unflatten
@@ -21,6 +21,7 @@ __all__ = [
     "save_checkpoint",
     "seed_of",
     "seed_step",
+    "stored_seed",
     "unflatten",
     "verify",
     "write_beside",

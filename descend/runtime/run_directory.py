@@ -22,7 +22,7 @@ from descend.errors import ConfigurationError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["RunDirectory", "write_beside"]
+__all__ = ["RunDirectory", "stored_seed", "write_beside"]
 
 
 def write_beside(path: Path, content: str | bytes) -> None:
@@ -132,6 +132,17 @@ class RunDirectory:
         """Take back a directory in which nothing was started: what this object made, and nothing else."""
         if self._new is not None and self._new.is_dir():
             shutil.rmtree(self._new)
+
+
+def stored_seed(path: str | os.PathLike[str] | None) -> int | None:
+    """The seed that the run in a directory began with; None where no run is there."""
+    facts = None if path is None else Path(path) / "run.json"
+    if facts is None or not facts.is_file():
+        return None
+    try:
+        return int(json.loads(facts.read_text())["random_seed"])
+    except (ValueError, KeyError) as error:
+        raise StorageError(f"{facts} is damaged ({error}), so the run there cannot be continued") from error
 
 
 def _first_missing(path: Path) -> Path | None:

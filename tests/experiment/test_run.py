@@ -140,3 +140,24 @@ def test_lenet_learns_fashion_mnist(tmp_path):
     (test,) = [row for row in result.history if row["mode"] == "test"]
     assert test["samples"] == 10_000
     assert test["accuracy"] >= 0.87
+
+
+def test_a_callback_and_a_criterion_of_one_s_own_run_and_are_named_in_the_text(tmp_path):
+    seen: list[int] = []
+
+    class Watcher(descend.Callback):
+        def after_step(self, step):
+            seen.append(step.step)
+
+    experiment = short()
+    experiment.model.callbacks = [Watcher(), descend.Print()]
+    stop = descend.BatchedIterativeOptimizer("mine", stop=descend.Steps(3))
+    experiment.trainer = dataclasses.replace(experiment.trainer, training_algo=stop)
+    result = start(experiment, tmp_path / "run")
+    assert seen == [1, 2, 3]
+    assert result.reason == "applied 3 of 3 updates"
+    text = (tmp_path / "run" / "experiment.prototext").read_text()
+    assert text.startswith("# left out, because it has no text form: Watcher\n# left out")
+    assert [
+        type(callback).__name__ for callback in load(tmp_path / "run" / "experiment.prototext").model.callbacks
+    ] == ["Print"]
