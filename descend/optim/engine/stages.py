@@ -8,6 +8,7 @@ last reader.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,7 @@ from torch import Tensor
 from descend.optim.engine.text import FUNCTIONS, Op, Ref, Text
 
 if TYPE_CHECKING:
-    import functools
     from collections.abc import Iterable, Mapping
-import functools
 
 PYTHON_ARITHMETIC = frozenset({"operator.add", "operator.sub", "operator.mul", "operator.truediv", "operator.pow"})
 
