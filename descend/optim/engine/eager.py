@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,13 +24,27 @@ __all__ = ["Machine", "machines"]
 
 _SAME_NAME = (
     "abs add addcdiv addcmul ceil clamp copysign div eq exp expm1 floor ge gt le lerp log log1p logical_and "
-    "logical_not logical_or lt maximum minimum mul ne neg pow reciprocal rsqrt sgn sign sqrt square sub tanh trunc "
+    "logical_not logical_or lt maximum minimum mul ne neg pow reciprocal rsqrt sgn sign square sub tanh trunc "
     "where"
 )
+
+
+def _sqrt(x: Tensor, *, out: Tensor) -> Tensor:
+    """The square root rounded as IEEE has it, which torch's own on a CPU (MKL's) is not in a sixth of all cases.
+
+    A compiled kernel takes the processor's root, and runners are to agree to the last bit.
+    """
+    if out.device.type != "cpu":
+        return torch.sqrt(x, out=out)
+    with np.errstate(invalid="ignore"):
+        np.sqrt(x.numpy(), out=out.numpy())
+    return out
+
 
 # Functions that write their result where they are told; others make a tensor.
 _INTO: Mapping[str, Callable[..., Tensor]] = {
     **{name: getattr(torch, name) for name in _SAME_NAME.split()},
+    "sqrt": _sqrt,
     **{f"operator.{name}": getattr(torch, name) for name in ("add", "sub", "mul", "pow", "neg", "abs")},
     **{f"operator.{name}": getattr(torch, name) for name in ("gt", "ge", "lt", "le", "eq", "ne")},
     "operator.truediv": torch.div,

@@ -96,6 +96,24 @@ def test_compiled_agrees_with_plain(rule: Rule) -> None:
     compare(rule, "compiled", torch.float32)
 
 
+def equal(rule: Rule, dtype: torch.dtype) -> None:
+    expected, found = trained(rule, "blocks", dtype), trained(rule, "compiled", dtype)
+    different = [name for name, value in expected.items() if not torch.equal(found[name], value)]
+    assert not different
+
+
+# Sums over a tensor are added up in another order, and exponentials, logarithms and powers come from another library.
+ROUNDED_OTHERWISE = ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+@pytest.mark.parametrize("rule", [rule for rule in ALL_RULES if not rule.whole_tensor], ids=repr)
+def test_compiled_equals_blocks_to_the_last_bit(rule: Rule) -> None:
+    equal(rule, torch.float32)
+
+
 def test_the_limits_are_those_of_the_arena() -> None:
     """The fixture above replaces names that the arena reads."""
     assert parts.LARGE % parts.BLOCK == 0
