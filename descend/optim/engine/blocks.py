@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "step_arena"]
 
-CHUNK = 2**10  # blocks an eager kernel takes at once: a quarter of a MiB of float32 a buffer
+CHUNK = 2**11  # blocks an eager kernel takes at once: half a MiB of float32 a buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _run(step: Step, k: int, kernel: Kernel, known: Mapping[int, Any]) -> list[T
     table = _table(arena, kernel, k, known) if compiled else None
     narrowed = {} if compiled else _narrowed(arena, kernel, known)
     if not compiled and not arena.machines:
-        arena.machines = machines(cut(arena.text), arena.buffers["p"], arena.low, CHUNK)
+        arena.machines = machines(cut(arena.text), arena.buffers["p"], arena.low, min(CHUNK, arena.rows))
     for i, part in enumerate(taken.parts):
         extra = {"g": taken.rows[i] if taken.rows else part.rows(taken.gradients)}
         for name in kernel.noises:

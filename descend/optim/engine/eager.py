@@ -57,6 +57,9 @@ _INTO: Mapping[str, Callable[..., Tensor]] = {
 # A piece of memory for one chunk: its precision and its number. A result goes there or to the buffer where it stays.
 Register = tuple[torch.dtype, int]
 
+# Place, operation, the function where it can be called straight away, and its arguments: a constant, or a place.
+Line = tuple[int, Op, "Callable[..., Tensor] | None", tuple[tuple[Any, int], ...]]
+
 
 @dataclass
 class Machine:
@@ -89,6 +92,14 @@ class Machine:
         self.last |= {ops[at].refs[0]: len(ops) for at in self.kernel.sums}
         self._settle_writes()
         self._give_registers()
+        self.lines = [self._line(at, op) for at, op in self.todo]
+        self.late = [(name, at) for name, at in self.kernel.writes.items() if self.places.get(at) != name]
+
+    def _line(self, at: int, op: Op) -> Line:
+        """An operation with all that is known of it beforehand."""
+        simple = not op.kwargs and at in self.places
+        function = _INTO[op.name] if simple else None
+        return at, op, function, tuple((None, x.at) if isinstance(x, Ref) else (x, -1) for x in op.args)
 
     def _settle_writes(self) -> None:
         """Let a new value be computed in its buffer, where nobody reads the old one any more."""
@@ -135,25 +146,25 @@ class Machine:
         """
         kernel, rows = self.kernel, valid.shape[0]
         values: dict[int, Any] = {**table, **{at: buffers[name] for at, name in kernel.loads.items()}}
-        for at, op in self.todo:
+        for at, op, function, args in self.lines:
             place = self.places.get(at)
             if place is None:
                 values[at] = carry_out(op, values, self.casts)
-            else:
-                room = buffers[place] if isinstance(place, str) else self._room(place, rows)
+                continue
+            room = buffers[place] if isinstance(place, str) else self._room(place, rows)
+            if function is None:
                 values[at] = _into(op, values, room)
+            else:
+                values[at] = function(*[x if ref < 0 else values[ref] for x, ref in args], out=room)
         ops = kernel.text.ops
         sums = [block_sums(ops[at].name, values[ops[at].refs[0]], valid) for at in kernel.sums]
-        for name, at in kernel.writes.items():
-            if self.places.get(at) != name:
-                buffers[name].copy_(values[at])
+        for name, at in self.late:
+            buffers[name].copy_(values[at])
         return sums
 
 
 def _into(op: Op, values: Mapping[int, Any], room: Tensor) -> Tensor:
     args = [values[x.at] if isinstance(x, Ref) else x for x in op.args]
-    if not op.kwargs:
-        return _INTO[op.name](*args, out=room)
     named = {key: values[x.at] if isinstance(x, Ref) else x for key, x in op.kwargs}
     return _INTO[op.name](*args, **named, out=room)
 
