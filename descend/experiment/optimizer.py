@@ -43,9 +43,7 @@ def build_optimizer(module: LoweredModel, plan: Plan, default: Optimizer) -> Tor
     if not groups:
         raise ConfigurationError("there is nothing to train: the model has no weights, or all are under NoOptimizer")
     settings: list[dict[str, Any]] = [{**_settings(rule), "params": members} for rule, members in groups.items()]
-    # Compiled kernels round differently and come in at a time that no seed decides; a run that is to repeat to the
-    # last bit does without them.
-    return TorchOptimizer(settings, settings[0]["rule"], lr=settings[0]["lr"], runner="blocks")
+    return TorchOptimizer(settings, settings[0]["rule"], lr=settings[0]["lr"])
 
 
 def _settings(description: Optimizer) -> dict[str, Any]:

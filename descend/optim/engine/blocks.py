@@ -14,7 +14,7 @@ from torch import Tensor
 
 from descend.optim.engine.eager import machines
 from descend.optim.engine.noise import draw
-from descend.optim.engine.parts import BLOCK, Part, Piece
+from descend.optim.engine.parts import BLOCK, Direct, Part, Piece
 from descend.optim.engine.stages import Kernel, cut, numbers
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _eager(
         for name, rows in extra.items():
             here[name] = rows[a - part.start : b - part.start]
         table = {at: _column(arena, numbers[at], a, b, alone) for at in machine.kernel.numbers}
-        found.append(machine.run(here, table, arena.valid[a:b]))
+        found.append(machine.run(here, table, arena.valid[a:b], full=isinstance(part, Direct)))
     return [torch.cat(rows) for rows in zip(*found, strict=True)]
 
 

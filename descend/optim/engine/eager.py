@@ -7,6 +7,7 @@ its last.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend.optim.engine.stages import Kernel, block_sums, carry_out
+from descend.optim.engine.stages import Kernel, carry_out
 from descend.optim.engine.text import Op, Ref
 
 if TYPE_CHECKING:
@@ -133,13 +134,16 @@ class Machine:
             self.memory[place] = room
         return room if rows == self.blocks else room[:rows]
 
-    def run(self, buffers: Mapping[str, Tensor], table: Mapping[int, Tensor], valid: Tensor) -> list[Tensor]:
+    def run(
+        self, buffers: Mapping[str, Tensor], table: Mapping[int, Tensor], valid: Tensor, full: bool = False
+    ) -> list[Tensor]:
         """Update the buffers of one chunk in place.
 
         Args:
             buffers: (rows, B) views by name, rows at most `blocks`.
             table: Value of each number, of shape () or (rows, 1), by its place.
             valid: (rows,), how many elements of each block belong to a tensor.
+            full: Whether that is known to be all.
 
         Returns:
             Sums over the blocks, each (rows,).
@@ -157,7 +161,7 @@ class Machine:
             else:
                 values[at] = function(*[x if ref < 0 else values[ref] for x, ref in args], out=room)
         ops = kernel.text.ops
-        sums = [block_sums(ops[at].name, values[ops[at].refs[0]], valid) for at in kernel.sums]
+        sums = [_block_sums(ops[at].name, values[ops[at].refs[0]], None if full else valid) for at in kernel.sums]
         for name, at in self.late:
             buffers[name].copy_(values[at])
         return sums
@@ -167,6 +171,35 @@ def _into(op: Op, values: Mapping[int, Any], room: Tensor) -> Tensor:
     args = [values[x.at] if isinstance(x, Ref) else x for x in op.args]
     named = {key: values[x.at] if isinstance(x, Ref) else x for key, x in op.kwargs}
     return _INTO[op.name](*args, **named, out=room)
+
+
+def _lanes() -> int:
+    """How many float32 a register of this processor holds."""
+    return 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
+
+
+def _block_sums(reduction: str, x: Tensor, valid: Tensor | None) -> Tensor:
+    """The sums of `stages.block_sums`, added up in the order of a compiled kernel on a processor with AVX.
+
+    It adds whole registers of float32, or pairs of registers of float64, and then the lanes of what is left: by
+    halves in float32, the pair and then one after the other in float64. Other orders agree to rounding.
+    """
+    if valid is not None:
+        x = torch.where(torch.arange(x.shape[-1], device=x.device) < valid[:, None], x, 0.0)
+    if reduction == "norm":
+        x = x * x
+    registers = x.view(x.shape[0], -1, _lanes())
+    sums = registers[:, 0] + registers[:, 1]
+    for i in range(2, registers.shape[1]):
+        sums += registers[:, i]
+    half = sums.shape[1] // 2
+    if x.dtype == torch.float64:
+        pair = sums[:, :half] + sums[:, half:]
+        return functools.reduce(torch.add, pair.unbind(1))
+    while half:
+        sums = sums[:, :half] + sums[:, half:]
+        half //= 2
+    return sums[:, 0]
 
 
 def machines(kernels: Sequence[Kernel], like: Tensor, low: torch.dtype | None, blocks: int) -> list[Machine]:

@@ -74,7 +74,7 @@ class Together(Part):
         """Copy the gradients side by side."""
         found = cast("list[Tensor]", gradients[self.first : self.last])  # a list, and none is absent
         if not self.flats:
-            torch._foreach_copy_(self.views, found)
+            torch._foreach_copy_(self.views, found)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # one call for all
             return self.room
         # Takes a quarter of the time.
         if not self.dense:

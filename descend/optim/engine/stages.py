@@ -55,8 +55,18 @@ class Kernel:
 
     @functools.cached_property
     def buffers(self) -> tuple[str, ...]:
-        """Names of all buffers it reads or writes, in the order in which it takes them."""
-        return tuple(sorted({*self.loads.values(), *self.writes}))
+        """Names of all buffers it reads or writes, in the order in which it takes them.
+
+        A buffer whose old value moves into another as it is comes after that other: the compiler stores new values in
+        this order, and a mere copy of an input late, so the old value would be gone.
+        """
+        moved = {self.loads.get(self._copied(at)) for at in self.writes.values()}
+        return tuple(sorted({*self.loads.values(), *self.writes}, key=lambda name: (name in moved, name)))
+
+    def _copied(self, at: int) -> int:
+        """The value that this one is a mere copy of, or itself."""
+        op = self.text.ops[at]
+        return self._copied(op.refs[0]) if op.name in ("clone", "detach") and at not in self.loads else at
 
 
 @functools.lru_cache(maxsize=256)
