@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -162,6 +163,8 @@ class Foreign:
             )
             if made.returncode:
                 print(f"  {library} is left out: {made.stderr.strip().splitlines()[-1:]}")
+                shutil.rmtree(environments / library)  # so that the next run tries again
+                return None
         worker = Path(__file__).with_name("peers.py")
         process = subprocess.Popen(
             [python, worker, library, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -72,10 +72,10 @@ class Member:
     stop: int
     order: tuple[int, ...]
 
-    def view(self, buffer: Tensor) -> Tensor:
-        """This tensor's part of a buffer, shaped and strided like the weights."""
+    def view(self, buffer: Tensor, first: int = 0) -> Tensor:
+        """This tensor's part of a buffer that begins with block `first`, shaped and strided like the weights."""
         p = self.param
-        flat = buffer[self.start : self.stop].view(-1)[: p.numel()]
+        flat = buffer[self.start - first : self.stop - first].view(-1)[: p.numel()]
         back = sorted(range(p.ndim), key=self.order.__getitem__)
         return flat.view([p.shape[i] for i in self.order]).permute(back)
 
@@ -133,6 +133,7 @@ class Arena:
     common: int | None = None  # the step count, where all tensors have the same
     scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
     padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
+    tables: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # of numbers, for each compiled kernel
     machines: list[Machine] = field(default_factory=list["Machine"])  # for eager kernels, made on first use
     params: list[Tensor] = field(default_factory=list[Tensor])
     plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])

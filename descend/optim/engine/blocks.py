@@ -14,7 +14,7 @@ from torch import Tensor
 
 from descend.optim.engine.eager import machines
 from descend.optim.engine.noise import draw
-from descend.optim.engine.parts import BLOCK, Part, Piece
+from descend.optim.engine.parts import BLOCK, Direct, Part, Piece
 from descend.optim.engine.stages import Kernel, cut, numbers
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "step_arena"]
 
-CHUNK = 2**10  # blocks an eager kernel takes at once: a quarter of a MiB of float32 a buffer
+CHUNK = 2**11  # blocks an eager kernel takes at once: half a MiB of float32 a buffer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """What one step of one arena knows.
 
@@ -43,7 +43,7 @@ class Step:
     """
 
     taken: Taken
-    settings: Mapping[int, Settings]
+    settings: Sequence[Settings]
     texts: Mapping[int, Text]
     seed: int
     compiled: Sequence[Compiled] = ()
@@ -63,7 +63,7 @@ def step_arena(step: Step) -> None:
         numbers(arena.text, known, k)
         for at, total in zip(kernel.sums, _run(step, k, kernel, known), strict=True):
             known[at] = total.sqrt() if arena.text.ops[at].name == "norm" else total
-    for k in range(len(kernels), 1 + max((op.stage for op in arena.text.ops), default=0)):
+    for k in range(len(kernels), arena.text.stages):
         numbers(arena.text, known, k)
     _store_numbers(step, known)
     arena.advance(step.taken.absent)
@@ -77,7 +77,7 @@ def _inputs(step: Step) -> dict[int, Any]:
     owner = [place[member.group] for member in arena.members] if len(groups) > 1 else []
 
     def spread(values: list[float]) -> Any:
-        if all(value == values[0] for value in values):
+        if len(values) == 1 or all(value == values[0] for value in values):
             return values[0]
         return torch.tensor(values, dtype=torch.float64, device=arena.index.device)[owner]
 
@@ -88,12 +88,9 @@ def _inputs(step: Step) -> dict[int, Any]:
         "t": float(arena.common + 1) if arena.common is not None else (arena.counts + 1).to(arena.index.device),
         **arena.numbers,
     }
-    known: dict[int, Any] = {}
-    for at, op in enumerate(arena.text.ops):
-        if op.name == "literal":
-            known[at] = spread([step.texts[g].literals[op.args[0]] for g in groups])
-        elif op.name == "input" and op.kind == "number":
-            known[at] = named[str(op.args[0])]
+    known: dict[int, Any] = {at: named[name] for at, name in arena.text.given}
+    for at, i in arena.text.constants:
+        known[at] = spread([step.texts[g].literals[i] for g in groups])
     return known
 
 
@@ -102,14 +99,13 @@ def _run(step: Step, k: int, kernel: Kernel, known: Mapping[int, Any]) -> list[T
     arena = step.arena
     totals = [torch.zeros_like(arena.counts, device=arena.index.device) for _ in kernel.sums]
     taken, compiled = step.taken, step.compiled[k] if step.compiled else None
-    table = _table(arena, kernel, known) if compiled else None
+    table = _table(arena, kernel, k, known) if compiled else None
     narrowed = {} if compiled else _narrowed(arena, kernel, known)
     if not compiled and not arena.machines:
-        arena.machines = machines(cut(arena.text), arena.buffers["p"], arena.low, CHUNK)
-    noises = [name for name in kernel.loads.values() if name.startswith("noise ")]
+        arena.machines = machines(cut(arena.text), arena.buffers["p"], arena.low, min(CHUNK, arena.rows))
     for i, part in enumerate(taken.parts):
         extra = {"g": taken.rows[i] if taken.rows else part.rows(taken.gradients)}
-        for name in noises:
+        for name in kernel.noises:
             extra[name] = _noise(step, part, name)
         if compiled and table is not None:
             sums = compiled(_arguments(arena, kernel, k, part, extra, table))
@@ -129,14 +125,15 @@ def _noise(step: Step, part: Part, name: str) -> Tensor:
     return room
 
 
-def _table(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> Tensor:
+def _table(arena: Arena, kernel: Kernel, k: int, known: Mapping[int, Any]) -> Tensor:
     """The kernel's numbers, (numbers, tensors), in the precision of the kernel."""
     dtype, device = arena.buffers["p"].dtype, arena.index.device
     rows = [known[at] for at in kernel.numbers]
-    if not any(isinstance(row, Tensor) and row.ndim for row in rows):
-        column = torch.tensor([float(row) for row in rows], dtype=dtype, device=device)
-        return column[:, None].expand(len(rows), len(arena.members)).contiguous()
-    table = torch.empty(len(rows), len(arena.members), dtype=dtype, device=device)
+    table = arena.tables.get(k)
+    if table is None:
+        table = arena.tables[k] = torch.empty(len(rows), len(arena.members), dtype=dtype, device=device)
+    if not any(isinstance(row, Tensor) for row in rows):
+        return table.copy_(torch.tensor(rows, dtype=dtype).view(-1, 1))
     for i, row in enumerate(rows):
         table[i] = row
     return table
@@ -167,7 +164,7 @@ def _eager(
         for name, rows in extra.items():
             here[name] = rows[a - part.start : b - part.start]
         table = {at: _column(arena, numbers[at], a, b, alone) for at in machine.kernel.numbers}
-        found.append(machine.run(here, table, arena.valid[a:b]))
+        found.append(machine.run(here, table, arena.valid[a:b], full=isinstance(part, Direct)))
     return [torch.cat(rows) for rows in zip(*found, strict=True)]
 
 

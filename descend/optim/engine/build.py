@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim, export
 
+from descend.optim.engine.kernels import KEY
 from descend.optim.engine.parts import BLOCK
 from descend.optim.engine.stages import Kernel, cut, elements
 from descend.optim.engine.text import from_structure
@@ -70,8 +71,9 @@ def build(job: dict[str, Any]) -> None:
         program = export(Pass(kernel, low), (*buffers, index, valid, table), dynamic_shapes=(tuple(shapes),))
         path = Path(job["path"])
         unfinished = path.with_suffix(f".{os.getpid()}.pt2")
+        options = {**OPTIONS, "aot_inductor.metadata": {KEY: job["key"]}}
         compile_to_file = torch._inductor.aoti_compile_and_package  # pyright: ignore[reportPrivateUsage]  # documented
-        compile_to_file(program, package_path=str(unfinished), inductor_configs=OPTIONS)
+        compile_to_file(program, package_path=str(unfinished), inductor_configs=options)
     unfinished.chmod(0o600)
     unfinished.replace(path)
 

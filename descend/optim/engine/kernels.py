@@ -8,8 +8,10 @@ needs neither the compiler nor its imports.
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import json
+import operator
 import os
 import platform
 import shutil
@@ -18,7 +20,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,19 +28,63 @@ import torch
 from torch import Tensor
 
 from descend.errors import RuleError
-from descend.optim.engine.stages import cut
+from descend.optim.engine.parts import BLOCK
+from descend.optim.engine.stages import Kernel, cut
+from descend.optim.engine.text import Text, from_structure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from descend.optim.engine.arena import Arena
 
 __all__ = ["Compiled", "Job", "Workshop", "jobs_of", "obstacle"]
 
-# Takes buffers in the order of `Kernel.buffers`, then index, valid and the table of numbers; returns sums over blocks.
-Compiled = Callable[[list[Tensor]], list[Tensor]]
-
-FORMAT = 1  # raise it when the meaning of a kernel's arguments changes
+# The sources that decide what a kernel computes and how it is called.
+SOURCES = ("arena.py", "blocks.py", "build.py", "kernels.py", "parts.py", "stages.py", "text.py")
+KEY = "descend"  # under which a finished kernel holds the key of its job
 EAGERLY = "this optimizer runs eagerly, with the same results"
 PATIENCE_SECONDS = 2.0  # a run that ends sooner is not worth a compiler
+
+
+@functools.cache
+def digest() -> str:
+    """Of `SOURCES`: kernels of other sources are other kernels."""
+    here = Path(__file__).parent
+    return hashlib.sha256(b"\0".join((here / name).read_bytes() for name in SOURCES)).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A finished kernel and what it may be called with, since a kernel itself looks at nothing and may crash.
+
+    Attributes:
+        run: Takes buffers in the order of `Kernel.buffers`, then index, valid and the table of numbers, all in a list
+            that it empties; returns sums over blocks.
+        dtypes: Of each of them.
+        numbers: Rows of the table.
+    """
+
+    run: Callable[[list[Tensor]], list[Tensor]]
+    dtypes: tuple[torch.dtype, ...]
+    numbers: int
+
+    def __call__(self, arguments: list[Tensor]) -> list[Tensor]:
+        """Update the buffers in place.
+
+        Raises:
+            TypeError: An argument is missing, or of another precision or shape. Nothing has changed.
+        """
+        if tuple(map(_dtype, arguments)) != self.dtypes:
+            raise TypeError(f"a kernel that takes {self.dtypes} was given {[x.dtype for x in arguments]}")
+        *buffers, index, valid, table = map(_shape, arguments)
+        rows = (index[0], BLOCK)
+        if valid != index or table[:-1] != (self.numbers,) or buffers.count(rows) != len(buffers):
+            raise TypeError(f"a kernel with {self.numbers} numbers was given {[tuple(x.shape) for x in arguments]}")
+        return self.run(arguments)
+
+
+_dtype = operator.attrgetter("dtype")
+_shape = operator.attrgetter("shape")
 
 
 @dataclass(frozen=True)
@@ -61,11 +106,33 @@ class Job:
     device: str
 
     @property
-    def path(self) -> Path:
-        """Where the finished kernel lies; the name says all that it depends on."""
+    def key(self) -> str:
+        """Says all that the finished kernel depends on."""
         processor = torch.backends.cpu.get_cpu_capability() if self.device == "cpu" else torch.cuda.get_device_name()
-        depends = [FORMAT, torch.__version__, platform.machine(), processor, *asdict(self).values()]
-        return folder() / f"{hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]}.pt2"
+        depends = [digest(), torch.__version__, platform.machine(), processor, *asdict(self).values()]
+        return hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:32]
+
+    @property
+    def path(self) -> Path:
+        """Where the finished kernel lies."""
+        return folder() / f"{self.key}.pt2"
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """Of the buffers, index, valid and the table of numbers."""
+        wide, low = getattr(torch, self.dtype), getattr(torch, self.low or self.dtype)
+        held = [low if name in ("g", "w") else wide for name in self.cut.buffers]
+        return (*held, torch.int32, torch.int32, wide)
+
+    @property
+    def cut(self) -> Kernel:
+        """The kernel as cut from its text."""
+        return cut(_text(self.structure))[self.kernel]
+
+
+@functools.lru_cache(maxsize=256)
+def _text(structure: str) -> Text:
+    return from_structure(structure)
 
 
 def folder() -> Path:
@@ -118,7 +185,7 @@ class Workshop:
             try:
                 if not _is_ours(path):
                     raise PermissionError(f"{path} may have been written by somebody else")
-                self.loaded[path] = _load(path, job.device)
+                self.loaded[path] = _load(path, job)
                 self.building.pop(path, None)
             except (RuntimeError, OSError) as problem:
                 self.failed.add(path)
@@ -172,10 +239,13 @@ class Workshop:
             warnings.warn(f"descend: {line}", stacklevel=2)
 
 
-def _load(path: Path, device: str) -> Compiled:
+def _load(path: Path, job: Job) -> Compiled:
     # What torch's public `aoti_load_package` calls; that function would import the compiler for seconds.
-    loader: Any = torch._C._aoti.AOTIModelPackageLoader  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]  # no stub
-    return loader(str(path), "model", False, 1, -1 if device == "cpu" else torch.cuda.current_device()).boxed_run
+    package: Any = torch._C._aoti.AOTIModelPackageLoader  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]  # no stub
+    loader = package(str(path), "model", False, 1, -1 if job.device == "cpu" else torch.cuda.current_device())
+    if loader.get_metadata().get(KEY) != job.key:
+        raise RuntimeError(f"{path} holds another kernel than its name says")
+    return Compiled(loader.boxed_run, job.dtypes, len(job.cut.numbers))
 
 
 def _start(jobs: Sequence[Job]) -> subprocess.Popen[str]:
@@ -191,7 +261,7 @@ def _start(jobs: Sequence[Job]) -> subprocess.Popen[str]:
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert process.stdin is not None
-    process.stdin.write(json.dumps([{**asdict(job), "path": str(job.path)} for job in jobs]))
+    process.stdin.write(json.dumps([{**asdict(job), "key": job.key, "path": str(job.path)} for job in jobs]))
     process.stdin.close()
     process.stdin = None
     return process

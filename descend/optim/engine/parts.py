@@ -67,13 +67,16 @@ class Together(Part):
     def __post_init__(self) -> None:
         self.flat = self.room.view(-1)
         self.dense = not any(gap.numel() for gap in self.gaps)
-        self.shaped = [i for i, member in enumerate(self.members) if member.param.ndim != 1]
+        self.flats = all(member.param.ndim == 1 for member in self.members)
+        self.views = [] if self.flats else [member.view(self.room, self.start) for member in self.members]
 
     def rows(self, gradients: Gradients) -> Tensor:
         """Copy the gradients side by side."""
         found = cast("list[Tensor]", gradients[self.first : self.last])  # a list, and none is absent
-        for i in self.shaped:
-            found[i] = self.members[i].flat(found[i])
+        if not self.flats:
+            torch._foreach_copy_(self.views, found)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # one call for all
+            return self.room
+        # Takes a quarter of the time.
         if not self.dense:
             found = [x for pair in zip(found, self.gaps, strict=True) for x in pair]
         torch.cat(found, out=self.flat)

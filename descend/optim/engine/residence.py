@@ -12,6 +12,7 @@ them whole) are updated plainly beside it.
 from __future__ import annotations
 
 import functools
+import operator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,33 +77,37 @@ class Residence:
     arenas: list[Arena] = field(default_factory=list[Arena])
     compiled: dict[int, list[Compiled]] = field(default_factory=dict[int, list[Compiled]])
     schedule: Schedule = field(default_factory=Schedule)
-    texts: dict[bool, tuple[list[int], list[Settings], list[Text | None]]] = field(
-        default_factory=dict[bool, "tuple[list[int], list[Settings], list[Text | None]]"]
-    )
+    known: list[Settings] = field(default_factory=list["Settings"])  # of each group, as of the last step
+    texts: list[dict[int, Text]] = field(default_factory=list[dict[int, Text]])  # of each arena under those, by group
     residents: set[int] = field(default_factory=set[int])
 
     def dissolve(self) -> None:
         """Forget the arenas; tensors and state keep the memory they have until the next step moves them."""
         self.arenas.clear()
+        self.texts.clear()
         self.compiled.clear()
         self.residents.clear()
 
     def is_current(self, settings: Sequence[Settings], state: Mapping[Tensor, Any]) -> bool:
         """Whether weights and state still lie in their arenas and the groups still have the arenas' texts."""
-        return all(
-            arena.is_intact()
-            and state.get(arena.params[0]) is arena.members[0].entry
-            and all(text.structure is arena.text.structure for text in self._texts(arena, settings).values())
-            for arena in self.arenas
-        )
+        for arena, texts in zip(self.arenas, self._texts(settings), strict=True):
+            if not arena.is_intact() or state.get(arena.params[0]) is not arena.members[0].entry:
+                return False
+            if any(text.structure is not arena.text.structure for text in texts.values()):
+                return False
+        return True
 
-    def _texts(self, arena: Arena, settings: Sequence[Settings]) -> dict[int, Text]:
-        """The text of each group that has a tensor in the arena."""
-        low = arena.low is not None
-        known = self.texts.get(low)
-        if known is None or known[0] != list(map(id, settings)):
-            known = self.texts[low] = (list(map(id, settings)), list(settings), texts_of(settings, low))
-        return {g: text for g in arena.groups if (text := known[2][g]) is not None}
+    def _texts(self, settings: Sequence[Settings]) -> list[dict[int, Text]]:
+        """For each arena the text of each group that has a tensor in it."""
+        same = len(self.texts) == len(self.arenas) and len(settings) == len(self.known)
+        if not (same and all(map(operator.is_, settings, self.known))):
+            texts = {low: texts_of(settings, low) for low in (False, True)}
+            self.known = list(settings)
+            self.texts = [
+                {g: text for g in arena.groups if (text := texts[arena.low is not None][g]) is not None}
+                for arena in self.arenas
+            ]
+        return self.texts
 
     def admit(self, tasks: Sequence[Task], settings: Sequence[Settings]) -> list[Task]:
         """Move the tensors that can into arenas; returns those that cannot."""
@@ -123,9 +128,8 @@ class Residence:
 
     def step(self, taken: Sequence[Taken], settings: Sequence[Settings], seed: int) -> None:
         """One update of everybody who lives in an arena and has a gradient."""
-        for i, one in enumerate(taken):
-            texts = self._texts(one.arena, settings)
-            step_arena(Step(one, {g: settings[g] for g in texts}, texts, seed, self._kernels(i, one.arena)))
+        for i, (one, texts) in enumerate(zip(taken, self._texts(settings), strict=True)):
+            step_arena(Step(one, settings, texts, seed, self._kernels(i, one.arena)))
 
     def _kernels(self, i: int, arena: Arena) -> list[Compiled]:
         if i in self.compiled or self.runner == "blocks":

@@ -202,15 +202,16 @@ class Settled:
     """Remembers the settings of each group while nothing in it changes, since most steps change nothing."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[list[Any], Settings]] = {}
+        self._held: dict[int, tuple[list[Any], Settings]] = {}  # values of the group, none of them a tensor
 
     def of(self, i: int, group: Mapping[str, Any], where: str) -> Settings:
         """The settings of group i, as `settle` gives them."""
-        values = [value for key, value in group.items() if key not in ("params", "param_names")]
+        values = [value for key, value in group.items() if key != "params"]
         held = self._held.get(i)
-        # A tensor may have been written into and be the same object still.
-        if held is not None and held[0] == values and not any(isinstance(value, torch.Tensor) for value in values):
+        if held is not None and held[0] == values:
             return held[1]
         settings = settle(group, where)
-        self._held[i] = (values, settings)
+        # A tensor may be written into and be the same object still, so such groups are read at each step.
+        if not any(isinstance(value, torch.Tensor) for value in values):
+            self._held[i] = (values, settings)
         return settings

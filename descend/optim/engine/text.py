@@ -120,6 +120,21 @@ class Text:
         return {name: op.kind for name, op in inputs.items() if name.startswith(STATE)}
 
     @functools.cached_property
+    def stages(self) -> int:
+        """How many stages there are, one more than reductions in a row."""
+        return 1 + max((op.stage for op in self.ops), default=0)
+
+    @functools.cached_property
+    def constants(self) -> list[tuple[int, int]]:
+        """Place of each literal, and its number among the literals."""
+        return [(at, op.args[0]) for at, op in enumerate(self.ops) if op.name == "literal"]
+
+    @functools.cached_property
+    def given(self) -> list[tuple[int, str]]:
+        """Place and name of each number that comes from outside."""
+        return [(at, op.args[0]) for at, op in enumerate(self.ops) if op.name == "input" and op.kind == "number"]
+
+    @functools.cached_property
     def draws(self) -> bool:
         """Whether the update asks for noise."""
         return any(op.name == "input" and str(op.args[0]).startswith("noise ") for op in self.ops)

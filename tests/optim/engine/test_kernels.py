@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +18,8 @@ import torch
 import descend.optim
 from descend.errors import RuleError
 from descend.optim.engine import kernels, residence
+from descend.optim.engine.settings import Settings
+from descend.optim.engine.text import read
 
 
 @pytest.fixture
@@ -85,6 +89,69 @@ def test_one_kernel_serves_all_sizes_rates_and_constants() -> None:
     assert jobs((3,)) == jobs((500, 70), lr=0.3, beta1=0.5, eps=1e-3)
     assert jobs((3,), weight_decay=0.1) == jobs((4, 5), weight_decay=0.2)
     assert jobs((3,)) != jobs((3,), weight_decay=0.1)
+
+
+def adam_job() -> kernels.Job:
+    return kernels.Job(
+        read(Settings(descend.optim.rules.Adam(), 0.1, 0.0, "coupled", 1.0, None, True), False).structure,
+        0,
+        "float32",
+        None,
+        "cpu",
+    )
+
+
+def test_kernels_of_other_sources_are_other_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = adam_job().path
+    for name in kernels.SOURCES:
+        source = Path(kernels.__file__).with_name(name)
+        (tmp_path / name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
+    kernels.digest.cache_clear()
+    assert adam_job().path == here
+    (tmp_path / "stages.py").write_bytes(b"# another meaning")
+    kernels.digest.cache_clear()
+    there = adam_job().path
+    monkeypatch.undo()
+    kernels.digest.cache_clear()
+    assert there != here == adam_job().path
+
+
+def test_a_kernel_is_not_called_with_what_it_does_not_expect() -> None:
+    calls: list[list[torch.Tensor]] = []
+    job = adam_job()
+    kernel = kernels.Compiled(lambda given: calls.append(given) or [], job.dtypes, len(job.cut.numbers))
+
+    def arguments() -> list[torch.Tensor]:
+        index, valid = torch.zeros(7, dtype=torch.int32), torch.full((7,), 64, dtype=torch.int32)
+        return [*(torch.zeros(7, 64) for _ in "gpmv"), index, valid, torch.zeros(kernel.numbers, 3)]
+
+    kernel(arguments())
+    wrong = [arguments() for _ in range(6)]
+    wrong[0].pop(0)
+    wrong[1][0] = torch.zeros(7, 64, dtype=torch.float64)
+    wrong[2][1] = torch.zeros(6, 64)
+    wrong[3][-1] = torch.zeros(kernel.numbers + 1, 3)
+    wrong[4][-2] = torch.zeros(6, dtype=torch.int32)
+    wrong[5][-1] = torch.zeros(kernel.numbers)
+    for given in wrong:
+        with pytest.raises(TypeError, match="was given"):
+            kernel(given)
+    assert len(calls) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+def test_a_kernel_under_another_name_is_left_aside(workshop: kernels.Workshop) -> None:
+    ours = optimizer("compiled")
+    ours.step()
+    (job,) = kernels.jobs_of(ours._residence.arenas[0])
+    other = dataclasses.replace(job, dtype="float64")
+    shutil.copy(job.path, other.path)
+    assert workshop.take([job])
+    with pytest.warns(UserWarning, match="holds another kernel than its name says"):
+        assert not workshop.take([other])
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from descend.optim.engine import kernels, parts
 from descend.optim.optimizer import Optimizer
-from descend.optim.rules import ALL_RULES, Rule
+from descend.optim.rules import ALL_RULES, Adam, Rule
 
 Make = Callable[[torch.Generator, torch.dtype], Tensor]
 
@@ -94,6 +94,26 @@ def test_blocks_agree_with_plain(rule: Rule, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("rule", [rule for rule in ALL_RULES if not rule.whole_tensor], ids=repr)
 def test_compiled_agrees_with_plain(rule: Rule) -> None:
     compare(rule, "compiled", torch.float32)
+
+
+def equal(rule: Rule, dtype: torch.dtype) -> None:
+    expected, found = trained(rule, "blocks", dtype), trained(rule, "compiled", dtype)
+    different = [name for name, value in expected.items() if not torch.equal(found[name], value)]
+    assert not different
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="sums have another order")
+@pytest.mark.parametrize("rule", [rule for rule in ALL_RULES if not rule.whole_tensor], ids=repr)
+def test_compiled_equals_blocks_to_the_last_bit(rule: Rule) -> None:
+    equal(rule, torch.float32)
+
+
+@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+def test_compiled_adam_equals_blocks_to_the_last_bit() -> None:
+    equal(Adam(), torch.float32)
 
 
 def test_the_limits_are_those_of_the_arena() -> None:

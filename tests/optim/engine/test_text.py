@@ -12,7 +12,7 @@ from torch import Tensor
 from descend.optim.engine.settings import Settings
 from descend.optim.engine.stages import cut, numbers
 from descend.optim.engine.text import Untraceable, from_structure, read
-from descend.optim.rules import ALL_RULES, LAMB, LARS, Adam, Rule
+from descend.optim.rules import ALL_RULES, DCASGD, LAMB, LARS, Adam, Rule
 
 
 def settings(rule: Rule, **changed: Any) -> Settings:
@@ -44,6 +44,11 @@ def test_what_a_kernel_reads_is_not_overwritten_before() -> None:
             assert not old & written, rule
             written |= kernel.writes.keys()
         assert "p" in written
+
+
+def test_an_old_value_is_moved_before_it_is_overwritten() -> None:
+    (kernel,) = cut(read(settings(DCASGD()), False))
+    assert kernel.buffers.index("s.q") < kernel.buffers.index("p")
 
 
 def test_lamb_takes_two_passes_and_the_second_reads_no_gradient() -> None:
