@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +173,8 @@ def _signals_blocked() -> Generator[None, None, None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    # The tracker that multiprocessing starts with its first process unblocks signals as it does, so it comes first.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
     try:
         yield
