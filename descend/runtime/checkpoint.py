@@ -58,6 +58,7 @@ def save_checkpoint(
     from safetensors.torch import save_file
 
     target, beside = folder / f"step-{step}", folder / f".step-{step}.{os.getpid()}.part"
+    aside = folder / f".step-{step}.old"
     try:
         _remove(beside)
         (beside / "training").mkdir(parents=True)
@@ -68,11 +69,16 @@ def save_checkpoint(
         write_beside(beside / "manifest.json", json.dumps(_manifest(beside), indent=2, sort_keys=True) + "\n")
         for path in beside.rglob("*"):
             _flush(path)
-        _remove(target)  # the same step, written by this run before
+        if target.exists():  # the same step, written before: it stays until the new one is in its place
+            _remove(aside)
+            target.replace(aside)
         beside.replace(target)
         _flush(folder)
+        _remove(aside)
     except OSError as error:
         _remove(beside)
+        if aside.exists() and not target.exists():
+            aside.replace(target)
         raise StorageError(f"cannot write checkpoint {target}: {error.strerror or error}") from error
     return target
 
@@ -166,7 +172,11 @@ def newest_checkpoint(folder: Path) -> Path | None:
     Raises:
         StorageError: there are checkpoints and every one is damaged.
     """
-    found = sorted(folder.glob("step-*"), key=_step_of, reverse=True) if folder.is_dir() else []
+    for aside in folder.glob(".step-*.old"):  # a process ended while it put a newer one of the same step in its place
+        name = aside.name.removeprefix(".").removesuffix(".old")
+        if not (folder / name).exists():
+            aside.replace(folder / name)
+    found = sorted(folder.glob("step-*"), key=_step_of, reverse=True)
     problems: list[str] = []
     for checkpoint in found:
         try:

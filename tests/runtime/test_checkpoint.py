@@ -1,9 +1,11 @@
+import pathlib
+
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from descend.errors import StorageError
-from descend.runtime import read_weights, save_checkpoint, verify
+from descend.runtime import newest_checkpoint, read_weights, save_checkpoint, verify
 
 
 def save(folder, step=3, value=1.0):
@@ -62,7 +64,27 @@ def test_a_failed_save_leaves_older_checkpoints_and_no_leftovers(tmp_path, monke
     verify(tmp_path / "step-1")
 
 
+def test_a_step_that_is_saved_again_is_there_at_every_instant(tmp_path, monkeypatch):
+    """The process ends between putting the old one aside and putting the new one in its place."""
+    save(tmp_path, value=1.0)
+    replace = pathlib.Path.replace
+
+    def ends(path, target):
+        if path.name.endswith(".part") and path.is_dir():
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(pathlib.Path, "replace", ends)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, value=2.0)
+    monkeypatch.undo()
+    found = newest_checkpoint(tmp_path)
+    assert found == tmp_path / "step-3"
+    assert float(read_weights(found)["kernel"][0, 0]) == 1.0
+
+
 def test_saving_a_step_again_replaces_it(tmp_path):
     save(tmp_path, value=1.0)
     save(tmp_path, value=2.0)
     assert float(read_weights(tmp_path / "step-3")["kernel"][0, 0]) == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
