@@ -75,8 +75,7 @@ class LabelCheck:
 
     def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
         classes = self._form[0] if self._form else 1
-        low, high = values.min(), values.max()
-        if low >= 0 and high < classes:
+        if _all_within(values, classes):
             return
         ignored = self._loss.ignore_index
         wrong = ((values < 0) | (values >= classes)) & (True if ignored is None else values != ignored)
@@ -97,6 +96,13 @@ class LabelCheck:
                 *shown,
             ]
         )
+
+
+def _all_within(values: NDArray[Any], classes: int) -> bool:
+    """Whether all are at least 0 and below `classes`."""
+    if values.dtype == np.int64 and values.flags.c_contiguous:  # a negative number is a large one without its sign
+        return bool(values.view(np.uint64).max() < classes)
+    return bool(values.min() >= 0 and values.max() < classes)
 
 
 def _on_host(values: NDArray[Any] | Tensor, first: bool) -> NDArray[Any] | None:

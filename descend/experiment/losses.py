@@ -201,7 +201,8 @@ class TorchLoss(Loss):
         counted = target != self.ignore_index
         weight = cast("Tensor | None", self._module.weight)
         if weight is None:
-            return counted.sum()
+            count = counted.sum()
+            return float(count) if count.is_cpu else count  # a plain number costs a small network less
         return weight[torch.where(counted, target, 0)].mul(counted).sum()
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from descend.experiment.losses import Loss
     from descend.train.loop import Part
+    from descend.train.task import Ratio
 
 __all__ = ["ModuleTask"]
 
@@ -55,6 +56,7 @@ class ModuleTask:
         self._autocast = autocast
         self._names: tuple[list[str], list[str]] | None = None  # inputs, targets
         self._by_name = False
+        self._nested = False
         self._labels: LabelCheck | None = None
         self._part: Part | None = None
 
@@ -66,6 +68,7 @@ class ModuleTask:
             ConfigurationError: it is not clear which fields are targets.
         """
         if self._names is None:
+            self._nested = any("/" in name for name in part.fields)
             self._settle(list(nested(part.fields)))
         self._part = part
         if self._labels and part.start == 0:
@@ -74,7 +77,7 @@ class ModuleTask:
     def losses(self, fields: Mapping[str, Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
         inputs, names = self._names or ([], [])
-        values = nested(fields)
+        values = nested(fields) if self._nested else fields
         targets = [values[name] for name in names]
         device = next(iter(fields.values())).device.type
         with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
@@ -83,12 +86,16 @@ class ModuleTask:
                 self._labels.check(self._part.batch)
             count = len(next(iter(fields.values())))
             objective = self._loss.ratio(output, targets, count)
-            with torch.no_grad():
-                metrics = {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
-        return Losses(objective, metrics)
+            return Losses(objective, self._measured(output, targets, count))
 
     def penalty(self) -> None:
         """Nothing of the objective depends on weights alone."""
+
+    def _measured(self, output: Any, targets: Sequence[Tensor], count: int) -> dict[str, Ratio]:
+        if not self._metrics:
+            return {}
+        with torch.no_grad():
+            return {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
 
     def _call(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
         if self._by_name:

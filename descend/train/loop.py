@@ -302,17 +302,17 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
 
     number, epoch = context.step + 1, context.epoch
 
-    def view(objective: torch.Tensor | None = None) -> StepView:
+    def view(objective: torch.Tensor | None) -> StepView:
         return StepView(number, epoch, batch, session.task.module, optimizer, objective, run, session.watch)
 
     session.batches[Mode.TRAIN] = batch
     if callbacks.wants(Event.BEFORE_STEP):
-        callbacks.fire(Event.BEFORE_STEP, view())
+        callbacks.fire(Event.BEFORE_STEP, view(None))
         batch = session.batches[Mode.TRAIN]
     session.buffers.keep()
     objective, totals = _gradient(session, batch, run)
-    if callbacks.wants(Event.AFTER_BACKWARD):
-        callbacks.fire(Event.AFTER_BACKWARD, view(objective))
+    seen = view(objective) if callbacks.wants(Event.AFTER_BACKWARD) or callbacks.wants(Event.AFTER_STEP) else None
+    callbacks.fire(Event.AFTER_BACKWARD, seen)
     if faulty := session.numerics.faulty(session.weights):
         _leave_out(session, batch, gathered, faulty, objective)
         gathered.totals.join(totals)
@@ -324,8 +324,7 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     gathered.totals.join(totals)
     context.advance(batch.size)
     gathered.complete = batch.last  # before anybody may save this moment
-    if callbacks.wants(Event.AFTER_STEP):
-        callbacks.fire(Event.AFTER_STEP, view(objective))
+    callbacks.fire(Event.AFTER_STEP, seen)
     session.watch.clear()
 
 
@@ -380,22 +379,22 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
     bottoms: list[torch.Tensor | float] = []
     for index, part in enumerate(parts):
         losses = _forward(session, part)
+        _count(totals, losses)
         top, bottom = losses.objective
-        bottom = _counted(bottom) if alone else bottom
+        if alone:
+            bottom = _counted(bottom)
+            top = top / bottom
         if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
-            session.numerics.scaled(top / bottom if alone else top).backward()
+            session.numerics.scaled(top).backward()
         tops.append(top.detach())
         bottoms.append(bottom)
-        _count(totals, losses)
         if session.callbacks.wants(Event.AFTER_PART):
             view = PartView(part.step + 1, index, len(parts), part.count, session.task.module, run)
             session.callbacks.fire(Event.AFTER_PART, view)
     session.numerics.unscale(session.optimizer)
-    numerator, denominator = sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0])
+    objective, denominator = tops[0], bottoms[0]
     if not alone:
-        numerator, denominator = _divide(session, numerator, denominator)
-        denominator = _counted(denominator)
-    objective = numerator / denominator
+        objective, denominator = _divide(session, sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0]))
     penalty = session.task.penalty()
     if penalty is not None:
         penalty.backward()
@@ -418,15 +417,16 @@ def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
 
 def _divide(
     session: Session, numerator: torch.Tensor, denominator: torch.Tensor | float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum gradients, numerator and denominator over ranks and divide the gradients once."""
+) -> tuple[torch.Tensor, torch.Tensor | float]:
+    """Sum gradients, numerator and denominator over ranks and divide once; the objective and what it was divided by."""
     top, bottom = session.process.sum(
         torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64)])
     )
+    bottom = _counted(bottom)
     for p in session.weights.values():
         if p.grad is not None:
-            session.process.sum(p.grad).div_(_counted(bottom))
-    return top, bottom
+            session.process.sum(p.grad).div_(bottom)
+    return top / bottom, bottom
 
 
 def _count(totals: Totals, losses: Losses) -> None:

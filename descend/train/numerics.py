@@ -76,8 +76,8 @@ class Numerics:
         """
         if self.on_nonfinite == "allow":
             return []
-        sums = [gradient.sum() for _, gradient in _gradients(weights)]
-        if not sums or math.isfinite(abs(complex(_total(sums)))):
+        sums = [p.grad.sum() for p in weights.values() if p.grad is not None]
+        if not sums or math.isfinite(abs(_total(sums))):
             return []
         return [name for name, gradient in _gradients(weights) if not bool(torch.isfinite(gradient).all())]
 
@@ -111,9 +111,9 @@ class Numerics:
 
 
 def _total(sums: list[torch.Tensor]) -> complex:
-    if len({(s.dtype, s.device) for s in sums}) == 1:
-        return torch.stack(sums).sum().item()
-    return sum(s.item() for s in sums)
+    if all(s.is_cpu for s in sums) or len({(s.dtype, s.device) for s in sums}) > 1:
+        return sum(s.item() for s in sums)
+    return torch.stack(sums).sum().item()
 
 
 def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -59,27 +59,46 @@ class Task(Protocol):
 
 
 class Totals:
-    """Sums of ratios over the mini-batches of a pass, kept in float64 on the device they came from."""
+    """Sums of ratios over the mini-batches of a pass, in float64.
+
+    What is computed on a device stays there until somebody asks; on a CPU there is nothing to wait for, and plain
+    numbers cost a small network less than tensors do.
+    """
 
     def __init__(self, sums: Mapping[str, torch.Tensor] | None = None) -> None:
-        self._sums = dict(sums or {})  # name to (numerator, denominator), float64
+        self._sums: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
+            name: (_wide(top), _wide(bottom)) for name, (top, bottom) in (sums or {}).items()
+        }
 
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
-        numerator = ratio.numerator.detach().double()
-        denominator = torch.as_tensor(ratio.denominator, dtype=torch.float64, device=numerator.device)
-        pair = torch.stack([numerator, denominator])
-        self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+        self._add(name, _wide(ratio.numerator), _wide(ratio.denominator))
 
     def join(self, other: Totals) -> None:
         """Add the sums of `other`."""
-        for name, pair in other.state().items():
-            self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+        for name, (top, bottom) in other._sums.items():
+            self._add(name, top, bottom)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The sums, (2,) float64 each: numerator and denominator."""
-        return dict(self._sums)
+        """The sums, (2,) float64 each: numerator and denominator. Waits for the device."""
+        return {
+            name: torch.tensor([float(top), float(bottom)], dtype=torch.float64)
+            for name, (top, bottom) in self._sums.items()
+        }
 
     def values(self) -> dict[str, float]:
         """Each total as one number; NaN where nothing was counted. Waits for the device."""
-        return {name: float(top / bottom) for name, (top, bottom) in self._sums.items()}
+        return {name: float(top / bottom) for name, (top, bottom) in self.state().items()}
+
+    def _add(self, name: str, top: torch.Tensor | float, bottom: torch.Tensor | float) -> None:
+        if name in self._sums:
+            known = self._sums[name]
+            top, bottom = known[0] + top, known[1] + bottom
+        self._sums[name] = (top, bottom)
+
+
+def _wide(value: torch.Tensor | float) -> torch.Tensor | float:
+    """In float64, and as a plain number where nothing has to be waited for."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.item() if value.device.type == "cpu" else value.detach().double()
