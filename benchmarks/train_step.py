@@ -25,14 +25,16 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 SGD = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 LIGHTNING = ["lightning>=2.6", "torch==2.13.0"]
@@ -72,6 +74,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """(n, inside, h, w) to (n, outside, h / stride, w / stride)."""
         return torch.relu(self.way(x) + self.around(x))
 
 

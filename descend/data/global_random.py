@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def kept() -> Generator[None, None, None]:
 
 
 def _numpys() -> Any:
-    generator = np.random.get_bit_generator()
+    generator = cast("Any", np.random).get_bit_generator()  # missing in NumPy's own types
     if not isinstance(generator, np.random.MT19937):  # somebody has called np.random.set_bit_generator
         return str(generator.state)
     # Its `state` takes 30 µs, which is long beside a batch of a small network.

@@ -58,6 +58,7 @@ class ModuleTask:
         self._by_name = False
         self._nested = False
         self._labels: LabelCheck | None = None
+        self._plain = False  # whether the targets are known to be class numbers of which none is ignored
         self._part: Part | None = None
 
     def begin(self, part: Part) -> None:
@@ -69,10 +70,10 @@ class ModuleTask:
         """
         if self._names is None:
             self._nested = any("/" in name for name in part.fields)
-            self._settle(list(nested(part.fields)))
+            self._settle(part.fields)
         self._part = part
         if self._labels and part.start == 0:
-            self._labels.check(part.batch)
+            self._plain = self._labels.check(part.batch)
 
     def losses(self, fields: Mapping[str, Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
@@ -85,11 +86,19 @@ class ModuleTask:
             if self._labels and self._part and self._labels.learn(output):
                 self._labels.check(self._part.batch)
             count = len(next(iter(fields.values())))
-            objective = self._loss.ratio(output, targets, count)
+            objective = self._objective(output, targets, count)
             return Losses(objective, self._measured(output, targets, count))
 
     def penalty(self) -> None:
         """Nothing of the objective depends on weights alone."""
+
+    def _objective(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
+        try:
+            return self._loss.ratio(output, targets, count, self._plain)
+        except (IndexError, RuntimeError):
+            if self._labels and self._part:
+                self._labels.check(self._part.batch, refused=True)
+            raise
 
     def _measured(self, output: Any, targets: Sequence[Tensor], count: int) -> dict[str, Ratio]:
         if not self._metrics:
@@ -102,8 +111,9 @@ class ModuleTask:
             return self.module(**{name: values[name] for name in inputs})
         return self.module(*(values[name] for name in inputs))
 
-    def _settle(self, names: list[str]) -> None:
+    def _settle(self, fields: Mapping[str, Tensor]) -> None:
         """Which fields are inputs and which targets."""
+        names = list(nested(fields))
         by_place = all(name.isdecimal() for name in names)
         targets = self._target_names(names, by_place)
         inputs = [name for name in names if name not in targets]
@@ -114,7 +124,8 @@ class ModuleTask:
         self._by_name = not by_place and self._takes(inputs)
         self._names = (inputs, targets)
         if isinstance(self._loss, TorchLoss):
-            self._labels = LabelCheck(self._loss, [name for name in targets if name not in inputs])
+            on_cpu = all(values.is_cpu for values in fields.values())
+            self._labels = LabelCheck(self._loss, [name for name in targets if name not in inputs], on_cpu)
 
     def _target_names(self, names: list[str], by_place: bool) -> list[str]:
         wanted = self._targets

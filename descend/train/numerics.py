@@ -59,9 +59,9 @@ class Numerics:
         if problems:
             raise ConfigurationError(problems)
 
-    def scaled(self, objective: torch.Tensor) -> torch.Tensor:
-        """What the backward pass starts from."""
-        return objective if self.scaler is None else self.scaler.scale(objective)
+    def scaled(self, start: torch.Tensor) -> torch.Tensor:
+        """What the backward pass starts from, times the scale of the loss."""
+        return start if self.scaler is None else self.scaler.scale(start)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the scale out of the gradients again."""

@@ -407,6 +407,17 @@ def test_targets_out_of_range_are_named_with_their_sample(loss, targets, message
     assert unchanged(module, before)
 
 
+def test_ignored_classes_count_nothing_in_every_batch():
+    seen = Losses()
+    module = net()
+    loss = nn.CrossEntropyLoss(ignore_index=2)
+    settings = {"optimizer": functools.partial(torch.optim.SGD, lr=0.0), "batch_size": 5, "shuffle": False}
+    fit(module, loss, callbacks=[seen], **settings)
+    by_hand = [float(loss(module(X[part]), Y[part])) for part in (slice(0, 5), slice(5, 10), slice(0, 5))]
+    assert seen.seen == pytest.approx(by_hand, rel=1e-12)
+    assert (Y == 2).any()
+
+
 def test_a_bad_target_in_a_later_batch_and_part_is_named_too():
     labels = Y.clone()
     labels[9] = 77
