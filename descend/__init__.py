@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from descend import lower as lower
     from descend import optim as optim
     from descend import runtime as runtime
+    from descend import study as study
     from descend import train as train
     from descend import zoo as zoo
     from descend.callbacks import *  # noqa: F403
@@ -52,6 +53,7 @@ _ROOMS = (
     "lower",
     "optim",
     "runtime",
+    "study",
     "train",
     "zoo",
 )
