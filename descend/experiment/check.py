@@ -62,6 +62,11 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
     if plan is not None:
         _attempt(lambda: _check_callbacks(experiment, plan), errors)
+        if experiment.trainer.training_algo is not None and not (plan.objective.terms or plan.objective.l2):
+            name = experiment.model.name
+            errors.append(
+                ConfigurationError(f"model '{name}' has no objective to train for: give it objective_function")
+            )
     if errors or plan is None or readers is None:
         kind = DataError if all(isinstance(error, DataError) for error in errors) else ConfigurationError
         raise kind([problem for error in errors for problem in error.problems])

@@ -47,10 +47,14 @@ class GraphTask:
     def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
         values = self.module(fields, **self._place)
-        count = float(len(next(iter(fields.values()))))
+        some = next(iter(fields.values()))
+        count = float(len(some))
         terms = [term.scale * values[term.layer].sum() for term in self._plan.objective.terms]
         metrics = {metric.name: Ratio(values[metric.layer].sum(), count) for metric in self._plan.metrics}
-        return Losses(Ratio(torch.stack(terms).sum(), count), metrics)
+        total = (
+            torch.stack(terms).sum() if terms else torch.zeros((), device=some.device)
+        )  # a model may have metrics alone
+        return Losses(Ratio(total, count), metrics)
 
     def penalty(self) -> torch.Tensor | None:
         """L2 regularization: the sum of scale · Σ w² / 2 over the weights that each term names."""

@@ -16,6 +16,7 @@ from descend.graph import (
     LayerNorm,
     LocalResponseNormalization,
 )
+from descend.lower.channels import by_channel
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def instance_norm(planned: PlannedLayer) -> Forward:
     eps = float(planned.layer.setting("epsilon"))
 
     def forward(x: Tensor) -> Tensor:
-        entries = x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)
+        entries = by_channel(x)
         return functional.layer_norm(entries, entries.shape[2:], eps=eps).view_as(x)
 
     return forward
@@ -164,7 +165,7 @@ def local_response_normalization(planned: PlannedLayer) -> Forward:
     reach = layer.window_width // 2
 
     def forward(x: Tensor) -> Tensor:
-        squares = functional.pad(x.flatten(2) if x.dim() > 2 else x.unsqueeze(2), (0, 0, reach, reach)).square()
+        squares = functional.pad(by_channel(x), (0, 0, reach, reach)).square()
         sums = squares.unfold(1, 2 * reach + 1, 1).sum(-1).view_as(x)
         return x * (layer.lrn_k + layer.lrn_alpha * sums) ** -layer.lrn_beta
 

@@ -50,6 +50,7 @@ class BatchNormalization(Entrywise):
     """
 
     message: ClassVar[str] = "Layer.BatchNormalization"
+    normalizes: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"decay": 0.9, "epsilon": 1e-5}
 
     decay: float = 0.0
@@ -92,6 +93,7 @@ class EntrywiseBatchNormalization(Entrywise):
     """
 
     message: ClassVar[str] = "Layer.EntrywiseBatchNormalization"
+    normalizes: ClassVar[bool] = True
 
     decay: float = 0.0
     epsilon: float = 0.0
@@ -120,6 +122,7 @@ class LayerNorm(Entrywise):
     """
 
     message: ClassVar[str] = "Layer.LayerNorm"
+    normalizes: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"epsilon": 1e-5}
 
     epsilon: float | None = None
