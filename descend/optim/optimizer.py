@@ -168,6 +168,7 @@ class Optimizer(torch.optim.Optimizer):
         if callable(group["lr"]):
             group["schedule"] = group["lr"]
             group["lr"] = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
+            self._scheduled[len(self.param_groups)] = group["lr"]
         settle(group, where)
         names = prepare.names_of([*self.param_groups, group])
         ownership.check([*self.param_groups, group], names, self.title)
@@ -181,6 +182,16 @@ class Optimizer(torch.optim.Optimizer):
         self._names = prepare.names_of(self.param_groups)
         self._scheduled = {}
         self._residence.dissolve()
+
+    def begin_at(self, updates: int) -> None:
+        """Count so many updates as applied: schedules go on from there. Step counts of weights stay as they are.
+
+        Args:
+            updates: At least 0.
+        """
+        self.updates = updates
+        self._scheduled = {}
+        self._settings()
 
     def _settings(self) -> list[Settings]:
         """What each group says now."""
