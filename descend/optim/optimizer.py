@@ -78,7 +78,9 @@ class Optimizer(torch.optim.Optimizer):
         rule: The rule of every group that names none.
         lr: Rate in units of the rule, or a schedule: a function from the number of updates applied so far to the rate.
         weight_decay: λ, at least 0.
-        decay: "coupled" (g ← clip(r g) + λ p), "clipped" (g ← clip(r g + λ p)) or "decoupled" (p ← p − lr λ p first).
+        decay: "coupled" (g ← clip(r g) + λ p), "clipped" (g ← clip(r g + λ p)) or "decoupled" (p ← p − lr λ p first);
+            None means coupled. A rule whose equations hold λ (LAMB, LARS, AdamW, ...) applies it as they say, and takes
+            no other form.
         rescale_grad: r, a factor on every gradient.
         clip_value: Bound on the magnitude of each element of the gradient; None means none.
         maximize: Ascend instead of descend.
@@ -112,7 +114,7 @@ class Optimizer(torch.optim.Optimizer):
         *,
         lr: float | Schedule,
         weight_decay: float = 0.0,
-        decay: str = "coupled",
+        decay: str | None = None,
         rescale_grad: float = 1.0,
         clip_value: float | None = None,
         maximize: bool = False,
@@ -128,6 +130,7 @@ class Optimizer(torch.optim.Optimizer):
         self.seed = seed
         self.updates = 0
         self.skipped = 0
+        self._decay_given = decay is not None
         self._names: list[list[str]] = []
         self._scheduled: dict[int, float] = {}
         self._residence = Residence(self.runner)
@@ -135,7 +138,7 @@ class Optimizer(torch.optim.Optimizer):
         given = {
             "lr": lr,
             "weight_decay": weight_decay,
-            "decay": decay,
+            "decay": "coupled" if decay is None else decay,
             "rescale_grad": rescale_grad,
             "clip_value": clip_value,
             "maximize": maximize,
@@ -159,6 +162,9 @@ class Optimizer(torch.optim.Optimizer):
         """
         where = f"{self.title}, group {len(self.param_groups)}"
         group = ownership.unpack(param_group, where)
+        rule = group.get("rule", self.defaults["rule"])
+        if isinstance(rule, Rule) and "decay" in rule.needs and ("rule" in group or not self._decay_given):
+            group.setdefault("decay", rule.default_decay)
         for name in ("rule", *OPTIONS):
             group.setdefault(name, self.defaults[name])
         if isinstance(group["rule"], Rule):
@@ -323,7 +329,7 @@ class Optimizer(torch.optim.Optimizer):
         self._residence.dissolve()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names")
+        own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names", "_decay_given")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -301,7 +301,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 _JOIN = "join schedules of descend.optim.schedules with a.then(b, at_step), or give a function of the step as the rate"
 
-REFUSED_SCHEDULES = dict.fromkeys(
+REFUSED_SCHEDULES: Mapping[str, str] = dict.fromkeys(
     (
         "cosine_onecycle_schedule",
         "join_schedules",

@@ -66,12 +66,13 @@ class Recipe:
     refuse: Callable[[Member], str | None] = field(default=lambda member: None)
 
     def options(self) -> dict[str, Any]:
-        """The options of a group."""
+        """The options of a group; a rule that applies the decay itself is told no form of it."""
+        form = {} if "decay" in self.rule.needs else {"decay": self.decay}
         return {
             "rule": self.rule,
             "lr": self.lr,
             "weight_decay": self.weight_decay,
-            "decay": self.decay,
+            **form,
             "rescale_grad": self.rescale_grad,
             "clip_value": self.clip_value,
             "maximize": self.maximize,
