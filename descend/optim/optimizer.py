@@ -13,11 +13,12 @@ A step, in order:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -27,6 +28,7 @@ from torch import Tensor
 from descend.errors import NumericalError, RuleError, nearest
 from descend.optim.engine import finite, ownership, prepare, saved
 from descend.optim.engine.plain import step_plain
+from descend.optim.engine.prepare import local
 from descend.optim.engine.residence import RUNNERS, Residence
 from descend.optim.engine.settings import (
     OPTIONS,
@@ -132,6 +134,7 @@ class Optimizer(torch.optim.Optimizer):
         self.skipped = 0
         self._decay_given = decay is not None
         self._names: list[list[str]] = []
+        self._averaging = False
         self._scheduled: dict[int, float] = {}
         self._residence = Residence(self.runner)
         self._settled = Settled()
@@ -243,6 +246,7 @@ class Optimizer(torch.optim.Optimizer):
     @_outside_graphs
     @torch.no_grad()
     def _update(self) -> None:
+        self._outside_block("a step")
         settings = self._with_scaler(self._settings())
         home = self._residence
         if not home.is_current(settings, self.state):
@@ -291,6 +295,51 @@ class Optimizer(torch.optim.Optimizer):
             )
         return not bad
 
+    # ---- what is evaluated
+
+    @contextlib.contextmanager
+    def averaged(self) -> Generator[None]:
+        """Within `with optimizer.averaged():` the weights are those to evaluate and to export.
+
+        Schedule-free rules train at another point than the average that they are about; afterwards, also after an
+        error, the weights are the same bits as before. For other rules, and for weights that were not updated yet,
+        nothing changes. Inside another such block this one does nothing.
+
+        Raises:
+            RuleError: A step is taken, or a state loaded, within the block.
+        """
+        if self._averaging:
+            yield
+            return
+        trained = [(task, local(task.param.detach()).clone()) for task in self._averages()]
+        self._averaging = True
+        try:
+            with torch.no_grad():
+                for task, _ in trained:
+                    local(task.param.detach()).copy_(task.settings.rule.averaged(task.weights(), task.state()))
+            yield
+        finally:
+            self._averaging = False
+            with torch.no_grad():
+                for task, p in trained:
+                    local(task.param.detach()).copy_(p)
+
+    def _averages(self) -> list[prepare.Task]:
+        """Weights whose average is another point than they are."""
+        return [
+            prepare.Task(name, i, p, p, settings, self.state[p])
+            for i, (group, settings, names) in enumerate(
+                zip(self.param_groups, self._settings(), self._names, strict=True)
+            )
+            if type(settings.rule).averaged is not Rule.averaged
+            for p, name in zip(group["params"], names, strict=True)
+            if "step" in self.state.get(p, {})
+        ]
+
+    def _outside_block(self, what: str) -> None:
+        if self._averaging:
+            raise RuleError(f"{self.title}: {what} within averaged(), where the weights are not those that are trained")
+
     # ---- saving
 
     def state_dict(self) -> dict[str, Any]:
@@ -313,6 +362,7 @@ class Optimizer(torch.optim.Optimizer):
             RuleError: The state is of another rule, of other weights or other shapes; the message is a table of
                 weights, expected and found. Nothing was copied then.
         """
+        self._outside_block("load_state_dict")
         saved.load(self, state_dict, self._names, strict=strict)
         self._scheduled = {}
         self._residence.dissolve()
@@ -334,6 +384,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._averaging = False
         self._scheduled = {}
         self._residence = Residence(self.runner)
         self._settled = Settled()
