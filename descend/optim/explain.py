@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from descend.optim.optimizer import Optimizer
     from descend.optim.rules.base import Rule
 
-__all__ = ["Explanation", "Row", "explain", "plot"]
+__all__ = ["Explanation", "Row", "explain", "plot", "points"]
 
 COUNT_BYTES = 8  # a tensor's step count, in float64
 
@@ -60,12 +60,14 @@ class Explanation:
     Attributes:
         title: Name of the optimizer.
         rows: One for each tensor.
-        curves: For each schedule the numbers of the groups that follow it, and (step, rate) pairs.
+        curves: For each rate that changes a line that says whose it is, and (step, rate) pairs.
+        notes: Lines about what no table can say beforehand.
     """
 
     title: str
     rows: tuple[Row, ...]
-    curves: tuple[tuple[tuple[int, ...], tuple[tuple[int, float], ...]], ...]
+    curves: tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         head = ("weights", "shape", "rule", "rate", "decay", "scaled", "state", "decided by")
@@ -82,11 +84,8 @@ class Explanation:
         return [f"{self.title}: {len(self.rows)} tensors{still}, {elements:,} elements, {_bytes(state)} of state"]
 
     def _plots(self) -> list[str]:
-        return [
-            line
-            for groups, curve in self.curves
-            for line in ("", f"rate of group {', '.join(map(str, groups))}", *plot(curve))
-        ]
+        drawn = [line for title, curve in self.curves for line in ("", title, *plot(curve))]
+        return [*drawn, *(line for note in self.notes for line in ("", note))]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -125,7 +124,10 @@ def explain(optimizer: Optimizer, steps: int | None = None) -> Explanation:
         if group.get("schedule") is not None:
             schedules[id(group["schedule"])] = group["schedule"]
             followers.setdefault(id(group["schedule"]), []).append(i)
-    curves = tuple((tuple(groups), _curve(schedules[key], steps)) for key, groups in followers.items())
+    curves = tuple(
+        (f"rate of group {', '.join(map(str, groups))}", _curve(schedules[key], steps))
+        for key, groups in followers.items()
+    )
     return Explanation(optimizer.title, tuple(rows), curves)
 
 
@@ -162,8 +164,13 @@ def _state_bytes(settings: Settings, p: Tensor) -> int:
 def _curve(schedule: Callable[[int], float], steps: int | None) -> tuple[tuple[int, float], ...]:
     own: int | None = getattr(schedule, "length", None)
     last = steps or own or 1000
-    points = min(last, 64)
-    return tuple((step, float(schedule(step))) for step in (round(i * last / points) for i in range(points + 1)))
+    return tuple((step, float(schedule(step))) for step in points(last))
+
+
+def points(last: int, most: int = 64) -> list[int]:
+    """At most so many + 1 steps from 0 to `last`, evenly, for the columns of a plot."""
+    columns = max(1, min(last, most))
+    return [round(i * last / columns) for i in range(columns + 1)]
 
 
 def plot(curve: Sequence[tuple[int, float]], height: int = 8) -> list[str]:
