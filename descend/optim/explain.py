@@ -167,20 +167,24 @@ def _curve(schedule: Callable[[int], float], steps: int | None) -> tuple[tuple[i
     return tuple((step, float(schedule(step))) for step in points(last))
 
 
-def points(last: int, most: int = 64) -> list[int]:
-    """At most so many + 1 steps from 0 to `last`, evenly, for the columns of a plot."""
-    columns = max(1, min(last, most))
-    return [round(i * last / columns) for i in range(columns + 1)]
+def points(last: int, most: int = 5000) -> list[int]:
+    """The steps from 0 to `last`, or so many + 1 of them, evenly."""
+    parts = max(1, min(last, most))
+    return [round(i * last / parts) for i in range(parts + 1)]
 
 
-def plot(curve: Sequence[tuple[int, float]], height: int = 8) -> list[str]:
+def plot(curve: Sequence[tuple[int, float]], height: int = 8, width: int = 64) -> list[str]:
     """A rate curve as lines of text: columns are steps, the highest filled cell is the rate.
 
     Args:
         curve: (step, rate) pairs in order.
         height: Lines of the plot.
+        width: Most columns, less one.
     """
-    top = max(rate for _, rate in curve) or 1.0
+    at_most, top = max(curve, key=lambda point: point[1])
+    (start, begin), (end, rest) = curve[0], curve[-1]
+    summary = f"{begin:g} at update {start:,}, highest {top:g} at {at_most:,}, {rest:g} at {end:,}"
+    curve, top = [curve[i] for i in points(len(curve) - 1, width)], top or 1.0
     levels = [round(rate / top * height * 8) for _, rate in curve]
     lines: list[str] = []
     for row in range(height - 1, -1, -1):
@@ -190,4 +194,5 @@ def plot(curve: Sequence[tuple[int, float]], height: int = 8) -> list[str]:
     first, last = curve[0][0], curve[-1][0]
     lines.append(" " * 10 + "+" + "-" * len(curve))
     lines.append(f"{' ' * 11}{first:<{max(1, len(curve) - len(str(last)))}}{last} updates")
+    lines.append(f"{' ' * 11}{summary}")
     return lines
