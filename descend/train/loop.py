@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import DataError, NumericalError, Stopped
+from descend.optim import Optimizer
 from descend.runtime import seed_step
 from descend.train.blame import blame
 from descend.train.control import Control
@@ -476,15 +477,22 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     view = EvaluationView(mode, session.passes, at.step, run, samples=(0, total))
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     began = time.monotonic()
-    totals, seen, times = _measure(session, mode, run)
+    with averaged(session.optimizer):
+        totals, seen, times = _measure(session, mode, run)
+        penalty = session.task.penalty()
     values, seconds = totals.values(), time.monotonic() - began
-    if (penalty := session.task.penalty()) is not None:
+    if penalty is not None:
         values["objective"] += float(penalty)
     session.keep(mode, values, seen, seconds)
     counts, units = (seen, total), session.task.units
     view = EvaluationView(mode, session.passes, at.step, run, values, units, counts, seconds, tuple(times))
     session.callbacks.fire(Event.AFTER_EVALUATION, view)
     return values
+
+
+def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+    """Within this block weights are those to evaluate, where the optimizer's rule trains at another point."""
+    return optimizer.averaged() if isinstance(optimizer, Optimizer) else contextlib.nullcontext()
 
 
 def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, list[float]]:
