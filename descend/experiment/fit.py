@@ -13,7 +13,7 @@ from descend.data import Batches, Loading, open_data
 from descend.data.samples import SampleReader
 from descend.errors import ConfigurationError, Unsupported, nearest
 from descend.experiment import rule
-from descend.experiment.batch_norm import BatchNormWatch
+from descend.experiment.batch_norm import BatchNormGroups
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
@@ -64,6 +64,7 @@ def fit(
     clip_norm: float | None = None,
     clip_global_norm: float | None = None,
     fresh_optimizer: bool = False,
+    batch_norm_group_size: int | None = None,
 ) -> Result:
     """Train a module in place, on the device where its weights are.
 
@@ -81,8 +82,8 @@ def fit(
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
             returns a torch optimizer.
         batch_size: Samples of one update; None takes that of a DataLoader, or batches as they come.
-        micro_batch_size: Samples that go through the module at once; the update does not depend on it. "auto" begins
-            with all and halves them when a device runs out of memory.
+        micro_batch_size: Samples that go through the module at once; the update does not depend on it. None or "auto"
+            begins with all and halves them when memory runs out; a number stays.
         stop: When to stop, such as `descend.Epochs(10) | descend.Seconds(3600)`, counted from the beginning of the run.
         valid: Data to evaluate after each epoch.
         seed: Of the order of samples and of all random numbers of the run.
@@ -103,6 +104,8 @@ def fit(
         clip_norm: Bound on the norm of each weight's gradient.
         clip_global_norm: Bound on the norm of the whole gradient.
         fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
+        batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
+            over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
 
     Returns:
         The trained module, the history, the reason for having stopped.
@@ -115,7 +118,7 @@ def fit(
         Stopped: a signal asked for an end; the state is saved if there is a `run_dir`.
     """
     objective, measured = loss_of(loss), measures(metrics, loss)
-    _check(module, seed, micro_batch_size, precision)
+    _check(module, seed, micro_batch_size, batch_norm_group_size, precision)
     algorithm = BatchedIterativeOptimizer(stop=stop)
     process = Process(device=_device(module))
     scaler = torch.amp.GradScaler(process.device.type) if precision == "float16" else None
@@ -138,7 +141,7 @@ def fit(
         feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
         masks = stack.enter_context(Masks(module, seed))
         stack.enter_context(_modes_kept(module))
-        norms = BatchNormWatch(module, feeds[Mode.TRAIN], micro_batch_size)
+        norms = BatchNormGroups(module, feeds[Mode.TRAIN], micro_batch_size, batch_norm_group_size)
         stack.callback(norms.close)
 
         def before_part(part: Part) -> None:
@@ -155,8 +158,14 @@ def fit(
             algorithm=algorithm,
             seed=seed,
             callbacks=(*callbacks, UnusedWeights()),
-            micro_batch_size=micro_batch_size,
-            settings=_settings(made, loading, numerics, feeds, stop, loss, precision, micro_batch_size),
+            micro_batch_size=micro_batch_size or "auto",
+            unit=norms.unit,
+            settings={
+                **_settings(made, loading, numerics, feeds, stop, loss),
+                "precision": precision,
+                "micro_batch_size": micro_batch_size,
+                "batch_norm_group_size": batch_norm_group_size,
+            },
             numerics=numerics,
             before_part=before_part,
             fresh_optimizer=fresh_optimizer,
@@ -164,7 +173,7 @@ def fit(
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
 
 
-def _check(module: Any, seed: Any, micro_batch_size: Any, precision: Any) -> None:
+def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any, precision: Any) -> None:
     """What is wrong with the settings that nobody else looks at."""
     problems: list[str] = []
     if not isinstance(module, torch.nn.Module):
@@ -175,6 +184,8 @@ def _check(module: Any, seed: Any, micro_batch_size: Any, precision: Any) -> Non
         problems.append(f"seed is {seed!r} and is to be a whole number of at least 0")
     if micro_batch_size not in (None, "auto") and not _is_count(micro_batch_size, 1):
         problems.append(f"micro_batch_size is {micro_batch_size!r} and is to be a whole number above 0, None or 'auto'")
+    if group_size is not None and not _is_count(group_size, 1):
+        problems.append(f"batch_norm_group_size is {group_size!r} and is to be a whole number above 0, or None")
     if precision not in _PRECISIONS:
         options = ", ".join(f"'{name}'" for name in _PRECISIONS)
         hint = nearest(str(precision), _PRECISIONS)
@@ -229,8 +240,6 @@ def _settings(
     feeds: Mapping[Mode, Feed],
     stop: Stop,
     loss: Any,
-    precision: str,
-    micro_batch_size: int | str | None,
 ) -> dict[str, Any]:
     """What a continuation is compared with; `changes.py` says what becomes of a difference."""
     samples = {"samples" if mode is Mode.TRAIN else f"{mode} samples": feed.num_samples for mode, feed in feeds.items()}
@@ -241,6 +250,4 @@ def _settings(
         **{name: count for name, count in samples.items() if count is not None},
         "stop": repr(stop) if is_dataclass(stop) else describe(stop),
         "loss": describe(loss),
-        "precision": precision,
-        "micro_batch_size": micro_batch_size,
     }

@@ -78,6 +78,8 @@ def run(
         optimizer=rule,
         data=data,
         process=process,
+        micro_batch_size=trainer.micro_batch_size or "auto",
+        unit=checked.unit,
         algorithm=trainer.training_algo or BatchedIterativeOptimizer(),
         seed=seed,
         callbacks=(*trainer.callbacks, *model.callbacks),
@@ -101,6 +103,8 @@ def _settings(
         "seed": seed,
         "samples": data[Mode.TRAIN].num_samples,
         "stop": f"{algorithm!r}, {model.epochs} epochs by default",
+        "micro_batch_size": experiment.trainer.micro_batch_size or None,
+        "batch_norm_group_size": model.batch_norm_group_size or None,
         "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
         **settings(rule),
     }

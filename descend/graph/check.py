@@ -119,6 +119,7 @@ class _Checker:
             metrics=self._metrics(),
             other_metrics=tuple(metric for metric in self.model.metrics if not isinstance(metric, Metric)),
             notes=tuple(self.notes),
+            batch_norm_group_size=self.model.batch_norm_group_size,
         )
 
     # Names and order

@@ -48,6 +48,7 @@ _TYPES: Mapping[str, FieldType] = {
     "subgraph_communication": FieldType(SubGraphCommunication),
     "subgraph_topology": FieldType(bool),
     "subgraph_num_common_resources": FieldType(int),
+    "batch_norm_group_size": FieldType(int),
 }
 # In the format, and read by nothing: kept so that a file goes through unchanged, and mentioned by the check.
 _UNREAD: Mapping[str, FieldType] = {
@@ -78,9 +79,11 @@ class Model:
         subgraph_topology: Whether sub-graphs are placed by the network's topology.
         subgraph_num_common_resources: Processes of the parent grid.
         amp: Automatic mixed precision, or a dictionary of its fields.
+        batch_norm_group_size: Samples that share the statistics of batch normalization, taken in the order of the
+            mini-batch; what is left over is a group of its own. 0 is the whole mini-batch.
 
     Raises:
-        ConfigurationError: an unknown keyword or a value of a wrong type.
+        ConfigurationError: an unknown keyword, a value of a wrong type, or a negative group size.
 
     Attributes:
         layers: Its layers, every parent before its children and else in order of creation.
@@ -104,6 +107,7 @@ class Model:
         subgraph_topology: bool = False,
         subgraph_num_common_resources: int = 0,
         amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
+        batch_norm_group_size: int = 0,
         *,
         where: str | None = None,
         **unread: Any,
@@ -117,6 +121,7 @@ class Model:
             "subgraph_communication": subgraph_communication,
             "subgraph_topology": subgraph_topology,
             "subgraph_num_common_resources": subgraph_num_common_resources,
+            "batch_norm_group_size": batch_norm_group_size,
         }
         taken = take_all("Model", _TYPES, given)
         self.epochs: int = taken["epochs"]
@@ -126,6 +131,12 @@ class Model:
         self.subgraph_topology: bool = taken["subgraph_topology"]
         self.subgraph_num_common_resources: int = taken["subgraph_num_common_resources"]
         self.amp = AutomaticMixedPrecision(**amp) if isinstance(amp, Mapping) else amp
+        self.batch_norm_group_size: int = taken["batch_norm_group_size"]
+        if self.batch_norm_group_size < 0:
+            raise ConfigurationError(
+                f"Model: batch_norm_group_size is {self.batch_norm_group_size}; expected a number of samples such as "
+                "64, or 0 for the whole mini-batch"
+            )
         self.unread: dict[str, Any] = take_all("Model", _UNREAD, unread)
         self.where = where
         self.objective_function = _objective(objective_function)
@@ -158,6 +169,7 @@ class Model:
             "enable_subgraph_topology": self.subgraph_topology,
             "subgraph_parent_grid_resources": self.subgraph_num_common_resources,
             "amp": self.amp,
+            "batch_norm_group_size": self.batch_norm_group_size,
             **self.unread,
         }
 

@@ -189,6 +189,7 @@ class LoweredModel(torch.nn.Module):
             batch_size=len(some) if batch_size is None else batch_size,
             dtype=torch.get_default_dtype() if like is None else like.dtype,
             device=some.device,
+            group_size=self.plan.batch_norm_group_size,
         )
 
 
