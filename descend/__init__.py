@@ -71,6 +71,7 @@ _SINGLE = {
     "BatchedIterativeOptimizer": "train",
     "Callback": "train",
     "Epochs": "train",
+    "KFAC": "train",
     "Mode": "train",
     "Reached": "train",
     "Seconds": "train",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from descend.data import Feed
-    from descend.train import Callback, Stop
+    from descend.train import Callback, Stop, TrainingAlgorithm
     from descend.train.loop import Part
 
 __all__ = ["fit"]
@@ -65,6 +65,7 @@ def fit(
     clip_global_norm: float | None = None,
     fresh_optimizer: bool = False,
     batch_norm_group_size: int | None = None,
+    algorithm: TrainingAlgorithm | None = None,
 ) -> Result:
     """Train a module in place, on the device where its weights are.
 
@@ -106,6 +107,7 @@ def fit(
         fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
             over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
+        algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
 
     Returns:
         The trained module, the history, the reason for having stopped.
@@ -119,7 +121,7 @@ def fit(
     """
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size, precision)
-    algorithm = BatchedIterativeOptimizer(stop=stop)
+    doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
     process = Process(device=_device(module))
     scaler = torch.amp.GradScaler(process.device.type) if precision == "float16" else None
     numerics = Numerics(on_nonfinite, clip_value, clip_norm, clip_global_norm, scaler)
@@ -155,7 +157,7 @@ def fit(
             optimizer=made,
             data=feeds,
             process=process,
-            algorithm=algorithm,
+            algorithm=doing,
             seed=seed,
             callbacks=(*callbacks, UnusedWeights()),
             micro_batch_size=micro_batch_size or "auto",
@@ -165,6 +167,7 @@ def fit(
                 "precision": precision,
                 "micro_batch_size": micro_batch_size,
                 "batch_norm_group_size": batch_norm_group_size,
+                "algorithm": None if algorithm is None else repr(algorithm),
             },
             numerics=numerics,
             before_part=before_part,

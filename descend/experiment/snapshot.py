@@ -99,7 +99,7 @@ def restore(
     if session.numerics.scaler and state["loss_scale"]:
         session.numerics.scaler.load_state_dict(state["loss_scale"])
     session.asked_to_stop = state["asked_to_stop"]
-    session.algorithm_state = state.get("algorithm", {})
+    session.algorithm_state = {} if fresh_optimizer else state.get("algorithm", {})
     session.callbacks.load_state(state["callbacks"])
 
 
