@@ -11,13 +11,14 @@ import torch
 
 from descend.data import Batches, Loading, open_data
 from descend.data.samples import SampleReader
-from descend.errors import ConfigurationError, Unsupported, nearest
+from descend.errors import ConfigurationError, Unsupported
 from descend.experiment import rule
 from descend.experiment.batch_norm import BatchNormGroups
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
+from descend.experiment.precision import precision_of
 from descend.experiment.unused import UnusedWeights
 from descend.runtime import Process
 from descend.train import BatchedIterativeOptimizer, Mode
@@ -29,12 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from descend.data import Feed
+    from descend.graph import AutomaticMixedPrecision
     from descend.train import Callback, Stop, TrainingAlgorithm
     from descend.train.loop import Part
 
 __all__ = ["fit"]
-
-_PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def fit(
@@ -51,7 +51,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    precision: str = "float32",
+    precision: str | AutomaticMixedPrecision = "float32",
     on_nonfinite: str = "stop",
     shuffle: bool = True,
     test: Any = None,
@@ -92,7 +92,7 @@ def fit(
         run_dir: A new or empty directory for rows and checkpoints; None keeps no files.
         resume: Continue the newest good checkpoint of `run_dir`, or begin where there is none.
         precision: "float32" computes in the type of the weights; "bfloat16" and "float16" in these types where torch
-            holds that safe, the latter with a loss scale.
+            holds that safe, the latter with a loss scale, whose numbers a `descend.AutomaticMixedPrecision` can set.
         on_nonfinite: What a NaN or an infinity in a gradient does: "stop", "skip" (up to 10 in a row), or "allow".
         shuffle: Give each epoch an order of its own.
         test: Data to evaluate once at the end.
@@ -120,10 +120,10 @@ def fit(
         Stopped: a signal asked for an end; the state is saved if there is a `run_dir`.
     """
     objective, measured = loss_of(loss), measures(metrics, loss)
-    _check(module, seed, micro_batch_size, batch_norm_group_size, precision)
+    _check(module, seed, micro_batch_size, batch_norm_group_size)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
     process = Process(device=_device(module))
-    scaler = torch.amp.GradScaler(process.device.type) if precision == "float16" else None
+    autocast, scaler = precision_of(precision, process.device)
     numerics = Numerics(on_nonfinite, clip_value, clip_norm, clip_global_norm, scaler)
     loading = Loading(
         batch_size=batch_size,
@@ -138,7 +138,7 @@ def fit(
     made = rule.build(optimizer, module)
     for part in (objective, *measured.values()):
         part.to(process.device)
-    task = ModuleTask(module, objective, measured, targets, _PRECISIONS[precision])
+    task = ModuleTask(module, objective, measured, targets, autocast)
     with ExitStack() as stack:
         feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
         masks = stack.enter_context(Masks(module, seed))
@@ -164,7 +164,7 @@ def fit(
             unit=norms.unit,
             settings={
                 **_settings(made, loading, numerics, feeds, stop, loss),
-                "precision": precision,
+                "precision": precision if isinstance(precision, str) else repr(precision),
                 "micro_batch_size": micro_batch_size,
                 "batch_norm_group_size": batch_norm_group_size,
                 "algorithm": None if algorithm is None else repr(algorithm),
@@ -176,7 +176,7 @@ def fit(
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
 
 
-def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any, precision: Any) -> None:
+def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any) -> None:
     """What is wrong with the settings that nobody else looks at."""
     problems: list[str] = []
     if not isinstance(module, torch.nn.Module):
@@ -189,10 +189,6 @@ def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any, preci
         problems.append(f"micro_batch_size is {micro_batch_size!r} and is to be a whole number above 0, None or 'auto'")
     if group_size is not None and not _is_count(group_size, 1):
         problems.append(f"batch_norm_group_size is {group_size!r} and is to be a whole number above 0, or None")
-    if precision not in _PRECISIONS:
-        options = ", ".join(f"'{name}'" for name in _PRECISIONS)
-        hint = nearest(str(precision), _PRECISIONS)
-        problems.append(f"precision is {precision!r} and is to be one of {options}{hint}")
     if problems:
         raise ConfigurationError(problems)
 

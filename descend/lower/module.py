@@ -9,6 +9,26 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.errors import GraphError
+from descend.graph import (
+    BatchNormalization,
+    ChannelwiseMean,
+    ChannelwiseSoftmax,
+    Covariance,
+    CrossEntropy,
+    EntrywiseBatchNormalization,
+    InstanceNorm,
+    L1Norm,
+    L2Norm2,
+    LayerNorm,
+    LogSoftmax,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    MultiDimReduction,
+    OperatorLayer,
+    Reduction,
+    Softmax,
+    Variance,
+)
 from descend.lower import (
     activations,
     images,
@@ -135,6 +155,14 @@ class LoweredModel(torch.nn.Module):
             replace(step, forward=forward) if step.name == planned.name else step for step in self._program
         )
 
+    def widen(self) -> None:
+        """Let layers that lose too much in half precision compute in float32, for a forward pass under autocast."""
+        kinds = {planned.name: planned.layer for planned in self.plan.layers}
+        self._program = tuple(
+            replace(step, forward=_wide(step.forward)) if isinstance(kinds[step.name], _WIDE) else step
+            for step in self._program
+        )
+
     def forward(
         self,
         fields: Mapping[str, torch.Tensor],
@@ -191,6 +219,39 @@ class LoweredModel(torch.nn.Module):
             device=some.device,
             group_size=self.plan.batch_norm_group_size,
         )
+
+
+# Exponentials, logarithms, sums over many entries, statistics; on a CPU autocast itself leaves them in half precision.
+_WIDE = (
+    BatchNormalization,
+    ChannelwiseMean,
+    ChannelwiseSoftmax,
+    Covariance,
+    CrossEntropy,
+    EntrywiseBatchNormalization,
+    InstanceNorm,
+    L1Norm,
+    L2Norm2,
+    LayerNorm,
+    LogSoftmax,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    MultiDimReduction,
+    OperatorLayer,
+    Reduction,
+    Softmax,
+    Variance,
+)
+
+
+def _wide(forward: Forward) -> Forward:
+    """The same with its tensors in float32 where they are narrower."""
+    narrow = (torch.float16, torch.bfloat16)
+
+    def widened(*given: Any) -> Any:
+        return forward(*(x.float() if isinstance(x, torch.Tensor) and x.dtype in narrow else x for x in given))
+
+    return widened
 
 
 def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict[str, int], int]:
