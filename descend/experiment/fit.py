@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from descend.train import Callback, Stop, TrainingAlgorithm
     from descend.train.loop import Part
 
-__all__ = ["fit"]
+__all__ = ["device_of", "fit"]
 
 
 def fit(
@@ -122,7 +122,7 @@ def fit(
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
-    process = Process(device=_device(module))
+    process = Process(device=device_of(module))
     autocast, scaler = precision_of(precision, process.device)
     numerics = Numerics(on_nonfinite, clip_value, clip_norm, clip_global_norm, scaler)
     loading = Loading(
@@ -197,7 +197,7 @@ def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _device(module: torch.nn.Module) -> torch.device:
+def device_of(module: torch.nn.Module) -> torch.device:
     """Where the module is."""
     devices = {p.device for p in module.parameters()}
     if len(devices) > 1:

@@ -55,6 +55,7 @@ class ModuleTask:
         self._autocast = autocast
         self._names: tuple[list[str], list[str]] | None = None  # inputs, targets
         self._by_name = False
+        self._needs_targets = True
         self._labels: LabelCheck | None = None
         self._part: Part | None = None
 
@@ -87,6 +88,16 @@ class ModuleTask:
                 metrics = {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
         return Losses(objective, metrics)
 
+    def predict(self, part: Part) -> Any:
+        """What the module returns for a part; fields that are targets are left out, and there may be none."""
+        self._needs_targets = False
+        if self._names is None:
+            self._settle(list(nested(part.fields)))
+        inputs, _ = self._names or ([], [])
+        device = next(iter(part.fields.values())).device.type
+        with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
+            return self._call(nested(part.fields), inputs)
+
     def penalty(self) -> None:
         """Nothing of the objective depends on weights alone."""
 
@@ -100,7 +111,8 @@ class ModuleTask:
         by_place = all(name.isdecimal() for name in names)
         targets = self._target_names(names, by_place)
         inputs = [name for name in names if name not in targets]
-        if not targets and names == ["0"] and isinstance(self._loss, TorchLoss) and self._loss.targets:
+        wanted = self._needs_targets and isinstance(self._loss, TorchLoss) and self._loss.targets
+        if not targets and names == ["0"] and wanted:
             targets = ["0"]  # single tensors are their own targets, as for an autoencoder
         if not inputs:
             raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
@@ -126,7 +138,7 @@ class ModuleTask:
                     )
             return list(wanted)
         found = [name for name in names if name in _TARGET_NAMES]
-        if len(found) != min(1, self._loss.targets):
+        if self._needs_targets and len(found) != min(1, self._loss.targets):
             raise ConfigurationError(
                 f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"
             )

@@ -122,7 +122,7 @@ class LoweredModel(torch.nn.Module):
     def __init__(self, plan: Plan, generator: Callable[[str], torch.Generator]) -> None:
         super().__init__()
         self.plan, self.on_layer = plan, None
-        self._fields, self._program, self._outputs, self._slots = _compile(plan)
+        self._fields, self._program, self._outputs, self._slots = _compile(plan, _wanted(plan))
         self._wants_pass = any(step.with_pass for step in self._program)
         for weights in plan.weights.values():
             self._own(weights, initial_values(weights, generator(weights.name)))
@@ -184,12 +184,48 @@ class LoweredModel(torch.nn.Module):
             DataError: a layer was given a value that it cannot use.
         """
         at = self._pass(fields, seed, position, batch_size) if self._wants_pass else None
+        return self._run(self._program, self._fields, self._outputs, fields, at)
+
+    def fields_of(self, layers: Iterable[str]) -> set[str]:
+        """The fields that are needed to compute these layers."""
+        return set(self._part(tuple(layers))[1])
+
+    def outputs(
+        self,
+        layers: Iterable[str],
+        fields: Mapping[str, torch.Tensor],
+        *,
+        position: int = 0,
+        batch_size: int | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The outputs of layers, by name, of which only their ancestors are computed; arguments as for `forward`."""
+        at = self._pass(fields, 0, position, batch_size) if self._wants_pass else None
+        return self._run(*self._part(tuple(layers)), fields, at)
+
+    def _part(self, layers: tuple[str, ...]) -> tuple[tuple[_Instruction, ...], dict[str, int], dict[str, int]]:
+        """The program of some layers and their ancestors, its fields and outputs."""
+        needed = set(layers)
+        for planned in reversed(self.plan.layers):
+            if planned.name in needed:
+                needed.update(planned.parents)
+        plan = replace(self.plan, layers=tuple(planned for planned in self.plan.layers if planned.name in needed))
+        fields, program, outputs, _ = _compile(plan, layers)
+        return program, fields, outputs
+
+    def _run(
+        self,
+        program: tuple[_Instruction, ...],
+        field_slots: Mapping[str, int],
+        outputs: Mapping[str, int],
+        fields: Mapping[str, torch.Tensor],
+        at: Pass | None,
+    ) -> dict[str, torch.Tensor]:
         slots: list[Any] = [None] * self._slots
-        for name, slot in self._fields.items():
+        for name, slot in field_slots.items():
             slots[slot] = fields[name]
         # By torch's tables and not by reference, so that torch.func.functional_call can put other tensors in.
         weights: Mapping[str, Any] = {**self._parameters, **self._buffers}
-        for step in self._program:
+        for step in program:
             given = [*[slots[i] for i in step.inputs], *[weights[name] for name in step.weights]]
             result = step.forward(at, *given) if step.with_pass else step.forward(*given)
             if self.on_layer is not None:
@@ -201,7 +237,7 @@ class LoweredModel(torch.nn.Module):
                     slots[slot] = tensor
             for slot in step.last_uses:
                 slots[slot] = None
-        return {name: slots[slot] for name, slot in self._outputs.items()}
+        return {name: slots[slot] for name, slot in outputs.items()}
 
     def _pass(
         self, fields: Mapping[str, torch.Tensor], seed: int | None, position: int, batch_size: int | None
@@ -254,7 +290,7 @@ def _wide(forward: Forward) -> Forward:
     return widened
 
 
-def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict[str, int], int]:
+def _compile(plan: Plan, layers: Iterable[str]) -> tuple[dict[str, int], tuple[_Instruction, ...], dict[str, int], int]:
     """The program of a plan: fields by slot, instructions, wanted outputs by slot, and the number of slots."""
     fields: dict[str, int] = {}
     places: dict[tuple[str, int], int] = {}  # (layer, number of its output) to slot
@@ -270,7 +306,7 @@ def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict
         count += len(filled)
         places.update({(planned.name, number): slot for number, slot in enumerate(filled)})
         steps.append(_Instruction(planned.name, *lowering(planned), read, planned.weights, filled))
-    wanted = {name: places[name, 0] for name in _wanted(plan)}
+    wanted = {name: places[name, 0] for name in layers}
     return fields, _with_last_uses(steps, wanted.values()), wanted, count
 
 

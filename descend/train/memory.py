@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from descend.train.loop import Session
+    from descend.runtime import Process
 
-__all__ = ["out_of_memory", "part_size", "within_memory"]
+__all__ = ["Sizes", "out_of_memory", "part_size", "within_memory"]
 
 _T = TypeVar("_T")
 _ON_CPU = "DefaultCPUAllocator"  # torch has a class of its own for devices alone
+
+
+class Sizes(Protocol):
+    """What goes through a module part by part: a session, or what stands for one.
+
+    Attributes:
+        micro_batch_size: Samples that go through at once; None for all.
+        adaptive: Whether that may be changed.
+        process: Where it happens.
+        say: Tells the user something.
+    """
+
+    micro_batch_size: int | None
+    adaptive: bool
+    process: Process
+    say: Callable[[str], None]
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -36,7 +52,7 @@ def part_size(wanted: int | None, count: int, unit: int | None) -> int:
 
 
 def within_memory(
-    session: Session, count: int, unit: int | None, attempt: Callable[[], _T], undo: Callable[[], None]
+    session: Sizes, count: int, unit: int | None, attempt: Callable[[], _T], undo: Callable[[], None]
 ) -> _T:
     """What `attempt` returns; where memory runs out and micro-batches may be chosen, once more with smaller ones.
 
