@@ -76,6 +76,7 @@ class Work:
         default_epochs: Passes where the algorithm sets no limit.
         micro_batch_size: Samples that go through the module at once; None for a whole mini-batch, "auto" for as many
             as the memory of the device allows.
+        unit: Samples that a micro-batch is made of; None where a mini-batch cannot be cut.
         files: Text files that the run directory begins with, by name.
         summary_dir: Where TensorBoard's files go; None for a folder of the run directory.
         settings: Plain facts about the run. What differs between a run and its continuation is shown, and applied or
@@ -95,6 +96,7 @@ class Work:
     callbacks: tuple[Callback, ...] = ()
     default_epochs: int = 0
     micro_batch_size: int | Literal["auto"] | None = None
+    unit: int | None = 1
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     summary_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -146,6 +148,7 @@ def _session(work: Work, directory: RunDirectory | None, requests: StopRequests)
         seed=work.seed,
         micro_batch_size=None if work.micro_batch_size == "auto" else work.micro_batch_size,
         adaptive=work.micro_batch_size == "auto",
+        unit=work.unit,
         numerics=work.numerics,
         epochs=work.algorithm.epochs(work.default_epochs),
         stop_requested=requests.requested,

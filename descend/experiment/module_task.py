@@ -57,6 +57,7 @@ class ModuleTask:
         self._names: tuple[list[str], list[str]] | None = None  # inputs, targets
         self._by_name = False
         self._nested = False
+        self._needs_targets = True
         self._labels: LabelCheck | None = None
         self._plain = False  # whether the targets are known to be class numbers of which none is ignored
         self._part: Part | None = None
@@ -89,6 +90,16 @@ class ModuleTask:
             objective = self._objective(output, targets, count)
             return Losses(objective, self._measured(output, targets, count))
 
+    def predict(self, part: Part) -> Any:
+        """What the module returns for a part; fields that are targets are left out, and there may be none."""
+        self._needs_targets = False
+        if self._names is None:
+            self._settle(part.fields)
+        inputs, _ = self._names or ([], [])
+        device = next(iter(part.fields.values())).device.type
+        with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
+            return self._call(nested(part.fields), inputs)
+
     def penalty(self) -> None:
         """Nothing of the objective depends on weights alone."""
 
@@ -117,7 +128,8 @@ class ModuleTask:
         by_place = all(name.isdecimal() for name in names)
         targets = self._target_names(names, by_place)
         inputs = [name for name in names if name not in targets]
-        if not targets and names == ["0"] and isinstance(self._loss, TorchLoss) and self._loss.targets:
+        wanted = self._needs_targets and isinstance(self._loss, TorchLoss) and self._loss.targets
+        if not targets and names == ["0"] and wanted:
             targets = ["0"]  # single tensors are their own targets, as for an autoencoder
         if not inputs:
             raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
@@ -144,7 +156,7 @@ class ModuleTask:
                     )
             return list(wanted)
         found = [name for name in names if name in _TARGET_NAMES]
-        if len(found) != min(1, self._loss.targets):
+        if self._needs_targets and len(found) != min(1, self._loss.targets):
             raise ConfigurationError(
                 f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"
             )

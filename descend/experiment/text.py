@@ -32,7 +32,7 @@ _PARTS = {
 
 def classes() -> Mapping[str, type]:
     """The class of every message that can stand in an experiment."""
-    own = (Experiment, train.Trainer, train.BatchedIterativeOptimizer, train.Limits, train.AnyOfLimits)
+    own = (Experiment, train.Trainer, train.BatchedIterativeOptimizer, train.KFAC, train.Limits, train.AnyOfLimits)
     watching = (getattr(callbacks, name) for name in callbacks.__all__)
     described = {kind.message: kind for kind in (*own, *watching) if hasattr(kind, "message")}
     return {**CLASSES, **data.MESSAGES, **described}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, GraphError, nearest
 from descend.graph.bulk import no_collection
+from descend.graph.enums import DataType
 from descend.graph.kinds import Dummy, Evaluation, Input, Split
 from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
 from descend.graph.metrics import Metric
@@ -121,6 +122,7 @@ class _Checker:
             metrics=self._metrics(),
             other_metrics=tuple(metric for metric in self.model.metrics if not isinstance(metric, Metric)),
             notes=tuple(self.notes),
+            batch_norm_group_size=self.model.batch_norm_group_size,
         )
 
     # Names and order
@@ -145,6 +147,8 @@ class _Checker:
         self._refuse_twins("layers", self.model.layers)
         self._refuse_twins("weights", self.model.weights)
         self._refuse_twins("metrics", self.model.metrics)
+        for weights in self.model.weights:
+            self._refuse_datatype(weights, f"weights '{weights.name}'")
         for layer in self.model.layers:
             for link, word in ((layer.parents, "parent"), (layer.children, "child")):
                 for name in link:
@@ -157,8 +161,17 @@ class _Checker:
                 self._say_of(layer, f"names a hint_layer '{hint}' that does not exist{self._near(hint, self.names)}")
             if layer.device is not None and layer.device.upper() not in ("CPU", "GPU", ""):
                 self._say_of(layer, f"has device '{layer.device}'; expected CPU or GPU")
+            self._refuse_datatype(layer, f"layer '{layer.name}'")
             if layer.data_layout not in (None, "", "data_parallel", "model_parallel"):
                 self._say_of(layer, f"has data_layout '{layer.data_layout}'; expected data_parallel or model_parallel")
+
+    def _refuse_datatype(self, thing: Layer | Weights, what: str) -> None:
+        if thing.datatype not in (None, DataType.FLOAT):
+            self._say(
+                thing.where,
+                f"{what} has datatype {thing.datatype.name}, which is not to be had: a graph has FLOAT tensors; leave "
+                "it out, or set the model's amp for half precision",
+            )
 
     def _refuse_twins(self, what: str, things: Iterable[Any]) -> None:
         groups: dict[str, list[Any]] = defaultdict(list)

@@ -6,11 +6,13 @@ The names here describe a run and need no torch; `descend.train.loop` carries it
 from descend.train.algorithms import SGD, AnyOfLimits, BatchedIterativeOptimizer, Limits, TrainingAlgorithm
 from descend.train.callback import Callback, Callbacks
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
+from descend.train.kfac import KFAC
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
 from descend.train.trainer import Trainer
 
 __all__ = [
+    "KFAC",
     "SGD",
     "AllOf",
     "AnyOf",

@@ -6,7 +6,7 @@ with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.described import Described
@@ -56,6 +56,14 @@ class TrainingAlgorithm(metaclass=Described):
     def epochs(self, default: int) -> int | None:
         """How many passes are planned, where that is known; `default` is the model's own number of epochs."""
         return default
+
+    def until(self, stop: Stop) -> TrainingAlgorithm:
+        """The same algorithm with a criterion for its end.
+
+        Raises:
+            ConfigurationError: it has one of its own.
+        """
+        raise ConfigurationError(f"{type(self).__name__} takes no stop=; make its end a part of it")
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,14 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
         if self.max_seconds:
             limits.append(Seconds(self.max_seconds))
         return AnyOf(tuple(limits)) if limits else Epochs(default_epochs)
+
+    def until(self, stop: Stop) -> BatchedIterativeOptimizer:
+        """See `TrainingAlgorithm.until`."""
+        if self.stop or self.num_iterations or self.epoch_count or self.max_seconds:
+            raise ConfigurationError(
+                f"algorithm '{self.name}' says by itself when to stop, and stop={stop!r} says it again; leave out one"
+            )
+        return replace(self, stop=stop)
 
     def epochs(self, default: int) -> int | None:
         """See `TrainingAlgorithm.epochs`."""

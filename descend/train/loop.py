@@ -16,6 +16,7 @@ from descend.runtime import seed_step
 from descend.train.blame import blame
 from descend.train.control import Control
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
+from descend.train.memory import part_size, within_memory
 from descend.train.numerics import Buffers, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Losses, Ratio, Totals
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from descend.runtime import Process
     from descend.train.callback import Callbacks
     from descend.train.stopping import Stop
-    from descend.train.task import Task
+    from descend.train.task import Preconditioner, Task
 
 __all__ = ["Part", "Pass", "Session", "evaluate", "train"]
 
@@ -110,6 +111,8 @@ class Session:
         seed: Where the random numbers of the forward passes begin.
         micro_batch_size: Samples of a mini-batch that go through the module at once; None for all of them.
         adaptive: Whether a step that runs out of memory is made again with smaller micro-batches.
+        unit: In training, micro-batches are made of whole units of so many samples; None where a mini-batch cannot be
+            cut.
         numerics: Loss scale, look for non-finite gradients, clipping.
         epochs: Passes planned, where known.
         stop_requested: Returns the name of a signal that asked for an end, or None.
@@ -129,6 +132,8 @@ class Session:
         values: The newest value of each quantity, by `mode/name`.
         skipped_in_a_row: Steps left out since the last update.
         asked_to_stop: Why a callback wants training to end; None where none does.
+        preconditioner: Changes the gradient of each step before it is clipped, where the algorithm has such a thing.
+        algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
     """
 
@@ -141,6 +146,7 @@ class Session:
     seed: int = 0
     micro_batch_size: int | None = None
     adaptive: bool = False
+    unit: int | None = 1
     numerics: Numerics = field(default_factory=Numerics)
     epochs: int | None = None
     stop_requested: Callable[[], str | None] = lambda: None
@@ -162,6 +168,8 @@ class Session:
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
     asked_to_stop: str | None = None
+    preconditioner: Preconditioner | None = None
+    algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
 
     def __post_init__(self) -> None:
@@ -314,7 +322,10 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     objective, totals = _gradient(session, batch, run)
     seen = view(objective) if callbacks.wants(Event.AFTER_BACKWARD) or callbacks.wants(Event.AFTER_STEP) else None
     callbacks.fire(Event.AFTER_BACKWARD, seen)
-    if faulty := session.numerics.faulty(session.weights):
+    faulty = session.numerics.faulty(session.weights)
+    if session.preconditioner is not None and not faulty:
+        faulty = session.preconditioner.apply()
+    if faulty:
         _leave_out(session, batch, gathered, faulty, objective)
         gathered.totals.join(totals)
         session.watch.clear()
@@ -348,24 +359,16 @@ def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str]
 def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
     """Leave the gradient of the whole mini-batch in the module; return its objective, detached, and its sums.
 
-    Where memory runs out and micro-batches may be chosen, the same step is made again with smaller ones: the random
-    numbers are those of the step, so nothing but the memory differs.
+    A step that is made again draws the same random numbers, so nothing but the memory differs.
     """
-    while True:
+
+    def attempt() -> tuple[torch.Tensor, Totals]:
         _clear(session)
         seed_step(session.seed, session.contexts[Mode.TRAIN].step)
-        try:
-            with session.watch.attached():
-                return _backward(session, batch, run)
-        except torch.OutOfMemoryError:
-            size = min(session.micro_batch_size or len(batch.ids), len(batch.ids))
-            if not session.adaptive or size <= 1:
-                raise
-            session.micro_batch_size = -(-size // 2)
-        session.buffers.restore()
-        if session.process.device.type == "cuda":
-            torch.cuda.empty_cache()
-        session.say(f"out of memory: micro-batches of {session.micro_batch_size:,} from here on, the same updates")
+        with session.watch.attached():
+            return _backward(session, batch, run)
+
+    return within_memory(session, len(batch.ids), session.unit, attempt, session.buffers.restore)
 
 
 def _clear(session: Session) -> None:
@@ -382,12 +385,14 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
     The backward pass of one part begins with its share of the mean, which costs nothing. Several parts are summed and
     divided once at the end, so that how they were cut changes nothing.
     """
-    parts, totals = list(_parts(session, batch)), Totals()
+    parts, totals = list(_parts(session, batch, session.unit)), Totals()
+    preconditioner = session.preconditioner
     alone = len(parts) == 1 and session.process.ranks == 1
     tops: list[torch.Tensor] = []
     bottoms: list[torch.Tensor | float] = []
     for index, part in enumerate(parts):
-        losses = _forward(session, part)
+        with preconditioner.watching(part) if preconditioner else contextlib.nullcontext():
+            losses = _forward(session, part)
         _count(totals, losses)
         top, bottom = losses.objective
         bottom = _counted(bottom) if alone else bottom
@@ -403,6 +408,8 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
         objective, denominator = tops[0] / bottoms[0], bottoms[0]
     else:
         objective, denominator = _divide(session, sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0]))
+    if preconditioner:
+        preconditioner.gathered(1.0 if alone else denominator)
     penalty = session.task.penalty()
     if penalty is not None:
         penalty.backward()
@@ -433,7 +440,7 @@ def _divide(
 ) -> tuple[torch.Tensor, torch.Tensor | float]:
     """Sum gradients, numerator and denominator over ranks and divide once; the objective and what it was divided by."""
     top, bottom = session.process.sum(
-        torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64)])
+        torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
     )
     bottom = _counted(bottom)
     for p in session.weights.values():
@@ -448,12 +455,12 @@ def _count(totals: Totals, losses: Losses) -> None:
         totals.add(name, ratio)
 
 
-def _parts(session: Session, batch: Batch) -> Iterator[Part]:
-    """The mini-batch cut into micro-batches, on the device of the run."""
+def _parts(session: Session, batch: Batch, unit: int | None = 1) -> Iterator[Part]:
+    """The mini-batch cut into micro-batches of whole units, on the device of the run."""
     fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
     count, step = len(batch.ids), session.contexts[Mode.TRAIN].step
     before = batch.size * session.process.rank // session.process.ranks  # samples of the ranks before this one
-    size = session.micro_batch_size or count
+    size = part_size(session.micro_batch_size, count, unit)
     if size >= count:
         yield Part(fields, batch, step, 0, count, before)
         return
@@ -529,8 +536,14 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
     """Add the sums of one mini-batch to `totals`."""
     session.batches[step.mode] = step.batch
     session.callbacks.fire(Event.BEFORE_EVALUATION_STEP, step)
-    with session.watch.attached():
-        for part in _parts(session, step.batch):
-            _count(totals, _forward(session, part))
+
+    def attempt() -> Totals:
+        sums = Totals()
+        with session.watch.attached():
+            for part in _parts(session, step.batch):
+                _count(sums, _forward(session, part))
+        return sums
+
+    totals.join(within_memory(session, len(step.batch.ids), 1, attempt, lambda: None))
     session.callbacks.fire(Event.AFTER_EVALUATION_STEP, step)
     session.watch.clear()

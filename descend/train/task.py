@@ -13,8 +13,11 @@ import torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
-__all__ = ["Losses", "Ratio", "Task", "Totals"]
+    from descend.train.loop import Part
+
+__all__ = ["Losses", "Preconditioner", "Ratio", "Task", "Totals"]
 
 
 class Ratio(NamedTuple):
@@ -55,6 +58,29 @@ class Task(Protocol):
 
     def penalty(self) -> torch.Tensor | None:
         """The part of the objective that depends on weights alone, counted once a step; a 0-d tensor or None."""
+        ...
+
+
+class Preconditioner(Protocol):
+    """What changes the gradient of a mini-batch once it is whole, from what it saw of the parts."""
+
+    def watching(self, part: Part) -> AbstractContextManager[None]:
+        """The forward pass of a part happens within this; the part that begins at sample 0 begins a step, or makes it
+        again."""
+        ...
+
+    def gathered(self, denominator: torch.Tensor | float) -> None:
+        """All parts are through. The backward passes began with numerators; `denominator` is what these, loss scale
+        aside, are still to be divided by."""
+        ...
+
+    def apply(self) -> list[str]:
+        """Change the gradients, which are whole, finite and not clipped yet.
+
+        Returns:
+            Names of the weights whose gradient is not finite now; then the step is left out and nothing is remembered
+            of it.
+        """
         ...
 
 
