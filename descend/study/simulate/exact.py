@@ -120,7 +120,7 @@ def first_hit(
             hit = (_risk(rule, modes, after) <= target) & np.isinf(found)
             for place in np.flatnonzero(hit):
                 found[place] = step + _halve(
-                    rule, modes, powers, level, moments[:, :, place : place + 1], place, target
+                    rule, modes, powers, level, moments[:, :, place : place + 1], int(place), target
                 )
             moments, step = after, step + 2**level
             if hit.any() and (not all_settings or np.isfinite(found).all()):
