@@ -188,7 +188,8 @@ class Lightning:
 
     def __init__(self, python: Path, model: str) -> None:
         command = [str(python), __file__, "--serve", model]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, text=True, **pipes)
 
     def __call__(self) -> float:
         """Seconds of one step in one round."""
