@@ -188,8 +188,8 @@ class Lightning:
 
     def __init__(self, python: Path, model: str) -> None:
         command = [str(python), __file__, "--serve", model]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, text=True, **pipes)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
     def __call__(self) -> float:
         """Seconds of one step in one round."""
