@@ -133,6 +133,7 @@ class Session:
         skipped_in_a_row: Steps left out since the last update.
         asked_to_stop: Why a callback wants training to end; None where none does.
         preconditioner: Changes the gradient of each step before it is clipped, where the algorithm has such a thing.
+        outputs: Outputs of layers that batched inference was asked for, by mode and layer.
         algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
     """
@@ -169,6 +170,7 @@ class Session:
     skipped_in_a_row: int = 0
     asked_to_stop: str | None = None
     preconditioner: Preconditioner | None = None
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
 
@@ -521,9 +523,10 @@ def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, l
     finally:
         module.train(was_training)
         session.watch.clear()
-    context.step += len(times)
-    context.samples += seen
-    context.epoch += 1
+    if mode is not Mode.TRAIN:  # whose context says where training stands
+        context.step += len(times)
+        context.samples += seen
+        context.epoch += 1
     return totals, seen, times
 
 
