@@ -6,8 +6,10 @@ import torch
 from callback_runs import graph_work, samples
 
 import descend
+from descend.data import ArrayReader
 from descend.errors import ConfigurationError
 from descend.experiment.conduct import conduct
+from descend.experiment.run import run
 from descend.experiment.text import classes
 from descend.graph import text
 from descend.train import BatchedInference, Callback, Mode
@@ -67,3 +69,16 @@ def test_what_cannot_be_is_refused():
         conducted(BatchedInference(modes="tournament"))
     with pytest.raises(ConfigurationError, match="did you mean 'prob'"):
         conducted(BatchedInference(layers="prop"))
+
+
+def test_test_samples_and_layers_are_enough(tmp_path, monkeypatch):
+    """No objective, no training samples, no label: a text such as somebody applies a trained model with."""
+    data = {"samples": samples(10)["samples"]}
+    monkeypatch.setattr("descend.experiment.check.open_readers", lambda *_: {"test": ArrayReader(data, "test")})
+    x = descend.Input(data_field="samples", name="x")
+    model = descend.Model(0, layers=descend.Softmax(descend.FullyConnected(x, num_neurons=3, name="fc"), name="prob"))
+    trainer = descend.Trainer(4, random_seed=1, training_algo=BatchedInference(layers="prob"))
+    found = run(trainer, model, descend.DataReader([]), descend.SGD(learn_rate=0.1), tmp_path)
+    scores = data["samples"].reshape(10, -1) @ found.weights["fc_linearity_weights"].numpy().T
+    expected = torch.softmax(torch.tensor(scores), 1)
+    torch.testing.assert_close(found.outputs["test/prob"], expected, rtol=1e-4, atol=1e-5)
