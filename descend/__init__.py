@@ -76,6 +76,7 @@ _SINGLE = {
     "infer": "experiment.infer",
     "Result": "experiment.conduct",
     "run": "experiment.run",
+    "BatchedInference": "train",
     "BatchedIterativeOptimizer": "train",
     "Callback": "train",
     "Epochs": "train",

@@ -62,12 +62,13 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     fields = {name: field.shape for reader in (readers or {}).values() for name, field in reader.fields.items()}
     plan = _attempt(lambda: check_graph(experiment.model, fields), errors) if readers else None
     _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
-    if readers and "train" not in readers:
+    algorithm = experiment.trainer.training_algo
+    if readers and "train" not in readers and (algorithm is None or algorithm.trains):
         errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
     unit = None
     if plan is not None:
         _attempt(lambda: _check_callbacks(experiment, plan), errors)
-        if experiment.trainer.training_algo is not None and not (plan.objective.terms or plan.objective.l2):
+        if algorithm is not None and algorithm.trains and not (plan.objective.terms or plan.objective.l2):
             name = experiment.model.name
             errors.append(
                 ConfigurationError(f"model '{name}' has no objective to train for: give it objective_function")

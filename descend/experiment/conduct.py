@@ -49,6 +49,7 @@ class Result:
         module: The trained module.
         steps: Updates applied.
         samples: How many samples there are of each mode; None where nobody has counted them.
+        outputs: Outputs of layers (samples, …) that `BatchedInference` was asked for, by "mode/layer".
     """
 
     weights: dict[str, torch.Tensor]
@@ -58,6 +59,7 @@ class Result:
     module: torch.nn.Module
     steps: int
     samples: dict[str, int | None]
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def conduct(
     counts = {mode.value: batches.num_samples for mode, batches in work.data.items()}
     steps = session.contexts[Mode.TRAIN].step
     path = directory.path if directory else None
-    return Result(weights, session.history, reason, path, work.task.module, steps, counts)
+    return Result(weights, session.history, reason, path, work.task.module, steps, counts, session.outputs)
 
 
 def _session(work: Work, directory: RunDirectory | None, requests: StopRequests) -> Session:
@@ -220,7 +222,7 @@ def _carry_out(work: Work, session: Session, directory: RunDirectory | None) -> 
     try:
         reason = work.algorithm.apply(session)
         session.callbacks.fire(Event.AFTER_TRAINING, session.view(reason))
-        if Mode.TEST in session.data:
+        if Mode.TEST in session.data and work.algorithm.trains:
             evaluate(session, Mode.TEST)
         session.save()
     except Stopped as stopped:

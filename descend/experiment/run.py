@@ -105,7 +105,7 @@ def _settings(
     return {
         "batch_size": experiment.trainer.mini_batch_size,
         "seed": seed,
-        "samples": data[Mode.TRAIN].num_samples,
+        "samples": data[Mode.TRAIN].num_samples if Mode.TRAIN in data else None,
         "stop": f"{algorithm!r}, {model.epochs} epochs by default",
         "precision": repr(model.amp) if model.amp and model.amp.enabled else None,
         "micro_batch_size": experiment.trainer.micro_batch_size or None,

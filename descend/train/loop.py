@@ -132,7 +132,9 @@ class Session:
         values: The newest value of each quantity, by `mode/name`.
         skipped_in_a_row: Steps left out since the last update.
         asked_to_stop: Why a callback wants training to end; None where none does.
+        recut: Whether the rest of the pass is to be made into mini-batches of another size.
         preconditioner: Changes the gradient of each step before it is clipped, where the algorithm has such a thing.
+        outputs: Outputs of layers that batched inference was asked for, by mode and layer.
         algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
     """
@@ -168,7 +170,9 @@ class Session:
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
     asked_to_stop: str | None = None
+    recut: bool = False
     preconditioner: Preconditioner | None = None
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
 
@@ -276,24 +280,28 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
     if gathered.complete:
         return None
     clock = time.monotonic()
-    with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
-        for batch in steps:
-            _step(session, batch, gathered, run)
-            now = time.monotonic()
-            for_step, clock = now - clock, now
-            gathered.step_seconds.append(for_step)
-            gathered.seconds += for_step
-            session.seconds += for_step
-            session.seconds_this_run += for_step
-            _obey(session)
-            # A pass that is complete is followed by its validation first, which a criterion may want to see.
-            if not batch.last and (reason := session.asked_to_stop or stop.reason(session.progress())):
-                return reason
-    if not gathered.complete:
-        raise DataError(
-            f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data have "
-            "become fewer since the run began; continue with the same data"
-        )
+    while not gathered.complete:  # once, unless a callback changes the size of a mini-batch on the way
+        session.recut = False
+        with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
+            for batch in steps:
+                _step(session, batch, gathered, run)
+                now = time.monotonic()
+                for_step, clock = now - clock, now
+                gathered.step_seconds.append(for_step)
+                gathered.seconds += for_step
+                session.seconds += for_step
+                session.seconds_this_run += for_step
+                _obey(session)
+                # A pass that is complete is followed by its validation first, which a criterion may want to see.
+                if not batch.last and (reason := session.asked_to_stop or stop.reason(session.progress())):
+                    return reason
+                if session.recut:
+                    break
+        if not gathered.complete and not session.recut:
+            raise DataError(
+                f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data "
+                "have become fewer since the run began; continue with the same data"
+            )
     return None
 
 
@@ -521,9 +529,10 @@ def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, l
     finally:
         module.train(was_training)
         session.watch.clear()
-    context.step += len(times)
-    context.samples += seen
-    context.epoch += 1
+    if mode is not Mode.TRAIN:  # whose context says where training stands
+        context.step += len(times)
+        context.samples += seen
+        context.epoch += 1
     return totals, seen, times
 
 
