@@ -22,7 +22,7 @@ from descend.experiment.precision import precision_of
 from descend.experiment.unused import UnusedWeights
 from descend.runtime import Process
 from descend.train import BatchedIterativeOptimizer, Mode
-from descend.train.masks import Masks
+from descend.train.masks import Masks, not_taken_over
 from descend.train.numerics import Numerics
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def fit(
     with ExitStack() as stack:
         feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
         masks = stack.enter_context(Masks(module, seed))
+        _tell_of_draws(module, feeds[Mode.TRAIN], micro_batch_size)
         stack.enter_context(_modes_kept(module))
         norms = BatchNormGroups(module, feeds[Mode.TRAIN], micro_batch_size, batch_norm_group_size)
         stack.callback(norms.close)
@@ -219,6 +220,17 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
             if isinstance(feed.reader, SampleReader):
                 stack.callback(feed.reader.close)
     return feeds
+
+
+def _tell_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None) -> None:
+    """Warn where a batch is cut and draws depend on how."""
+    cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size + 1)
+    if cut and (names := not_taken_over(module)):
+        warnings.warn(
+            f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size: "
+            "its dropout is a function inside it; an nn.Dropout layer beside it draws the same whatever the cut",
+            stacklevel=3,
+        )
 
 
 @contextmanager

@@ -260,6 +260,23 @@ def test_batch_norm_over_images_may_see_one_sample():
     assert "forward" not in vars(module[1])
 
 
+def test_dropout_inside_a_module_of_torch_is_told_where_a_batch_is_cut():
+    class Attention(nn.Module):
+        def __init__(self, dropout):
+            super().__init__()
+            self.attention, self.out = nn.MultiheadAttention(5, 1, dropout).double(), nn.Linear(5, 3).double()
+
+        def forward(self, x):
+            return self.out(self.attention(x, x, x)[0])
+
+    with pytest.warns(UserWarning, match=r"what 'attention' \(MultiheadAttention\) drops depends on micro_batch_size"):
+        fit(Attention(0.1), micro_batch_size=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(Attention(0.1))
+        fit(Attention(0.0), micro_batch_size=5)
+
+
 # ---- weights
 
 
