@@ -22,7 +22,7 @@ from torch import Tensor
 from descend.optim.engine.arena import Arena, Taken, may_live_in_an_arena, merged
 from descend.optim.engine.blocks import Step, step_arena
 from descend.optim.engine.kernels import Compiled, Schedule, Workshop, jobs_of
-from descend.optim.engine.prepare import LOW_PRECISION, Task, named_entries, template
+from descend.optim.engine.prepare import LOW_PRECISION, Task, has_rows, named_entries, template
 from descend.optim.engine.text import Text, Untraceable, read
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Residence:
 def _fits(task: Task, texts: Mapping[bool, Sequence[Text | None]]) -> bool:
     """Whether a tensor can live in an arena under its rule."""
     text = texts[task.param.dtype in LOW_PRECISION][task.group]
-    if text is None or not may_live_in_an_arena(task.param):
+    if text is None or not may_live_in_an_arena(task.param) or has_rows(task.gradient):
         return False
     # Noise is drawn in the order of the elements, which is not the order in memory of a transposed tensor.
     ordered = task.param.is_contiguous() or not text.draws
