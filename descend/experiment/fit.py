@@ -63,7 +63,8 @@ def fit(
     clip_value: float | None = None,
     clip_norm: float | None = None,
     clip_global_norm: float | None = None,
-    fresh_optimizer: bool = False,
+    reset_optimizer: bool = False,
+    weights_only: bool = False,
 ) -> Result:
     """Train a module in place, on the device where its weights are.
 
@@ -102,7 +103,8 @@ def fit(
         clip_value: Bound on the magnitude of each element of the gradient.
         clip_norm: Bound on the norm of each weight's gradient.
         clip_global_norm: Bound on the norm of the whole gradient.
-        fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
+        reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
+        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
 
     Returns:
         The trained module, the history, the reason for having stopped.
@@ -159,7 +161,8 @@ def fit(
             settings=_settings(made, loading, numerics, feeds, stop, loss, precision, micro_batch_size),
             numerics=numerics,
             before_part=before_part,
-            fresh_optimizer=fresh_optimizer,
+            reset_optimizer=reset_optimizer,
+            weights_only=weights_only,
         )
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
 
