@@ -103,8 +103,8 @@ class Checkpoint(Callback):
             return ["Checkpoint: best= says which value is best of keep_best=, which is not set"] if self.best else []
         if self.keep_best.count("/") != 1 or self.keep_best.split("/")[0] not in _MODES:
             return [
-                f"Checkpoint: keep_best is {self.keep_best!r}; it is to be MODE/NAME such as 'validation/objective', and "
-                f"the modes are {', '.join(_MODES)}"
+                f"Checkpoint: keep_best is {self.keep_best!r}; it is to be MODE/NAME such as 'validation/objective' "
+                f"with one of the modes {', '.join(_MODES)}"
             ]
         if not self.best and self.keep_best.endswith("/objective"):
             self.best = "lowest"

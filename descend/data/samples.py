@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from descend.data.draws import key_of, mix
-from descend.data.structure import as_rows, fields_of, shape_of
+from descend.data.structure import as_rows, fields_of, form_of
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Recipe:
 
 def _odd(taken: Sequence[tuple[int, Any]]) -> dict[int, str]:
     """Places of the samples whose form is not the commonest one, with what is odd about them."""
-    forms = [{name: shape_of(value) for name, value in fields_of(sample).items()} for _, sample in taken]
+    forms = [{name: form_of(value) for name, value in fields_of(sample).items()} for _, sample in taken]
     counts = Counter(tuple(form.items()) for form in forms)
     if len(counts) == 1:
         return {}

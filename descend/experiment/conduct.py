@@ -20,7 +20,7 @@ from descend.callbacks.output import listening, say
 from descend.errors import ConfigurationError, DescendError, NumericalError, Stopped, StorageError
 from descend.experiment.changes import Change, changed_options, compare, refuse
 from descend.experiment.snapshot import Saved, check_weights, load, restore, restore_weights, take, tensors_of
-from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, newest_checkpoint
+from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, newest_checkpoint, require_storable
 from descend.train import Callbacks, Event, ExecutionContext, Mode
 from descend.train.loop import Session, evaluate
 from descend.train.numerics import Numerics
@@ -239,6 +239,8 @@ def _keep_files(
 def _set_up(session: Session, directory: RunDirectory | None) -> None:
     """Let callbacks begin; what they refuse, they refuse before anything is written."""
     try:
+        if directory is not None:
+            require_storable(tensors_of(session))
         session.callbacks.fire(Event.AFTER_SETUP, session.view())
     except ConfigurationError:
         if directory is not None:

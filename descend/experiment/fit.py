@@ -11,6 +11,7 @@ import torch
 
 from descend.data import Batches, Loading, open_data
 from descend.data.samples import SampleReader
+from descend.described import with_known_options
 from descend.errors import ConfigurationError, Unsupported, nearest
 from descend.experiment import rule
 from descend.experiment.batch_norm import BatchNormWatch
@@ -37,6 +38,7 @@ __all__ = ["fit"]
 _PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+@with_known_options
 def fit(
     module: torch.nn.Module,
     loss: Any,

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from descend.data import Batches
+from descend.described import with_known_options
 from descend.experiment.check import check
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Result", "prepare", "run"]
 
 
+@with_known_options
 def run(
     trainer: Trainer,
     model: Model,

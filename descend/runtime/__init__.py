@@ -7,7 +7,7 @@ from descend.runtime.run_directory import RunDirectory, stored_seed, write_besid
 from descend.runtime.seeds import generator, seed_of, seed_step
 from descend.runtime.signals import StopRequests
 from descend.runtime.state import flatten, optimizer_state, restore_optimizer, unflatten
-from descend.runtime.tensors import escape
+from descend.runtime.tensors import escape, require_storable
 
 __all__ = [
     "STOPPED",
@@ -24,6 +24,7 @@ __all__ = [
     "optimizer_state",
     "read_state",
     "read_weights",
+    "require_storable",
     "restore_optimizer",
     "save_checkpoint",
     "seed_of",

@@ -18,13 +18,13 @@ from urllib.parse import unquote
 
 import torch
 
-from descend.errors import StorageError
+from descend.errors import StorageError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["check_layout", "damaged_tensors", "escape", "read_tensors", "unescape", "write_tensors"]
+__all__ = ["check_layout", "damaged_tensors", "escape", "read_tensors", "require_storable", "unescape", "write_tensors"]
 
 _CODES = {
     torch.float64: "F64",
@@ -98,8 +98,23 @@ def end_of(header: Mapping[str, Any]) -> int:
     return max((entry["data_offsets"][1] for entry in header.values()), default=0)
 
 
+def require_storable(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Find out before a run that it could not be saved.
+
+    Raises:
+        Unsupported: a tensor is of a type that the format does not know; all such are named.
+    """
+    if wrong := [name for name, tensor in tensors.items() if not _is_storable(tensor)]:
+        kinds = ", ".join(f"'{name}' ({tensors[name].dtype}, {tensors[name].layout})" for name in wrong[:5])
+        raise Unsupported(f"no checkpoint can hold {kinds}: use another type, or run without a directory")
+
+
+def _is_storable(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in _CODES and tensor.layout is torch.strided
+
+
 def _bytes(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype not in _CODES or tensor.layout is not torch.strided:
+    if not _is_storable(tensor):
         kind = f"{tensor.dtype}, {tensor.layout}"
         raise StorageError(f"'{name}' is of a type that no checkpoint can hold ({kind}); keep it out of the module")
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
