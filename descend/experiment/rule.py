@@ -108,8 +108,9 @@ def _made(optimizer: Any, named: Named) -> Any:
         raise
     except (TypeError, ValueError) as error:
         called = getattr(optimizer, "func", optimizer)
-        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        hint = nearest(unknown.group(1), inspect.signature(called).parameters) if unknown else ""
+        unknown = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+        kind = getattr(torch.optim, unknown.group(1), called) if unknown else called
+        hint = nearest(unknown.group(2), inspect.signature(kind).parameters) if unknown else ""
         name = getattr(called, "__qualname__", type(called).__qualname__)
         raise ConfigurationError(f"optimizer {name} cannot be made like this: {error}{hint}") from error
 
@@ -133,7 +134,7 @@ def _check_options(made: torch.optim.Optimizer) -> None:
                 if key not in known
             ]
         for key in _NOT_NEGATIVE:
-            if key in group and not _is_good(group[key]):
+            if key in group and not (_is_good(group[key]) or (group[key] is None and key != "lr")):
                 problems.append(f"group {i}: {key} is {group[key]!r} and is to be a finite number of at least 0")
         betas = group.get("betas", ())
         if isinstance(betas, (tuple, list)) and not all(_is_good(beta) and float(beta) < 1 for beta in betas):
@@ -144,7 +145,7 @@ def _check_options(made: torch.optim.Optimizer) -> None:
 
 def _is_good(value: Any) -> bool:
     """Whether a setting is a finite number of at least 0, or something that only its rule can judge."""
-    if value is None or callable(value) or (isinstance(value, torch.Tensor) and value.numel() > 1):
+    if callable(value) or (isinstance(value, torch.Tensor) and value.numel() > 1):
         return True
     number = isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool)
     return number and bool(math.isfinite(value) and value >= 0)

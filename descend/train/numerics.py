@@ -175,27 +175,30 @@ def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch
 class Buffers:
     """The buffers of a module as they were before a step, so that a step that is left out leaves no trace in them.
 
-    Running statistics are new after each forward pass and are copied before it; a buffer that nobody writes to is
-    copied once, as torch's count of writes to it stays the same.
+    All are copied before each forward pass. Torch's count of writes to a tensor does not tell which ones are needed:
+    its batch norm writes to running statistics without counting.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._owners = [part for part in module.modules() if any(True for _ in part.buffers(recurse=False))]
-        self._kept: dict[tuple[torch.nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._kept: dict[tuple[torch.nn.Module, str], torch.Tensor] = {}
 
+    @torch.no_grad()
     def keep(self) -> None:
         """Remember what all buffers hold now."""
         for place, buffer in self._buffers():
-            known = self._kept.get(place)
-            if known is None or known[0] is not buffer or known[1] != buffer._version:
-                self._kept[place] = (buffer, buffer._version, buffer.detach().clone())
+            copy = self._kept.get(place)
+            if copy is None or copy.shape != buffer.shape or copy.dtype != buffer.dtype:
+                self._kept[place] = buffer.detach().clone()
+            else:
+                copy.copy_(buffer)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Give all buffers what they held at `keep`."""
         for place, buffer in self._buffers():
             if place in self._kept:
-                buffer.copy_(self._kept[place][2])
+                buffer.copy_(self._kept[place])
 
     def _buffers(self) -> Iterator[tuple[tuple[torch.nn.Module, str], torch.Tensor]]:
         """All buffers that are there now; a module may put another tensor in the place of one."""
