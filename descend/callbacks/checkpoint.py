@@ -78,6 +78,7 @@ class Checkpoint(Callback):
     _best_score: float | None = field(default=None, init=False, repr=False, compare=False)
 
     remembers: ClassVar[tuple[str, ...]] = ("_best_score",)
+    saves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in ("every_steps", "every_epochs", "every_seconds", "keep")}
