@@ -199,6 +199,7 @@ def _session(work: Work, directory: RunDirectory | None, archive: Archive | None
         numerics=work.numerics,
         epochs=work.algorithm.epochs(work.default_epochs),
         stop_requested=requests.requested,
+        waits=requests.wait,
         summary_dir=work.summary_dir,
         before_part=work.before_part,
         say=say,

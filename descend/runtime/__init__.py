@@ -5,13 +5,14 @@ from descend.runtime.checkpoint import newest_checkpoint, read_state, read_weigh
 from descend.runtime.process import Process
 from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
 from descend.runtime.seeds import generator, seed_of, seed_step
-from descend.runtime.signals import StopRequests
+from descend.runtime.signals import Interrupted, StopRequests
 from descend.runtime.state import flatten, optimizer_state, restore_optimizer, unflatten
 from descend.runtime.tensors import escape, require_storable
 
 __all__ = [
     "STOPPED",
     "Archive",
+    "Interrupted",
     "Moment",
     "Process",
     "RunDirectory",

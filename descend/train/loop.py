@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import DataError, NumericalError, Stopped
-from descend.runtime import seed_step
+from descend.runtime import Interrupted, seed_step
 from descend.train.blame import blame
 from descend.train.control import Control
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
@@ -114,6 +114,7 @@ class Session:
         numerics: Loss scale, look for non-finite gradients, clipping.
         epochs: Passes planned, where known.
         stop_requested: Returns the name of a signal that asked for an end, or None.
+        waits: Told whether the run is waiting for a mini-batch, so that a signal may end that.
         record: Takes one row of `metrics.jsonl` as soon as it is known.
         rewrite: Takes all rows that `metrics.jsonl` is to hold, where some were taken back.
         save: Writes a checkpoint of this moment and returns its folder; see `descend.runtime.Wish`.
@@ -147,6 +148,7 @@ class Session:
     numerics: Numerics = field(default_factory=Numerics)
     epochs: int | None = None
     stop_requested: Callable[[], str | None] = lambda: None
+    waits: Callable[[bool], None] = lambda waiting: None
     record: Callable[[dict[str, Any]], None] = lambda row: None
     rewrite: Callable[[list[dict[str, Any]]], None] = lambda rows: None
     save: Callable[..., Path | None] = lambda *wish, **more: None
@@ -301,7 +303,7 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
         return reason
     clock = time.monotonic()
     with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
-        for batch in steps:
+        for batch in _awaited(session, steps):
             _step(session, batch, gathered, run)
             now = time.monotonic()
             for_step, clock = now - clock, now
@@ -318,6 +320,24 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
             "become fewer since the run began; continue with the same data"
         )
     return None
+
+
+def _awaited(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Batch after batch. A signal that comes while one is waited for ends the run there: no step is under way."""
+    while True:
+        try:
+            session.waits(True)
+            batch = next(batches, None)
+            session.waits(False)
+        except Interrupted:
+            _obey(session)
+            raise
+        except BaseException:
+            session.waits(False)
+            raise
+        if batch is None:
+            return
+        yield batch
 
 
 def _obey(session: Session) -> None:
@@ -520,7 +540,7 @@ def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, l
     module.eval()
     try:
         with contextlib.closing(session.data[mode].epoch(0)) as steps:
-            for batch in steps:
+            for batch in _awaited(session, steps):
                 number = context.step + len(times) + 1
                 _evaluate_batch(session, _evaluation_step(session, mode, batch, number, run), totals)
                 seen += batch.size
