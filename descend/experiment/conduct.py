@@ -185,7 +185,7 @@ def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> G
 def _session(work: Work, directory: RunDirectory | None, archive: Archive | None, requests: StopRequests) -> Session:
     callbacks = work.callbacks
     if not any(isinstance(callback, ProgressBar) for callback in callbacks):
-        callbacks = (*callbacks, ProgressBar())  # draws on a terminal only
+        callbacks = (*callbacks, ProgressBar(print_mem_usage=True))  # draws on a terminal only
     session = Session(
         name=work.name,
         task=work.task,

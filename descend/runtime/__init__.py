@@ -7,7 +7,7 @@ from descend.runtime.run_directory import RunDirectory, stored_seed, write_besid
 from descend.runtime.seeds import generator, seed_of, seed_step
 from descend.runtime.signals import Interrupted, StopRequests
 from descend.runtime.state import flatten, optimizer_state, restore_optimizer, unflatten
-from descend.runtime.tensors import escape, require_storable
+from descend.runtime.tensors import require_storable
 
 __all__ = [
     "STOPPED",
@@ -18,7 +18,6 @@ __all__ = [
     "RunDirectory",
     "StopRequests",
     "Wish",
-    "escape",
     "flatten",
     "generator",
     "newest_checkpoint",

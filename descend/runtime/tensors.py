@@ -10,21 +10,20 @@ import hashlib
 import json
 import math
 import os
-import re
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import torch
 
 from descend.errors import StorageError, Unsupported
+from descend.names import unescape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["check_layout", "damaged_tensors", "escape", "read_tensors", "require_storable", "unescape", "write_tensors"]
+__all__ = ["check_layout", "damaged_tensors", "read_tensors", "require_storable", "write_tensors"]
 
 _CODES = {
     torch.float64: "F64",
@@ -46,16 +45,6 @@ _CODES = {
 }
 _BYTES = {code: kind.itemsize for kind, code in _CODES.items()}
 _LARGEST_HEADER = 100_000_000  # the limit of the safetensors library
-
-
-def escape(name: str) -> str:
-    """A name as it stands in a file: `..%2Fx` for `../x`, so that no name can be taken for a path."""
-    return re.sub(r"[%/\\\x00-\x1f]|^_(?=_metadata__$)", lambda found: f"%{ord(found.group()):02X}", name)
-
-
-def unescape(name: str) -> str:
-    """The name that `escape` was given."""
-    return unquote(name)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:

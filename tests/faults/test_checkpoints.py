@@ -310,6 +310,30 @@ def test_names_that_look_like_paths(tmp_path):
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["run"]
 
 
+def test_names_of_a_graph_that_look_like_paths(tmp_path, monkeypatch):
+    """Weights, layers and the model: whatever names files after them writes none outside the run directory."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    images = descend.Input(data_field="samples", name="../../images")
+    labels = descend.Input(data_field="labels", name="labels")
+    kernel = descend.Weights(name="/kernel", initializer=descend.ConstantInitializer(value=0.1))
+    fc = descend.FullyConnected(images, num_neurons=10, weights=[kernel], has_bias=False, name="/fc")
+    loss = descend.CrossEntropy(descend.Softmax(fc, name="../p"), labels, name="loss")
+    watching = [
+        descend.DumpWeights(directory="w"),
+        descend.SaveModel(dir="m"),
+        descend.DumpGradients(basename="g/"),
+        descend.DumpOutputs(directory="o", layers="/fc ../p"),
+    ]
+    model = descend.Model(1, objective_function=loss, callbacks=watching, name="../../model")
+    trainer = descend.Trainer(mini_batch_size=600, random_seed=1)
+    descend.run(trainer, model, descend.zoo.digits(), descend.SGD(learn_rate=0.1), tmp_path / "here/run")
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 10
+    assert all(path.is_relative_to(tmp_path / "here/run") for path in written)
+    assert "%2Fkernel" in load_file(next((tmp_path / "here/run/checkpoints").glob("*/weights.safetensors")))
+
+
 # ---- a disk that is full
 
 
