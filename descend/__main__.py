@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from descend.exits import main as exit_with_code
+from descend.study.commands import app as study
 from descend.version import __version__
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(study, name="study")
 
 
 def _print_version(wanted: bool) -> None:

@@ -52,6 +52,7 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         "micro_batch_size": session.micro_batch_size,
         "skipped_in_a_row": session.skipped_in_a_row,
         "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
+        "algorithm": session.algorithm_state,
     }
     tensors, plain = flatten(nested)
     return Moment(
@@ -139,6 +140,7 @@ def restore(
         history = [_timed(row, row_seconds) for row in state["history"]]
         rest = {name: state[name] for name in ("values", "skipped_in_a_row", "asked_to_stop")}
         size, scale, callbacks = state["micro_batch_size"], state["loss_scale"], dict(state["callbacks"])
+        algorithm = {} if reset_optimizer else dict(state["algorithm"])
         if not reset_optimizer:
             _group_as_saved(session, state["optimizer"]["groups"])
             restore_optimizer(session.optimizer, _names(session), state["optimizer"], keep_options)
@@ -155,6 +157,7 @@ def restore(
         session.micro_batch_size = size
     if session.numerics.scaler and scale:
         session.numerics.scaler.load_state_dict(scale)
+    session.algorithm_state = algorithm
     session.callbacks.load_state(callbacks)
 
 

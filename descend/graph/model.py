@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, ClassVar
 
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, nearest
 from descend.graph.enums import SubGraphCommunication
 from descend.graph.fields import FieldType, described, refuse_unknown, take_all
 from descend.graph.layer import Layer
@@ -21,15 +22,54 @@ __all__ = ["AutomaticMixedPrecision", "Model", "Summarizer"]
 
 @described
 class AutomaticMixedPrecision:
-    """Half precision with a loss scale. Zeros mean: 65536, times 2 after 2000 good steps, times 0.5 on overflow."""
+    """Half precision where it is safe; weights, their state and updates keep their format.
+
+    The gradients of float16 are taken of the loss times a scale, and divided by it again: init_scale (65536 unless
+    set), times growth_factor (2) after growth_interval (2000) good steps in a row, times backoff_factor (0.5) where a
+    gradient overflowed; that step is left out, counted, and no schedule goes on. The scale is a part of the checkpoint.
+    bfloat16 has the range of float32 and needs none.
+
+    Args:
+        enabled: Whether it is used at all.
+        init_scale: At the beginning.
+        growth_factor: Above 1.
+        backoff_factor: Between 0 and 1.
+        growth_interval: In steps.
+        format: "float16", which an unset one means too, or "bfloat16".
+
+    Raises:
+        ConfigurationError: a number is out of range, the format is unknown, or a scale is set for bfloat16.
+    """
 
     message: ClassVar[str] = "Model.AutomaticMixedPrecision"
+    formats: ClassVar[tuple[str, ...]] = ("float16", "bfloat16")
 
     enabled: bool = False
     init_scale: float = 0.0
     growth_factor: float = 0.0
     backoff_factor: float = 0.0
     growth_interval: int = 0
+    format: str = ""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {getattr(self, name)!r}; expected {expected}, or 0 for {default}"
+            for name, good, expected, default in (
+                ("init_scale", 0 <= self.init_scale < math.inf, "a number above 0", "65536"),
+                ("growth_factor", self.growth_factor == 0 or 1 < self.growth_factor < math.inf, "above 1", "2"),
+                ("backoff_factor", 0 <= self.backoff_factor < 1, "between 0 and 1", "0.5"),
+                ("growth_interval", self.growth_interval >= 0, "a number of steps", "2000"),
+            )
+            if not good
+        ]
+        if self.format not in ("", *self.formats):
+            hint = nearest(self.format, self.formats)
+            problems.append(f"format is '{self.format}'; expected float16 or bfloat16{hint}")
+        scale = [self.init_scale, self.growth_factor, self.backoff_factor, self.growth_interval]
+        if self.format == "bfloat16" and any(scale):
+            problems.append("a loss scale is set, and bfloat16 needs none: leave it out, or take format='float16'")
+        if problems:
+            raise ConfigurationError([f"AutomaticMixedPrecision: {problem}" for problem in problems])
 
 
 @described
@@ -48,6 +88,7 @@ _TYPES: Mapping[str, FieldType] = {
     "subgraph_communication": FieldType(SubGraphCommunication),
     "subgraph_topology": FieldType(bool),
     "subgraph_num_common_resources": FieldType(int),
+    "batch_norm_group_size": FieldType(int),
 }
 # In the format, and read by nothing: kept so that a file goes through unchanged, and mentioned by the check.
 _UNREAD: Mapping[str, FieldType] = {
@@ -78,9 +119,11 @@ class Model:
         subgraph_topology: Whether sub-graphs are placed by the network's topology.
         subgraph_num_common_resources: Processes of the parent grid.
         amp: Automatic mixed precision, or a dictionary of its fields.
+        batch_norm_group_size: Samples that share the statistics of batch normalization, taken in the order of the
+            mini-batch; what is left over is a group of its own. 0 is the whole mini-batch.
 
     Raises:
-        ConfigurationError: an unknown keyword or a value of a wrong type.
+        ConfigurationError: an unknown keyword, a value of a wrong type, or a negative group size.
 
     Attributes:
         layers: Its layers, every parent before its children and else in order of creation.
@@ -104,6 +147,7 @@ class Model:
         subgraph_topology: bool = False,
         subgraph_num_common_resources: int = 0,
         amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
+        batch_norm_group_size: int = 0,
         *,
         where: str | None = None,
         **unread: Any,
@@ -117,6 +161,7 @@ class Model:
             "subgraph_communication": subgraph_communication,
             "subgraph_topology": subgraph_topology,
             "subgraph_num_common_resources": subgraph_num_common_resources,
+            "batch_norm_group_size": batch_norm_group_size,
         }
         taken = take_all("Model", _TYPES, given)
         self.epochs: int = taken["epochs"]
@@ -126,6 +171,12 @@ class Model:
         self.subgraph_topology: bool = taken["subgraph_topology"]
         self.subgraph_num_common_resources: int = taken["subgraph_num_common_resources"]
         self.amp = AutomaticMixedPrecision(**amp) if isinstance(amp, Mapping) else amp
+        self.batch_norm_group_size: int = taken["batch_norm_group_size"]
+        if self.batch_norm_group_size < 0:
+            raise ConfigurationError(
+                f"Model: batch_norm_group_size is {self.batch_norm_group_size}; expected a number of samples such as "
+                "64, or 0 for the whole mini-batch"
+            )
         self.unread: dict[str, Any] = take_all("Model", _UNREAD, unread)
         self.where = where
         self.objective_function = _objective(objective_function)
@@ -158,6 +209,7 @@ class Model:
             "enable_subgraph_topology": self.subgraph_topology,
             "subgraph_parent_grid_resources": self.subgraph_num_common_resources,
             "amp": self.amp,
+            "batch_norm_group_size": self.batch_norm_group_size,
             **self.unread,
         }
 

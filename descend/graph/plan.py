@@ -123,6 +123,7 @@ class Plan:
         metrics: Metrics of layers.
         other_metrics: Python and executable metrics, as described.
         notes: Lines to print: what was inserted, what is not used.
+        batch_norm_group_size: Samples that share the statistics of batch normalization; 0 for the whole mini-batch.
     """
 
     name: str
@@ -132,3 +133,4 @@ class Plan:
     metrics: tuple[PlannedMetric, ...]
     other_metrics: tuple[BaseMetric, ...]
     notes: tuple[str, ...]
+    batch_norm_group_size: int = 0

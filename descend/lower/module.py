@@ -9,6 +9,26 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.errors import GraphError
+from descend.graph import (
+    BatchNormalization,
+    ChannelwiseMean,
+    ChannelwiseSoftmax,
+    Covariance,
+    CrossEntropy,
+    EntrywiseBatchNormalization,
+    InstanceNorm,
+    L1Norm,
+    L2Norm2,
+    LayerNorm,
+    LogSoftmax,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    MultiDimReduction,
+    OperatorLayer,
+    Reduction,
+    Softmax,
+    Variance,
+)
 from descend.lower import (
     activations,
     images,
@@ -102,7 +122,7 @@ class LoweredModel(torch.nn.Module):
     def __init__(self, plan: Plan, generator: Callable[[str], torch.Generator]) -> None:
         super().__init__()
         self.plan, self.on_layer = plan, None
-        self._fields, self._program, self._outputs, self._slots = _compile(plan)
+        self._fields, self._program, self._outputs, self._slots = _compile(plan, _wanted(plan))
         self._wants_pass = any(step.with_pass for step in self._program)
         for weights in plan.weights.values():
             self._own(weights, initial_values(weights, generator(weights.name)))
@@ -135,6 +155,14 @@ class LoweredModel(torch.nn.Module):
             replace(step, forward=forward) if step.name == planned.name else step for step in self._program
         )
 
+    def widen(self) -> None:
+        """Let layers that lose too much in half precision compute in float32, for a forward pass under autocast."""
+        kinds = {planned.name: planned.layer for planned in self.plan.layers}
+        self._program = tuple(
+            replace(step, forward=_wide(step.forward)) if isinstance(kinds[step.name], _WIDE) else step
+            for step in self._program
+        )
+
     def forward(
         self,
         fields: Mapping[str, torch.Tensor],
@@ -156,12 +184,48 @@ class LoweredModel(torch.nn.Module):
             DataError: a layer was given a value that it cannot use.
         """
         at = self._pass(fields, seed, position, batch_size) if self._wants_pass else None
+        return self._run(self._program, self._fields, self._outputs, fields, at)
+
+    def fields_of(self, layers: Iterable[str]) -> set[str]:
+        """The fields that are needed to compute these layers."""
+        return set(self._part(tuple(layers))[1])
+
+    def outputs(
+        self,
+        layers: Iterable[str],
+        fields: Mapping[str, torch.Tensor],
+        *,
+        position: int = 0,
+        batch_size: int | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The outputs of layers, by name, of which only their ancestors are computed; arguments as for `forward`."""
+        at = self._pass(fields, 0, position, batch_size) if self._wants_pass else None
+        return self._run(*self._part(tuple(layers)), fields, at)
+
+    def _part(self, layers: tuple[str, ...]) -> tuple[tuple[_Instruction, ...], dict[str, int], dict[str, int]]:
+        """The program of some layers and their ancestors, its fields and outputs."""
+        needed = set(layers)
+        for planned in reversed(self.plan.layers):
+            if planned.name in needed:
+                needed.update(planned.parents)
+        plan = replace(self.plan, layers=tuple(planned for planned in self.plan.layers if planned.name in needed))
+        fields, program, outputs, _ = _compile(plan, layers)
+        return program, fields, outputs
+
+    def _run(
+        self,
+        program: tuple[_Instruction, ...],
+        field_slots: Mapping[str, int],
+        outputs: Mapping[str, int],
+        fields: Mapping[str, torch.Tensor],
+        at: Pass | None,
+    ) -> dict[str, torch.Tensor]:
         slots: list[Any] = [None] * self._slots
-        for name, slot in self._fields.items():
+        for name, slot in field_slots.items():
             slots[slot] = fields[name]
         # By torch's tables and not by reference, so that torch.func.functional_call can put other tensors in.
         weights: Mapping[str, Any] = {**self._parameters, **self._buffers}
-        for step in self._program:
+        for step in program:
             given = [*[slots[i] for i in step.inputs], *[weights[name] for name in step.weights]]
             result = step.forward(at, *given) if step.with_pass else step.forward(*given)
             if self.on_layer is not None:
@@ -173,7 +237,7 @@ class LoweredModel(torch.nn.Module):
                     slots[slot] = tensor
             for slot in step.last_uses:
                 slots[slot] = None
-        return {name: slots[slot] for name, slot in self._outputs.items()}
+        return {name: slots[slot] for name, slot in outputs.items()}
 
     def _pass(
         self, fields: Mapping[str, torch.Tensor], seed: int | None, position: int, batch_size: int | None
@@ -189,10 +253,44 @@ class LoweredModel(torch.nn.Module):
             batch_size=len(some) if batch_size is None else batch_size,
             dtype=torch.get_default_dtype() if like is None else like.dtype,
             device=some.device,
+            group_size=self.plan.batch_norm_group_size,
         )
 
 
-def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict[str, int], int]:
+# Exponentials, logarithms, sums over many entries, statistics; on a CPU autocast itself leaves them in half precision.
+_WIDE = (
+    BatchNormalization,
+    ChannelwiseMean,
+    ChannelwiseSoftmax,
+    Covariance,
+    CrossEntropy,
+    EntrywiseBatchNormalization,
+    InstanceNorm,
+    L1Norm,
+    L2Norm2,
+    LayerNorm,
+    LogSoftmax,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    MultiDimReduction,
+    OperatorLayer,
+    Reduction,
+    Softmax,
+    Variance,
+)
+
+
+def _wide(forward: Forward) -> Forward:
+    """The same with its tensors in float32 where they are narrower."""
+    narrow = (torch.float16, torch.bfloat16)
+
+    def widened(*given: Any) -> Any:
+        return forward(*(x.float() if isinstance(x, torch.Tensor) and x.dtype in narrow else x for x in given))
+
+    return widened
+
+
+def _compile(plan: Plan, layers: Iterable[str]) -> tuple[dict[str, int], tuple[_Instruction, ...], dict[str, int], int]:
     """The program of a plan: fields by slot, instructions, wanted outputs by slot, and the number of slots."""
     fields: dict[str, int] = {}
     places: dict[tuple[str, int], int] = {}  # (layer, number of its output) to slot
@@ -208,7 +306,7 @@ def _compile(plan: Plan) -> tuple[dict[str, int], tuple[_Instruction, ...], dict
         count += len(filled)
         places.update({(planned.name, number): slot for number, slot in enumerate(filled)})
         steps.append(_Instruction(planned.name, *lowering(planned), read, planned.weights, filled))
-    wanted = {name: places[name, 0] for name in _wanted(plan)}
+    wanted = {name: places[name, 0] for name in layers}
     return fields, _with_last_uses(steps, wanted.values()), wanted, count
 
 
