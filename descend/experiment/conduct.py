@@ -135,8 +135,7 @@ def conduct(
         if directory is not None:
             stack.callback(directory.close)
             stack.enter_context(_logging(directory))
-            archive = Archive(directory.checkpoints, say)
-            stack.callback(archive.close)
+            archive = stack.enter_context(Archive(directory.checkpoints, say))
         requests = stack.enter_context(StopRequests())
         stack.enter_context(torch.random.fork_rng())
         session = _session(work, directory, archive, requests)
@@ -178,7 +177,8 @@ def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> G
         yield
     except BaseException as error:
         problems = error.problems if isinstance(error, DescendError) else [f"{type(error).__name__}: {error}"]
-        end = {"exit_code": error.exit_code if isinstance(error, DescendError) else 1, "error": list(problems)}
+        code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+        end = {"exit_code": code, "error": list(problems)}
         directory.log("\n".join(f"ended: {problem}" for problem in problems))
         raise
     finally:

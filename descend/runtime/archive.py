@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
@@ -24,6 +25,7 @@ from descend.runtime.run_directory import write_beside
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from types import TracebackType
 
 __all__ = ["Archive", "Moment", "Wish"]
 
@@ -89,6 +91,30 @@ class Wish:
     then: Callable[[Path], None] = lambda checkpoint: None
 
 
+class _Background:
+    """Work in a thread that ends with the process; its error is kept for whoever waits."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._do, name="descend-save", daemon=True)
+        self._thread.start()
+
+    def _do(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # whatever it is, it belongs to whoever waits
+            self._error = error
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def result(self) -> None:
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+
 class Archive:
     """The checkpoints folder of the run that this process carries out.
 
@@ -109,8 +135,7 @@ class Archive:
         self._in_a_row = 0
         self._ledger_path = folder.with_name(f"{folder.name}.json")
         self._ledger: dict[str, dict[str, Any]] = {}
-        self._thread: ThreadPoolExecutor | None = None
-        self._under_way: Future[None] | None = None
+        self._under_way: _Background | None = None
 
     def open(self) -> Path | None:
         """Clear up after a process that was killed; return the newest good checkpoint, or None if there is none at all.
@@ -169,8 +194,7 @@ class Archive:
         target = self.folder / f"step-{moment.step}"
         if wish.asynchronous and not final:
             moment = moment.detached()
-            self._thread = self._thread or ThreadPoolExecutor(1, "descend-save")
-            self._under_way = self._thread.submit(self._write, moment, wish, final)
+            self._under_way = _Background(partial(self._write, moment, wish, final))
             return target
         failures = self.failures
         self._write(moment, wish, final)
@@ -186,11 +210,15 @@ class Archive:
             under_way, self._under_way = self._under_way, None
             under_way.result()
 
-    def close(self) -> None:
-        """End the thread that writes, after its last save."""
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let the save under way come to its end, unless the user wants to be gone at once."""
+        if self._under_way is not None and kind is not KeyboardInterrupt:
+            self._under_way.join()
 
     def _write(self, moment: Moment, wish: Wish, final: bool) -> None:
         began = time.monotonic()
