@@ -10,6 +10,7 @@ from descend.callbacks.names import at_least, require, words
 from descend.callbacks.output import say
 from descend.errors import StorageError, Unsupported
 from descend.graph.fields import described_openly
+from descend.names import escape
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def _save(run: RunView, folder: str) -> None:
     for name, weights in run.control.weights.items():
         matrix = as_matrix(weights, name in matrices)
         height, width = matrix.shape
-        file = f"{folder}/trainer0/{run.name}/model_weights_{name}_{height}x{width}.bin"
+        file = f"{folder}/trainer0/{escape(run.name)}/model_weights_{escape(name)}_{height}x{width}.bin"
         write_binary(run.control.path(file), matrix)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from descend.data import Batches, Loading, open_data
 from descend.data.samples import SampleReader
+from descend.described import with_known_options
 from descend.errors import ConfigurationError, Unsupported
 from descend.experiment import rule
 from descend.experiment.batch_norm import BatchNormGroups
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["device_of", "fit"]
 
 
+@with_known_options
 def fit(
     module: torch.nn.Module,
     loss: Any,
@@ -63,7 +65,8 @@ def fit(
     clip_value: float | None = None,
     clip_norm: float | None = None,
     clip_global_norm: float | None = None,
-    fresh_optimizer: bool = False,
+    reset_optimizer: bool = False,
+    weights_only: bool = False,
     batch_norm_group_size: int | None = None,
     algorithm: TrainingAlgorithm | None = None,
 ) -> Result:
@@ -104,7 +107,8 @@ def fit(
         clip_value: Bound on the magnitude of each element of the gradient.
         clip_norm: Bound on the norm of each weight's gradient.
         clip_global_norm: Bound on the norm of the whole gradient.
-        fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
+        reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
+        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
             over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
@@ -172,7 +176,8 @@ def fit(
             },
             numerics=numerics,
             before_part=before_part,
-            fresh_optimizer=fresh_optimizer,
+            reset_optimizer=reset_optimizer,
+            weights_only=weights_only,
         )
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
 

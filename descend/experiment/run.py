@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from descend.data import Batches
+from descend.described import with_known_options
 from descend.experiment.check import check
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
     from descend.graph import Optimizer
     from descend.train import Trainer
 
-__all__ = ["Result", "run"]
+__all__ = ["Result", "prepare", "run"]
 
 
+@with_known_options
 def run(
     trainer: Trainer,
     model: Model,
@@ -44,6 +47,8 @@ def run(
     run_dir: str | os.PathLike[str] | None = None,
     *,
     resume: bool = False,
+    reset_optimizer: bool = False,
+    weights_only: bool = False,
 ) -> Result:
     """Train `model` and evaluate it on the test samples.
 
@@ -55,6 +60,8 @@ def run(
         run_dir: A new or empty directory for the results; None makes a dated one.
         resume: Continue the newest good checkpoint of `run_dir`; without one, begin. What is set differently now is
             shown, and applied or refused.
+        reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
+        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
 
     Returns:
         Final weights, history and the reason for stopping.
@@ -66,7 +73,19 @@ def run(
         Stopped: a signal asked for an end; the state is saved in the run directory.
     """
     experiment = Experiment(trainer, model, data_reader, optimizer)
-    seed = trainer.random_seed or (stored_seed(run_dir) if resume else None) or time.time_ns() % 2**31
+    work = prepare(experiment, run_dir if resume else None)
+    return conduct(replace(work, reset_optimizer=reset_optimizer, weights_only=weights_only), run_dir, resume=resume)
+
+
+def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = None) -> Work:
+    """Check an experiment and make everything that its run needs; nothing is written.
+
+    Args:
+        experiment: The run.
+        continued: The directory of the run that it continues, whose seed it takes if it has none of its own.
+    """
+    trainer, model, optimizer = experiment.trainer, experiment.model, experiment.optimizer
+    seed = trainer.random_seed or stored_seed(continued) or time.time_ns() % 2**31
     checked = check(experiment, seed)
     process = Process.here()
     module = lower(checked.plan, partial(generator, seed, "weights")).to(process.device)
@@ -74,7 +93,7 @@ def run(
     task = GraphTask(module, checked.plan, seed, autocast)
     rule = build_optimizer(module, checked.plan, optimizer)
     data = {mode: _batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes}
-    work = Work(
+    return Work(
         name=model.name or "model0",
         task=task,
         before_part=task.begin,
@@ -92,7 +111,6 @@ def run(
         files={"experiment.prototext": run_text(experiment)},
         settings=_settings(experiment, seed, rule, data),
     )
-    return conduct(work, run_dir, resume=resume)
 
 
 def _settings(

@@ -175,13 +175,17 @@ class Control:
 
         session = self._session
         values = evaluate(session, mode)
-        if session.under_way is not None:  # the row is not made anew when this pass is continued from a checkpoint
-            session.under_way.rows_before = len(session.history)
+        session.fix_rows()
         return values
 
     def record(self, values: Mapping[str, float], step: int) -> None:
         """Add a row to the history and to `metrics.jsonl`, and let stopping criteria see its values as `train/name`."""
         self._session.note(values, step)
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the run has a directory; without one nothing is saved."""
+        return self._session.directory is not None
 
     def restore(self, checkpoint: Path) -> None:
         """Bring the run to where a checkpoint stands."""
