@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from descend.experiment.experiment import Experiment
     from descend.graph import Plan
 
-__all__ = ["Checked", "check"]
+__all__ = ["Checked", "check", "check_parts"]
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,41 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         DataError: nothing is wrong with the description, and data are missing, damaged or empty.
     """
     errors: list[DescendError] = []
-    readers = _attempt(lambda: open_readers(experiment.data_reader, seed), errors)
+    readers = _readers(experiment, seed, errors)
     fields = {name: field.shape for reader in (readers or {}).values() for name, field in reader.fields.items()}
     plan = _attempt(lambda: check_graph(experiment.model, fields), errors) if readers else None
-    _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
-    if readers and "train" not in readers:
-        errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
     if plan is not None:
         _attempt(lambda: _check_callbacks(experiment, plan), errors)
     if errors or plan is None or readers is None:
-        kind = DataError if all(isinstance(error, DataError) for error in errors) else ConfigurationError
-        raise kind([problem for error in errors for problem in error.problems])
+        raise _joined(errors)
     return Checked(plan, readers)
+
+
+def check_parts(experiment: Experiment, seed: int) -> Mapping[str, OpenReader]:
+    """Find all that is wrong with an experiment beside its model; returns the open readers by role.
+
+    Raises:
+        ConfigurationError, DataError: as `check`.
+    """
+    errors: list[DescendError] = []
+    readers = _readers(experiment, seed, errors)
+    if errors or readers is None:
+        raise _joined(errors)
+    return readers
+
+
+def _readers(experiment: Experiment, seed: int, errors: list[DescendError]) -> Mapping[str, OpenReader] | None:
+    readers = _attempt(lambda: open_readers(experiment.data_reader, seed), errors)
+    _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
+    if readers and "train" not in readers:
+        errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
+    return readers
+
+
+def _joined(errors: list[DescendError]) -> DescendError:
+    """All problems as one error."""
+    kind = DataError if all(isinstance(error, DataError) for error in errors) else ConfigurationError
+    return kind([problem for error in errors for problem in error.problems])
 
 
 def _check_callbacks(experiment: Experiment, plan: Plan) -> None:

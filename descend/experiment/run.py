@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import time
-import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from descend.data import Batches
 from descend.experiment.check import check
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
+from descend.experiment.module_run import batches, run_module, run_seed
 from descend.experiment.optimizer import build_optimizer
 from descend.experiment.rule import settings
 from descend.experiment.task import GraphTask
 from descend.experiment.text import run_text
-from descend.graph import Model, to_text
+from descend.graph import Model, TorchModel, Trained, to_text
 from descend.lower import lower
-from descend.runtime import Process, generator, stored_seed
+from descend.runtime import Process, generator
 from descend.train import BatchedIterativeOptimizer, Mode
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from descend.data import DataReader, OpenReader
+    from descend.data import Batches, DataReader
     from descend.graph import Optimizer
     from descend.train import Trainer
 
@@ -47,7 +45,7 @@ def run(
 
     Args:
         trainer: Mini-batch size, seed and training algorithm.
-        model: Layers, weights, objective, metrics and callbacks.
+        model: Layers, weights, objective, metrics and callbacks; or any torch module, by `descend.Model.from_torch`.
         data_reader: The readers of all roles, such as `descend.zoo.digits()`.
         optimizer: The rule for weights without one of their own.
         run_dir: A new or empty directory for the results; None makes a dated one.
@@ -64,13 +62,18 @@ def run(
         Stopped: a signal asked for an end; the state is saved in the run directory.
     """
     experiment = Experiment(trainer, model, data_reader, optimizer)
-    seed = trainer.random_seed or (stored_seed(run_dir) if resume else None) or time.time_ns() % 2**31
+    if isinstance(model, TorchModel):
+        return run_module(experiment, model, run_dir, resume)
+    seed = run_seed(trainer, run_dir, resume)
     checked = check(experiment, seed)
     process = Process.here()
-    module = lower(checked.plan, partial(generator, seed, "weights")).to(process.device)
+    module = lower(checked.plan, partial(generator, seed, "weights"), channels_last=model.channels_last)
+    module.to(process.device)
+    if model.compile:
+        module.compile()
     task = GraphTask(module, checked.plan, seed)
     rule = build_optimizer(module, checked.plan, optimizer)
-    data = {mode: _batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes}
+    data = {mode: batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes}
     work = Work(
         name=model.name or "model0",
         task=task,
@@ -86,7 +89,10 @@ def run(
         files={"experiment.prototext": run_text(experiment)},
         settings=_settings(experiment, seed, rule, data),
     )
-    return conduct(work, run_dir, resume=resume)
+    result = conduct(work, run_dir, resume=resume)
+    fields = {name: field.shape for reader in checked.readers.values() for name, field in reader.fields.items()}
+    model.trained = Trained(fields, result.weights)
+    return result
 
 
 def _settings(
@@ -101,18 +107,7 @@ def _settings(
         "seed": seed,
         "samples": data[Mode.TRAIN].num_samples,
         "stop": f"{algorithm!r}, {model.epochs} epochs by default",
+        **{name: True for name in ("compile", "channels_last") if getattr(model, name)},
         "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
         **settings(rule),
     }
-
-
-def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process) -> Batches:
-    """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
-    shuffle = mode is Mode.TRAIN and reader.shuffle
-    ahead = 0 if trainer.serialize_io else 2
-    batches = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead)
-    batches.check_first_sample()  # a damaged file ends the run here, before anything is written
-    if mode is Mode.TRAIN:
-        for note in batches.notes:
-            warnings.warn(note, stacklevel=3)
-    return batches

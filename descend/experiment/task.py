@@ -46,7 +46,9 @@ class GraphTask:
 
     def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
-        values = self.module(fields, **self._place)
+        # Somebody who looks on sees each layer, and a compiled module has none.
+        module = self.module if self.module.on_layer is None else self.module.forward
+        values = module(fields, **self._place)
         count = float(len(next(iter(fields.values()))))
         terms = [term.scale * values[term.layer].sum() for term in self._plan.objective.terms]
         metrics = {metric.name: Ratio(values[metric.layer].sum(), count) for metric in self._plan.metrics}

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from descend import callbacks, data, train
 from descend.errors import TextError
 from descend.experiment.experiment import Experiment
-from descend.graph import CLASSES, text
+from descend.graph import CLASSES, Model, TorchModel, text
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from descend.data import DataReader
-    from descend.graph import Model, Optimizer
+    from descend.graph import Optimizer
     from descend.train import Trainer
 
 __all__ = ["classes", "experiment_text", "load", "run_text", "save_prototext"]
@@ -86,8 +86,10 @@ def run_text(experiment: Experiment) -> str:
     if getattr(algorithm, "stop", None) is not None:
         left_out.append(f"stop={algorithm.stop!r}")  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
         trainer = replace(trainer, training_algo=None)
+    if isinstance(model, TorchModel):
+        left_out.append(f"the module of model '{model.name}', so this text does not repeat the run")
     if left_out:
-        written = copy.copy(model)
+        written = Model(model.epochs, name=model.name) if isinstance(model, TorchModel) else copy.copy(model)
         written.callbacks = known
         experiment = Experiment(trainer, written, experiment.data_reader, experiment.optimizer)
     notes = "".join(f"# left out, because it has no text form: {name}\n" for name in left_out)

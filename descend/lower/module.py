@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import GraphError, nearest
+from descend.errors import ConfigurationError, GraphError, nearest
 from descend.graph import BatchNormalization, Convolution, Deconvolution, FullyConnected, Relu
 from descend.lower import (
     activations,
@@ -29,7 +29,7 @@ from descend.lower import (
     transforms,
 )
 from descend.lower.initialize import initial_values
-from descend.lower.passes import Pass
+from descend.lower.passes import Pass, register_draws
 from descend.lower.registry import lowering
 from descend.lower.tracing import in_transform
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from descend.graph import Plan, PlannedLayer, PlannedWeights
     from descend.lower.registry import Forward
 
-__all__ = ["LoweredModel", "lower"]
+__all__ = ["LoweredModel", "PlainModule", "lower"]
 
 FAMILIES = (
     activations,
@@ -146,6 +146,8 @@ class LoweredModel(torch.nn.Module):
         super().__init__()
         self.plan, self.on_layer, self.channels_last = plan, None, channels_last
         self._program = _compile(plan, None if outputs is None else tuple(outputs))
+        if self._program.wants_pass:
+            register_draws()  # torch.compile may come later, from anybody
         for name in self._program.weights:
             weights = plan.weights[name]
             self._own(weights, self._laid_out(initial_values(weights, generator(name))))
@@ -226,13 +228,38 @@ class LoweredModel(torch.nn.Module):
         like = next((one for one in chain(self.parameters(), fields.values()) if one.is_floating_point()), None)
         return Pass(
             training=self.training,
-            seed=int(torch.randint(2**63 - 1, ())) if seed is None else seed,
+            seed=torch.randint(2**63 - 1, (1,)).to(some.device) if seed is None else seed,
             position=position,
             samples=len(some),
             batch_size=len(some) if batch_size is None else batch_size,
             dtype=torch.get_default_dtype() if like is None else like.dtype,
             device=some.device,
         )
+
+
+class PlainModule(LoweredModel):
+    """A graph as other people's code calls a module: with tensors, for tensors.
+
+    Its forward pass takes the fields that it needs by position, in the order of the Input layers, or by name, each
+    (samples, *shape), and returns the output, or a tuple of several. Random layers draw from torch's global generator.
+    """
+
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its callers are others
+        """Run the layers that the outputs need; see the class.
+
+        Raises:
+            ConfigurationError: a field is missing, unknown or given twice.
+        """
+        names = tuple(self._program.fields)
+        given = {**dict(zip(names, inputs, strict=False)), **named}
+        if len(inputs) + len(named) != len(names) or given.keys() != set(names):
+            what = [*(["..."] * len(inputs)), *(f"{name}=..." for name in named)]
+            raise ConfigurationError(
+                f"model '{self.plan.name}' takes {', '.join(names) or 'nothing'} and was given ({', '.join(what)})"
+            )
+        found = super().forward(given)
+        values = tuple(found[name] for name in self._program.outputs)
+        return values[0] if len(values) == 1 else values
 
 
 def _run(steps: Iterable[_Instruction], slots: list[Any]) -> None:

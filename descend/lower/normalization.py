@@ -76,8 +76,8 @@ def _normalized_by_torch(
     """The same by torch's kernel, 4 times as fast; None where a variance is below ε, which that kernel does not know.
 
     It divides by n. With c = n / (n − correction) the variance wanted is c times its own, and
-    1 / √(c σ² + ε) = c^−½ / √(σ² + ε / c), so it is given ε / c and the scale times c^−½. It tells of 1 / √(σ² + ε / c),
-    which is above 1 / √(2 ε / c) where c σ² is below ε. Its own running variance is that of a division by n − 1.
+    1 / √(c σ² + ε) = c^−½ / √(σ² + ε / c), so it is given ε / c and the scale times c^−½. It tells of 1 / √(σ² + ε /
+    c), which is above 1 / √(2 ε / c) where c σ² is below ε. Its own running variance is that of a division by n − 1.
     """
     n = x.numel() // x.shape[1]
     c = n / (n - correction)
