@@ -51,17 +51,18 @@ _MAX_COMPARED = 100_000  # names that are compared for suggestions in one check;
 _SHOWN_NAMES = 8  # a note lists as many names and counts the rest
 
 
-def check(model: Model, fields: Mapping[str, Shape]) -> Plan:
+def check(model: Model, fields: Mapping[str, Shape], *, to_train: bool = True) -> Plan:
     """Work out every tensor of a model.
 
     Args:
         model: The description.
         fields: Shape for each sample of every field that the readers offer.
+        to_train: Whether it needs an objective.
 
     Raises:
         GraphError: everything that does not fit, each problem with the layer, its place in the text, and what to do.
     """
-    checker = _Checker(model, fields)
+    checker = _Checker(model, fields, to_train)
     with no_collection():
         plan = checker.plan()
     found = checker.problems
@@ -88,8 +89,9 @@ class _Node:
 
 
 class _Checker:
-    def __init__(self, model: Model, fields: Mapping[str, Shape]) -> None:
+    def __init__(self, model: Model, fields: Mapping[str, Shape], to_train: bool) -> None:
         self.model = model
+        self.to_train = to_train
         self.fields = fields
         self.problems: list[str] = []
         self.notes: list[str] = []
@@ -129,7 +131,7 @@ class _Checker:
             self._say(model.where, f"model '{model.name}' has {model.epochs} epochs; expected at least 0")
         if not model.layers:
             self._say(model.where, f"model '{model.name}' has no layers")
-        if model.objective_function is None or not model.objective_function.terms:
+        if self.to_train and (model.objective_function is None or not model.objective_function.terms):
             self._say(
                 model.where,
                 f"model '{model.name}' has no objective: give it objective_function, a layer of one number a sample",

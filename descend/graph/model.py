@@ -49,10 +49,10 @@ class Summarizer:
 
 
 class Trained(NamedTuple):
-    """What a run made of a model."""
+    """What is known of a model beside its description, from a run or a file."""
 
-    fields: Mapping[str, Shape]  # shape for each sample of what it was trained on
-    weights: Mapping[str, torch.Tensor]  # by name
+    fields: Mapping[str, Shape]  # shape for each sample of the data that it reads
+    weights: Mapping[str, torch.Tensor] | None  # by name, where it was trained
 
 
 _TYPES: Mapping[str, FieldType] = {

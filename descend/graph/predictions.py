@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from descend.graph.kinds import Evaluation, OperatorLayer, Split, losses
+from descend.graph.kinds import Dummy, Evaluation, OperatorLayer, Split, losses
 from descend.graph.kinds import operators as ops
 
 if TYPE_CHECKING:
@@ -19,9 +19,13 @@ _LOSS_OPERATORS = (ops.BinaryCrossEntropy, ops.SigmoidBinaryCrossEntropy, ops.Sq
 def predictions(plan: Plan) -> tuple[str, ...]:
     """The layers that the terms of the objective compare with a label: the first parents of its losses.
 
-    A term that is no loss, and has none above it in the line of first parents, is a prediction itself.
+    A term that is no loss, and has none above it in the line of first parents, is a prediction itself. Where there is
+    no objective, the layers whose outputs nobody takes are.
     """
     known = {layer.name: layer for layer in plan.layers}
+    if not plan.objective.terms:
+        ends = (layer.parents[0] for layer in plan.layers if layer.inserted and isinstance(layer.layer, Dummy))
+        return tuple(dict.fromkeys(_source(known, name) for name in ends))
     return tuple(dict.fromkeys(_prediction(known, known[term.layer]) for term in plan.objective.terms))
 
 

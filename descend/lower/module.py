@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import ConfigurationError, GraphError, nearest
+from descend.errors import ConfigurationError, GraphError
 from descend.graph import BatchNormalization, Convolution, Deconvolution, FullyConnected, Relu
 from descend.lower import (
     activations,
@@ -292,7 +292,7 @@ def _run_watched(
 
 def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:
     """The program of a plan."""
-    layers = plan.layers if outputs is None else _needed(plan, outputs)
+    layers = plan.layers if outputs is None else plan.needed_for(outputs)
     weights = tuple(plan.weights) if outputs is None else tuple(dict.fromkeys(w for one in layers for w in one.weights))
     of_weights = {name: slot for slot, name in enumerate(weights, 1)}
     fields: dict[str, int] = {}
@@ -317,25 +317,6 @@ def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:
     kept = {*range(len(weights) + 1), *wanted.values()}
     program = _with_last_uses(_in_place(layers, steps, kept), kept)
     return _Program(program, weights, fields, wanted, count, wants_pass)
-
-
-def _needed(plan: Plan, outputs: Iterable[str]) -> tuple[PlannedLayer, ...]:
-    """The layers that these outputs are computed from, and themselves.
-
-    Raises:
-        GraphError: one of them is no layer.
-    """
-    known = {layer.name: layer for layer in plan.layers}
-    if unknown := [name for name in outputs if name not in known]:
-        raise GraphError([f"there is no layer '{name}'{nearest(name, known)}" for name in unknown])
-    needed: set[str] = set()
-    waiting = list(outputs)
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += known[name].parents
-    return tuple(layer for layer in plan.layers if layer.name in needed)
 
 
 # Kinds that can overwrite their input, and kinds whose output is a tensor of its own that their own gradient does not
