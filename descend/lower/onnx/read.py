@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from descend.errors import StorageError, Unsupported, nearest
 from descend.graph import Identity, Input, Model, Trained
-from descend.lower.onnx import readings
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reading
+from descend.lower.onnx.reader import Fixed, Node, Reader, Reading, Refused, Sizes, Tensor, Value, reading
+from descend.lower.onnx.readings import JOINABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["read"]
 
-READINGS = readings  # importing it registers the operators
 _MAX_CONSTANT = 10**8  # entries of a constant that is computed from others: a few bytes of a file can ask for more
 _SAME_TENSOR = ("Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # a weight that goes through them is still one
 
@@ -113,7 +113,7 @@ class _File:
             raise Refused(f"has no layer here: the operator{where} is not known")
         used = max((i for i, one in enumerate(proto.output, 1) if self.uses[one]), default=1)
         node = Node(name, kind, tuple(given), self._attributes(proto), used)
-        made = read_node(self.reader, node)
+        made = _read_joined(self.reader, node, read_node)
         outputs = made if isinstance(made, tuple) else (made,)
         for one, value in zip(proto.output, outputs, strict=False):
             if isinstance(value, Tensor):
@@ -203,6 +203,27 @@ def _batch(inputs: list[onnx.ValueInfoProto]) -> int | None:
     """The number of samples that a file was made for, where it fixes one."""
     first = {one.type.tensor_type.shape.dim[0].dim_value for one in inputs if one.type.tensor_type.shape.dim}
     return next(iter(first)) or None if len(first) == 1 else None
+
+
+def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
+    """Read a node; one that works within each of samples · heads works within each of the heads."""
+    joined = {one.joined for one in node.inputs if isinstance(one, Tensor)}
+    if joined <= {0} or node.kind == "Reshape":
+        return read_node(reader, node)
+    if len(joined) > 1 or node.kind not in JOINABLE:
+        raise Refused("is given samples joined with other dimensions")
+    (count,) = joined
+    apart = tuple(replace(one, joined=0) if isinstance(one, Tensor) else one for one in node.inputs)
+    attributes = dict(node.attributes)
+    if node.kind == "Transpose":
+        perm = attributes["perm"]
+        if perm[0] != 0:
+            raise Refused(f"moves the dimension of the samples (perm {list(perm)})")
+        attributes["perm"] = [*range(count + 1), *(axis + count for axis in perm[1:])]
+    elif attributes.get("axis", -1) > 0:
+        attributes["axis"] += count
+    made = read_node(reader, replace(node, inputs=apart, attributes=attributes))
+    return replace(made, joined=count) if isinstance(made, Tensor) else made
 
 
 def _settled(value: Value) -> Value:

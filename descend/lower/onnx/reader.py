@@ -36,10 +36,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Tensor:
-    """An output of a layer: (samples, *shape). A shape of () is one number a sample, which the layer gives as (1,)."""
+    """An output of a layer: (samples, *shape). A shape of () is one number a sample, which the layer gives as (1,).
+
+    Where `joined` is not 0, the file's tensor has so many dimensions of the sample within its first one, as attention
+    has that takes samples · heads for one dimension.
+    """
 
     layer: Layer
     shape: Shape
+    joined: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,8 @@ class Node:
         value = self.given(place)
         if not isinstance(value, Tensor):
             raise Refused(f"takes a constant as input {place + 1}, where a layer's output is needed")
+        if value.joined:
+            raise Refused("is given samples joined with other dimensions")
         if not value.shape or (dims is not None and len(value.shape) != dims):
             raise Refused(f"is given (samples, {', '.join(map(str, value.shape))}), which no layer here takes")
         return value

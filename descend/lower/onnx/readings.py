@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,8 @@ from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tenso
 if TYPE_CHECKING:
     from descend.graph import Layer
 
+__all__ = ["JOINABLE"]
+
 Shape = tuple[int, ...]
 
 # One tensor in, one out, nothing to set.
@@ -132,6 +135,10 @@ _ENTRYWISE: dict[str, type[Layer]] = {
     "Tan": Tan,
     "Tanh": Tanh,
 }
+
+
+# Operators that do the same within each of samples · heads as within each sample; axes are counted from the end.
+JOINABLE = {*_ENTRYWISE, "MatMul", "Transpose", "Softmax", "Add", "Sub", "Mul", "Div", "Identity", "Dropout", "Where"}
 
 
 @reads(*_ENTRYWISE)
@@ -270,6 +277,10 @@ def pair(r: Reader, node: Node) -> Value:
     """Two tensors, a tensor and a number, or a tensor and a constant tensor."""
     if node.kind == "Mod" and not node.get("fmod", 0):
         raise Refused("has the sign of the divisor (fmod 0), and Mod has that of the dividend")
+    if node.kind == "Mul" and any(isinstance(value, Sizes) for value in node.inputs):
+        sizes = [size for value in node.inputs for size in _sizes(value)]
+        if len(sizes) == 2:
+            return Sizes((-1,), single=True)  # samples · something, which a Reshape works out
     first, *others = node.inputs
     for other in others:
         first = _pair(r, node, first, other)
@@ -282,20 +293,20 @@ def _pair(r: Reader, node: Node, a: Value | None, b: Value | None) -> Tensor:
     if isinstance(a, Sizes) or isinstance(b, Sizes):
         raise Refused("computes with the number of samples")
     if isinstance(a, Tensor) and isinstance(b, Fixed):
-        merged = _with_number(r, node, a, b) or _with_bias(r, node, a, b)
+        merged = _with_bias(r, node, a, b) or _with_number(r, node, a, b)
         if merged is not None:
             return merged
     if isinstance(a, Fixed) and isinstance(b, Tensor):
-        merged = _number_first(r, node, a, b) or (_with_bias(r, node, b, a) if node.kind == "Add" else None)
+        merged = _with_bias(r, node, b, a) or _number_first(r, node, a, b)
         if merged is not None:
             return merged
     return r.layer(_PAIRS[node.kind], node, *r.broadcast(node, a, b))
 
 
 def _number(fixed: Fixed, x: Tensor) -> float | None:
-    """The number that a constant is, where it needs no dimensions of its own and is no weight."""
+    """The number that a constant is: of one entry, which is not trained, whatever file it comes from."""
     plain = fixed.array.size == 1 and fixed.array.ndim <= len(x.shape) + 1
-    return float(fixed.array.reshape(())) if plain and (fixed.name is None or fixed.array.ndim == 0) else None
+    return float(fixed.array.reshape(())) if plain else None
 
 
 def _with_number(r: Reader, node: Node, x: Tensor, fixed: Fixed) -> Tensor | None:
@@ -580,7 +591,24 @@ def reshape(r: Reader, node: Node) -> Value:
                 value, tuple(1 if i in new else next(rest) for i in range(1, len(whole) + len(axes))), node.name
             )
         case _:
-            return r.reshaped(value, _filled(r, value, _wanted(node), node), node.name)
+            wanted = _wanted(node)
+            if joined := _joined(r, value, wanted):
+                return joined
+            return r.reshaped(replace(value, joined=0), _filled(r, value, wanted, node), node.name)
+
+
+def _joined(r: Reader, x: Tensor, wanted: list[int | None]) -> Tensor | None:
+    """A Reshape that joins samples with dimensions behind them and leaves the others: (samples · heads, ...)."""
+    first, *rest = wanted or [None]
+    kept = tuple(
+        x.shape[i] if size == 0 and x.joined == 0 and i < len(x.shape) else size for i, size in enumerate(rest)
+    )
+    count = len(x.shape) - len(kept)
+    if count < 1 or kept != x.shape[count:]:
+        return None
+    size = prod(x.shape[:count])
+    alone = first is None or (first == r.batch and size == 1)
+    return None if alone or (first != -1 and first != (r.batch or 0) * size) else replace(x, joined=count)
 
 
 def _wanted(node: Node) -> list[int | None]:
