@@ -48,6 +48,12 @@ class PlannedLayer:
         """Shape of the first output."""
         return self.output_shapes[0]
 
+    @property
+    def kind(self) -> str:
+        """What it is called: its class, or for a layer of operators these, from the first to the last."""
+        ops = getattr(self.layer, "ops", ())
+        return " ".join(type(op).__name__ for op in ops) or type(self.layer).__name__
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedWeights:
