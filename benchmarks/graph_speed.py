@@ -147,9 +147,8 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=["lenet", "resnet18"])
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    print(
-        f"torch {torch.__version__}, {given.threads} threads, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
-    )
+    machine = f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
+    print(f"torch {torch.__version__}, {given.threads} threads, {machine}")
     for name in given.networks:
         shape, batches = ((1, 28, 28), (8, 64)) if name == "lenet" else ((3, 32, 32), (8,))
         for batch in batches:

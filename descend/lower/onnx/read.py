@@ -146,10 +146,11 @@ class _File:
             )
         except Exception as error:  # whatever the reference raises for a node that is wrong
             raise Refused(f"cannot be computed: {error}") from None
-        name = given[0].name if kind in _SAME_TENSOR else None
+        name = base = given[0].name if kind in _SAME_TENSOR else None
         if name is not None and self.uses[name] > 1:
             name = f"{name}_{kind}"
-        return tuple(Fixed(np.asarray(array), name) for array in arrays)
+        turned = kind == "Transpose" and given[0].array.ndim == 2
+        return tuple(Fixed(np.asarray(array), name, base if turned else None) for array in arrays)
 
     def _name_output(self, name: str) -> None:
         """Call the layer that gives an output of the file by the output's name."""
@@ -158,6 +159,9 @@ class _File:
             return
         if not isinstance(value, Tensor):
             self.problems.append(f"output '{name}' does not depend on the data")
+            return
+        if value.joined:
+            self.problems.append(f"output '{name}' has samples joined with other dimensions")
             return
         layer, reader = value.layer, self.reader
         taken = isinstance(layer, Input) or any(one.name == layer.name for one in self.proto.graph.output)

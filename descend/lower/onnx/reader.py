@@ -49,10 +49,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Fixed:
-    """An array. A name is that of the file's own tensor, which is trained if it holds fractions."""
+    """An array. A name is that of the file's own tensor, which is trained if it holds fractions.
+
+    Where it is the transposed form of a matrix that has other uses too, `base` is that matrix's name.
+    """
 
     array: NDArray[Any]
     name: str | None = None
+    base: str | None = None
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ from descend.graph import (
     Gelu,
     Greater,
     GreaterEqual,
+    Identity,
     InstanceNorm,
     LayerNorm,
     LeakyRelu,
@@ -373,6 +374,8 @@ def gemm(r: Reader, node: Node) -> Value:
 def _fully_connected(
     r: Reader, node: Node, x: Tensor, matrix: Fixed, inputs_first: bool, bias: Value | None = None
 ) -> Tensor:
+    if matrix.base is not None and r.turned(Fixed(matrix.array.T, matrix.base)):
+        matrix, inputs_first = Fixed(matrix.array.T, matrix.base), not inputs_first
     turned = r.turned(matrix)
     transpose = inputs_first is not turned
     neurons = matrix.array.shape[1 if inputs_first else 0]
@@ -673,7 +676,10 @@ def _sizes(value: Value | None) -> tuple[int | None, ...]:
 
 
 def _cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
-    return x if (begin, end) == (0, x.shape[axis]) else r.layer(Slice, name, x, axis=axis, slice_points=(begin, end))
+    if (begin, end) == (0, x.shape[axis]):
+        return x
+    # A Slice gives each child a piece of its own; behind an Identity one piece has any number of children.
+    return r.layer(Identity, name, r.layer(Slice, f"{name}/cut", x, axis=axis, slice_points=(begin, end)))
 
 
 @reads("Slice")
@@ -774,11 +780,17 @@ def expand(r: Reader, node: Node) -> Value:
         if wanted[0] != 1:
             raise Refused("repeats samples")
         return r.widened(x, tuple(s * int(t or 1) for s, t in zip(x.shape, wanted[1:], strict=True)), node)
-    dims = len(wanted) - 1
     if isinstance(value, Fixed) and wanted[0] not in (None, r.batch):
         raise Refused("gives a constant a first dimension that is not the samples'")
-    x = r.as_tensor(value, node, dims)
-    shape = np.broadcast_shapes(x.shape, tuple(int(size or 1) for size in wanted[1:]))
+    dims = len(value.shape) + 1 if isinstance(value, Tensor) else len(wanted)
+    if len(wanted) > dims:
+        raise Refused("puts dimensions before that of the samples")
+    sizes = tuple(int(size or 1) for size in (wanted[1:] if len(wanted) == dims else wanted))
+    x = r.as_tensor(value, node, dims - 1)
+    try:
+        shape = np.broadcast_shapes(x.shape, sizes)
+    except ValueError:
+        raise Refused(f"makes {sizes} of {x.shape}") from None
     return r.widened(r.reshaped(x, (1,) * (len(shape) - len(x.shape)) + x.shape, node), shape, node)
 
 
