@@ -71,15 +71,13 @@ def show(
 ) -> None:
     """Print the layers of FILE: shapes, trained numbers, multiply-adds, memory and weights; and draw them."""
     from descend.experiment import check_experiment, layer_table, load
-    from descend.experiment.picture import picture as drawn
+    from descend.experiment.picture import save
 
     experiment = load(file)
     checked = check_experiment(experiment)
     typer.echo(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
     if picture is not None:
-        from descend.runtime.run_directory import write_beside
-
-        write_beside(picture, drawn(checked.plan))
+        save(checked.plan, picture)
         typer.echo(f"drawn in {picture}")
 
 

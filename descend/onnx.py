@@ -8,6 +8,7 @@ Needs the library onnx: pip install 'descend[onnx]'.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from descend.graph import Layer, Model, Shape
 
 __all__ = ["load", "save"]
+
+_MAX_BYTES = 2_000_000_000  # Protobuf's own limit is 2 GiB for all of a file
 
 
 def save(
@@ -62,6 +65,8 @@ def save(
     module = plain_module(model, weights, fields, wanted)
     values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in values.items()}
+    if sum(array.nbytes for array in arrays.values()) > _MAX_BYTES:
+        raise Unsupported(f"model '{model.name}' has more than 2 GB of weights, which one ONNX file cannot hold")
     write_beside(Path(path), export(plan, wanted, arrays).SerializeToString())
     return Path(path)
 
@@ -91,7 +96,5 @@ def load(path: str | os.PathLike[str], fields: Mapping[str, Shape] | None = None
 
 
 def _require() -> None:
-    try:
-        import onnx  # noqa: F401  # whether it is there
-    except ImportError:
-        raise MissingExtra("ONNX needs the library onnx: pip install 'descend[onnx]'") from None
+    if find_spec("onnx") is None:
+        raise MissingExtra("ONNX needs the library onnx: pip install 'descend[onnx]'")

@@ -22,14 +22,15 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
-from descend.errors import Unsupported
+from descend.errors import StorageError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from descend.graph import Plan, PlannedLayer
 
-__all__ = ["MAX_LAYERS", "picture"]
+__all__ = ["MAX_LAYERS", "picture", "save"]
 
 MAX_LAYERS = 5_000  # what nobody can read is not drawn, and takes long
 _MAX_PASSES = 200_000  # gaps for long edges
@@ -90,6 +91,20 @@ def picture(plan: Plan) -> str:
     _sort(rows)
     _place(rows)
     return _svg(plan.name, list(boxes.values()), paths)
+
+
+def save(plan: Plan, path: Path) -> None:
+    """Write the picture to a file.
+
+    Raises:
+        Unsupported: as `picture`.
+        StorageError: the file cannot be written.
+    """
+    text = picture(plan)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error}") from None
 
 
 def _edges(plan: Plan) -> list[tuple[str, str]]:

@@ -96,8 +96,9 @@ class ArrayInitializer(ValueInitializer):
 
     def __eq__(self, other: object) -> bool:
         """Whether the other holds the same values in the same shape."""
-        same = isinstance(other, ArrayInitializer) and self.array.shape == other.array.shape
-        return same and bool((self.array == other.array).all())
+        if not isinstance(other, ArrayInitializer) or self.array.shape != other.array.shape:
+            return False
+        return bool((self.array == other.array).all())
 
     def __hash__(self) -> int:
         return hash((self.array.shape, self._order))

@@ -168,7 +168,7 @@ _WITH_FIELDS: dict[type[ops.Operator], Function] = {
 def missing(planned: PlannedLayer) -> list[str]:
     """The operators of a layer that ONNX has not and that nothing here composes."""
     known = (_NAMED, _COMPARED, _WITH_CONSTANT, _COMPARED_WITH_CONSTANT, _LOGIC, _COMPOSED, _WITH_FIELDS)
-    listed = cast("OperatorLayer", planned.layer).ops if isinstance(planned.layer, OperatorLayer) else ()
+    listed = planned.layer.ops if isinstance(planned.layer, OperatorLayer) else ()
     return [
         type(op).__name__
         for op in listed

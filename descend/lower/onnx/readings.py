@@ -339,8 +339,9 @@ def _number_first(r: Reader, node: Node, fixed: Fixed, x: Tensor) -> Tensor | No
 def _with_bias(r: Reader, node: Node, x: Tensor, fixed: Fixed) -> Tensor | None:
     """A product with a matrix takes the constant that is added to it alone as its bias."""
     layer = x.layer
-    fits = fixed.array.shape == x.shape[-1:] and isinstance(layer, (FullyConnected, ChannelwiseFullyConnected))
-    if node.kind != "Add" or not fits or len(layer.weights) != 1 or layer.children or r.uses[layer.name] != 1:
+    if node.kind != "Add" or not isinstance(layer, (FullyConnected, ChannelwiseFullyConnected)):
+        return None
+    if fixed.array.shape != x.shape[-1:] or len(layer.weights) != 1 or layer.children or r.uses[layer.name] != 1:
         return None
     if isinstance(layer, FullyConnected):
         layer.has_bias = True
@@ -690,7 +691,8 @@ def cut(r: Reader, node: Node) -> Value:
     axes = node.ints(3, "axes") or tuple(range(len(begins)))
     steps = node.ints(4, "steps") or (1,) * len(begins)
     if isinstance(value, Sizes):
-        return Sizes(value.sizes[begins[0] : ends[0] : steps[0]])
+        ((begin, end, step),) = zip(begins, ends, steps, strict=True)
+        return Sizes(value.sizes[begin:end:step])
     x = node.tensor()
     for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
         if axis % (len(x.shape) + 1) == 0 and begin == 0 and step == 1 and end >= 2**31 - 1:
