@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from descend import onnx as onnx
     from descend import optim as optim
     from descend import runtime as runtime
+    from descend import study as study
     from descend import train as train
     from descend import zoo as zoo
     from descend.callbacks import *  # noqa: F403
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from descend.experiment import save_prototext as save_prototext
     from descend.experiment.conduct import Result as Result
     from descend.experiment.fit import fit as fit
+    from descend.experiment.infer import Inference as Inference
+    from descend.experiment.infer import evaluate as evaluate
+    from descend.experiment.infer import infer as infer
     from descend.experiment.run import run as run
     from descend.graph import *  # noqa: F403
     from descend.train import *  # noqa: F403
@@ -54,6 +58,7 @@ _ROOMS = (
     "onnx",
     "optim",
     "runtime",
+    "study",
     "train",
     "zoo",
 )
@@ -67,12 +72,17 @@ _SINGLE = {
     "load": "experiment",
     "main": "exits",
     "save_prototext": "experiment",
+    "Inference": "experiment.infer",
+    "evaluate": "experiment.infer",
     "fit": "experiment.fit",
+    "infer": "experiment.infer",
     "Result": "experiment.conduct",
     "run": "experiment.run",
+    "BatchedInference": "train",
     "BatchedIterativeOptimizer": "train",
     "Callback": "train",
     "Epochs": "train",
+    "KFAC": "train",
     "Mode": "train",
     "Reached": "train",
     "Seconds": "train",

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from descend.exits import main as exit_with_code
+from descend.study.commands import app as study
 from descend.version import __version__
 
 __all__ = ["app", "main"]
@@ -22,6 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(study, name="study")
 
 
 def _print_version(wanted: bool) -> None:

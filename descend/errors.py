@@ -11,6 +11,7 @@
     ├── NumericalError                     4   a non-finite value where none may be
     ├── StorageError                       5   a checkpoint or a run directory
     ├── LostPeer                           6   another rank died or hangs
+    ├── Refused                            1   the evidence is too thin for the answer that was asked for
     └── Stopped                           75   ended on request with everything saved; safe to requeue
 
 Every message says what was wrong, where, what was expected and what to do next.
@@ -32,6 +33,7 @@ __all__ = [
     "LostPeer",
     "MissingExtra",
     "NumericalError",
+    "Refused",
     "RuleError",
     "Stopped",
     "StorageError",
@@ -103,6 +105,10 @@ class LostPeer(DescendError, ConnectionError):
     """Another rank died, hangs or left."""
 
     exit_code = 6
+
+
+class Refused(DescendError, ValueError):
+    """The evidence does not carry the answer that was asked for; the problems are the reasons."""
 
 
 class Stopped(DescendError):

@@ -112,7 +112,11 @@ def graph_run(tmp_path, *callbacks, optimizer=None, batch_size=8, **model):
 
 def graph_work(*callbacks, optimizer=None, batch_size=8, **model):
     """The run of `graph` as work for `conduct`."""
-    described = graph(callbacks=list(callbacks), **model)
+    return work_of(graph(callbacks=list(callbacks), **model), optimizer, batch_size)
+
+
+def work_of(described, optimizer=None, batch_size=8):
+    """The run of a model on the same samples as work for `conduct`."""
     plan = check(described, {"samples": (1, 4, 4), "labels": (3,)})
     module = lower(plan, partial(generator, 1, "weights"))
     modes = {

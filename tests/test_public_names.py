@@ -7,7 +7,7 @@ import pytest
 
 import descend
 
-ROOMS = ["errors", "graph", "optim", "data", "lower", "runtime", "train", "callbacks", "experiment", "zoo"]
+ROOMS = ["errors", "graph", "optim", "data", "lower", "runtime", "train", "callbacks", "experiment", "zoo", "study"]
 
 
 @pytest.mark.parametrize("room", ROOMS)

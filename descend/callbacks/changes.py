@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from descend.callbacks.names import at_least, require, words
 from descend.errors import ConfigurationError
+from descend.graph import IdentityZero
 from descend.graph.fields import described_openly
 from descend.train import Callback
 from descend.train.layers import plan_of
@@ -134,7 +136,7 @@ class AlternateUpdates(Callback):
     """Trains `layers_1` for `iters_1` steps with `layers_2` frozen, then the other way round for `iters_2`, and so on.
 
     Runs:  before_step, after_training, after_run.
-    Reads: the number of the step. Changes which weights get gradients.
+    Reads: the number of the step. Changes which weights get gradients; an IdentityZero among frozen layers gives zeros.
     Costs: nothing; frozen weights need no gradient.
 
     Raises:
@@ -176,6 +178,8 @@ class AlternateUpdates(Callback):
         for weights, free in zip(self._weights(run), (first, second), strict=True):
             for p in weights.values():
                 p.requires_grad_(free)
+        for layers, free in ((self.layers_1, first), (self.layers_2, second)):
+            _switch(run, words(layers), frozen=not free)
 
     def _weights(self, run: RunView) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         trained = run.control.trained
@@ -184,6 +188,16 @@ class AlternateUpdates(Callback):
             for layers in (self.layers_1, self.layers_2)
         )
         return first, second
+
+
+def _switch(run: RunView, names: tuple[str, ...], frozen: bool) -> None:
+    """Freeze or free the layers of these names that are more than their weights."""
+    plan, module = plan_of(run.module), cast("Any", run.module)
+    for planned in plan.layers if plan is not None else ():
+        if planned.name in names and isinstance(planned.layer, IdentityZero):
+            layer = copy.copy(planned.layer)
+            layer.freeze = frozen
+            module.exchange(replace(planned, layer=layer))
 
 
 @described_openly

@@ -15,6 +15,7 @@ weights build on one another. E is the number of passes that are complete, t the
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,6 +26,8 @@ from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from descend.train import EpochView, RunView, StepView
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "PolyLearningRate",
     "SetLearningRate",
     "StepLearningRate",
+    "rehearse",
 ]
 
 
@@ -50,10 +54,14 @@ class _LearningRate(Callback):
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         rates = {name: run.control.rates()[name] for name in run.control.select(words(self.weights))}
-        self.start = next(iter(rates.values()))
+        self.begin(next(iter(rates.values())), run.steps_per_epoch[Mode.TRAIN])
         if len(set(rates.values())) > 1:
             shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
             say(f"{type(self).__name__}: these weights will share the rate of the first of them: {shown}")
+
+    def begin(self, start: float, steps_per_epoch: int | None) -> None:
+        """Take note of the rate before the run and of the length of a pass, where that is known."""
+        self.start = start
 
     def rate(self, run: RunView) -> float:
         """The rate in force."""
@@ -290,15 +298,14 @@ class PolyLearningRate(_AtSteps):
         if not self.num_epochs and not self.max_iter:
             raise ConfigurationError("PolyLearningRate needs num_epochs= or max_iter=")
 
-    def after_setup(self, run: RunView) -> None:
-        """See `Callback.after_setup`."""
-        super().after_setup(run)
-        per_epoch = run.steps_per_epoch[Mode.TRAIN]
-        if not self.max_iter and per_epoch is None:
+    def begin(self, start: float, steps_per_epoch: int | None) -> None:
+        """See `_LearningRate.begin`."""
+        super().begin(start, steps_per_epoch)
+        if not self.max_iter and steps_per_epoch is None:
             raise ConfigurationError(
                 "PolyLearningRate: nobody knows the steps of an epoch of these data; set max_iter="
             )
-        self.steps = self.max_iter or self.num_epochs * (per_epoch or 0)
+        self.steps = self.max_iter or self.num_epochs * (steps_per_epoch or 0)
 
     def scheduled(self, step: int) -> float:
         """See `_AtSteps.scheduled`."""
@@ -401,3 +408,49 @@ class CustomLearningRate(Callback):
             "CustomLearningRate has no settings, so no text can say what it does: write a Callback of your own that "
             "calls run.control.set_rate(), or use one of the other callbacks for the rate"
         )
+
+
+def rehearse(
+    callbacks: Iterable[Callback], rates: Mapping[str, float], steps_per_epoch: int, points: Sequence[int]
+) -> dict[str, list[float]]:
+    """The rates of a run that is not made: those of some updates, as the callbacks will set them.
+
+    What follows a measured value (`AdaptiveLearningRate`, `OptimizerwiseAdaptiveLearningRate`) stays out.
+
+    Args:
+        callbacks: All of the run's, in order.
+        rates: The rate of each trained weights object before the run.
+        steps_per_epoch: Updates in a pass.
+        points: Updates applied before the ones asked for, rising.
+
+    Returns:
+        For each weights object its rate at each point.
+    """
+    played = [
+        (copy.copy(callback), [name for name in words(callback.weights) or rates if name in rates])
+        for callback in callbacks
+        if isinstance(callback, _AtSteps | _AtEpochs)
+    ]
+    now, curves = dict(rates), {name: list[float]() for name in rates}
+    for callback, names in played:
+        callback.begin(now[names[0]], steps_per_epoch)
+    passes = 0
+    for point in points:
+        while (passes + 1) * steps_per_epoch <= point:
+            passes += 1
+            _play_steps(played, now, passes * steps_per_epoch - 1)
+            for callback, names in played:
+                first = now[names[0]]
+                if isinstance(callback, _AtEpochs) and (rate := callback.scheduled(passes, first)) != first:
+                    now.update(dict.fromkeys(names, rate))
+        _play_steps(played, now, point)
+        for name, rate in now.items():
+            curves[name].append(rate)
+    return curves
+
+
+def _play_steps(played: Sequence[tuple[_LearningRate, Sequence[str]]], now: dict[str, float], step: int) -> None:
+    """Let the callbacks that act at each step set the rates of the update that follows `step` others."""
+    for callback, names in played:
+        if isinstance(callback, _AtSteps):
+            now.update(dict.fromkeys(names, callback.scheduled(step)))

@@ -162,7 +162,7 @@ class Batches:
         self.ranks = ranks
         self.ahead = ahead
         self.drop_last = drop_last
-        self._stream = stream or self._read
+        self._stream = stream
         if self.num_samples == 0:
             raise DataError(
                 f"{len(reader):,} samples with batch_size={batch_size:,} and drop_last=True leave no step in an epoch: "
@@ -226,29 +226,35 @@ class Batches:
         return prefetched(batches, self.ahead) if self.ahead else batches
 
     def _batches(self, epoch: int, start_step: int, start_sample: int) -> Generator[Batch, None, None]:
-        for_batches, for_reading = tee(self._shares(epoch, start_step, start_sample))
+        shares = self._shares(start_step, start_sample, epoch)
+        if self._stream is None:
+            for ids, step, size, last in shares:
+                yield Batch(self.reader.read(ids, epoch), ids, epoch, step, size, last)
+            return
+        for_batches, for_reading = tee(Share(ids, epoch, step, size, last) for ids, step, size, last in shares)
         with closing(self._stream(for_reading)) as rows:
             for share, (fields, ids) in zip(for_batches, rows, strict=True):
                 yield Batch(fields, ids, epoch, share.step, share.size, share.last)
 
-    def _read(self, shares: Iterator[Share]) -> Generator[Rows, None, None]:
-        for share in shares:
-            yield self.reader.read(share.ids, share.epoch), share.ids
-
-    def _shares(self, epoch: int, start_step: int, start_sample: int) -> Generator[Share, None, None]:
-        starts = range(start_sample, self.num_samples, self.batch_size)
-        steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // self.batch_size)
+    def _shares(
+        self, step: int, start_sample: int, epoch: int
+    ) -> Generator[tuple[NDArray[np.int64], int, int, bool], None, None]:
+        """Numbers of the samples, the step, its size over all ranks, and whether it is the last, step after step."""
+        # A size that is set meanwhile is of no concern to the steps that were asked for before.
+        batch_size, end = self.batch_size, self.num_samples
+        starts = range(start_sample, end, batch_size)
+        steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // batch_size)
         for i in range(0, len(starts), steps_at_once):
             some = starts[i : i + steps_at_once]
-            positions = [self._positions(start) for start in some]
+            positions = [self._positions(start, min(batch_size, end - start)) for start in some]
             ids = order(self.seed, epoch, np.concatenate(positions), len(self.reader), self.shuffle)
-            ends = np.cumsum([len(share) for share in positions])[:-1]
-            for step, (start, share) in enumerate(zip(some, np.split(ids, ends), strict=True), start_step + i):
-                size = self._size(start)
-                yield Share(share, epoch, step, size, start + size == self.num_samples)
+            taken = 0
+            for start, share in zip(some, positions, strict=True):
+                size = min(batch_size, end - start)
+                yield ids[taken : taken + len(share)], step, size, start + size == end
+                taken, step = taken + len(share), step + 1
 
-    def _positions(self, start: int) -> NDArray[np.int64]:
-        size = self._size(start)
+    def _positions(self, start: int, size: int) -> NDArray[np.int64]:
         begin, end = (size * rank // self.ranks for rank in (self.rank, self.rank + 1))
         return np.arange(begin, end, dtype=np.int64) + start
 

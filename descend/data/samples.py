@@ -1,21 +1,22 @@
 """Samples of a user's own data set: read one by one, each with random numbers of its own, and put together.
 
 What a sample draws from the global generators of torch, NumPy and Python is a function of (seed, role, epoch, sample),
-so it depends neither on the process that reads it nor on what was read before.
+so it depends neither on the process that reads it nor on what was read before. Seeding three generators for each sample
+takes longer than many a sample, so it is done once a data set has been seen to draw from them.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 import warnings
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from descend.data import global_random
 from descend.data.draws import key_of, mix
 from descend.data.structure import as_rows, fields_of, shape_of
 from descend.errors import DataError
@@ -64,7 +65,7 @@ class Rows:
     bad: list[BadSample]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recipe:
     """How samples are read; all that a worker needs.
 
@@ -74,6 +75,9 @@ class Recipe:
         seed: Of the random numbers.
         role: What the samples are for.
         replace_bad: Take the next sample for one that cannot be used, instead of raising.
+
+    Attributes:
+        draws: Whether the data set has been seen to draw from the global generators.
     """
 
     dataset: Dataset
@@ -81,6 +85,7 @@ class Recipe:
     seed: int
     role: str
     replace_bad: bool = False
+    draws: bool = field(default=False, init=False)
 
     @property
     def name(self) -> str:
@@ -101,20 +106,42 @@ class Recipe:
         if len(ids) == 0:  # a rank without samples still needs the fields
             whole = self.read(np.zeros(1, dtype=np.int64), epoch, begin)
             return Rows({name: tensor[:0] for name, tensor in whole.fields.items()}, ids, [])
+        if self.draws:
+            return self._read(ids, epoch, begin)
+        before = global_random.snapshot()
+        try:
+            rows = self._read(ids, epoch, begin)
+        except DataError:
+            if before == global_random.snapshot():
+                raise
+        else:
+            if before == global_random.snapshot():
+                return rows
+        self.draws = True
+        return self._read(ids, epoch, begin)  # once more, each sample with random numbers of its own
+
+    def _read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Rows:
         bad: list[BadSample] = []
-        taken = [self._take(int(i), epoch, bad, begin) for i in ids]
-        while odd := _odd(taken) if self.collate is None else {}:
+        taken = [self._take(i, epoch, bad, begin) for i in ids.tolist()]
+        while True:
+            try:
+                fields = self._together(taken)
+                break
+            except DataError:
+                odd = _odd(taken) if self.collate is None else {}
+                if not odd:
+                    raise
             for place, reason in odd.items():
                 self._refuse(BadSample(taken[place][0], reason), bad)
                 taken[place] = self._take(self._next(taken[place][0]), epoch, bad, begin)
-        used = np.array([i for i, _ in taken], dtype=np.int64)
-        return Rows(self._together(taken), used, bad)
+        return Rows(fields, np.array([i for i, _ in taken], dtype=np.int64), bad)
 
     def _take(self, i: int, epoch: int, bad: list[BadSample], begin: Callable[[int], None]) -> tuple[int, Any]:
         """The sample with number `i`, or the next one that can be read, and its number."""
         while True:
             begin(i)
-            self._seed(i, epoch)
+            if self.draws:
+                global_random.seed(self._stream(i, epoch))
             try:
                 return i, self.dataset[i]
             except Exception as error:
@@ -132,24 +159,32 @@ class Recipe:
             ) from error
         bad.append(sample)
 
-    def _seed(self, i: int, epoch: int) -> None:
-        import torch
-
+    def _stream(self, i: int, epoch: int) -> int:
         key = key_of("sample", self.seed, self.role, epoch)
-        number = int(mix(mix(np.array([i], dtype=np.uint64)) + key)[0])
-        torch.default_generator.manual_seed(number >> 1)
-        np.random.seed(number & 0xFFFFFFFF)
-        random.seed(number)
+        return int(mix(mix(np.array([i], dtype=np.uint64)) + key)[0])
 
     def _together(self, taken: Sequence[tuple[int, Any]]) -> dict[str, Tensor]:
         from torch.utils.data import default_collate
 
         ids = [i for i, _ in taken]
+        samples = [sample for _, sample in taken]
         try:
-            batch = (self.collate or default_collate)([sample for _, sample in taken])
+            batch = (self.collate or _strict(default_collate))(samples)
         except Exception as error:
             raise DataError(f"samples {ids} of {self.name} cannot be put together: {error}") from error
         return as_rows(batch, f"samples {ids[0]}, … of {self.name}", len(ids))
+
+
+def _strict(collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """torch's own way, but for a key that the first sample has not: torch drops it without a word."""
+
+    def together(samples: list[Any]) -> Any:
+        keys = {len(cast("dict[str, Any]", sample)) for sample in samples if isinstance(sample, dict)}
+        if len(keys) > 1:
+            raise KeyError(f"samples have different numbers of fields: {sorted(keys)}")
+        return collate(samples)
+
+    return together
 
 
 def _odd(taken: Sequence[tuple[int, Any]]) -> dict[int, str]:
@@ -169,19 +204,6 @@ def _difference(form: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
         if form.get(name) != usual.get(name)
     ]
     return ", ".join(texts)
-
-
-@contextmanager
-def _random_state_kept() -> Generator[None, None, None]:
-    import torch
-
-    of_torch, of_numpy, of_python = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(of_torch)
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
 
 
 @dataclass
@@ -214,18 +236,17 @@ class SampleReader:
 
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
         """Read samples in this process; see `Recipe.read`."""
-        return self._note(self._here(indices, epoch)).fields
+        with global_random.kept():
+            return self._note(self._here(indices, epoch)).fields
 
     def stream(self, shares: Iterator[Share]) -> Generator[tuple[Mapping[str, Array | Tensor], NDArray[np.int64]]]:
         """Read share after share, in the order given."""
         tasks = ((share.ids, share.epoch) for share in shares)
         rows = self.pool.stream(tasks) if self.pool else (self._here(*task) for task in tasks)
-        try:
+        with global_random.kept(), closing(rows):
             for some in rows:
                 self._note(some)
                 yield some.fields, some.ids
-        finally:
-            rows.close()
 
     def close(self) -> None:
         """End the processes that read."""
@@ -233,10 +254,9 @@ class SampleReader:
             self.pool.close()
 
     def _here(self, ids: NDArray[np.int64], epoch: int) -> Rows:
-        with _random_state_kept():
-            if self.timeout_seconds is None:
-                return self.recipe.read(ids, epoch, lambda i: None)
-            return self._in_time(ids, epoch, self.timeout_seconds)
+        if self.timeout_seconds is None:
+            return self.recipe.read(ids, epoch, lambda i: None)
+        return self._in_time(ids, epoch, self.timeout_seconds)
 
     def _in_time(self, ids: NDArray[np.int64], epoch: int, seconds: float) -> Rows:
         """Read in a thread, which is left behind if it hangs; it is a daemon and ends with the process."""

@@ -162,7 +162,7 @@ class TensorReader:
         import torch
 
         index = torch.from_numpy(indices if self._chosen is None else self._chosen[indices])
-        return {name: rows[index.to(rows.device)] for name, rows in self._rows.items()}
+        return {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
 
 
 def _tensors(data: Any, role: str) -> TensorReader | None:

@@ -1,80 +1,135 @@
-"""Batch norm takes its statistics over what goes through the module at once; what follows from that is said early."""
+"""Batch norm takes its statistics over groups of samples of a declared size, or over what goes through at once.
+
+    a group       so many samples in the order of the mini-batch; what is left over is a group of its own
+    training      each group is normalized by its own mean and variance, as though the layer had been called on the
+                  groups one after the other; running statistics take them in that order
+    evaluation    by the running statistics; the group has no part in it
+
+Micro-batches are made of whole groups, so they change nothing. Without a group, a mini-batch cannot be cut.
+"""
 
 from __future__ import annotations
 
-import warnings
+import math
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
+from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]  # as above
 
 from descend.errors import ConfigurationError
+from descend.experiment.parts import GROUP, last_group, tell_of_whole_groups
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
 
     from descend.data import Feed
     from descend.train.loop import Part
 
-__all__ = ["BatchNormWatch"]
+__all__ = ["BatchNormGroups"]
 
 
-class BatchNormWatch:
-    """Finds in the first step that a later part of one sample will leave batch norm without statistics.
+class BatchNormGroups:
+    """Takes over the batch norm layers of a module until it is closed.
 
     Args:
-        module: Its batch norm layers are watched for one forward pass.
+        module: Its layers get a `forward` of their own for the time being.
         feed: The training data.
         micro_batch_size: Samples that go through the module at once, where that is set.
+        group_size: Samples that share statistics; None for those that go through at once.
 
-    Warns:
-        UserWarning: micro-batches change the statistics, and with them the result.
+    Attributes:
+        unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
+
+    Raises:
+        ConfigurationError: the mini-batch would be cut and no group is declared; a group that is declared and used by
+            nothing; from the first forward pass, a group that leaves one value a channel.
     """
 
-    def __init__(self, module: nn.Module, feed: Feed, micro_batch_size: int | str | None) -> None:
-        layers = {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
-        cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size)
-        if layers and cut:
-            warnings.warn(
-                f"'{next(iter(layers))}' normalizes over the {micro_batch_size} samples of a micro-batch and not over "
-                "the batch, so the result depends on micro_batch_size",
-                stacklevel=3,
-            )
-        self._count = 0
-        self._sizes = f"{feed.num_samples} samples, batch_size={feed.first_size}, micro_batch_size={micro_batch_size}"
-        self._hooks = [
-            layer.register_forward_pre_hook(self._look(name))
-            for name, layer in layers.items()
-            if 1 in _parts(feed, micro_batch_size)
+    def __init__(
+        self, module: nn.Module, feed: Feed, micro_batch_size: int | str | None, group_size: int | None
+    ) -> None:
+        self._layers: list[tuple[str, Any]] = [
+            (name, part) for name, part in module.named_modules() if _takes_statistics(part)
         ]
+        self._group, self._count = group_size, 0
+        self._wanted = micro_batch_size if isinstance(micro_batch_size, int) else None
+        if group_size and not self._layers:
+            raise ConfigurationError(
+                f"batch_norm_group_size={group_size}: {type(module).__name__} has no batch norm layer; leave it out"
+            )
+        self._check(feed.first_size)
+        self.unit = (group_size if self._layers else 1) or None
+        if self._wanted:
+            tell_of_whole_groups(self._wanted, self.unit)
+        self._sizes = f"{feed.num_samples} samples, batch_size={feed.first_size}, {self._means()}"
+        self._alone = 1 in _last_groups(feed, group_size)
+        for name, layer in self._layers:
+            layer.forward = self._replacement(name, layer)
 
     def begin(self, part: Part) -> None:
-        """Stop watching once a whole part has gone through."""
-        if self._count:
-            self.close()
+        """Say which samples the next forward pass is for."""
         self._count = part.count
+        if self._layers and self._layers[0][1].training:
+            self._check(len(part.batch.ids))
 
     def close(self) -> None:
         """Leave the layers as they were."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        for _, layer in self._layers:
+            del layer.forward  # what is left is the method of its class
 
-    def _look(self, name: str) -> Any:
-        def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-            values_of_a_sample = inputs[0].numel() // inputs[0].shape[1] // self._count
-            if layer.training and values_of_a_sample == 1:
-                raise ConfigurationError(
-                    f"a part of a batch has 1 sample ({self._sizes}), and '{name}' ({type(layer).__name__}) needs more "
-                    "than 1 value of each channel for its statistics: choose sizes without such a remainder, or leave "
-                    "it out with DataLoader(..., drop_last=True)"
-                )
+    def _check(self, size: int | None) -> None:
+        """Refuse to cut a batch of this size, where it is known, without a group."""
+        if self._layers and not self._group and size and self._wanted and self._wanted < size:
+            name, layer = self._layers[0]
+            raise ConfigurationError(
+                f"'{name}' ({type(layer).__name__}) takes its statistics over what goes through the module at once, so "
+                f"the result would depend on micro_batch_size={self._wanted}: {GROUP}"
+            )
 
-        return look
+    def _means(self) -> str:
+        return "a group is the whole batch" if self._group is None else f"batch_norm_group_size={self._group}"
+
+    def _replacement(self, name: str, layer: Any) -> Callable[..., Tensor]:
+        original: Callable[[Tensor], Tensor] = layer.forward
+
+        def forward(input: Tensor) -> Tensor:  # noqa: A002  # torch's name for it
+            if not layer.training or not self._count:
+                return original(input)
+            rows = self._rows(name, layer, input)
+            if self._alone and rows * math.prod(input.shape[2:]) == 1:
+                raise self._alone_error(name, layer)
+            if self._group is None or self._count <= self._group:
+                return original(input)
+            return torch.cat([original(group) for group in input.split(self._group * rows)])
+
+        return forward
+
+    def _rows(self, name: str, layer: Any, x: Tensor) -> int:
+        """Rows of a layer's input that belong to one sample."""
+        if len(x) % self._count:
+            raise ConfigurationError(
+                f"'{name}' ({type(layer).__name__}) is given {len(x)} rows for {self._count} samples, so it is not "
+                "clear which of them share statistics: leave out batch_norm_group_size and micro_batch_size"
+            )
+        return len(x) // self._count
+
+    def _alone_error(self, name: str, layer: Any) -> ConfigurationError:
+        return ConfigurationError(
+            f"a batch leaves a group of 1 sample ({self._sizes}), and '{name}' ({type(layer).__name__}) needs more "
+            "than 1 value of each channel for its statistics: choose sizes without such a remainder, or leave it out "
+            "with DataLoader(..., drop_last=True)"
+        )
 
 
-def _parts(feed: Feed, micro_batch_size: int | str | None) -> set[int]:
-    """Sizes of the last part of each batch."""
+def _takes_statistics(part: nn.Module) -> bool:
+    """Whether a layer mixes samples in training: by its output, or by running statistics alone."""
+    return isinstance(part, _BatchNorm) or (isinstance(part, _InstanceNorm) and part.track_running_stats)
+
+
+def _last_groups(feed: Feed, group_size: int | None) -> set[int]:
+    """Sizes of the last group of each batch."""
     sizes = {size for size in (feed.first_size, feed.last_size) if size}
-    if isinstance(micro_batch_size, int):
-        return {size % micro_batch_size or min(size, micro_batch_size) for size in sizes}
-    return sizes
+    return {last_group(size, group_size) for size in sizes}

@@ -30,6 +30,7 @@ _APPLY = {
     "on_nonfinite": "applies",
     "precision": "applies",
     "loss": "applies",
+    "algorithm": "applies",
     "metrics": "applies",
     "skip_bad": "applies",
     "validation samples": "applies",

@@ -10,6 +10,7 @@ from descend.callbacks import Checkpoint
 from descend.callbacks.names import problems as unknown_names
 from descend.data import open_readers
 from descend.errors import ConfigurationError, DataError, DescendError
+from descend.experiment.parts import graph_unit
 from descend.graph import check as check_graph
 from descend.graph import check_optimizer
 from descend.train import Mode
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from descend.data import OpenReader
     from descend.experiment.experiment import Experiment
     from descend.graph import Plan
+    from descend.train import Trainer
 
 __all__ = ["Checked", "check", "check_parts"]
 
@@ -31,10 +33,12 @@ class Checked:
     Attributes:
         plan: Every tensor's shape, every weights' start.
         readers: Open readers by role.
+        unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
     """
 
     plan: Plan
     readers: Mapping[str, OpenReader]
+    unit: int | None = 1
 
     @property
     def modes(self) -> list[Mode]:
@@ -57,11 +61,26 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     readers = _readers(experiment, seed, errors)
     fields = {name: field.shape for reader in (readers or {}).values() for name, field in reader.fields.items()}
     plan = _attempt(lambda: check_graph(experiment.model, fields), errors) if readers else None
+    algorithm = experiment.trainer.training_algo
+    unit = None
     if plan is not None:
         _attempt(lambda: _check_callbacks(experiment, plan), errors)
+        if algorithm is not None and algorithm.trains and not (plan.objective.terms or plan.objective.l2):
+            name = experiment.model.name
+            errors.append(
+                ConfigurationError(f"model '{name}' has no objective to train for: give it objective_function")
+            )
+    if plan is not None and readers and "train" in readers:
+        unit = _attempt(lambda: _unit(experiment.trainer, plan, len(readers["train"])), errors)
     if errors or plan is None or readers is None:
         raise _joined(errors)
-    return Checked(plan, readers)
+    return Checked(plan, readers, unit)
+
+
+def _unit(trainer: Trainer, plan: Plan, samples: int) -> int | None:
+    size = min(trainer.mini_batch_size, samples)
+    sizes = {size, samples % size} - {0}
+    return graph_unit(plan, sizes, trainer.micro_batch_size)
 
 
 def check_parts(experiment: Experiment, seed: int) -> Mapping[str, OpenReader]:
@@ -80,7 +99,8 @@ def check_parts(experiment: Experiment, seed: int) -> Mapping[str, OpenReader]:
 def _readers(experiment: Experiment, seed: int, errors: list[DescendError]) -> Mapping[str, OpenReader] | None:
     readers = _attempt(lambda: open_readers(experiment.data_reader, seed), errors)
     _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
-    if readers and "train" not in readers:
+    algorithm = experiment.trainer.training_algo
+    if readers and "train" not in readers and (algorithm is None or algorithm.trains):
         errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
     return readers
 

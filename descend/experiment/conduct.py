@@ -49,6 +49,7 @@ class Result:
         module: The trained module.
         steps: Updates applied.
         samples: How many samples there are of each mode; None where nobody has counted them.
+        outputs: Outputs of layers (samples, …) that `BatchedInference` was asked for, by "mode/layer".
     """
 
     weights: dict[str, torch.Tensor]
@@ -58,6 +59,7 @@ class Result:
     module: torch.nn.Module
     steps: int
     samples: dict[str, int | None]
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Work:
         default_epochs: Passes where the algorithm sets no limit.
         micro_batch_size: Samples that go through the module at once; None for a whole mini-batch, "auto" for as many
             as the memory of the device allows.
+        unit: Samples that a micro-batch is made of; None where a mini-batch cannot be cut.
         files: Text files that the run directory begins with, by name.
         summary_dir: Where TensorBoard's files go; None for a folder of the run directory.
         settings: Plain facts about the run. What differs between a run and its continuation is shown, and applied or
@@ -95,6 +98,7 @@ class Work:
     callbacks: tuple[Callback, ...] = ()
     default_epochs: int = 0
     micro_batch_size: int | Literal["auto"] | None = None
+    unit: int | None = 1
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     summary_dir: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -129,7 +133,7 @@ def conduct(
     counts = {mode.value: batches.num_samples for mode, batches in work.data.items()}
     steps = session.contexts[Mode.TRAIN].step
     path = directory.path if directory else None
-    return Result(weights, session.history, reason, path, work.task.module, steps, counts)
+    return Result(weights, session.history, reason, path, work.task.module, steps, counts, session.outputs)
 
 
 def _session(work: Work, directory: RunDirectory | None, requests: StopRequests) -> Session:
@@ -146,6 +150,7 @@ def _session(work: Work, directory: RunDirectory | None, requests: StopRequests)
         seed=work.seed,
         micro_batch_size=None if work.micro_batch_size == "auto" else work.micro_batch_size,
         adaptive=work.micro_batch_size == "auto",
+        unit=work.unit,
         numerics=work.numerics,
         epochs=work.algorithm.epochs(work.default_epochs),
         stop_requested=requests.requested,
@@ -217,7 +222,7 @@ def _carry_out(work: Work, session: Session, directory: RunDirectory | None) -> 
     try:
         reason = work.algorithm.apply(session)
         session.callbacks.fire(Event.AFTER_TRAINING, session.view(reason))
-        if Mode.TEST in session.data:
+        if Mode.TEST in session.data and work.algorithm.trains:
             evaluate(session, Mode.TEST)
         session.save()
     except Stopped as stopped:

@@ -11,12 +11,13 @@ import torch
 
 from descend.data import Batches, Loading, open_data
 from descend.data.samples import SampleReader
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError
 from descend.experiment import rule
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
+from descend.experiment.precision import precision_of
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
 from descend.graph import TorchModel
@@ -29,11 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from descend.data import Feed
-    from descend.train import Callback, Stop
+    from descend.graph import AutomaticMixedPrecision
+    from descend.train import Callback, Stop, TrainingAlgorithm
 
-__all__ = ["fit"]
-
-_PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+__all__ = ["device_of", "fit"]
 
 
 def fit(
@@ -50,7 +50,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    precision: str = "float32",
+    precision: str | AutomaticMixedPrecision = "float32",
     on_nonfinite: str = "stop",
     shuffle: bool = True,
     test: Any = None,
@@ -63,6 +63,8 @@ def fit(
     clip_norm: float | None = None,
     clip_global_norm: float | None = None,
     fresh_optimizer: bool = False,
+    batch_norm_group_size: int | None = None,
+    algorithm: TrainingAlgorithm | None = None,
 ) -> Result:
     """Train a module in place, on the device where its weights are.
 
@@ -81,8 +83,8 @@ def fit(
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
             returns a torch optimizer.
         batch_size: Samples of one update; None takes that of a DataLoader, or batches as they come.
-        micro_batch_size: Samples that go through the module at once; the update does not depend on it. "auto" begins
-            with all and halves them when a device runs out of memory.
+        micro_batch_size: Samples that go through the module at once; the update does not depend on it. None or "auto"
+            begins with all and halves them when memory runs out; a number stays.
         stop: When to stop, such as `descend.Epochs(10) | descend.Seconds(3600)`, counted from the beginning of the run.
         valid: Data to evaluate after each epoch.
         seed: Of the order of samples and of all random numbers of the run.
@@ -90,7 +92,7 @@ def fit(
         run_dir: A new or empty directory for rows and checkpoints; None keeps no files.
         resume: Continue the newest good checkpoint of `run_dir`, or begin where there is none.
         precision: "float32" computes in the type of the weights; "bfloat16" and "float16" in these types where torch
-            holds that safe, the latter with a loss scale.
+            holds that safe, the latter with a loss scale, whose numbers a `descend.AutomaticMixedPrecision` can set.
         on_nonfinite: What a NaN or an infinity in a gradient does: "stop", "skip" (up to 10 in a row), or "allow".
         shuffle: Give each epoch an order of its own.
         test: Data to evaluate once at the end.
@@ -103,6 +105,9 @@ def fit(
         clip_norm: Bound on the norm of each weight's gradient.
         clip_global_norm: Bound on the norm of the whole gradient.
         fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
+        batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
+            over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
+        algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
 
     Returns:
         The trained module, the history, the reason for having stopped.
@@ -119,10 +124,10 @@ def fit(
         targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
         module = module.module
     objective, measured = loss_of(loss), measures(metrics, loss)
-    _check(module, seed, micro_batch_size, precision)
-    algorithm = BatchedIterativeOptimizer(stop=stop)
+    _check(module, seed, micro_batch_size, batch_norm_group_size)
+    doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
     process = Process(device=device_of(module))
-    scaler = torch.amp.GradScaler(process.device.type) if precision == "float16" else None
+    autocast, scaler = precision_of(precision, process.device)
     numerics = Numerics(on_nonfinite, clip_value, clip_norm, clip_global_norm, scaler)
     loading = Loading(
         batch_size=batch_size,
@@ -137,29 +142,38 @@ def fit(
     made = rule.build(optimizer, module)
     for part in (objective, *measured.values()):
         part.to(process.device)
-    task = ModuleTask(module, objective, measured, targets, _PRECISIONS[precision])
+    task = ModuleTask(module, objective, measured, targets, autocast)
     with ExitStack() as stack:
         feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
-        before_part = stack.enter_context(in_training(task, seed, feeds[Mode.TRAIN], micro_batch_size))
+        training = stack.enter_context(
+            in_training(task, seed, feeds[Mode.TRAIN], micro_batch_size, batch_norm_group_size)
+        )
         work = Work(
             name=type(module).__name__,
             task=task,
             optimizer=made,
             data=feeds,
             process=process,
-            algorithm=algorithm,
+            algorithm=doing,
             seed=seed,
             callbacks=(*callbacks, UnusedWeights()),
-            micro_batch_size=micro_batch_size,
-            settings=_settings(made, loading, numerics, feeds, stop, loss, precision, micro_batch_size),
+            micro_batch_size=micro_batch_size or "auto",
+            unit=training.unit,
+            settings={
+                **_settings(made, loading, numerics, feeds, stop, loss),
+                "precision": precision if isinstance(precision, str) else repr(precision),
+                "micro_batch_size": micro_batch_size,
+                "batch_norm_group_size": batch_norm_group_size,
+                "algorithm": None if algorithm is None else repr(algorithm),
+            },
             numerics=numerics,
-            before_part=before_part,
+            before_part=training.begin,
             fresh_optimizer=fresh_optimizer,
         )
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
 
 
-def _check(module: Any, seed: Any, micro_batch_size: Any, precision: Any) -> None:
+def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any) -> None:
     """What is wrong with the settings that nobody else looks at."""
     problems: list[str] = []
     if not isinstance(module, torch.nn.Module):
@@ -170,10 +184,8 @@ def _check(module: Any, seed: Any, micro_batch_size: Any, precision: Any) -> Non
         problems.append(f"seed is {seed!r} and is to be a whole number of at least 0")
     if micro_batch_size not in (None, "auto") and not _is_count(micro_batch_size, 1):
         problems.append(f"micro_batch_size is {micro_batch_size!r} and is to be a whole number above 0, None or 'auto'")
-    if precision not in _PRECISIONS:
-        options = ", ".join(f"'{name}'" for name in _PRECISIONS)
-        hint = nearest(str(precision), _PRECISIONS)
-        problems.append(f"precision is {precision!r} and is to be one of {options}{hint}")
+    if group_size is not None and not _is_count(group_size, 1):
+        problems.append(f"batch_norm_group_size is {group_size!r} and is to be a whole number above 0, or None")
     if problems:
         raise ConfigurationError(problems)
 
@@ -204,8 +216,6 @@ def _settings(
     feeds: Mapping[Mode, Feed],
     stop: Stop,
     loss: Any,
-    precision: str,
-    micro_batch_size: int | str | None,
 ) -> dict[str, Any]:
     """What a continuation is compared with; `changes.py` says what becomes of a difference."""
     samples = {"samples" if mode is Mode.TRAIN else f"{mode} samples": feed.num_samples for mode, feed in feeds.items()}
@@ -216,6 +226,4 @@ def _settings(
         **{name: count for name, count in samples.items() if count is not None},
         "stop": repr(stop) if is_dataclass(stop) else describe(stop),
         "loss": describe(loss),
-        "precision": precision,
-        "micro_batch_size": micro_batch_size,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from descend.errors import DataError
 from descend.experiment.losses import CLASSES, FRACTIONS, TorchLoss
@@ -28,11 +29,13 @@ class LabelCheck:
     Args:
         loss: The loss.
         fields: Names of the target fields.
+        on_cpu: Whether the loss is computed there: torch then refuses class numbers that are too large by itself.
     """
 
-    def __init__(self, loss: TorchLoss, fields: Sequence[str]) -> None:
+    def __init__(self, loss: TorchLoss, fields: Sequence[str], on_cpu: bool) -> None:
         self._loss = loss
         self._fields = fields
+        self._refused_by_torch = on_cpu and loss.kind in CLASSES
         self._form: tuple[int, ...] | None = None
         self._device_seen = False
 
@@ -44,44 +47,56 @@ class LabelCheck:
         self._form = form
         return news
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: Batch, refused: bool = False) -> bool:
         """Look at the targets of a batch, once the form of the output is known.
+
+        Args:
+            batch: The batch.
+            refused: Torch has raised an error that they may be to blame for.
+
+        Returns:
+            Whether they are known to be class numbers none of which is to be ignored.
 
         Raises:
             DataError: a target is out of range, not finite or of a wrong type; the sample, the value and what is
                 allowed.
         """
         if self._form is None:
-            return
+            return False
+        plain = True
         for field in self._fields:
-            values = _on_host(batch.fields[field], first=not self._device_seen)
-            if values is not None and len(values):
-                self._check(field, values, batch.ids)
+            targets = batch.fields[field]
+            if self._refused_by_torch and not refused and self._device_seen and _without_negative(targets):
+                plain = plain and (self._loss.ignore_index or 0) < 0
+                continue
+            values = _on_host(targets, first=not self._device_seen)
+            plain = values is not None and (len(values) == 0 or self._check(field, values, batch.ids)) and plain
         self._device_seen = True
+        return plain
 
-    def _check(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
+    def _check(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> bool:
         kind, real = self._loss.kind, values.dtype.kind == "f"
         if kind in CLASSES and not real:
-            self._check_classes(field, values, ids)
-        elif kind in CLASSES and values.shape[1:] != self._form:
+            return self._check_classes(field, values, ids)
+        if kind in CLASSES and values.shape[1:] != self._form:
             raise DataError(
                 f"field '{field}' holds class numbers as {values.dtype} (sample {ids[0]}: {_first(values)}), and "
                 f"{kind.__name__} takes whole numbers: convert them, for example with .long()"
             )
-        elif kind in CLASSES or kind in FRACTIONS:
+        if kind in CLASSES or kind in FRACTIONS:
             self._refuse(field, values, ids, ~((values >= 0) & (values <= 1)), "probabilities in [0, 1]")
         elif real and not np.isfinite(values.sum()):
             self._refuse(field, values, ids, ~np.isfinite(values), "finite numbers")
+        return False
 
-    def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
-        classes = self._form[0] if self._form else 1
-        low, high = values.min(), values.max()
-        if low >= 0 and high < classes:
-            return
-        ignored = self._loss.ignore_index
+    def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> bool:
+        classes, ignored = self._form[0] if self._form else 1, self._loss.ignore_index
+        if values.min() >= 0 and values.max() < classes:
+            return ignored is None or not 0 <= ignored < classes
         wrong = ((values < 0) | (values >= classes)) & (True if ignored is None else values != ignored)
         also = "" if ignored is None else f" or {ignored} to be ignored"
         self._refuse(field, values, ids, wrong, f"class numbers from 0 to {classes - 1}{also}")
+        return False
 
     def _refuse(
         self, field: str, values: NDArray[Any], ids: NDArray[np.int64], wrong: NDArray[Any], allowed: str
@@ -97,6 +112,12 @@ class LabelCheck:
                 *shown,
             ]
         )
+
+
+def _without_negative(targets: NDArray[Any] | Tensor) -> bool:
+    if not isinstance(targets, torch.Tensor) or not targets.is_cpu or targets.dtype != torch.int64:
+        return False
+    return targets.numel() > 0 and targets.min().item() >= 0
 
 
 def _on_host(values: NDArray[Any] | Tensor, first: bool) -> NDArray[Any] | None:

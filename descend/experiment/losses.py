@@ -77,13 +77,14 @@ class Loss:
 
     targets: int = 1
 
-    def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
+    def ratio(self, output: Any, targets: Sequence[Tensor], count: int, plain: bool = False) -> Ratio:
         """The loss over a part of a batch.
 
         Args:
             output: What the module returned for `count` samples.
             targets: Tensors (count, …).
             count: Number of samples.
+            plain: The targets are known to be class numbers none of which is to be ignored.
         """
         raise NotImplementedError
 
@@ -97,7 +98,7 @@ class FunctionLoss(Loss):
 
     function: Callable[..., Any]
 
-    def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
+    def ratio(self, output: Any, targets: Sequence[Tensor], count: int, plain: bool = False) -> Ratio:
         """See `Loss.ratio`."""
         value = self.function(output, *targets)
         if isinstance(value, (tuple, list)) and len(cast("list[Any]", value)) == 2:
@@ -148,14 +149,14 @@ class TorchLoss(Loss):
         """See `Loss.to`."""
         self._module.to(device)
 
-    def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
+    def ratio(self, output: Any, targets: Sequence[Tensor], count: int, plain: bool = False) -> Ratio:
         """See `Loss.ratio`."""
         outputs = self._outputs(output)
         targets = [self._fit(target, outputs[0]) for target in targets]
         arguments = (outputs[0], *targets, outputs[1]) if self.kind is nn.GaussianNLLLoss else (*outputs, *targets)
         loss = self._module(*arguments)
         if self._summed:
-            return Ratio(loss, self._weight(outputs[0], targets[0]))
+            return Ratio(loss, self._weight(outputs[0], targets[0], plain))
         if self.kind is nn.CTCLoss and self.reduction == "mean":
             loss = loss / targets[2].clamp(min=1)
         samples = self.kind is nn.KLDivLoss and self.reduction == "batchmean"
@@ -194,12 +195,14 @@ class TorchLoss(Loss):
             return target.long()
         return target.to(output.dtype) if self.kind in _FLOATS and whole else target
 
-    def _weight(self, output: Tensor, target: Tensor) -> Tensor | float:
+    def _weight(self, output: Tensor, target: Tensor, plain: bool) -> Tensor | float:
         """What the mean over entries with class numbers or probabilities divides by."""
         if target.is_floating_point():
             return float(output.numel() // output.shape[1 if output.ndim > 1 else 0])
-        counted = target != self.ignore_index
         weight = cast("Tensor | None", self._module.weight)
+        if weight is None and plain:
+            return float(target.numel())
+        counted = target != self.ignore_index
         if weight is None:
             return counted.sum()
         return weight[torch.where(counted, target, 0)].mul(counted).sum()

@@ -30,7 +30,7 @@ def measures(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[str, 
     if isinstance(wanted, str):
         wanted = (wanted,)
     named: dict[str, Any] = dict(wanted) if isinstance(wanted, AnyMapping) else {name: name for name in wanted}
-    ignored = getattr(loss, "ignore_index", None)
+    ignored = getattr(loss_of(loss), "ignore_index", None)
     return {name: _measure(measure, ignored) for name, measure in named.items()}
 
 

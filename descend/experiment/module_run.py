@@ -15,6 +15,7 @@ from descend.experiment.conduct import Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
+from descend.experiment.precision import precision_of
 from descend.experiment.text import run_text
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
@@ -22,6 +23,7 @@ from descend.graph import Trained
 from descend.runtime import Process, stored_seed
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.layers import layer_names
+from descend.train.numerics import Numerics
 
 if TYPE_CHECKING:
     import os
@@ -51,21 +53,29 @@ def run_module(
     for part in (objective, *measured.values()):
         part.to(process.device)
     data = {mode: batches(readers[mode.role], trainer, mode, seed, process) for mode in Mode if mode.role in readers}
-    task = ModuleTask(model.module, objective, measured, model.targets)
+    autocast, scaler = precision_of(model.amp, process.device)
+    task = ModuleTask(model.module, objective, measured, model.targets, autocast)
     algorithm = trainer.training_algo or BatchedIterativeOptimizer()
     settings = {
         "batch_size": trainer.mini_batch_size,
         "seed": seed,
-        "samples": data[Mode.TRAIN].num_samples,
+        "samples": data[Mode.TRAIN].num_samples if Mode.TRAIN in data else None,
         "stop": f"{algorithm!r}, {model.epochs} epochs by default",
         "loss": describe(model.loss),
+        "precision": repr(model.amp) if model.amp and model.amp.enabled else None,
+        "micro_batch_size": trainer.micro_batch_size or None,
+        "batch_norm_group_size": model.batch_norm_group_size or None,
         **rule.settings(made),
     }
-    with in_training(task, seed, data[Mode.TRAIN]) as before_part:
+    sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
+    with in_training(task, seed, next(iter(data.values())), *sizes) as training:
         work = Work(
             name=model.name,
             task=task,
-            before_part=before_part,
+            before_part=training.begin,
+            unit=training.unit,
+            micro_batch_size=trainer.micro_batch_size or "auto",
+            numerics=Numerics(scaler=scaler),
             optimizer=made,
             data=data,
             process=process,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from descend.experiment.losses import Loss
     from descend.train.loop import Part
+    from descend.train.task import Ratio
 
 __all__ = ["ModuleTask"]
 
@@ -55,7 +56,10 @@ class ModuleTask:
         self._autocast = autocast
         self._names: tuple[list[str], list[str]] | None = None  # inputs, targets
         self._by_name = False
+        self._nested = False
+        self._needs_targets = True
         self._labels: LabelCheck | None = None
+        self._plain = False  # whether the targets are known to be class numbers of which none is ignored
         self._part: Part | None = None
 
     def begin(self, part: Part) -> None:
@@ -66,15 +70,16 @@ class ModuleTask:
             ConfigurationError: it is not clear which fields are targets.
         """
         if self._names is None:
-            self._settle(list(nested(part.fields)))
+            self._nested = any("/" in name for name in part.fields)
+            self._settle(part.fields)
         self._part = part
         if self._labels and part.start == 0:
-            self._labels.check(part.batch)
+            self._plain = self._labels.check(part.batch)
 
     def losses(self, fields: Mapping[str, Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
         inputs, names = self._names or ([], [])
-        values = nested(fields)
+        values = nested(fields) if self._nested else fields
         targets = [values[name] for name in names]
         device = next(iter(fields.values())).device.type
         with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
@@ -82,32 +87,57 @@ class ModuleTask:
             if self._labels and self._part and self._labels.learn(output):
                 self._labels.check(self._part.batch)
             count = len(next(iter(fields.values())))
-            objective = self._loss.ratio(output, targets, count)
-            with torch.no_grad():
-                metrics = {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
-        return Losses(objective, metrics)
+            objective = self._objective(output, targets, count)
+            return Losses(objective, self._measured(output, targets, count))
+
+    def predict(self, part: Part) -> Any:
+        """What the module returns for a part; fields that are targets are left out, and there may be none."""
+        self._needs_targets = False
+        if self._names is None:
+            self._settle(part.fields)
+        inputs, _ = self._names or ([], [])
+        device = next(iter(part.fields.values())).device.type
+        with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
+            return self._call(nested(part.fields), inputs)
 
     def penalty(self) -> None:
         """Nothing of the objective depends on weights alone."""
+
+    def _objective(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
+        try:
+            return self._loss.ratio(output, targets, count, self._plain)
+        except (IndexError, RuntimeError):
+            if self._labels and self._part:
+                self._labels.check(self._part.batch, refused=True)
+            raise
+
+    def _measured(self, output: Any, targets: Sequence[Tensor], count: int) -> dict[str, Ratio]:
+        if not self._metrics:
+            return {}
+        with torch.no_grad():
+            return {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
 
     def _call(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
         if self._by_name:
             return self.module(**{name: values[name] for name in inputs})
         return self.module(*(values[name] for name in inputs))
 
-    def _settle(self, names: list[str]) -> None:
+    def _settle(self, fields: Mapping[str, Tensor]) -> None:
         """Which fields are inputs and which targets."""
+        names = list(nested(fields))
         by_place = all(name.isdecimal() for name in names)
         targets = self._target_names(names, by_place)
         inputs = [name for name in names if name not in targets]
-        if not targets and names == ["0"] and isinstance(self._loss, TorchLoss) and self._loss.targets:
+        wanted = self._needs_targets and isinstance(self._loss, TorchLoss) and self._loss.targets
+        if not targets and names == ["0"] and wanted:
             targets = ["0"]  # single tensors are their own targets, as for an autoencoder
         if not inputs:
             raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
         self._by_name = not by_place and self._takes(inputs)
         self._names = (inputs, targets)
         if isinstance(self._loss, TorchLoss):
-            self._labels = LabelCheck(self._loss, [name for name in targets if name not in inputs])
+            on_cpu = all(values.is_cpu for values in fields.values())
+            self._labels = LabelCheck(self._loss, [name for name in targets if name not in inputs], on_cpu)
 
     def _target_names(self, names: list[str], by_place: bool) -> list[str]:
         wanted = self._targets
@@ -126,7 +156,7 @@ class ModuleTask:
                     )
             return list(wanted)
         found = [name for name in names if name in _TARGET_NAMES]
-        if len(found) != min(1, self._loss.targets):
+        if self._needs_targets and len(found) != min(1, self._loss.targets):
             raise ConfigurationError(
                 f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"
             )

@@ -61,7 +61,7 @@ def planned_for_export(
             f"model '{model.name}' has not been run, so the shapes of its data are unknown: pass fields={{{shapes}}}, "
             "the shape of one sample of each"
         )
-    plan = check(model, {name: tuple(shape) for name, shape in known.items()}, to_train=False)
+    plan = check(model, {name: tuple(shape) for name, shape in known.items()})
     if outputs is None:
         return plan, predictions(plan)
     each = [outputs] if isinstance(outputs, (str, Layer)) else outputs

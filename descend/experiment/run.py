@@ -11,6 +11,7 @@ from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
 from descend.experiment.module_run import batches, run_module, run_seed
 from descend.experiment.optimizer import build_optimizer
+from descend.experiment.precision import precision_of
 from descend.experiment.rule import settings
 from descend.experiment.task import GraphTask
 from descend.experiment.text import run_text
@@ -18,6 +19,7 @@ from descend.graph import Model, TorchModel, Trained, to_text
 from descend.lower import lower
 from descend.runtime import Process, generator
 from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train.numerics import Numerics
 
 if TYPE_CHECKING:
     import os
@@ -71,7 +73,8 @@ def run(
     module.to(process.device)
     if model.compile:
         module.compile()
-    task = GraphTask(module, checked.plan, seed)
+    autocast, scaler = precision_of(model.amp, process.device)
+    task = GraphTask(module, checked.plan, seed, autocast)
     rule = build_optimizer(module, checked.plan, optimizer)
     data = {mode: batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes}
     work = Work(
@@ -81,6 +84,9 @@ def run(
         optimizer=rule,
         data=data,
         process=process,
+        micro_batch_size=trainer.micro_batch_size or "auto",
+        unit=checked.unit,
+        numerics=Numerics(scaler=scaler),
         algorithm=trainer.training_algo or BatchedIterativeOptimizer(),
         seed=seed,
         callbacks=(*trainer.callbacks, *model.callbacks),
@@ -105,8 +111,11 @@ def _settings(
     return {
         "batch_size": experiment.trainer.mini_batch_size,
         "seed": seed,
-        "samples": data[Mode.TRAIN].num_samples,
+        "samples": data[Mode.TRAIN].num_samples if Mode.TRAIN in data else None,
         "stop": f"{algorithm!r}, {model.epochs} epochs by default",
+        "precision": repr(model.amp) if model.amp and model.amp.enabled else None,
+        "micro_batch_size": experiment.trainer.micro_batch_size or None,
+        "batch_norm_group_size": model.batch_norm_group_size or None,
         **{name: True for name in ("compile", "channels_last") if getattr(model, name)},
         "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
         **settings(rule),

@@ -42,6 +42,7 @@ def take(session: Session) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         "micro_batch_size": session.micro_batch_size,
         "skipped_in_a_row": session.skipped_in_a_row,
         "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
+        "algorithm": session.algorithm_state,
     }
     return flatten(nested)
 
@@ -59,6 +60,7 @@ _PARTS = (
     "micro_batch_size",
     "skipped_in_a_row",
     "loss_scale",
+    "algorithm",
 )
 
 
@@ -78,7 +80,7 @@ def restore(
     """
     weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
     _check_weights(checkpoint, weights, session)
-    state = unflatten({key: plain[key] for key in _PARTS}, tensors)
+    state = unflatten({key: plain[key] for key in _PARTS if key in plain}, tensors)
     if not fresh_optimizer:
         _group_as_saved(session, state["optimizer"]["groups"])
         restore_optimizer(session.optimizer, _names(session), state["optimizer"], keep_options)
@@ -97,6 +99,7 @@ def restore(
     if session.numerics.scaler and state["loss_scale"]:
         session.numerics.scaler.load_state_dict(state["loss_scale"])
     session.asked_to_stop = state["asked_to_stop"]
+    session.algorithm_state = {} if fresh_optimizer else state.get("algorithm", {})
     session.callbacks.load_state(state["callbacks"])
 
 

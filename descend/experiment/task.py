@@ -29,10 +29,14 @@ class GraphTask:
         module: The lowered graph; its forward pass gives the value of each term and metric layer, (samples, 1).
         plan: The checked graph.
         seed: Where the random numbers of its layers begin.
+        autocast: The type that torch computes in where that is safe; None computes in the type of the weights.
     """
 
-    def __init__(self, module: LoweredModel, plan: Plan, seed: int = 0) -> None:
+    def __init__(self, module: LoweredModel, plan: Plan, seed: int = 0, autocast: torch.dtype | None = None) -> None:
         self.module = module
+        self._autocast = autocast
+        if autocast is not None:
+            module.widen()
         self._seed = seed
         self._place: dict[str, int] = {}
         self.units = {metric.name: metric.unit for metric in plan.metrics if metric.unit}
@@ -48,11 +52,19 @@ class GraphTask:
         """See `descend.train.task.Task.losses`."""
         # Somebody who looks on sees each layer, and a compiled module has none.
         module = self.module if self.module.on_layer is None else self.module.forward
-        values = module(fields, **self._place)
-        count = float(len(next(iter(fields.values()))))
+        if self._autocast is None:
+            values = module(fields, **self._place)
+        else:
+            with torch.autocast(next(iter(fields.values())).device.type, self._autocast):
+                values = {name: value.float() for name, value in module(fields, **self._place).items()}
+        some = next(iter(fields.values()))
+        count = float(len(some))
         terms = [term.scale * values[term.layer].sum() for term in self._plan.objective.terms]
         metrics = {metric.name: Ratio(values[metric.layer].sum(), count) for metric in self._plan.metrics}
-        return Losses(Ratio(torch.stack(terms).sum(), count), metrics)
+        total = (
+            torch.stack(terms).sum() if terms else torch.zeros((), device=some.device)
+        )  # a model may have metrics alone
+        return Losses(Ratio(total, count), metrics)
 
     def penalty(self) -> torch.Tensor | None:
         """L2 regularization: the sum of scale · Σ w² / 2 over the weights that each term names."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from descend.errors import Unsupported
-from descend.experiment.batch_norm import BatchNormWatch
+from descend.experiment.batch_norm import BatchNormGroups
 from descend.train.masks import Masks
 
 if TYPE_CHECKING:
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from descend.experiment.module_task import ModuleTask
     from descend.train.loop import Part
 
-__all__ = ["device_of", "in_training"]
+__all__ = ["Training", "device_of", "in_training"]
+
+
+class Training(NamedTuple):
+    """What a run asks of a module that is being trained."""
+
+    begin: Callable[[Part], None]  # to be called with each part of a mini-batch before it goes through the module
+    unit: int | None  # samples that micro-batches are made of; None where a mini-batch cannot be cut
 
 
 def device_of(module: torch.nn.Module) -> torch.device:
@@ -36,23 +43,25 @@ def device_of(module: torch.nn.Module) -> torch.device:
 
 @contextmanager
 def in_training(
-    task: ModuleTask, seed: int, feed: Feed, micro_batch_size: int | str | None = None
-) -> Generator[Callable[[Part], None]]:
-    """Let random layers draw by sample, watch batch norm, and leave every part of the module in the mode it was in.
+    task: ModuleTask,
+    seed: int,
+    feed: Feed,
+    micro_batch_size: int | str | None = None,
+    batch_norm_group_size: int | None = None,
+) -> Generator[Training]:
+    """Let random layers draw by sample and batch norm work by groups, and leave every part of the module as it was.
 
     Args:
         task: The module and its losses.
         seed: Of the run.
         feed: The training data.
         micro_batch_size: Samples that go through the module at once.
-
-    Yields:
-        What is to be called with each part of a mini-batch before it goes through the module.
+        batch_norm_group_size: Samples that share the statistics of batch norm; None for those that go through at once.
     """
     module = task.module
     before = [(part, part.training) for part in module.modules()]
     with Masks(module, seed) as masks:
-        norms = BatchNormWatch(module, feed, micro_batch_size)
+        norms = BatchNormGroups(module, feed, micro_batch_size, batch_norm_group_size)
 
         def begin(part: Part) -> None:
             masks.begin(part.step, part.count, part.position)
@@ -60,7 +69,7 @@ def in_training(
             task.begin(part)
 
         try:
-            yield begin
+            yield Training(begin, norms.unit)
         finally:
             norms.close()
             for part, training in before:

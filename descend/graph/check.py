@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, GraphError, nearest
 from descend.graph.bulk import no_collection
+from descend.graph.enums import DataType
 from descend.graph.kinds import Dummy, Evaluation, Input, Split
 from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
 from descend.graph.metrics import Metric
@@ -37,12 +38,13 @@ from descend.graph.plan import (
 )
 from descend.graph.starts import start_problems
 from descend.graph.weights import ConstantInitializer, Weights
+from descend.selection import Selected, selects
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from descend.graph.model import Model
-    from descend.graph.objective import LayerTerm
+    from descend.graph.objective import L2WeightRegularization, LayerTerm
 
 __all__ = ["check"]
 
@@ -51,18 +53,17 @@ _MAX_COMPARED = 100_000  # names that are compared for suggestions in one check;
 _SHOWN_NAMES = 8  # a note lists as many names and counts the rest
 
 
-def check(model: Model, fields: Mapping[str, Shape], *, to_train: bool = True) -> Plan:
+def check(model: Model, fields: Mapping[str, Shape]) -> Plan:
     """Work out every tensor of a model.
 
     Args:
         model: The description.
         fields: Shape for each sample of every field that the readers offer.
-        to_train: Whether it needs an objective.
 
     Raises:
         GraphError: everything that does not fit, each problem with the layer, its place in the text, and what to do.
     """
-    checker = _Checker(model, fields, to_train)
+    checker = _Checker(model, fields)
     with no_collection():
         plan = checker.plan()
     found = checker.problems
@@ -89,9 +90,8 @@ class _Node:
 
 
 class _Checker:
-    def __init__(self, model: Model, fields: Mapping[str, Shape], to_train: bool) -> None:
+    def __init__(self, model: Model, fields: Mapping[str, Shape]) -> None:
         self.model = model
-        self.to_train = to_train
         self.fields = fields
         self.problems: list[str] = []
         self.notes: list[str] = []
@@ -101,6 +101,7 @@ class _Checker:
         self.readers: dict[_Node, tuple[str | None, str]] = {}  # whom an inserted Evaluation serves, for errors
         self.inserted: set[_Node] = set()
         self.weights: dict[str, PlannedWeights] = {}
+        self.roles: dict[str, Selected] = {}  # what rules such as "bias" and "norm" look at
         self.compared = 0
 
     def plan(self) -> Plan:
@@ -121,6 +122,7 @@ class _Checker:
             metrics=self._metrics(),
             other_metrics=tuple(metric for metric in self.model.metrics if not isinstance(metric, Metric)),
             notes=tuple(self.notes),
+            batch_norm_group_size=self.model.batch_norm_group_size,
         )
 
     # Names and order
@@ -131,10 +133,11 @@ class _Checker:
             self._say(model.where, f"model '{model.name}' has {model.epochs} epochs; expected at least 0")
         if not model.layers:
             self._say(model.where, f"model '{model.name}' has no layers")
-        if self.to_train and (model.objective_function is None or not model.objective_function.terms):
+        if model.epochs and (model.objective_function is None or not model.objective_function.terms):
             self._say(
                 model.where,
-                f"model '{model.name}' has no objective: give it objective_function, a layer of one number a sample",
+                f"model '{model.name}' has no objective: give it objective_function, a layer of one number a sample, "
+                "or 0 epochs if it is to be evaluated alone",
             )
         self.notes += [
             f"{name} of model '{model.name}' is part of the format and read by nothing" for name in model.unread
@@ -144,6 +147,8 @@ class _Checker:
         self._refuse_twins("layers", self.model.layers)
         self._refuse_twins("weights", self.model.weights)
         self._refuse_twins("metrics", self.model.metrics)
+        for weights in self.model.weights:
+            self._refuse_datatype(weights, f"weights '{weights.name}'")
         for layer in self.model.layers:
             for link, word in ((layer.parents, "parent"), (layer.children, "child")):
                 for name in link:
@@ -156,8 +161,17 @@ class _Checker:
                 self._say_of(layer, f"names a hint_layer '{hint}' that does not exist{self._near(hint, self.names)}")
             if layer.device is not None and layer.device.upper() not in ("CPU", "GPU", ""):
                 self._say_of(layer, f"has device '{layer.device}'; expected CPU or GPU")
+            self._refuse_datatype(layer, f"layer '{layer.name}'")
             if layer.data_layout not in (None, "", "data_parallel", "model_parallel"):
                 self._say_of(layer, f"has data_layout '{layer.data_layout}'; expected data_parallel or model_parallel")
+
+    def _refuse_datatype(self, thing: Layer | Weights, what: str) -> None:
+        if thing.datatype not in (None, DataType.FLOAT):
+            self._say(
+                thing.where,
+                f"{what} has datatype {thing.datatype.name}, which is not to be had: a graph has FLOAT tensors; leave "
+                "it out, or set the model's amp for half precision",
+            )
 
     def _refuse_twins(self, what: str, things: Iterable[Any]) -> None:
         groups: dict[str, list[Any]] = defaultdict(list)
@@ -357,6 +371,10 @@ class _Checker:
             return given  # reported as missing
         own = given or Weights(slot.initializer, name=f"{layer.name}_{slot.suffix}")
         before = self.weights.get(own.name)
+        role = self.roles.get(own.name, Selected(own.name, len(slot.shape), is_bias=False, is_norm=False))
+        self.roles[own.name] = role._replace(
+            is_bias=role.is_bias or "bias" in slot.suffix, is_norm=role.is_norm or layer.normalizes
+        )
         planned = PlannedWeights(
             name=own.name,
             shape=slot.shape,
@@ -371,7 +389,6 @@ class _Checker:
         )
         if before is None:
             self.weights[own.name] = planned
-            self._say(own.where, *(f"weights '{own.name}' {problem}" for problem in start_problems(planned)))
         elif given is None:
             self._say_of(
                 layer,
@@ -383,26 +400,51 @@ class _Checker:
                 f"needs weights '{own.name}' of {shown(slot.shape)} and shares them with layer '{before.layer}', "
                 f"where they are {shown(before.shape)}: layers that share weights need one shape",
             )
-        elif not planned.trainable:
-            self.weights[own.name] = replace(before, trainable=False)
+        else:
+            self.weights[own.name] = _shared(before, planned)
         return own.name
 
     def _check_weights(self) -> None:
         """Weights that nothing uses, names that nothing has, and update rules with numbers that no rule can use."""
         known = {weights.name for weights in self.model.weights} | self.weights.keys()
         used = {id(one) for layer in self.model.layers for one in layer.weights}
+        filled_by_callbacks = {getattr(callback, "output_name", "") for callback in self.model.callbacks}
         for layer in self.model.layers:
             for name in layer.weights:
                 if isinstance(name, str):
                     self._say_of(layer, f"names weights '{name}' that do not exist{self._near(name, known)}")
         for weights in self.model.weights:
-            if id(weights) not in used:
+            if id(weights) not in used and weights.name in filled_by_callbacks:
+                self._fill_alone(weights)
+            elif id(weights) not in used:
                 self._say(
                     weights.where, f"weights '{weights.name}' are used by no layer; give them to one, or take them out"
                 )
             if weights.optimizer is not None:
                 place = weights.optimizer.where or weights.where
                 self._say(place, *(f"weights '{weights.name}': {problem}" for problem in weights.optimizer.problems()))
+
+        places = {weights.name: weights.where for weights in self.model.weights}
+        for planned in self.weights.values():
+            self._say(
+                places.get(planned.name),
+                *(f"weights '{planned.name}' {problem}" for problem in start_problems(planned)),
+            )
+
+    def _fill_alone(self, weights: Weights) -> None:
+        """Weights that a callback writes and no layer reads: one number, which is not trained."""
+        self.weights[weights.name] = PlannedWeights(
+            name=weights.name,
+            shape=(1,),
+            initializer=weights.initializer or ConstantInitializer(),
+            fan_in=0,
+            fan_out=0,
+            optimizer=weights.optimizer,
+            trainable=False,
+            layer="",
+            column_major=False,
+            datatype=weights.datatype,
+        )
 
     # Objective and metrics
 
@@ -422,20 +464,24 @@ class _Checker:
                 )
         return PlannedObjective(
             terms=tuple(PlannedTerm(_name(term.layer), term.scale, node.layer.name) for term, node in terms),
-            l2=tuple(PlannedL2(self._regularized(term.weights, term.where), term.scale) for term in objective.l2_terms),
+            l2=tuple(PlannedL2(self._regularized(term), term.scale) for term in objective.l2_terms),
         )
 
-    def _regularized(self, weights: list[Weights | str], where: str | None) -> tuple[str, ...]:
-        if not weights:
-            return tuple(name for name, one in self.weights.items() if one.trainable)
-        names = tuple(map(_name, weights))
+    def _regularized(self, term: L2WeightRegularization) -> tuple[str, ...]:
+        names = tuple(map(_name, term.weights)) or tuple(name for name, one in self.weights.items() if one.trainable)
+        chosen = [self.roles[name] for name in names if name in self.roles]
+        for rule in term.exclude if chosen else ():
+            if not any(selects(rule, one) for one in chosen):
+                near = nearest(rule, ["bias", "norm", *names])
+                self._say(term.where, f"the regularization leaves out '{rule}', which none of its weights is{near}")
         for name in names:
             if name not in self.weights and not self.problems:  # a layer that does not fit has made no weights yet
                 self._say(
-                    where,
+                    term.where,
                     f"the regularization names weights '{name}' that no layer uses{self._near(name, self.weights)}",
                 )
-        return names
+        left_out = {one.name for one in chosen if any(selects(rule, one) for rule in term.exclude)}
+        return tuple(name for name in names if name not in left_out)
 
     def _metrics(self) -> tuple[PlannedMetric, ...]:
         return tuple(
@@ -468,6 +514,18 @@ class _Checker:
 
     def _say_of(self, layer: Layer, *problems: str) -> None:
         self._say(layer.where, *(f"layer '{layer.name}' ({type(layer).__name__}) {problem}" for problem in problems))
+
+
+def _shared(before: PlannedWeights, again: PlannedWeights) -> PlannedWeights:
+    """Weights that several layers use: trained if all train them, with the fans and order of a layer that has some."""
+    counted = before if before.fan_in else again
+    return replace(
+        before,
+        trainable=before.trainable and again.trainable,
+        fan_in=counted.fan_in,
+        fan_out=counted.fan_out,
+        column_major=before.column_major or again.column_major,
+    )
 
 
 def _positions(layer: Layer) -> dict[int, deque[int]]:

@@ -51,9 +51,19 @@ class FieldType(NamedTuple):
             return None
         if not self.many:
             return _one(self.base, value)
+        if isinstance(value, str) and self.base in (int, float):
+            return _numbers_of(self.base, value)
         if isinstance(value, str) or not isinstance(value, Iterable):
             return (_one(self.base, value),)
         return tuple(_one(self.base, entry) for entry in value)
+
+
+def _numbers_of(base: type, text: str) -> tuple[Any, ...]:
+    """The numbers of a text with spaces between, as older scripts have lists: slice_points="0 784 794"."""
+    try:
+        return tuple(base(word) for word in text.split())
+    except ValueError:
+        raise TypeError from None
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}

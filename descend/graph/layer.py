@@ -132,6 +132,7 @@ class Layer:
     refusal: ClassVar[str | None] = None  # why a kind that is part of the format cannot be had
     num_children: ClassVar[int | None] = 1  # None: any number, each given an output of its own
     borrows_weights: ClassVar[bool] = False  # it reads weights that another layer makes
+    normalizes: ClassVar[bool] = False  # the rule "norm" means its weights
     global_count: ClassVar[int] = 0
     where: str | None = None  # file:line:column of a layer that came from a text
     _serials: ClassVar[Iterator[int]] = itertools.count()

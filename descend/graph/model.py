@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, nearest
 from descend.graph.enums import SubGraphCommunication
 from descend.graph.fields import FieldType, described, refuse_unknown, take_all
 from descend.graph.layer import Layer
@@ -28,15 +29,54 @@ __all__ = ["AutomaticMixedPrecision", "Model", "Summarizer", "Trained"]
 
 @described
 class AutomaticMixedPrecision:
-    """Half precision with a loss scale. Zeros mean: 65536, times 2 after 2000 good steps, times 0.5 on overflow."""
+    """Half precision where it is safe; weights, their state and updates keep their format.
+
+    The gradients of float16 are taken of the loss times a scale, and divided by it again: init_scale (65536 unless
+    set), times growth_factor (2) after growth_interval (2000) good steps in a row, times backoff_factor (0.5) where a
+    gradient overflowed; that step is left out, counted, and no schedule goes on. The scale is a part of the checkpoint.
+    bfloat16 has the range of float32 and needs none.
+
+    Args:
+        enabled: Whether it is used at all.
+        init_scale: At the beginning.
+        growth_factor: Above 1.
+        backoff_factor: Between 0 and 1.
+        growth_interval: In steps.
+        format: "float16", which an unset one means too, or "bfloat16".
+
+    Raises:
+        ConfigurationError: a number is out of range, the format is unknown, or a scale is set for bfloat16.
+    """
 
     message: ClassVar[str] = "Model.AutomaticMixedPrecision"
+    formats: ClassVar[tuple[str, ...]] = ("float16", "bfloat16")
 
     enabled: bool = False
     init_scale: float = 0.0
     growth_factor: float = 0.0
     backoff_factor: float = 0.0
     growth_interval: int = 0
+    format: str = ""
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {getattr(self, name)!r}; expected {expected}, or 0 for {default}"
+            for name, good, expected, default in (
+                ("init_scale", 0 <= self.init_scale < math.inf, "a number above 0", "65536"),
+                ("growth_factor", self.growth_factor == 0 or 1 < self.growth_factor < math.inf, "above 1", "2"),
+                ("backoff_factor", 0 <= self.backoff_factor < 1, "between 0 and 1", "0.5"),
+                ("growth_interval", self.growth_interval >= 0, "a number of steps", "2000"),
+            )
+            if not good
+        ]
+        if self.format not in ("", *self.formats):
+            hint = nearest(self.format, self.formats)
+            problems.append(f"format is '{self.format}'; expected float16 or bfloat16{hint}")
+        scale = [self.init_scale, self.growth_factor, self.backoff_factor, self.growth_interval]
+        if self.format == "bfloat16" and any(scale):
+            problems.append("a loss scale is set, and bfloat16 needs none: leave it out, or take format='float16'")
+        if problems:
+            raise ConfigurationError([f"AutomaticMixedPrecision: {problem}" for problem in problems])
 
 
 @described
@@ -64,6 +104,7 @@ _TYPES: Mapping[str, FieldType] = {
     "subgraph_num_common_resources": FieldType(int),
     "compile": FieldType(bool),
     "channels_last": FieldType(bool),
+    "batch_norm_group_size": FieldType(int),
 }
 # In the format, and read by nothing: kept so that a file goes through unchanged, and mentioned by the check.
 _UNREAD: Mapping[str, FieldType] = {
@@ -96,9 +137,11 @@ class Model:
         amp: Automatic mixed precision, or a dictionary of its fields.
         compile: Whether the forward and backward passes go through torch.compile.
         channels_last: Whether images are held with their channels last in memory; the numbers are the same to rounding.
+        batch_norm_group_size: Samples that share the statistics of batch normalization, taken in the order of the
+            mini-batch; what is left over is a group of its own. 0 is the whole mini-batch.
 
     Raises:
-        ConfigurationError: an unknown keyword or a value of a wrong type.
+        ConfigurationError: an unknown keyword, a value of a wrong type, or a negative group size.
 
     Attributes:
         trained: What the last run of this model made of it, if there was one; no part of the description.
@@ -123,6 +166,7 @@ class Model:
         subgraph_topology: bool = False,
         subgraph_num_common_resources: int = 0,
         amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
+        batch_norm_group_size: int = 0,
         *,
         compile: bool = False,  # noqa: A002  # torch's own word for it
         channels_last: bool = False,
@@ -140,6 +184,7 @@ class Model:
             "subgraph_num_common_resources": subgraph_num_common_resources,
             "compile": compile,
             "channels_last": channels_last,
+            "batch_norm_group_size": batch_norm_group_size,
         }
         taken = take_all("Model", _TYPES, given)
         self.epochs: int = taken["epochs"]
@@ -152,6 +197,12 @@ class Model:
         self.compile: bool = taken["compile"]
         self.channels_last: bool = taken["channels_last"]
         self.trained: Trained | None = None
+        self.batch_norm_group_size: int = taken["batch_norm_group_size"]
+        if self.batch_norm_group_size < 0:
+            raise ConfigurationError(
+                f"Model: batch_norm_group_size is {self.batch_norm_group_size}; expected a number of samples such as "
+                "64, or 0 for the whole mini-batch"
+            )
         self.unread: dict[str, Any] = take_all("Model", _UNREAD, unread)
         self.where = where
         self.objective_function = _objective(objective_function)
@@ -186,6 +237,7 @@ class Model:
             "amp": self.amp,
             "compile": self.compile,
             "channels_last": self.channels_last,
+            "batch_norm_group_size": self.batch_norm_group_size,
             **self.unread,
         }
 
@@ -222,11 +274,13 @@ class Model:
         callbacks: Iterable[Any] = (),
         name: str | None = None,
         targets: int | Iterable[str] | None = None,
+        amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
+        batch_norm_group_size: int = 0,
     ) -> TorchModel:
         """A model of any torch module, which is trained as it is; see `TorchModel`."""
         from descend.graph.torch_model import TorchModel
 
-        return TorchModel(module, loss, metrics, epochs, callbacks, name, targets)
+        return TorchModel(module, loss, metrics, epochs, callbacks, name, targets, amp, batch_norm_group_size)
 
     def to_torch(
         self,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["L2WeightRegularization", "LayerTerm", "ObjectiveFunction"]
 
 _SCALE: Mapping[str, FieldType] = {"scale": FieldType(float)}
+_REGULARIZATION: Mapping[str, FieldType] = {**_SCALE, "exclude": FieldType(str, many=True)}
 
 
 class LayerTerm:
@@ -57,6 +58,8 @@ class L2WeightRegularization:
     Args:
         weights: The weights; from a text also names that no weights have, which the check reports.
         scale: Its factor.
+        exclude: Rules for weights that are left out: "bias", "norm", "dims<=1" and the like, or a pattern of names with
+            * and ?, as in `descend.optim.groups.split`.
 
     Raises:
         ConfigurationError: a value of a wrong type.
@@ -69,23 +72,27 @@ class L2WeightRegularization:
         self,
         weights: Weights | str | Iterable[Weights | str] = (),
         scale: float = 1.0,
+        exclude: str | Iterable[str] = (),
         *,
         where: str | None = None,
         **unknown: Any,
     ) -> None:
-        refuse_unknown("L2WeightRegularization", unknown, ("weights", "scale"))
+        refuse_unknown("L2WeightRegularization", unknown, ("weights", "scale", "exclude"))
         self.weights: list[Weights | str] = [weights] if isinstance(weights, (Weights, str)) else list(weights)
-        self.scale: float = take_all("L2WeightRegularization", _SCALE, {"scale": scale})["scale"]
+        taken = take_all("L2WeightRegularization", _REGULARIZATION, {"scale": scale, "exclude": exclude})
+        self.scale: float = taken["scale"]
+        self.exclude: tuple[str, ...] = taken["exclude"]
         self.where = where
 
     def to_fields(self) -> dict[str, Any]:
         """The fields as the text has them."""
-        return {"scale_factor": self.scale, "weights": tuple(map(name_of, self.weights))}
+        return {"scale_factor": self.scale, "weights": tuple(map(name_of, self.weights)), "exclude": self.exclude}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> L2WeightRegularization:
         """A term from the fields of a text."""
-        return cls(fields.get("weights", ()), fields.get("scale_factor", 0.0), where=fields.get("where"))
+        scale, exclude = fields.get("scale_factor", 0.0), fields.get("exclude", ())
+        return cls(fields.get("weights", ()), scale, exclude, where=fields.get("where"))
 
     def __repr__(self) -> str:
         return f"L2WeightRegularization({list(map(name_of, self.weights))!r}, scale={self.scale!r})"

@@ -131,6 +131,7 @@ class Plan:
         metrics: Metrics of layers.
         other_metrics: Python and executable metrics, as described.
         notes: Lines to print: what was inserted, what is not used.
+        batch_norm_group_size: Samples that share the statistics of batch normalization; 0 for the whole mini-batch.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Plan:
     metrics: tuple[PlannedMetric, ...]
     other_metrics: tuple[BaseMetric, ...]
     notes: tuple[str, ...]
+    batch_norm_group_size: int = 0
 
     def needed_for(self, outputs: Iterable[str]) -> tuple[PlannedLayer, ...]:
         """The layers that the outputs of these are computed from, and themselves, every parent before its children.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
-from descend.graph.model import Model
+from descend.graph.model import AutomaticMixedPrecision, Model
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,8 @@ class TorchModel(Model):
         callbacks: What watches the run. Layers are named as by `module.named_modules()`.
         name: The class of the module without one.
         targets: Names of the fields that are targets, or how many of the last ones are, where that is not clear.
+        amp: As in `Model`.
+        batch_norm_group_size: As in `Model`.
 
     Raises:
         ConfigurationError: a value of a wrong type.
@@ -44,11 +46,14 @@ class TorchModel(Model):
         callbacks: Iterable[Any] = (),
         name: str | None = None,
         targets: int | Iterable[str] | None = None,
+        amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
+        batch_norm_group_size: int = 0,
     ) -> None:
         if not callable(getattr(module, "named_parameters", None)) or isinstance(module, type):
             what = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
             raise ConfigurationError(f"Model.from_torch was given {what}; expected a torch.nn.Module, made and ready")
-        super().__init__(epochs, callbacks=callbacks, name=name or type(module).__name__)
+        options: dict[str, Any] = {"amp": amp, "batch_norm_group_size": batch_norm_group_size}
+        super().__init__(epochs, callbacks=callbacks, name=name or type(module).__name__, **options)
         self.module, self.loss = module, loss
         named = (metrics,) if isinstance(metrics, str) else metrics
         self.measures: Mapping[str, Any] | tuple[str, ...] = named if isinstance(named, Mapping) else tuple(named)

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from descend.graph import ChannelwiseSoftmax, Elu, Identity, LeakyRelu, LogSoftmax, Relu, Softmax
+from descend.lower.channels import by_channel
 from descend.lower.gradients import with_gradient
 from descend.lower.registry import lowers
 from descend.lower.tracing import may_branch
@@ -96,5 +97,5 @@ def channelwise_softmax(planned: PlannedLayer) -> Forward:
     if layer.single_dim_mode:
         return lambda x: functional.softmax(x, dim)
     if dim == 1:
-        return lambda x: functional.softmax(x.reshape(*x.shape[:2], -1), 2).view_as(x)
+        return lambda x: functional.softmax(by_channel(x), 2).view_as(x)
     return lambda x: functional.softmax(x.flatten(1, -2), 1).view_as(x)

@@ -15,6 +15,7 @@ from descend.graph import (
     EntrywiseScaleBias,
     FullyConnected,
 )
+from descend.lower.channels import by_channel
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ def channelwise_fully_connected(planned: PlannedLayer) -> Forward:
     shape, transpose = planned.output_shape, planned.layer.setting("transpose")
 
     def forward(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-        rows = x.reshape(*x.shape[:2], -1)
-        return functional.linear(rows, matrix.t() if transpose else matrix, bias).view(-1, *shape)
+        return functional.linear(by_channel(x), matrix.t() if transpose else matrix, bias).view(len(x), *shape)
 
     return forward
 

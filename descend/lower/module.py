@@ -10,7 +10,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import ConfigurationError, GraphError
-from descend.graph import BatchNormalization, Convolution, Deconvolution, FullyConnected, Relu
+from descend.graph import (
+    BatchNormalization,
+    ChannelwiseMean,
+    ChannelwiseSoftmax,
+    Convolution,
+    Covariance,
+    CrossEntropy,
+    Deconvolution,
+    EntrywiseBatchNormalization,
+    FullyConnected,
+    InstanceNorm,
+    L1Norm,
+    L2Norm2,
+    LayerNorm,
+    LogSoftmax,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    MultiDimReduction,
+    OperatorLayer,
+    Reduction,
+    Relu,
+    Softmax,
+    Variance,
+)
 from descend.lower import (
     activations,
     images,
@@ -173,6 +196,15 @@ class LoweredModel(torch.nn.Module):
         steps = (replace(s, forward=forward) if s.name == planned.name else s for s in self._program.steps)
         self._program = replace(self._program, steps=tuple(steps))
 
+    def widen(self) -> None:
+        """Let layers that lose too much in half precision compute in float32, for a forward pass under autocast."""
+        kinds = {planned.name: planned.layer for planned in self.plan.layers}
+        steps = (
+            replace(step, forward=_wide(step.forward)) if isinstance(kinds[step.name], _WIDE) else step
+            for step in self._program.steps
+        )
+        self._program = replace(self._program, steps=tuple(steps))
+
     def forward(
         self,
         fields: Mapping[str, torch.Tensor],
@@ -193,18 +225,47 @@ class LoweredModel(torch.nn.Module):
             Unsupported: a layer works on the whole mini-batch and was given a part of it.
             DataError: a layer was given a value that it cannot use.
         """
-        slots = self._filled(fields, seed, position, batch_size)
+        return self._run(self._program, fields, seed, position, batch_size)
+
+    def fields_of(self, layers: Iterable[str]) -> set[str]:
+        """The fields that are needed to compute these layers."""
+        return set(_compile(self.plan, tuple(layers)).fields)
+
+    def outputs(
+        self,
+        layers: Iterable[str],
+        fields: Mapping[str, torch.Tensor],
+        *,
+        position: int = 0,
+        batch_size: int | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The outputs of layers, by name, of which only their ancestors are computed; arguments as for `forward`."""
+        return self._run(_compile(self.plan, tuple(layers)), fields, 0, position, batch_size)
+
+    def _run(
+        self,
+        program: _Program,
+        fields: Mapping[str, torch.Tensor],
+        seed: int | None,
+        position: int,
+        batch_size: int | None,
+    ) -> dict[str, torch.Tensor]:
+        slots = self._filled(program, fields, seed, position, batch_size)
         if self.on_layer is None:
-            _run(self._program.steps, slots)
+            _run(program.steps, slots)
         else:
-            _run_watched(self._program.steps, slots, self.on_layer)
-        return {name: slots[slot] for name, slot in self._program.outputs.items()}
+            _run_watched(program.steps, slots, self.on_layer)
+        return {name: slots[slot] for name, slot in program.outputs.items()}
 
     def _filled(
-        self, fields: Mapping[str, torch.Tensor], seed: int | None, position: int, batch_size: int | None
+        self,
+        program: _Program,
+        fields: Mapping[str, torch.Tensor],
+        seed: int | None,
+        position: int,
+        batch_size: int | None,
     ) -> list[Any]:
         """The slots before the first layer."""
-        program = self._program
         # By torch's tables and not by reference, so that torch.func.functional_call can put other tensors in.
         own, fixed = self._parameters, self._buffers
         slots: list[Any] = [None] * program.slots
@@ -234,6 +295,7 @@ class LoweredModel(torch.nn.Module):
             batch_size=len(some) if batch_size is None else batch_size,
             dtype=torch.get_default_dtype() if like is None else like.dtype,
             device=some.device,
+            group_size=self.plan.batch_norm_group_size,
         )
 
 
@@ -288,6 +350,39 @@ def _run_watched(
             slots[slot] = tensor
         for slot in step.last_uses:
             slots[slot] = None
+
+
+# Exponentials, logarithms, sums over many entries, statistics; on a CPU autocast itself leaves them in half precision.
+_WIDE = (
+    BatchNormalization,
+    ChannelwiseMean,
+    ChannelwiseSoftmax,
+    Covariance,
+    CrossEntropy,
+    EntrywiseBatchNormalization,
+    InstanceNorm,
+    L1Norm,
+    L2Norm2,
+    LayerNorm,
+    LogSoftmax,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    MultiDimReduction,
+    OperatorLayer,
+    Reduction,
+    Softmax,
+    Variance,
+)
+
+
+def _wide(forward: Forward) -> Forward:
+    """The same with its tensors in float32 where they are narrower."""
+    narrow = (torch.float16, torch.bfloat16)
+
+    def widened(*given: Any) -> Any:
+        return forward(*(x.float() if isinstance(x, torch.Tensor) and x.dtype in narrow else x for x in given))
+
+    return widened
 
 
 def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:

@@ -15,6 +15,7 @@ from descend.graph import (
     LayerNorm,
     LocalResponseNormalization,
 )
+from descend.lower.channels import by_channel
 from descend.lower.registry import lowers
 from descend.lower.tracing import may_branch
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["check_whole_batch"]
 
 
-def check_whole_batch(at: Pass, planned: PlannedLayer, why: str) -> None:
-    """Refuse a part of a mini-batch.
+def check_whole_batch(at: Pass, planned: PlannedLayer, why: str, remedy: str = "") -> None:
+    """Refuse a part of a mini-batch; `remedy` is one more thing to do about it.
 
     Raises:
         Unsupported: the pass is over fewer samples than the mini-batch has.
@@ -37,8 +38,27 @@ def check_whole_batch(at: Pass, planned: PlannedLayer, why: str) -> None:
     if at.samples != at.batch_size:
         raise Unsupported(
             f"layer '{planned.name}' ({type(planned.layer).__name__}) {why} the whole mini-batch of {at.batch_size} "
-            f"samples and is given {at.samples} of them: train with one part and one rank, or a smaller mini-batch"
+            f"samples and is given {at.samples} of them: train with one part and one rank{remedy}, or a smaller "
+            "mini-batch"
         )
+
+
+def _groups(at: Pass, planned: PlannedLayer, x: Tensor) -> tuple[Tensor, ...]:
+    """The samples that share statistics, in the order of the mini-batch; what is left over is a group of its own.
+
+    Raises:
+        Unsupported: this part of the mini-batch begins or ends inside a group.
+    """
+    if not at.group_size:
+        check_whole_batch(at, planned, "takes statistics over", ", declare the model's batch_norm_group_size=64")
+        return (x,)
+    at_end = at.position + at.samples == at.batch_size
+    if at.position % at.group_size or (at.samples % at.group_size and not at_end):
+        raise Unsupported(
+            f"layer '{planned.name}' ({type(planned.layer).__name__}) takes statistics over groups of {at.group_size} "
+            f"samples and is given the {at.samples} samples from {at.position} on: parts must be made of whole groups"
+        )
+    return x.split(at.group_size)
 
 
 def _follow(running: Tensor, batch: Tensor, decay: float) -> None:
@@ -97,7 +117,7 @@ def _normalized_by_torch(
 
 @lowers(BatchNormalization, with_pass=True)
 def batch_normalization(planned: PlannedLayer) -> Forward:
-    """By mean and variance of each channel over mini-batch and space; by the running ones in evaluation."""
+    """By mean and variance of each channel over group and space; by the running ones in evaluation."""
     layer = cast("BatchNormalization", planned.layer)
     decay, eps = float(layer.setting("decay")), float(layer.setting("epsilon"))
     correction = 0 if layer.no_bessel_correction else 1
@@ -105,7 +125,9 @@ def batch_normalization(planned: PlannedLayer) -> Forward:
     def forward(at: Pass, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         if not at.training:
             return functional.batch_norm(x, mean, variance, scale, bias, eps=eps)
-        check_whole_batch(at, planned, "takes statistics over")
+        return _joined([of_group(group, scale, bias, mean, variance) for group in _groups(at, planned, x)])
+
+    def of_group(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         if x.numel() // x.shape[1] == 1:  # of one number there is no variance
             return _affine(x, x.mean((0, *range(2, x.dim()))), scale * (1.0 + eps) ** -0.5, bias)
         running = _Running(mean, variance, decay)
@@ -115,16 +137,22 @@ def batch_normalization(planned: PlannedLayer) -> Forward:
     return forward
 
 
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 @lowers(EntrywiseBatchNormalization, with_pass=True)
 def entrywise_batch_normalization(planned: PlannedLayer) -> Forward:
-    """By mean and variance of each entry over the mini-batch; by the running ones in evaluation."""
+    """By mean and variance of each entry over the group; by the running ones in evaluation."""
     layer = cast("EntrywiseBatchNormalization", planned.layer)
     decay, eps = layer.decay, layer.epsilon
 
     def forward(at: Pass, x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
         if not at.training:
             return (x - running_mean) * (running_variance + eps).rsqrt()
-        check_whole_batch(at, planned, "takes statistics over")
+        return _joined([of_group(group, running_mean, running_variance) for group in _groups(at, planned, x)])
+
+    def of_group(x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
         variance, mean = torch.var_mean(x, 0, correction=0)
         n = len(x)
         if n > 1:
@@ -157,7 +185,7 @@ def instance_norm(planned: PlannedLayer) -> Forward:
     eps = float(planned.layer.setting("epsilon"))
 
     def forward(x: Tensor) -> Tensor:
-        entries = x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)
+        entries = by_channel(x)
         return functional.layer_norm(entries, entries.shape[2:], eps=eps).view_as(x)
 
     return forward
@@ -170,7 +198,7 @@ def local_response_normalization(planned: PlannedLayer) -> Forward:
     reach = layer.window_width // 2
 
     def forward(x: Tensor) -> Tensor:
-        squares = functional.pad(x.flatten(2) if x.dim() > 2 else x.unsqueeze(2), (0, 0, reach, reach)).square()
+        squares = functional.pad(by_channel(x), (0, 0, reach, reach)).square()
         sums = squares.unfold(1, 2 * reach + 1, 1).sum(-1).view_as(x)
         return x * (layer.lrn_k + layer.lrn_alpha * sums) ** -layer.lrn_beta
 

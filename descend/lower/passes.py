@@ -114,6 +114,7 @@ class Pass:
         batch_size: How many the whole mini-batch has, over all parts and ranks.
         dtype: Format of tensors that come from nowhere.
         device: Where they are.
+        group_size: Samples that share statistics, counted from the start of the mini-batch; 0 for all of them.
     """
 
     training: bool
@@ -123,6 +124,7 @@ class Pass:
     batch_size: int
     dtype: torch.dtype
     device: torch.device
+    group_size: int = 0
 
     def positions(self) -> Tensor:
         """(samples,) the places of these samples in the whole mini-batch, from 0 up."""

@@ -22,6 +22,8 @@ def gru(planned: PlannedLayer) -> Forward:
     layers: int = planned.layer.setting("num_layers")
 
     def forward(sequence: Tensor, hidden: Tensor, *weights: Tensor) -> Tensor:
+        if not len(sequence):  # torch's kernel takes no empty batch
+            return sequence[:, :, :1].expand(0, *planned.output_shape)
         start = hidden.reshape(len(hidden), layers, -1).transpose(0, 1).contiguous()
         # has_biases, num_layers, dropout, train, bidirectional, batch_first
         return torch.gru(sequence, start, list(weights), True, layers, 0.0, False, False, True)[0]

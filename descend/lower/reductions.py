@@ -15,6 +15,7 @@ from descend.graph import (
     RowwiseWeightsNorms,
     Variance,
 )
+from descend.lower.channels import by_channel
 from descend.lower.normalization import check_whole_batch
 from descend.lower.registry import lowers
 
@@ -82,7 +83,7 @@ def variance(planned: PlannedLayer) -> Forward:
 @lowers(ChannelwiseMean)
 def channelwise_mean(planned: PlannedLayer) -> Forward:
     """Mean of each slice of the first dimension."""
-    return lambda x: x.reshape(*x.shape[:2], -1).mean(2)
+    return lambda x: by_channel(x).mean(2)
 
 
 @lowers(RowwiseWeightsNorms, with_pass=True)

@@ -138,8 +138,10 @@ def stop_gradient(planned: PlannedLayer) -> Forward:
 
 @lowers(IdentityZero)
 def identity_zero(planned: PlannedLayer) -> Forward:
-    """x, or zeros while the layer is frozen."""
-    return torch.zeros_like if planned.layer.freeze else lambda x: x
+    """x, or zeros both ways while the layer is frozen."""
+    if not planned.layer.freeze:
+        return lambda x: x
+    return lambda x: x.masked_fill(torch.ones((), dtype=torch.bool, device=x.device), 0.0)
 
 
 @lowers(Split)

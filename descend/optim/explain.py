@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from descend.optim.optimizer import Optimizer
     from descend.optim.rules.base import Rule
 
-__all__ = ["Explanation", "Row", "explain", "plot"]
+__all__ = ["Explanation", "Row", "explain", "plot", "points"]
 
 COUNT_BYTES = 8  # a tensor's step count, in float64
 
@@ -60,12 +60,14 @@ class Explanation:
     Attributes:
         title: Name of the optimizer.
         rows: One for each tensor.
-        curves: For each schedule the numbers of the groups that follow it, and (step, rate) pairs.
+        curves: For each rate that changes a line that says whose it is, and (step, rate) pairs.
+        notes: Lines about what no table can say beforehand.
     """
 
     title: str
     rows: tuple[Row, ...]
-    curves: tuple[tuple[tuple[int, ...], tuple[tuple[int, float], ...]], ...]
+    curves: tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         head = ("weights", "shape", "rule", "rate", "decay", "scaled", "state", "decided by")
@@ -82,11 +84,8 @@ class Explanation:
         return [f"{self.title}: {len(self.rows)} tensors{still}, {elements:,} elements, {_bytes(state)} of state"]
 
     def _plots(self) -> list[str]:
-        return [
-            line
-            for groups, curve in self.curves
-            for line in ("", f"rate of group {', '.join(map(str, groups))}", *plot(curve))
-        ]
+        drawn = [line for title, curve in self.curves for line in ("", title, *plot(curve))]
+        return [*drawn, *(line for note in self.notes for line in ("", note))]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -125,7 +124,10 @@ def explain(optimizer: Optimizer, steps: int | None = None) -> Explanation:
         if group.get("schedule") is not None:
             schedules[id(group["schedule"])] = group["schedule"]
             followers.setdefault(id(group["schedule"]), []).append(i)
-    curves = tuple((tuple(groups), _curve(schedules[key], steps)) for key, groups in followers.items())
+    curves = tuple(
+        (f"rate of group {', '.join(map(str, groups))}", _curve(schedules[key], steps))
+        for key, groups in followers.items()
+    )
     return Explanation(optimizer.title, tuple(rows), curves)
 
 
@@ -162,18 +164,27 @@ def _state_bytes(settings: Settings, p: Tensor) -> int:
 def _curve(schedule: Callable[[int], float], steps: int | None) -> tuple[tuple[int, float], ...]:
     own: int | None = getattr(schedule, "length", None)
     last = steps or own or 1000
-    points = min(last, 64)
-    return tuple((step, float(schedule(step))) for step in (round(i * last / points) for i in range(points + 1)))
+    return tuple((step, float(schedule(step))) for step in points(last))
 
 
-def plot(curve: Sequence[tuple[int, float]], height: int = 8) -> list[str]:
+def points(last: int, most: int = 5000) -> list[int]:
+    """The steps from 0 to `last`, or so many + 1 of them, evenly."""
+    parts = max(1, min(last, most))
+    return [round(i * last / parts) for i in range(parts + 1)]
+
+
+def plot(curve: Sequence[tuple[int, float]], height: int = 8, width: int = 64) -> list[str]:
     """A rate curve as lines of text: columns are steps, the highest filled cell is the rate.
 
     Args:
         curve: (step, rate) pairs in order.
         height: Lines of the plot.
+        width: Most columns, less one.
     """
-    top = max(rate for _, rate in curve) or 1.0
+    at_most, top = max(curve, key=lambda point: point[1])
+    (start, begin), (end, rest) = curve[0], curve[-1]
+    summary = f"{begin:g} at update {start:,}, highest {top:g} at {at_most:,}, {rest:g} at {end:,}"
+    curve, top = [curve[i] for i in points(len(curve) - 1, width)], top or 1.0
     levels = [round(rate / top * height * 8) for _, rate in curve]
     lines: list[str] = []
     for row in range(height - 1, -1, -1):
@@ -183,4 +194,5 @@ def plot(curve: Sequence[tuple[int, float]], height: int = 8) -> list[str]:
     first, last = curve[0][0], curve[-1][0]
     lines.append(" " * 10 + "+" + "-" * len(curve))
     lines.append(f"{' ' * 11}{first:<{max(1, len(curve) - len(str(last)))}}{last} updates")
+    lines.append(f"{' ' * 11}{summary}")
     return lines

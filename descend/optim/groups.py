@@ -16,28 +16,19 @@ A rule that matches nothing is an error, since a recipe that silently excludes n
 
 from __future__ import annotations
 
-import fnmatch
-import operator
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from descend.errors import RuleError, nearest
+from descend.selection import Selected, selects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["split"]
 
-_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
-    "<=": operator.le,
-    "<": operator.lt,
-    "==": operator.eq,
-    ">=": operator.ge,
-    ">": operator.gt,
-}
 _NORM_LAYERS = (
     nn.modules.batchnorm._NormBase,  # pyright: ignore[reportPrivateUsage]  # base of all batch and instance norms
     nn.LayerNorm,
@@ -106,14 +97,8 @@ def _named(model: nn.Module | Iterable[tuple[str, Tensor]]) -> list[Named]:
 
 
 def _matches(rule: str, one: Named) -> bool:
-    if rule == "bias":
-        return one.name.rpartition(".")[2] == "bias"
-    if rule == "norm":
-        return isinstance(one.layer, _NORM_LAYERS)
-    dims = re.fullmatch(r"dims\s*(<=|<|==|>=|>)\s*(\d+)", rule)
-    if dims:
-        return _COMPARISONS[dims[1]](one.weights.ndim, int(dims[2]))
-    return fnmatch.fnmatchcase(one.name, rule)
+    is_bias = one.name.rpartition(".")[2] == "bias"
+    return selects(rule, Selected(one.name, one.weights.ndim, is_bias, isinstance(one.layer, _NORM_LAYERS)))
 
 
 def _complaint(rule: str, named: Sequence[Named]) -> str | None:

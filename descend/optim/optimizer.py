@@ -13,11 +13,12 @@ A step, in order:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -27,6 +28,7 @@ from torch import Tensor
 from descend.errors import NumericalError, RuleError, nearest
 from descend.optim.engine import finite, ownership, prepare, saved
 from descend.optim.engine.plain import step_plain
+from descend.optim.engine.prepare import local
 from descend.optim.engine.residence import RUNNERS, Residence
 from descend.optim.engine.settings import (
     OPTIONS,
@@ -78,7 +80,9 @@ class Optimizer(torch.optim.Optimizer):
         rule: The rule of every group that names none.
         lr: Rate in units of the rule, or a schedule: a function from the number of updates applied so far to the rate.
         weight_decay: λ, at least 0.
-        decay: "coupled" (g ← clip(r g) + λ p), "clipped" (g ← clip(r g + λ p)) or "decoupled" (p ← p − lr λ p first).
+        decay: "coupled" (g ← clip(r g) + λ p), "clipped" (g ← clip(r g + λ p)) or "decoupled" (p ← p − lr λ p first);
+            None means coupled. A rule whose equations hold λ (LAMB, LARS, AdamW, ...) applies it as they say, and takes
+            no other form.
         rescale_grad: r, a factor on every gradient.
         clip_value: Bound on the magnitude of each element of the gradient; None means none.
         maximize: Ascend instead of descend.
@@ -112,7 +116,7 @@ class Optimizer(torch.optim.Optimizer):
         *,
         lr: float | Schedule,
         weight_decay: float = 0.0,
-        decay: str = "coupled",
+        decay: str | None = None,
         rescale_grad: float = 1.0,
         clip_value: float | None = None,
         maximize: bool = False,
@@ -128,14 +132,16 @@ class Optimizer(torch.optim.Optimizer):
         self.seed = seed
         self.updates = 0
         self.skipped = 0
+        self._decay_given = decay is not None
         self._names: list[list[str]] = []
+        self._averaging = False
         self._scheduled: dict[int, float] = {}
         self._residence = Residence(self.runner)
         self._settled = Settled()
         given = {
             "lr": lr,
             "weight_decay": weight_decay,
-            "decay": decay,
+            "decay": "coupled" if decay is None else decay,
             "rescale_grad": rescale_grad,
             "clip_value": clip_value,
             "maximize": maximize,
@@ -159,6 +165,9 @@ class Optimizer(torch.optim.Optimizer):
         """
         where = f"{self.title}, group {len(self.param_groups)}"
         group = ownership.unpack(param_group, where)
+        rule = group.get("rule", self.defaults["rule"])
+        if isinstance(rule, Rule) and "decay" in rule.needs and ("rule" in group or not self._decay_given):
+            group.setdefault("decay", rule.default_decay)
         for name in ("rule", *OPTIONS):
             group.setdefault(name, self.defaults[name])
         if isinstance(group["rule"], Rule):
@@ -168,6 +177,7 @@ class Optimizer(torch.optim.Optimizer):
         if callable(group["lr"]):
             group["schedule"] = group["lr"]
             group["lr"] = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
+            self._scheduled[len(self.param_groups)] = group["lr"]
         settle(group, where)
         names = prepare.names_of([*self.param_groups, group])
         ownership.check([*self.param_groups, group], names, self.title)
@@ -181,6 +191,16 @@ class Optimizer(torch.optim.Optimizer):
         self._names = prepare.names_of(self.param_groups)
         self._scheduled = {}
         self._residence.dissolve()
+
+    def begin_at(self, updates: int) -> None:
+        """Count so many updates as applied: schedules go on from there. Step counts of weights stay as they are.
+
+        Args:
+            updates: At least 0.
+        """
+        self.updates = updates
+        self._scheduled = {}
+        self._settings()
 
     def _settings(self) -> list[Settings]:
         """What each group says now."""
@@ -226,6 +246,7 @@ class Optimizer(torch.optim.Optimizer):
     @_outside_graphs
     @torch.no_grad()
     def _update(self) -> None:
+        self._outside_block("a step")
         settings = self._with_scaler(self._settings())
         home = self._residence
         if not home.is_current(settings, self.state):
@@ -274,6 +295,51 @@ class Optimizer(torch.optim.Optimizer):
             )
         return not bad
 
+    # ---- what is evaluated
+
+    @contextlib.contextmanager
+    def averaged(self) -> Generator[None]:
+        """Within `with optimizer.averaged():` the weights are those to evaluate and to export.
+
+        Schedule-free rules train at another point than the average that they are about; afterwards, also after an
+        error, the weights are the same bits as before. For other rules, and for weights that were not updated yet,
+        nothing changes. Inside another such block this one does nothing.
+
+        Raises:
+            RuleError: A step is taken, or a state loaded, within the block.
+        """
+        if self._averaging:
+            yield
+            return
+        trained = [(task, local(task.param.detach()).clone()) for task in self._averages()]
+        self._averaging = True
+        try:
+            with torch.no_grad():
+                for task, _ in trained:
+                    local(task.param.detach()).copy_(task.settings.rule.averaged(task.weights(), task.state()))
+            yield
+        finally:
+            self._averaging = False
+            with torch.no_grad():
+                for task, p in trained:
+                    local(task.param.detach()).copy_(p)
+
+    def _averages(self) -> list[prepare.Task]:
+        """Weights whose average is another point than they are."""
+        return [
+            prepare.Task(name, i, p, p, settings, self.state[p])
+            for i, (group, settings, names) in enumerate(
+                zip(self.param_groups, self._settings(), self._names, strict=True)
+            )
+            if type(settings.rule).averaged is not Rule.averaged
+            for p, name in zip(group["params"], names, strict=True)
+            if "step" in self.state.get(p, {})
+        ]
+
+    def _outside_block(self, what: str) -> None:
+        if self._averaging:
+            raise RuleError(f"{self.title}: {what} within averaged(), where the weights are not those that are trained")
+
     # ---- saving
 
     def state_dict(self) -> dict[str, Any]:
@@ -296,9 +362,14 @@ class Optimizer(torch.optim.Optimizer):
             RuleError: The state is of another rule, of other weights or other shapes; the message is a table of
                 weights, expected and found. Nothing was copied then.
         """
+        self._outside_block("load_state_dict")
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = hook(self, cast("dict[str, Any]", state_dict)) or state_dict
         saved.load(self, state_dict, self._names, strict=strict)
         self._scheduled = {}
         self._residence.dissolve()
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
 
     def load_torch_state(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the moments and step counts of torch's own optimizer of the same rule (SGD, Adam, AdamW, ...).
@@ -312,11 +383,12 @@ class Optimizer(torch.optim.Optimizer):
         self._residence.dissolve()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names")
+        own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names", "_decay_given")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._averaging = False
         self._scheduled = {}
         self._residence = Residence(self.runner)
         self._settled = Settled()

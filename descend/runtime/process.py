@@ -41,7 +41,7 @@ class Process:
     def to_device(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
         """An array as a tensor on the device of the run; the memory is shared where that device is the CPU."""
         tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
-        return tensor.to(self.device, non_blocking=True)
+        return tensor if tensor.device == self.device else tensor.to(self.device, non_blocking=True)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, in place, summed over all ranks."""

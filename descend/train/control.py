@@ -130,12 +130,20 @@ class Control:
 
     @property
     def batch_size(self) -> int:
-        """Samples of a training mini-batch; a new size holds from the next epoch on."""
+        """Samples of a training mini-batch; a new size holds from the next one on, and no sample is left out or taken
+        twice. Where partial batches are dropped it holds from the next epoch on."""
         return self._batches().batch_size
 
     @batch_size.setter
     def batch_size(self, size: int) -> None:
-        self._batches().batch_size = size
+        batches = self._batches()
+        self._session.recut = size != batches.batch_size and not batches.drop_last
+        batches.batch_size = size
+
+    @property
+    def samples(self) -> int:
+        """Training samples seen since the run began."""
+        return self._session.contexts[Mode.TRAIN].samples
 
     def _batches(self) -> Batches:
         feed = self._session.data[Mode.TRAIN]

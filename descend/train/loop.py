@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import DataError, NumericalError, Stopped
+from descend.optim import Optimizer
 from descend.runtime import seed_step
 from descend.train.blame import blame
 from descend.train.control import Control
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
+from descend.train.memory import part_size, within_memory
 from descend.train.numerics import Buffers, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Losses, Ratio, Totals
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from descend.runtime import Process
     from descend.train.callback import Callbacks
     from descend.train.stopping import Stop
-    from descend.train.task import Task
+    from descend.train.task import Preconditioner, Task
 
 __all__ = ["Part", "Pass", "Session", "evaluate", "train"]
 
@@ -109,6 +111,8 @@ class Session:
         seed: Where the random numbers of the forward passes begin.
         micro_batch_size: Samples of a mini-batch that go through the module at once; None for all of them.
         adaptive: Whether a step that runs out of memory is made again with smaller micro-batches.
+        unit: In training, micro-batches are made of whole units of so many samples; None where a mini-batch cannot be
+            cut.
         numerics: Loss scale, look for non-finite gradients, clipping.
         epochs: Passes planned, where known.
         stop_requested: Returns the name of a signal that asked for an end, or None.
@@ -128,6 +132,10 @@ class Session:
         values: The newest value of each quantity, by `mode/name`.
         skipped_in_a_row: Steps left out since the last update.
         asked_to_stop: Why a callback wants training to end; None where none does.
+        recut: Whether the rest of the pass is to be made into mini-batches of another size.
+        preconditioner: Changes the gradient of each step before it is clipped, where the algorithm has such a thing.
+        outputs: Outputs of layers that batched inference was asked for, by mode and layer.
+        algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
     """
 
@@ -140,6 +148,7 @@ class Session:
     seed: int = 0
     micro_batch_size: int | None = None
     adaptive: bool = False
+    unit: int | None = 1
     numerics: Numerics = field(default_factory=Numerics)
     epochs: int | None = None
     stop_requested: Callable[[], str | None] = lambda: None
@@ -161,6 +170,10 @@ class Session:
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
     asked_to_stop: str | None = None
+    recut: bool = False
+    preconditioner: Preconditioner | None = None
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
 
     def __post_init__(self) -> None:
@@ -267,24 +280,28 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
     if gathered.complete:
         return None
     clock = time.monotonic()
-    with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
-        for batch in steps:
-            _step(session, batch, gathered, run)
-            now = time.monotonic()
-            for_step, clock = now - clock, now
-            gathered.step_seconds.append(for_step)
-            gathered.seconds += for_step
-            session.seconds += for_step
-            session.seconds_this_run += for_step
-            _obey(session)
-            # A pass that is complete is followed by its validation first, which a criterion may want to see.
-            if not batch.last and (reason := session.asked_to_stop or stop.reason(session.progress())):
-                return reason
-    if not gathered.complete:
-        raise DataError(
-            f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data have "
-            "become fewer since the run began; continue with the same data"
-        )
+    while not gathered.complete:  # once, unless a callback changes the size of a mini-batch on the way
+        session.recut = False
+        with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
+            for batch in steps:
+                _step(session, batch, gathered, run)
+                now = time.monotonic()
+                for_step, clock = now - clock, now
+                gathered.step_seconds.append(for_step)
+                gathered.seconds += for_step
+                session.seconds += for_step
+                session.seconds_this_run += for_step
+                _obey(session)
+                # A pass that is complete is followed by its validation first, which a criterion may want to see.
+                if not batch.last and (reason := session.asked_to_stop or stop.reason(session.progress())):
+                    return reason
+                if session.recut:
+                    break
+        if not gathered.complete and not session.recut:
+            raise DataError(
+                f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data "
+                "have become fewer since the run began; continue with the same data"
+            )
     return None
 
 
@@ -302,18 +319,21 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
 
     number, epoch = context.step + 1, context.epoch
 
-    def view(objective: torch.Tensor | None = None) -> StepView:
+    def view(objective: torch.Tensor | None) -> StepView:
         return StepView(number, epoch, batch, session.task.module, optimizer, objective, run, session.watch)
 
     session.batches[Mode.TRAIN] = batch
     if callbacks.wants(Event.BEFORE_STEP):
-        callbacks.fire(Event.BEFORE_STEP, view())
+        callbacks.fire(Event.BEFORE_STEP, view(None))
         batch = session.batches[Mode.TRAIN]
     session.buffers.keep()
     objective, totals = _gradient(session, batch, run)
-    if callbacks.wants(Event.AFTER_BACKWARD):
-        callbacks.fire(Event.AFTER_BACKWARD, view(objective))
-    if faulty := session.numerics.faulty(session.weights):
+    seen = view(objective) if callbacks.wants(Event.AFTER_BACKWARD) or callbacks.wants(Event.AFTER_STEP) else None
+    callbacks.fire(Event.AFTER_BACKWARD, seen)
+    faulty = session.numerics.faulty(session.weights)
+    if session.preconditioner is not None and not faulty:
+        faulty = session.preconditioner.apply()
+    if faulty:
         _leave_out(session, batch, gathered, faulty, objective)
         gathered.totals.join(totals)
         session.watch.clear()
@@ -324,8 +344,7 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     gathered.totals.join(totals)
     context.advance(batch.size)
     gathered.complete = batch.last  # before anybody may save this moment
-    if callbacks.wants(Event.AFTER_STEP):
-        callbacks.fire(Event.AFTER_STEP, view(objective))
+    callbacks.fire(Event.AFTER_STEP, seen)
     session.watch.clear()
 
 
@@ -348,54 +367,57 @@ def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str]
 def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
     """Leave the gradient of the whole mini-batch in the module; return its objective, detached, and its sums.
 
-    Where memory runs out and micro-batches may be chosen, the same step is made again with smaller ones: the random
-    numbers are those of the step, so nothing but the memory differs.
+    A step that is made again draws the same random numbers, so nothing but the memory differs.
     """
-    while True:
-        session.optimizer.zero_grad()
+
+    def attempt() -> tuple[torch.Tensor, Totals]:
+        _clear(session)
         seed_step(session.seed, session.contexts[Mode.TRAIN].step)
-        try:
-            with session.watch.attached():
-                return _backward(session, batch, run)
-        except torch.OutOfMemoryError:
-            size = min(session.micro_batch_size or len(batch.ids), len(batch.ids))
-            if not session.adaptive or size <= 1:
-                raise
-            session.micro_batch_size = -(-size // 2)
-        session.buffers.restore()
-        if session.process.device.type == "cuda":
-            torch.cuda.empty_cache()
-        session.say(f"out of memory: micro-batches of {session.micro_batch_size:,} from here on, the same updates")
+        with session.watch.attached():
+            return _backward(session, batch, run)
+
+    return within_memory(session, len(batch.ids), session.unit, attempt, session.buffers.restore)
+
+
+def _clear(session: Session) -> None:
+    """Forget the gradients of the step before; an optimizer that does more than that is asked to."""
+    if type(session.optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+        session.optimizer.zero_grad()
+    for p in session.weights.values():
+        p.grad = None
 
 
 def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
     """The gradient, with the micro-batches that are set.
 
-    One part is divided before its backward pass, which costs nothing. Several parts are summed and divided once at
-    the end, so that how they were cut changes nothing.
+    The backward pass of one part begins with its share of the mean, which costs nothing. Several parts are summed and
+    divided once at the end, so that how they were cut changes nothing.
     """
-    parts, totals = list(_parts(session, batch)), Totals()
+    parts, totals = list(_parts(session, batch, session.unit)), Totals()
+    preconditioner = session.preconditioner
     alone = len(parts) == 1 and session.process.ranks == 1
     tops: list[torch.Tensor] = []
     bottoms: list[torch.Tensor | float] = []
     for index, part in enumerate(parts):
-        losses = _forward(session, part)
+        with preconditioner.watching(part) if preconditioner else contextlib.nullcontext():
+            losses = _forward(session, part)
+        _count(totals, losses)
         top, bottom = losses.objective
         bottom = _counted(bottom) if alone else bottom
         if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
-            session.numerics.scaled(top / bottom if alone else top).backward()
+            torch.autograd.backward(top, session.numerics.scaled(_start(top, bottom if alone else 1.0)))
         tops.append(top.detach())
         bottoms.append(bottom)
-        _count(totals, losses)
         if session.callbacks.wants(Event.AFTER_PART):
             view = PartView(part.step + 1, index, len(parts), part.count, session.task.module, run)
             session.callbacks.fire(Event.AFTER_PART, view)
     session.numerics.unscale(session.optimizer)
-    numerator, denominator = sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0])
-    if not alone:
-        numerator, denominator = _divide(session, numerator, denominator)
-        denominator = _counted(denominator)
-    objective = numerator / denominator
+    if alone:
+        objective, denominator = tops[0] / bottoms[0], bottoms[0]
+    else:
+        objective, denominator = _divide(session, sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0]))
+    if preconditioner:
+        preconditioner.gathered(1.0 if alone else denominator)
     penalty = session.task.penalty()
     if penalty is not None:
         penalty.backward()
@@ -409,6 +431,11 @@ def _forward(session: Session, part: Part) -> Losses:
     return session.task.losses(part.fields)
 
 
+def _start(top: torch.Tensor, divisor: torch.Tensor | float) -> torch.Tensor:
+    """What a backward pass begins with for the gradient of top / divisor; a node of its own would take 15 µs more."""
+    return top.new_full((), 1 / divisor) if isinstance(divisor, float) else torch.ones_like(top) / divisor
+
+
 def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
     """The denominator, or 1 where nothing was counted: then the numerator is 0 and so is the gradient."""
     if isinstance(denominator, torch.Tensor):
@@ -418,15 +445,16 @@ def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
 
 def _divide(
     session: Session, numerator: torch.Tensor, denominator: torch.Tensor | float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum gradients, numerator and denominator over ranks and divide the gradients once."""
+) -> tuple[torch.Tensor, torch.Tensor | float]:
+    """Sum gradients, numerator and denominator over ranks and divide once; the objective and what it was divided by."""
     top, bottom = session.process.sum(
-        torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64)])
+        torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
     )
+    bottom = _counted(bottom)
     for p in session.weights.values():
         if p.grad is not None:
-            session.process.sum(p.grad).div_(_counted(bottom))
-    return top, bottom
+            session.process.sum(p.grad).div_(bottom)
+    return top / bottom, bottom
 
 
 def _count(totals: Totals, losses: Losses) -> None:
@@ -435,12 +463,12 @@ def _count(totals: Totals, losses: Losses) -> None:
         totals.add(name, ratio)
 
 
-def _parts(session: Session, batch: Batch) -> Iterator[Part]:
-    """The mini-batch cut into micro-batches, on the device of the run."""
+def _parts(session: Session, batch: Batch, unit: int | None = 1) -> Iterator[Part]:
+    """The mini-batch cut into micro-batches of whole units, on the device of the run."""
     fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
     count, step = len(batch.ids), session.contexts[Mode.TRAIN].step
     before = batch.size * session.process.rank // session.process.ranks  # samples of the ranks before this one
-    size = session.micro_batch_size or count
+    size = part_size(session.micro_batch_size, count, unit)
     if size >= count:
         yield Part(fields, batch, step, 0, count, before)
         return
@@ -464,15 +492,22 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     view = EvaluationView(mode, session.passes, at.step, run, samples=(0, total))
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     began = time.monotonic()
-    totals, seen, times = _measure(session, mode, run)
+    with averaged(session.optimizer):
+        totals, seen, times = _measure(session, mode, run)
+        penalty = session.task.penalty()
     values, seconds = totals.values(), time.monotonic() - began
-    if (penalty := session.task.penalty()) is not None:
+    if penalty is not None:
         values["objective"] += float(penalty)
     session.keep(mode, values, seen, seconds)
     counts, units = (seen, total), session.task.units
     view = EvaluationView(mode, session.passes, at.step, run, values, units, counts, seconds, tuple(times))
     session.callbacks.fire(Event.AFTER_EVALUATION, view)
     return values
+
+
+def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+    """Within this block weights are those to evaluate, where the optimizer's rule trains at another point."""
+    return optimizer.averaged() if isinstance(optimizer, Optimizer) else contextlib.nullcontext()
 
 
 def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, list[float]]:
@@ -494,9 +529,10 @@ def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, l
     finally:
         module.train(was_training)
         session.watch.clear()
-    context.step += len(times)
-    context.samples += seen
-    context.epoch += 1
+    if mode is not Mode.TRAIN:  # whose context says where training stands
+        context.step += len(times)
+        context.samples += seen
+        context.epoch += 1
     return totals, seen, times
 
 
@@ -509,8 +545,14 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
     """Add the sums of one mini-batch to `totals`."""
     session.batches[step.mode] = step.batch
     session.callbacks.fire(Event.BEFORE_EVALUATION_STEP, step)
-    with session.watch.attached():
-        for part in _parts(session, step.batch):
-            _count(totals, _forward(session, part))
+
+    def attempt() -> Totals:
+        sums = Totals()
+        with session.watch.attached():
+            for part in _parts(session, step.batch):
+                _count(sums, _forward(session, part))
+        return sums
+
+    totals.join(within_memory(session, len(step.batch.ids), 1, attempt, lambda: None))
     session.callbacks.fire(Event.AFTER_EVALUATION_STEP, step)
     session.watch.clear()

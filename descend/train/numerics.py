@@ -59,9 +59,9 @@ class Numerics:
         if problems:
             raise ConfigurationError(problems)
 
-    def scaled(self, objective: torch.Tensor) -> torch.Tensor:
-        """What the backward pass starts from."""
-        return objective if self.scaler is None else self.scaler.scale(objective)
+    def scaled(self, start: torch.Tensor) -> torch.Tensor:
+        """What the backward pass starts from, times the scale of the loss."""
+        return start if self.scaler is None else self.scaler.scale(start)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Take the scale out of the gradients again."""
@@ -76,8 +76,8 @@ class Numerics:
         """
         if self.on_nonfinite == "allow":
             return []
-        sums = [gradient.sum() for _, gradient in _gradients(weights)]
-        if not sums or math.isfinite(abs(complex(_total(sums)))):
+        sums = [p.grad.sum() for p in weights.values() if p.grad is not None]
+        if not sums or math.isfinite(abs(_total(sums))):
             return []
         return [name for name, gradient in _gradients(weights) if not bool(torch.isfinite(gradient).all())]
 
@@ -111,9 +111,9 @@ class Numerics:
 
 
 def _total(sums: list[torch.Tensor]) -> complex:
-    if len({(s.dtype, s.device) for s in sums}) == 1:
-        return torch.stack(sums).sum().item()
-    return sum(s.item() for s in sums)
+    if all(s.is_cpu for s in sums) or len({(s.dtype, s.device) for s in sums}) > 1:
+        return sum(s.item() for s in sums)
+    return torch.stack(sums).sum().item()
 
 
 def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -13,8 +13,11 @@ import torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
-__all__ = ["Losses", "Ratio", "Task", "Totals"]
+    from descend.train.loop import Part
+
+__all__ = ["Losses", "Preconditioner", "Ratio", "Task", "Totals"]
 
 
 class Ratio(NamedTuple):
@@ -58,28 +61,70 @@ class Task(Protocol):
         ...
 
 
+class Preconditioner(Protocol):
+    """What changes the gradient of a mini-batch once it is whole, from what it saw of the parts."""
+
+    def watching(self, part: Part) -> AbstractContextManager[None]:
+        """The forward pass of a part happens within this; the part that begins at sample 0 begins a step, or makes it
+        again."""
+        ...
+
+    def gathered(self, denominator: torch.Tensor | float) -> None:
+        """All parts are through. The backward passes began with numerators; `denominator` is what these, loss scale
+        aside, are still to be divided by."""
+        ...
+
+    def apply(self) -> list[str]:
+        """Change the gradients, which are whole, finite and not clipped yet.
+
+        Returns:
+            Names of the weights whose gradient is not finite now; then the step is left out and nothing is remembered
+            of it.
+        """
+        ...
+
+
 class Totals:
-    """Sums of ratios over the mini-batches of a pass, kept in float64 on the device they came from."""
+    """Sums of ratios over the mini-batches of a pass, in float64.
+
+    What is computed on a device stays there until somebody asks; on a CPU there is nothing to wait for, and plain
+    numbers cost a small network less than tensors do.
+    """
 
     def __init__(self, sums: Mapping[str, torch.Tensor] | None = None) -> None:
-        self._sums = dict(sums or {})  # name to (numerator, denominator), float64
+        self._sums: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
+            name: (_wide(top), _wide(bottom)) for name, (top, bottom) in (sums or {}).items()
+        }
 
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
-        numerator = ratio.numerator.detach().double()
-        denominator = torch.as_tensor(ratio.denominator, dtype=torch.float64, device=numerator.device)
-        pair = torch.stack([numerator, denominator])
-        self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+        self._add(name, _wide(ratio.numerator), _wide(ratio.denominator))
 
     def join(self, other: Totals) -> None:
         """Add the sums of `other`."""
-        for name, pair in other.state().items():
-            self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+        for name, (top, bottom) in other._sums.items():
+            self._add(name, top, bottom)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The sums, (2,) float64 each: numerator and denominator."""
-        return dict(self._sums)
+        """The sums, (2,) float64 each: numerator and denominator. Waits for the device."""
+        return {
+            name: torch.tensor([float(top), float(bottom)], dtype=torch.float64)
+            for name, (top, bottom) in self._sums.items()
+        }
 
     def values(self) -> dict[str, float]:
         """Each total as one number; NaN where nothing was counted. Waits for the device."""
-        return {name: float(top / bottom) for name, (top, bottom) in self._sums.items()}
+        return {name: float(top / bottom) for name, (top, bottom) in self.state().items()}
+
+    def _add(self, name: str, top: torch.Tensor | float, bottom: torch.Tensor | float) -> None:
+        if name in self._sums:
+            known = self._sums[name]
+            top, bottom = known[0] + top, known[1] + bottom
+        self._sums[name] = (top, bottom)
+
+
+def _wide(value: torch.Tensor | float) -> torch.Tensor | float:
+    """In float64, and as a plain number where nothing has to be waited for."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.item() if value.device.type == "cpu" else value.detach().double()

@@ -29,6 +29,8 @@ class Trainer(metaclass=Described):
         training_algo: What is done; without one, mini-batch descent for the model's number of epochs.
         callbacks: Callbacks of the trainer; in LBANN that is the checkpoint alone.
         random_init_trainers_identically: With several trainers, give all of them the same first weights.
+        micro_batch_size: Samples that go through the model at once; the updates do not depend on it. 0 begins with all
+            and halves them when memory runs out.
 
     Raises:
         ConfigurationError: the batch size is not a whole number above 0, or the seed is not a whole number.
@@ -44,11 +46,13 @@ class Trainer(metaclass=Described):
     callbacks: list[Any] = field(default_factory=list[Any])
     random_init_trainers_identically: bool = False
     hydrogen_block_size: int = 0  # a setting of LBANN's linear algebra: accepted, and of no effect here
+    micro_batch_size: int = 0
     where: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check("mini_batch_size", self.mini_batch_size, 1)
         self._check("random_seed", self.random_seed or 0, 0)
+        self._check("micro_batch_size", self.micro_batch_size, 0)
 
     def to_fields(self) -> dict[str, Any]:
         """The fields as the text has them."""
@@ -61,6 +65,7 @@ class Trainer(metaclass=Described):
             "callback": self.callbacks,
             "random_init_trainers_identically": self.random_init_trainers_identically,
             "hydrogen_block_size": self.hydrogen_block_size,
+            "micro_batch_size": self.micro_batch_size,
         }
 
     @classmethod

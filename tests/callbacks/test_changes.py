@@ -1,11 +1,14 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
-from callback_runs import follow, graph_run, in_one_go_and_in_two, samples
+from callback_runs import follow, graph_run, in_one_go_and_in_two, samples, work_of
 
 import descend
 from descend.callbacks import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
 from descend.errors import ConfigurationError
+from descend.experiment.conduct import conduct
 from descend.train import Callback
 
 
@@ -103,6 +106,35 @@ def test_updates_alternate(tmp_path):
         assert moved == ({"fc2"} if step % 3 == 2 else {"fc1"}), step
         before = after
     assert all(p.requires_grad for p in result.module.parameters())
+
+
+def test_an_identity_zero_gives_zeros_while_the_others_train(tmp_path):
+    class Gate(Callback):
+        """Keeps whether the gate was open in each step."""
+
+        def after_setup(self, run):
+            self.open = []
+
+        def before_step(self, step):
+            step.watch.layers(["gate"])
+
+        def after_step(self, step):
+            self.open.append(bool(step.watch.outputs("gate")[0].any()))
+
+    x, y = descend.Input(data_field="samples", name="x"), descend.Input(data_field="labels", name="y")
+    h = descend.FullyConnected(x, num_neurons=3, name="fc1")
+    gate = descend.IdentityZero(descend.FullyConnected(x, num_neurons=3, name="fc2"), name="gate")
+    loss = descend.MeanSquaredError(descend.Add(h, gate), y, name="loss")
+    keep, watch = Keep(), Gate()
+    callback = AlternateUpdates(layers_1="fc1", layers_2="fc2 gate", iters_1=2, iters_2=1)
+    metric = descend.Metric(descend.L1Norm(gate, name="size"), name="size")
+    model = descend.Model(2, objective_function=loss, metrics=[metric], callbacks=[callback, keep, watch])
+    result = conduct(work_of(model), tmp_path / "run")
+    assert watch.open == [False, False, True] * 2
+    for (before, after), is_open in zip(pairwise(keep.weights), watch.open[1:], strict=True):
+        moved = {name[:3] for name in after if not torch.equal(before[name], after[name])}
+        assert moved == ({"fc2"} if is_open else {"fc1"})
+    assert [row["size"] > 0 for row in result.history if row["mode"] == "test"] == [True]
 
 
 def test_layers_that_share_nothing_but_exist_are_required(tmp_path):

@@ -77,6 +77,7 @@ FIELDS = {
     "LinearGrowthLearningRate": {"weights": "w", "target": 0.5, "num_epochs": 4, "delay": 1},
     "LoadModel": {"dirs": "a b", "extension": "x"},
     "MemoryProfiler": {"detailed_first_step": True},
+    "MinibatchRamp": {"starting_mbsize": 8, "target": 64, "num_samples": 1000, "multiple_of": 8},
     "MinibatchSchedule": {
         "starting_mbsize": 4,
         "step": (callbacks.MinibatchScheduleStep(epoch=2, mbsize=8, lr=0.5, ramp_time=1),),
@@ -145,7 +146,7 @@ SCHEMA = Path(descend.__file__).parent / "graph" / "schema" / "callbacks.proto"
 
 def test_every_callback_of_the_format_has_a_class():
     named = re.findall(r"^    (Callback\w+) \w+ = \d+;$", SCHEMA.read_text(), re.MULTILINE)
-    assert len(named) == 58
+    assert len(named) == 58 + 1  # minibatch_ramp is our own
     messages = {kind.message for kind in (getattr(callbacks, name) for name in (*FIELDS, *REFUSED))}
     assert messages == {f"Callback.{name}" for name in named}
 

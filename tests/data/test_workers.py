@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from data.torch_sets import Augmented, Failing
+from data.torch_sets import Augmented, Failing, Sometimes
 
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, DataError
@@ -48,6 +48,16 @@ def test_augmentation_differs_between_epochs_and_samples_but_not_between_ways_to
         i: x for b in batches(Augmented(), batch_size=5) for i, x in zip(b.ids.tolist(), b.fields["0"], strict=True)
     }
     assert all(torch.equal(first[i], other_size[i]) for i in first)
+
+
+@pytest.mark.parametrize("generator", ["torch", "numpy", "python"])
+def test_a_data_set_that_draws_for_one_sample_only_draws_the_same_wherever_it_stands(generator):
+    whole, alone = (
+        {i: x for b in batches(Sometimes(generator), **how) for i, x in zip(b.ids.tolist(), b.fields["0"], strict=True)}
+        for how in ({"batch_size": 4, "shuffle": False}, {"batch_size": 1})
+    )
+    assert all(torch.equal(whole[i], alone[i]) for i in range(13))
+    assert float(whole[5][0]) != 5.0  # it does draw
 
 
 def test_the_user_s_generators_are_left_where_they_were():

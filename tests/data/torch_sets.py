@@ -23,6 +23,18 @@ class Augmented(torch.utils.data.Dataset):
         return torch.full((3,), float(index)) + drawn, index % 2
 
 
+class Sometimes(Augmented):
+    """Only sample 5 draws, from the generator that is named."""
+
+    def __init__(self, generator, samples=13):
+        super().__init__(samples)
+        self.generator = generator
+
+    def __getitem__(self, index):
+        draw = {"torch": lambda: float(torch.rand(())), "numpy": np.random.rand, "python": random.random}
+        return torch.full((3,), float(index)) + (draw[self.generator]() if index == 5 else 0.0), index % 2
+
+
 class Failing(torch.utils.data.Dataset):
     """Plain samples, some of which fail in the way given."""
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import descend
+from descend.callbacks import rates
 from descend.experiment.explain import explain_experiment
 from descend.experiment.run import run
+from descend.train import Callback, Epochs, Steps
 from descend.zoo import digits
 
 
@@ -48,3 +50,64 @@ def test_state_bytes_are_those_that_a_run_keeps(experiment, tmp_path):
 def test_the_text_names_the_model_and_counts_frozen_weights(experiment):
     text = str(explain_experiment(experiment))
     assert "small: 5 tensors, 1 of them frozen" in text
+
+
+class Rates(Callback):
+    """Writes down the rate of each weights object at each update."""
+
+    def __init__(self):
+        self.seen = []
+
+    def after_step(self, step):
+        self.seen.append(step.run.control.rates())
+
+
+CALLBACKS = {
+    "none": (),
+    "step": (rates.StepLearningRate(step=1, amt=0.5),),
+    "power": (rates.PolyLearningRate(power=2.0, num_epochs=2, end_lr=0.001),),
+    "cosine": (rates.CosineDecayLearningRate(lr_max=0.2, lr_min=0.01, decay_steps=50, warmup_steps=10),),
+    "growth and drop": (
+        rates.LinearGrowthLearningRate(target=0.5, num_epochs=2, delay=1),
+        rates.DropFixedLearningRate(drop_epoch=(2,), amt=0.1, weights="own"),
+    ),
+    "some by step, all by pass": (
+        rates.PolyLearningRate(power=1.0, max_iter=40, weights="own"),
+        rates.SetLearningRate(step=2, val=0.3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_the_curves_are_the_rates_of_a_run(experiment, tmp_path, name):
+    """Every rate that is drawn is the one that a real run of three passes uses at that update."""
+    experiment.model.epochs = 3
+    experiment.model.callbacks = [*CALLBACKS[name]]
+    explained = explain_experiment(experiment)
+    spy = Rates()
+    experiment.model.callbacks.append(spy)
+    run(experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer, tmp_path / "run")
+    used = {weights: [seen[weights] for seen in spy.seen] for weights in spy.seen[0]}
+    changing = {weights for weights, series in used.items() if len(set(series)) > 1}
+    drawn = {}
+    for title, curve in explained.curves:
+        names = title.removeprefix("rate of ").split(", ")
+        drawn |= dict.fromkeys(used if names == ["all weights"] else names, curve)
+        assert curve[-1][0] == len(spy.seen)
+    assert set(drawn) == changing
+    for weights, curve in drawn.items():
+        for step, rate in curve:
+            if step < len(spy.seen):
+                assert rate == pytest.approx(used[weights][step], rel=1e-12), (weights, step)
+
+
+def test_the_length_is_where_the_run_ends_and_measured_rates_are_only_named(experiment):
+    experiment.model.callbacks = [
+        rates.StepLearningRate(step=1, amt=0.5),
+        rates.AdaptiveLearningRate(patience=1, amt=0.5),
+    ]
+    experiment.trainer.training_algo = descend.BatchedIterativeOptimizer(stop=Steps(50) | Epochs(9))
+    explained = explain_experiment(experiment)
+    assert [curve[-1][0] for _, curve in explained.curves] == [50, 50]
+    assert "AdaptiveLearningRate will change rates by what it measures" in str(explained)
+    assert "50 updates" in str(explained)

@@ -241,13 +241,12 @@ def test_a_batch_larger_than_the_data_set_is_one_partial_batch_and_says_so():
 @pytest.mark.parametrize(
     ("settings", "sizes"),
     [
-        ({"batch_size": 3}, "10 samples, batch_size=3, micro_batch_size=None"),
-        ({"micro_batch_size": 3}, "10 samples, batch_size=10, micro_batch_size=3"),
-        ({"batch_size": 1}, "10 samples, batch_size=1, micro_batch_size=None"),
+        ({"batch_size": 3}, "10 samples, batch_size=3, a group is the whole batch"),
+        ({"batch_norm_group_size": 3}, "10 samples, batch_size=10, batch_norm_group_size=3"),
+        ({"batch_size": 1}, "10 samples, batch_size=1, a group is the whole batch"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*normalizes over")
-def test_a_part_of_one_sample_into_batch_norm_is_found_before_the_first_update(settings, sizes):
+def test_a_group_of_one_sample_into_batch_norm_is_found_before_the_first_update(settings, sizes):
     module = net(nn.BatchNorm1d(8).double())
     before = snapshot(module)
     with pytest.raises(ConfigurationError, match=rf"{sizes}.*'2' \(BatchNorm1d\) needs more than 1 value"):
@@ -258,12 +257,7 @@ def test_a_part_of_one_sample_into_batch_norm_is_found_before_the_first_update(s
 def test_batch_norm_over_images_may_see_one_sample():
     module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(18, 3))
     fit(module, data=(torch.randn(10, 1, 4, 4), Y), batch_size=3, stop=descend.Epochs(2))
-    assert not module[1]._forward_pre_hooks
-
-
-def test_batch_norm_in_micro_batches_is_told():
-    with pytest.warns(UserWarning, match="'2' normalizes over the 5 samples of a micro-batch"):
-        fit(net(nn.BatchNorm1d(8).double()), micro_batch_size=5)
+    assert "forward" not in vars(module[1])
 
 
 # ---- weights
@@ -407,6 +401,17 @@ def test_targets_out_of_range_are_named_with_their_sample(loss, targets, message
     assert unchanged(module, before)
 
 
+def test_ignored_classes_count_nothing_in_every_batch():
+    seen = Losses()
+    module = net()
+    loss = nn.CrossEntropyLoss(ignore_index=2)
+    settings = {"optimizer": functools.partial(torch.optim.SGD, lr=0.0), "batch_size": 5, "shuffle": False}
+    fit(module, loss, callbacks=[seen], **settings)
+    by_hand = [float(loss(module(X[part]), Y[part])) for part in (slice(0, 5), slice(5, 10), slice(0, 5))]
+    assert seen.seen == pytest.approx(by_hand, rel=1e-12)
+    assert (Y == 2).any()
+
+
 def test_a_bad_target_in_a_later_batch_and_part_is_named_too():
     labels = Y.clone()
     labels[9] = 77
@@ -513,24 +518,33 @@ class Memory(nn.Module):
         return self.body(x)
 
 
-def test_a_step_that_runs_out_of_memory_is_made_again_with_smaller_parts(tmp_path, capsys):
+@pytest.mark.parametrize("auto", ["auto", None])
+def test_a_step_that_runs_out_of_memory_is_made_again_with_smaller_parts(tmp_path, capsys, auto):
     tight, fitting = Memory(2), Memory(2)
-    found = fit(tight, micro_batch_size="auto", run_dir=tmp_path / "auto")
-    given = fit(fitting, micro_batch_size=2)
-    assert tight.tried == [10, 5, 3, *[2] * 15]
+    found = fit(tight, micro_batch_size=auto, batch_norm_group_size=2, run_dir=tmp_path / "auto")
+    given = fit(fitting, micro_batch_size=2, batch_norm_group_size=2)
+    assert tight.tried == [10, 4, *[2] * 15]
     assert largest_difference(found, given) == 0
     assert "out of memory: micro-batches of 2 from here on" in capsys.readouterr().out
-    body = {name for name in found.weights if name.startswith("body")}
-    whole = fit(Memory(99))  # its running statistics differ, its updates do not
-    assert max(float((whole.weights[name] - found.weights[name]).abs().max()) for name in body) < 1e-12
+    assert largest_difference(fit(Memory(99), batch_norm_group_size=2), found) < 1e-12
     tight.tried.clear()
-    fit(tight, micro_batch_size="auto", run_dir=tmp_path / "auto", resume=True, stop=descend.Steps(4))
+    again = {"run_dir": tmp_path / "auto", "resume": True, "stop": descend.Steps(4)}
+    fit(tight, micro_batch_size=auto, batch_norm_group_size=2, **again)
     assert tight.tried == [2] * 5
 
 
-def test_without_auto_the_error_of_the_device_is_passed_on():
+def test_a_micro_batch_size_that_was_asked_for_stays_and_the_error_of_the_device_is_passed_on():
     with pytest.raises(torch.OutOfMemoryError):
+        fit(Memory(2), micro_batch_size=10)
+
+
+def test_a_batch_that_cannot_be_cut_says_why_it_does_not_fit():
+    with pytest.raises(torch.OutOfMemoryError) as caught:
         fit(Memory(2))
+    assert "declare the samples that share statistics (batch_norm_group_size=64)" in caught.value.__notes__[0]
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        fit(Memory(2), batch_norm_group_size=4)
+    assert "one group of batch norm (4 samples)" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

@@ -99,7 +99,7 @@ def test_predictions_are_what_losses_compare(objective, wanted):
 def test_without_an_objective_predictions_are_what_nobody_takes():
     y = descend.Relu(X("x"), name="y")
     ends = [descend.Tanh(y, name="a"), descend.Exp(y, name="b")]
-    assert predictions(check(descend.Model(layers=ends), {"x": (2,)}, to_train=False)) == ("a", "b")
+    assert predictions(check(descend.Model(layers=ends), {"x": (2,)})) == ("a", "b")
 
 
 @pytest.mark.parametrize("options", [{"channels_last": True}, pytest.param({"compile": True}, marks=pytest.mark.slow)])

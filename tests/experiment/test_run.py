@@ -24,6 +24,45 @@ def short(epochs=1):
     return experiment
 
 
+def unaimed(epochs, **trainer):
+    """The demo with a metric and without an objective."""
+    experiment = demo_experiment("digits")
+    metrics = experiment.model.metrics
+    experiment.model = descend.Model(epochs, metrics=metrics)
+    experiment.trainer = dataclasses.replace(experiment.trainer, **{"training_algo": None, **trainer})
+    return experiment
+
+
+def test_a_model_without_an_objective_is_evaluated(tmp_path):
+    result = start(unaimed(0), tmp_path / "run")
+    (row,) = [row for row in result.history if row["mode"] == "test"]
+    assert 0 <= row["accuracy"] <= 0.5
+    assert row["objective"] == 0
+    algorithm = descend.BatchedIterativeOptimizer(epoch_count=1)
+    for experiment in (unaimed(1), unaimed(0, training_algo=algorithm)):
+        with pytest.raises(descend.errors.ConfigurationError, match="has no objective"):
+            start(experiment, tmp_path / "refused")
+
+
+def test_a_model_may_be_regularized_alone(tmp_path):
+    experiment = short()
+    experiment.model.objective_function = descend.ObjectiveFunction(descend.L2WeightRegularization(scale=1.0))
+    experiment.trainer = dataclasses.replace(experiment.trainer, mini_batch_size=600)
+    result = start(experiment, tmp_path / "run")
+    rows = [row for row in result.history if row["mode"] == "train"]
+    assert rows[-1]["objective"] > 0
+
+
+def test_a_callback_fills_weights_that_no_layer_uses(tmp_path):
+    experiment = short()
+    size = descend.Weights(descend.ConstantInitializer(0), name="size")
+    experiment.model.weights.append(size)
+    experiment.model.callbacks.append(descend.ComputeModelSize(output_name="size"))
+    result = start(experiment, tmp_path / "run")
+    counted = sum(w.numel() for name, w in result.weights.items() if name != "size")
+    assert load_file(weights_file(tmp_path / "run"))["size"].tolist() == [counted]
+
+
 def weights_file(run_dir):
     (path,) = run_dir.glob("checkpoints/step-*/weights.safetensors")
     return path
@@ -151,11 +190,16 @@ def test_a_callback_and_a_criterion_of_one_s_own_run_and_are_named_in_the_text(t
 
     experiment = short()
     experiment.model.callbacks = [Watcher(), descend.Print()]
-    stop = descend.BatchedIterativeOptimizer("mine", stop=descend.Steps(3))
+
+    class Third(descend.train.Stop):
+        def reason(self, at):
+            return "made 3 updates" if at.step >= 3 else None
+
+    stop = descend.BatchedIterativeOptimizer("mine", stop=Third())
     experiment.trainer = dataclasses.replace(experiment.trainer, training_algo=stop)
     result = start(experiment, tmp_path / "run")
     assert seen == [1, 2, 3]
-    assert result.reason == "applied 3 of 3 updates"
+    assert result.reason == "made 3 updates"
     text = (tmp_path / "run" / "experiment.prototext").read_text()
     assert text.startswith("# left out, because it has no text form: Watcher\n# left out")
     assert [

@@ -104,7 +104,8 @@ def models(draw):
             max_size=2,
         )
     )
-    regularization = [g.L2WeightRegularization(weights, draw(numbers))] if draw(st.booleans()) else []
+    rules = draw(st.lists(st.sampled_from(["bias", "norm", "dims<=1", "*.head.*"]), max_size=2))
+    regularization = [g.L2WeightRegularization(weights, draw(numbers), rules)] if draw(st.booleans()) else []
     return g.Model(
         draw(st.integers(0, 9)),
         layers,

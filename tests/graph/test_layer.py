@@ -139,3 +139,16 @@ def test_public_names_are_there_and_name_one_thing_each():
     assert len(kinds) == 82
     operators = {message for message in g.CLASSES if message.endswith("Operator")}
     assert len(operators) == 75
+
+
+def test_a_list_of_numbers_may_be_one_text():
+    x = g.Input()
+    assert g.Slice(x, slice_points="0 784  794").slice_points == (0, 784, 794)
+    assert g.Pooling(x, pool_dims="3 3").pool_dims == (3, 3)
+    assert g.Pooling(x, pool_dims="2").pool_dims == (2,)
+    assert g.WeightedSum(x, scaling_factors="1 -0.5 1e3").scaling_factors == (1.0, -0.5, 1000.0)
+    assert g.Reshape(x, dims="").dims == ()
+    with pytest.raises(ConfigurationError, match=r"Slice.slice_points is '0 2.5'; expected a list of: a whole number"):
+        g.Slice(x, slice_points="0 2.5")
+    with pytest.raises(ConfigurationError, match=r"Reshape.dims is '3x3'; expected a list of: a whole number"):
+        g.Reshape(x, dims="3x3")

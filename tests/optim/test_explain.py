@@ -8,6 +8,7 @@ from torch import nn
 import descend.optim
 from descend.optim import groups
 from descend.optim.explain import plot
+from descend.optim.schedules import PiecewisePolynomial
 
 
 def test_every_weights_stands_in_the_table_once_with_its_state() -> None:
@@ -56,3 +57,23 @@ def test_a_plot_rises_where_the_rate_rises() -> None:
     lines = plot([(0, 0.0), (1, 0.5), (2, 1.0)], height=2)
     assert lines[0].endswith("|  █")
     assert lines[1].endswith("| ██")
+
+
+def test_the_papers_schedule_is_drawn_with_its_points() -> None:
+    """Initial, peak and final rate stand at steps 0, 706 and 2,512, exactly."""
+    schedule = PiecewisePolynomial(peak=29.0, warmup_steps=706, steps=2512, final=1e-4)
+    optimizer = descend.optim.LARS(nn.Linear(2, 2).named_parameters(), lr=schedule)
+    explained = descend.optim.explain(optimizer)
+    (title, curve), text = explained.curves[0], str(explained)
+    assert title == "rate of group 0"
+    assert [dict(curve)[step] for step in (0, 706, 2512)] == [0.0, 29.0, 1e-4]
+    assert "0 at update 0, highest 29 at 706, 0.0001 at 2,512" in text
+    assert "2512 updates" in text
+    assert max(len(line) for line in text.splitlines()) < 120
+
+
+def test_a_long_curve_is_thinned() -> None:
+    optimizer = descend.optim.SGD(nn.Linear(2, 2).parameters(), lr=lambda step: 1e6 - step)
+    ((_, curve),) = descend.optim.explain(optimizer, steps=1_000_000).curves
+    assert (curve[0], curve[-1]) == ((0, 1e6), (1_000_000, 0.0))
+    assert len(curve) == 5001

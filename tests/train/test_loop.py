@@ -5,6 +5,7 @@ import pytest
 import torch
 from toys import Regression, data, session
 
+import descend.optim
 from descend.errors import Stopped
 from descend.train import Callback, Epochs, Mode, Steps
 from descend.train.loop import evaluate, train
@@ -142,3 +143,21 @@ def test_events_come_in_the_order_that_events_py_draws():
         "after_evaluation validation",
         "after_epoch 0",
     ]
+
+
+def test_an_evaluation_sees_the_averaged_weights():
+    """A schedule-free run validates at the average, and trains on from where it was."""
+    task = Regression()
+    optimizer = descend.optim.ScheduleFreeSGD(task.module.named_parameters(), lr=0.1)
+    running = session(task, data(), data(), optimizer=optimizer)
+    train(running, Steps(4))
+    trained = task.module.weight.detach().clone()
+    values = evaluate(running, Mode.VALIDATION)
+    assert torch.equal(task.module.weight, trained)
+    fields = {name: torch.from_numpy(array) for name, array in next(iter(data().epoch(0))).fields.items()}
+    with torch.no_grad(), optimizer.averaged():
+        total = task.losses(fields).objective
+    assert values["objective"] == pytest.approx(float(total.numerator / total.denominator), rel=1e-12)
+    with torch.no_grad():
+        total = task.losses(fields).objective
+    assert values["objective"] != pytest.approx(float(total.numerator / total.denominator), rel=1e-3)

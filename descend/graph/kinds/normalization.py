@@ -41,8 +41,10 @@ class BatchNormalization(Entrywise):
     running ← decay · running + (1 − decay) · (μ, σ²); in evaluation they are the running ones. With n = 1 the variance
     is 1 and the running values stay. With `no_bessel_correction` σ² is divided by n. Unset: decay 0.9, ε 1e-5.
 
-    The group is the whole mini-batch, whatever statistics_group_size says: on one process its values 0 or 1 (a
-    process), n (n processes) and −1 (all) are all that. A mini-batch in several parts is refused when it is trained on.
+    The group is the model's `batch_norm_group_size` samples in the order of the mini-batch; what is left over is a
+    group of its own, and the running values take one group after the other. Then a mini-batch may be cut into parts of
+    whole groups. Without it the group is the whole mini-batch, whatever statistics_group_size says (on one process its
+    values 0 or 1 (a process), n (n processes) and −1 (all) are all that), and one in several parts is refused.
 
     Shapes: x (C, ...); four weights of (C,): scale (1), bias (0), running_mean (0), running_variance (1), of which the
     last two are never trained.
@@ -50,6 +52,7 @@ class BatchNormalization(Entrywise):
     """
 
     message: ClassVar[str] = "Layer.BatchNormalization"
+    normalizes: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"decay": 0.9, "epsilon": 1e-5}
 
     decay: float = 0.0
@@ -82,7 +85,9 @@ class BatchNormalization(Entrywise):
 
 
 class EntrywiseBatchNormalization(Entrywise):
-    """y = (x − μ) / √(σ² + ε) for each entry of the sample, over the mini-batch. There is no scale and no bias.
+    """y = (x − μ) / √(σ² + ε) for each entry of the sample, over the group. There is no scale and no bias.
+
+    The group is that of `BatchNormalization`.
 
     σ² = Σ (x − μ)² / n in training; the running variance takes it times n / (n − 1), and
     running ← decay · running + (1 − decay) · batch. In evaluation the running values are used. With n = 1 the variance
@@ -92,6 +97,7 @@ class EntrywiseBatchNormalization(Entrywise):
     """
 
     message: ClassVar[str] = "Layer.EntrywiseBatchNormalization"
+    normalizes: ClassVar[bool] = True
 
     decay: float = 0.0
     epsilon: float = 0.0
@@ -120,6 +126,7 @@ class LayerNorm(Entrywise):
     """
 
     message: ClassVar[str] = "Layer.LayerNorm"
+    normalizes: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"epsilon": 1e-5}
 
     epsilon: float | None = None

@@ -107,7 +107,9 @@ class OperatorLayer(SameShape):
         if not self.ops:
             raise GraphError("has no ops; give it at least one operator")
         problems = [
-            f"has an operator {type(op).__name__} that {problem}" for op in self.ops for problem in op.problems()
+            f"has an operator {type(op).__name__} that {problem}"
+            for op in self.ops
+            for problem in (*op.problems(), *op.format_problems())
         ]
         given = len(inputs)
         for op in self.ops:

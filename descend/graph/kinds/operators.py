@@ -95,7 +95,7 @@ __all__ = [
 
 @described
 class Operator:
-    """What all operators have in common: formats and a device, which are wishes."""
+    """What all operators have in common: formats, which can be FLOAT alone, and a device, which is a wish."""
 
     message: ClassVar[str]
     num_inputs: ClassVar[int] = 1
@@ -111,6 +111,13 @@ class Operator:
     def problems(self) -> Iterator[str]:
         """What is wrong with its fields; each text completes "Clamp ..."."""
         return iter(())
+
+    def format_problems(self) -> Iterator[str]:
+        """Formats that are not to be had; each text completes "Clamp ..."."""
+        for name in ("input_datatype", "output_datatype"):
+            wanted: DataType = getattr(self, name)
+            if wanted not in (DataType.DEFAULT_DATATYPE, DataType.FLOAT):
+                yield f"has {name} {wanted.name}, which is not to be had: a graph has FLOAT tensors; leave it out"
 
 
 @described

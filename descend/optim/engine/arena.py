@@ -22,7 +22,7 @@ from torch import Tensor
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
 from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
-from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, open_entry
+from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, follow, open_entry
 from descend.optim.engine.text import STATE, Text
 
 if TYPE_CHECKING:
@@ -206,6 +206,8 @@ class Arena:
             p, entry = member.param, member.entry
             if "step" not in entry:
                 open_entry(entry, rule, p)
+            else:
+                follow(entry, rule, p)  # the weights may have been cast or moved since
             self.counts[i] = entry["step"]
             entry["step"] = self.counts[i]
             for name, buffer in self.buffers.items():

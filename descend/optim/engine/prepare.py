@@ -27,6 +27,7 @@ __all__ = [
     "Entry",
     "Task",
     "check_gradient",
+    "follow",
     "local",
     "named_entries",
     "names_of",
@@ -71,11 +72,12 @@ def open_entry(entry: Entry, rule: Rule, p: Tensor) -> None:
     entry.update(step=torch.zeros((), dtype=torch.float64), **made)
 
 
-def follow(entry: Entry, p: Tensor) -> None:
-    """Move the state to where the weights went, e.g. by `model.to(device)` after construction."""
+def follow(entry: Entry, rule: Rule, p: Tensor) -> None:
+    """Move and cast the state to where the weights went, e.g. by `model.to(device)` after construction."""
+    kinds = {name: value.dtype for name, value in named_entries(template(rule, p)).items()}
     for name, value in entry.items():
-        if name != "step" and value.device != p.device:
-            entry[name] = value.to(p.device)
+        if name != "step":
+            entry[name] = value.to(device=p.device, dtype=kinds.get(name, value.dtype))
     if p.dtype in LOW_PRECISION and "master" not in entry:
         entry["master"] = p.detach().to(torch.float32)
     if p.dtype not in LOW_PRECISION:
@@ -209,4 +211,4 @@ def open_states(tasks: list[Task]) -> None:
         if "step" not in task.entry:
             open_entry(task.entry, task.settings.rule, task.param)
         else:
-            follow(task.entry, task.param)
+            follow(task.entry, task.settings.rule, task.param)

@@ -186,6 +186,11 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
     if form not in DECAY_FORMS:
         close = nearest(str(form), DECAY_FORMS)
         raise RuleError(f"{where}: decay must be one of {', '.join(DECAY_FORMS)} and is {form!r}{close}")
+    if "decay" in rule.needs and form != rule.default_decay:
+        raise RuleError(
+            f"{where}: {type(rule).__name__} applies weight decay itself, where its equations say, and decay={form!r} "
+            "would change nothing; leave decay out"
+        )
     rescale = number(group["rescale_grad"], "rescale_grad", where)
     return Settings(
         rule=rule,

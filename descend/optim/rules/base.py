@@ -85,6 +85,10 @@ class Rule:
         """The state before the first update, a NamedTuple of tensors, or None for a rule without state."""
         return None
 
+    def averaged(self, p: Tensor, s: Any) -> Tensor:
+        """The weights to evaluate and to keep, where training holds p; p itself for most rules."""
+        return p
+
 
 def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
     known = [field.name for field in fields(rule)]  # pyright: ignore[reportArgumentType]  # every rule is a dataclass

@@ -16,7 +16,8 @@ Source: Defazio et al. 2024, https://arxiv.org/abs/2405.15682
 | authors' code | its warm-up is inside; here it is the schedule's |
 | optax `contrib.schedule_free` | wraps any rule; here SGD and AdamW |
 
-x is not stored: `averaged(p, s)` gives it from y and z. Evaluate and save x, not y.
+x is not stored: `averaged(p, s)` gives it from y and z. Evaluate and export x, not y: `with optimizer.averaged(): ...`
+holds x in the weights. A checkpoint to continue from holds y.
 """
 
 from __future__ import annotations

@@ -94,13 +94,15 @@ def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
     """
     if _library(library).startswith("mxnet"):
         return mxnet.scheduler(name, **kwargs)
-    tables: dict[str, Mapping[str, Callable[..., Schedule]]] = {
-        "torch": torch_optim.SCHEDULES,
-        "optax": optax.SCHEDULES,
+    tables: dict[str, tuple[Mapping[str, Callable[..., Schedule]], Mapping[str, str]]] = {
+        "torch": (torch_optim.SCHEDULES, torch_optim.REFUSED_SCHEDULES),
+        "optax": (optax.SCHEDULES, optax.REFUSED_SCHEDULES),
     }
     if library not in tables:
         raise Unsupported(f"{library} has no schedules of its own; descend.optim.schedules has")
-    table = tables[library]
+    table, refused = tables[library]
+    if name in refused:
+        raise Unsupported(f"{library} {name}: {refused[name]}")
     if name not in table:
         raise RuleError(f"{library} has no schedule '{name}'{nearest(name, table) or ';'} known are {', '.join(table)}")
     return call(f"{library}'s {name}", table[name], kwargs)

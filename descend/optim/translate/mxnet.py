@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXEMPT", "Common", "needs_matrix", "recipe", "scale_of", "scheduler"]
 
+ENDING = ("PolyScheduler", "CosineScheduler")  # schedules that fall until max_update
 EXEMPT = ("gamma", "beta", "bias")  # endings of the names that LARS does not scale
 
 
@@ -112,7 +113,18 @@ class Common:
                 stacklevel=5,
             )
             given = default
+        if name in ENDING and self.begin_num_update >= arguments.get("max_update", math.inf):
+            return self._past_the_end(name, float(arguments.get("base_lr", 0.01) if given is None else given))
         return scheduler(name, optimizer_learning_rate=given, **arguments)
+
+    def _past_the_end(self, name: str, rate: float) -> Schedule:
+        """MXNet's rate where a schedule is first asked after its end: the full one, which it has kept no fall of."""
+        warnings.warn(
+            f"MXNet's {name} goes back to the full rate {rate} where begin_num_update is at or past its max_update; "
+            "this is copied. Give final_lr as the learning_rate, without a scheduler, to go on with what it promises",
+            stacklevel=6,
+        )
+        return Constant(rate)
 
     def _scheduler(self) -> tuple[str, Mapping[str, Any]]:
         pair = self.lr_scheduler

@@ -24,6 +24,7 @@ from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.sgd import NAG, SGD
 from descend.optim.rules.sgld import SGLD
 from descend.optim.rules.signum import SignSGD, Signum
+from descend.optim.schedules import Constant
 from descend.optim.translate.mxnet import EXEMPT, Common, needs_matrix, scale_of
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ def _rmsprop(
 
 
 def _adadelta(common: Common, rho: float = 0.9, epsilon: float = 1e-5) -> Recipe:
-    # This release's AdaDelta has no rate at all: w ← w − δ − λ w, whatever learning_rate, schedule and lr_mult say.
-    return common.without_rate().recipe(AdaDelta(rho, epsilon), 1.0, kernel=False, decay="decoupled")
+    # This release's AdaDelta has no rate at all: w ← w − δ − λ w, whatever learning_rate, schedule and lr_mult say. A
+    # constant schedule refuses a rate that is set later, which would do nothing there.
+    return common.without_rate().recipe(AdaDelta(rho, epsilon), Constant(1.0), kernel=False, decay="decoupled")
 
 
 def _adam(

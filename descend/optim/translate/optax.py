@@ -19,13 +19,13 @@ from descend.optim.rules.lion import Lion
 from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.sgd import SGD
 from descend.optim.rules.signum import SignSGD, Signum
-from descend.optim.schedules import Constant, Cosine, MultiStep, Polynomial, Ramp, Schedule, Shifted, Step
-from descend.optim.translate.recipe import Recipe
+from descend.optim.schedules import Constant, Cosine, Polynomial, Ramp, Schedule, Shifted, Step
+from descend.optim.translate.recipe import Recipe, falling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["OPTIMIZERS", "REFUSED", "SCHEDULES"]
+__all__ = ["OPTIMIZERS", "REFUSED", "REFUSED_SCHEDULES", "SCHEDULES"]
 
 
 def _no(**given: Any) -> None:
@@ -269,10 +269,7 @@ def _exponential(
 
 
 def _piecewise_constant(init_value: float, boundaries_and_scales: Mapping[int, float] | None = None) -> Schedule:
-    scales = boundaries_and_scales or {}
-    if len(set(scales.values())) > 1:
-        raise Unsupported("optax's piecewise_constant_schedule with several scales is not had here; join Constants")
-    return MultiStep(init_value, tuple(sorted(scales)), next(iter(scales.values()), 1.0))
+    return falling(init_value, (boundaries_and_scales or {}).items())
 
 
 def _warmup_constant(init_value: float, peak_value: float, warmup_steps: int) -> Schedule:
@@ -301,3 +298,17 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "warmup_constant_schedule": _warmup_constant,
     "warmup_cosine_decay_schedule": _warmup_cosine,
 }
+
+_JOIN = "join schedules of descend.optim.schedules with a.then(b, at_step), or give a function of the step as the rate"
+
+REFUSED_SCHEDULES: Mapping[str, str] = dict.fromkeys(
+    (
+        "cosine_onecycle_schedule",
+        "join_schedules",
+        "linear_onecycle_schedule",
+        "piecewise_interpolate_schedule",
+        "sgdr_schedule",
+        "warmup_exponential_decay_schedule",
+    ),
+    _JOIN,
+)

@@ -13,12 +13,13 @@ from torch import Tensor
 from descend.errors import RuleError, Unsupported, nearest
 from descend.optim.engine.prepare import open_entry
 from descend.optim.optimizer import Optimizer
+from descend.optim.schedules import Constant
 
 if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
     from descend.optim.schedules import Schedule
 
-__all__ = ["Member", "Recipe", "build", "call", "members"]
+__all__ = ["Member", "Recipe", "build", "call", "falling", "members"]
 
 Made = TypeVar("Made")
 
@@ -65,12 +66,13 @@ class Recipe:
     refuse: Callable[[Member], str | None] = field(default=lambda member: None)
 
     def options(self) -> dict[str, Any]:
-        """The options of a group."""
+        """The options of a group; a rule that applies the decay itself is told no form of it."""
+        form = {} if "decay" in self.rule.needs else {"decay": self.decay}
         return {
             "rule": self.rule,
             "lr": self.lr,
             "weight_decay": self.weight_decay,
-            "decay": self.decay,
+            **form,
             "rescale_grad": self.rescale_grad,
             "clip_value": self.clip_value,
             "maximize": self.maximize,
@@ -94,6 +96,15 @@ def call(title: str, make: Callable[..., Made], kwargs: Mapping[str, Any]) -> Ma
     if missing:
         raise RuleError(f"{title} needs {', '.join(missing)}")
     return make(**kwargs)
+
+
+def falling(initial: float, falls: Iterable[tuple[int, float]]) -> Schedule:
+    """`initial`, times a factor of its own from each of some steps on; a step may stand there several times."""
+    made: Schedule = Constant(initial)
+    for step, factor in sorted(falls):
+        initial *= factor
+        made = made.then(Constant(initial), step)
+    return made
 
 
 def members(params: Iterable[Any]) -> list[Member]:
@@ -170,12 +181,10 @@ def _split(recipe: Recipe, found: Sequence[Member]) -> list[dict[str, Any]]:
 
 def _begin(optimizer: Optimizer, recipe: Recipe) -> None:
     """Count `begin` updates as applied."""
-    optimizer.updates = recipe.begin
     if not recipe.begin:
         return
+    optimizer.begin_at(recipe.begin)
     for group in optimizer.param_groups:
-        if group["schedule"] is not None:
-            group["lr"] = group["schedule"](recipe.begin)
         for p in group["params"] if recipe.begin_state else ():
             open_entry(optimizer.state[p], group["rule"], p)
             optimizer.state[p]["step"] = torch.tensor(float(recipe.begin), dtype=torch.float64)

@@ -19,14 +19,14 @@ from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.rprop import Rprop
 from descend.optim.rules.sgd import SGD
 from descend.optim.schedules import Constant, Cosine, MultiStep, Polynomial, Ramp, Schedule, Step
-from descend.optim.translate.recipe import Member, Recipe
+from descend.optim.translate.recipe import Member, Recipe, falling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from descend.optim.rules.base import Rule
 
-__all__ = ["OPTIMIZERS", "REFUSED", "SCHEDULES"]
+__all__ = ["OPTIMIZERS", "REFUSED", "REFUSED_SCHEDULES", "SCHEDULES"]
 
 
 def _recipe(
@@ -250,11 +250,14 @@ def _step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
 
 
 def _multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
-    return MultiStep(lr, tuple(sorted(milestones)), gamma)
+    if len(set(milestones)) == len(milestones):
+        return MultiStep(lr, tuple(sorted(milestones)), gamma)
+    return falling(lr, [(step, gamma) for step in milestones])  # one that stands twice acts twice
 
 
 def _constant_lr(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Schedule:
-    return Constant(lr * factor).then(Constant(lr), total_iters)
+    # torch takes the factor back at step total_iters and never where that is the first one.
+    return Constant(lr * factor).then(Constant(lr), total_iters) if total_iters else Constant(lr * factor)
 
 
 def _linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5) -> Schedule:
@@ -281,4 +284,24 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "ExponentialLR": _exponential_lr,
     "PolynomialLR": _polynomial_lr,
     "CosineAnnealingLR": _cosine_lr,
+}
+
+_ITSELF = "torch's own works over every optimizer here: torch.optim.lr_scheduler.{}(optimizer, ...)"
+_FUNCTION = "give the optimizer a function from the number of updates so far to the rate as lr"
+
+REFUSED_SCHEDULES = {
+    **{
+        name: f"{reason}; {_ITSELF.format(name)}"
+        for name, reason in {
+            "OneCycleLR": "it moves the momentum as well as the rate",
+            "CyclicLR": "it moves the momentum as well as the rate",
+            "CosineAnnealingWarmRestarts": "no schedule here restarts at growing intervals",
+            "ReduceLROnPlateau": "it follows a measured value and is no function of the step",
+            "SWALR": "it starts from whatever rate it finds",
+            "SequentialLR": "it is made of schedulers; join translated ones with a.then(b, at_step)",
+            "ChainedScheduler": "it is made of schedulers that multiply each other's rates",
+        }.items()
+    },
+    "LambdaLR": f"it is made of a function; {_FUNCTION}",
+    "MultiplicativeLR": f"it is made of a function; {_FUNCTION}",
 }

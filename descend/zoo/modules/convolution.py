@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from descend.graph import Layer, Weights
+    from descend.zoo.modules.module import Activation
 
 __all__ = ["Convolution2dModule", "Convolution3dModule", "ConvolutionModule"]
 
@@ -28,7 +29,7 @@ class ConvolutionModule(Module):
         groups: Groups of channels that do not mix.
         bias: Whether a bias is added.
         weights: Kernel and bias; those that are missing are made as `<name>_kernel` and `<name>_bias`.
-        activation: Kind of the layer behind it.
+        activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `conv<N>` without one.
         transpose: Whether it is a transposed convolution.
         parallel_strategy: As in a layer.
@@ -47,7 +48,7 @@ class ConvolutionModule(Module):
         groups: int = 1,
         bias: bool = True,
         weights: Weights | Iterable[Weights] = (),
-        activation: type[Layer] | None = None,
+        activation: Activation | Layer | None = None,
         name: str | None = None,
         transpose: bool = False,
         parallel_strategy: Mapping[str, Any] | None = None,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from descend.graph import Layer, Weights
+    from descend.zoo.modules.module import Activation
 
 __all__ = ["ChannelwiseFullyConnectedModule", "FullyConnectedModule"]
 
@@ -23,7 +24,7 @@ class FullyConnectedModule(Module):
         bias: Whether a bias is added.
         transpose: Whether the matrix is transposed.
         weights: Matrix and bias; those that are missing are made as `<name>_matrix` and `<name>_bias`.
-        activation: Kind of the layer behind it.
+        activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `fc<N>` without one.
         data_layout: As in a layer.
         parallel_strategy: As in a layer.
@@ -37,7 +38,7 @@ class FullyConnectedModule(Module):
         bias: bool = True,
         transpose: bool = False,
         weights: Weights | Iterable[Weights] = (),
-        activation: type[Layer] | None = None,
+        activation: Activation | Layer | None = None,
         name: str | None = None,
         data_layout: str | None = None,
         parallel_strategy: Mapping[str, Any] | None = None,
@@ -70,7 +71,7 @@ class ChannelwiseFullyConnectedModule(Module):
         bias: Whether a bias is added.
         transpose: Whether the matrix is transposed.
         weights: Matrix and bias; those that are missing are made as `<name>_matrix` and `<name>_bias`.
-        activation: Kind of the layer behind it.
+        activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `channelwisefc<N>` without one.
         parallel_strategy: As in a layer.
     """
@@ -83,7 +84,7 @@ class ChannelwiseFullyConnectedModule(Module):
         bias: bool = False,
         transpose: bool = False,
         weights: Weights | Iterable[Weights] = (),
-        activation: type[Layer] | None = None,
+        activation: Activation | Layer | None = None,
         name: str | None = None,
         parallel_strategy: Mapping[str, Any] | None = None,
     ) -> None:

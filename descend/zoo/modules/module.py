@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import ConfigurationError
-from descend.graph import ConstantInitializer, HeNormalInitializer, Weights
+from descend.graph import ConstantInitializer, HeNormalInitializer, Layer, NoOptimizer, ValueInitializer, Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from descend.graph import Initializer
 
-    from descend.graph import Initializer, Layer
+__all__ = ["Activation", "Module", "activated", "fill_weights", "fixed"]
 
-__all__ = ["Module", "fill_weights"]
+Activation = Callable[..., Layer]
+"""A kind of layer, or a function of a layer and `name`, such as `modules.Silu`."""
 
 
 class Module:
@@ -79,6 +81,14 @@ def fill_weights(
     return weights + [Weights(start[i], name=f"{module.name}_{names[i]}") for i in missing]
 
 
-def activated(module: Module, x: Layer, activation: type[Layer] | None) -> Layer:
-    """x behind an activation, if there is one."""
-    return x if activation is None else activation(x, name=module.label("activation"))
+def fixed(values: Iterable[float], name: str) -> Weights:
+    """Listed numbers that are never trained."""
+    return Weights(ValueInitializer(values_d=tuple(values)), optimizer=NoOptimizer(), name=name)
+
+
+def activated(module: Module, x: Layer, activation: Activation | Layer | None) -> Layer:
+    """x behind an activation, if there is one. Of a layer its kind counts, as in LBANN."""
+    if activation is None:
+        return x
+    kind = type(activation) if isinstance(activation, Layer) else activation
+    return kind(x, name=module.label("activation"))

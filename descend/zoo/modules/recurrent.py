@@ -16,7 +16,7 @@ from descend.graph import (
     Tanh,
     Weights,
 )
-from descend.zoo.modules.dense import FullyConnectedModule
+from descend.zoo.modules.dense import ChannelwiseFullyConnectedModule, FullyConnectedModule
 from descend.zoo.modules.module import Module
 
 if TYPE_CHECKING:
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
     from descend.graph import Layer
 
-__all__ = ["GRU", "LSTMCell"]
+__all__ = ["GRU", "ChannelwiseGRU", "LSTMCell"]
 
 
 def _zeros(module: Module, size: int, part: str) -> Layer:
     return Constant(value=0.0, num_neurons=[size], name=module.label(part))
 
 
-def _pieces(module: Module, x: Layer, size: int, names: Iterable[str], source: str) -> list[Layer]:
-    """Equal pieces of a line, each behind a layer that takes it."""
+def _pieces(module: Module, x: Layer, size: int, names: Iterable[str], source: str, axis: int = 0) -> list[Layer]:
+    """Equal pieces of size entries along an axis, each behind a layer that takes it."""
     names = list(names)
     points = [i * size for i in range(len(names) + 1)]
-    cut = Slice(x, slice_points=points, name=module.label(f"{source}_slice"))
+    cut = Slice(x, axis=axis, slice_points=points, name=module.label(f"{source}_slice"))
     return [Identity(cut, name=module.label(f"{source}_{name}")) for name in names]
 
 
@@ -120,15 +120,59 @@ class GRU(Module):
 
     def forward(self, x: Layer, state: Layer | None = None) -> tuple[Layer, Layer]:
         """One step: x and h to h, given twice as output and state; zeros where no state is given."""
-        hidden = state or _zeros(self, self.size, "zero_state")
-        into = _pieces(self, self.ih(x), self.size, ("r", "z", "n"), "ih")
-        back = _pieces(self, self.hh(hidden), self.size, ("r", "z", "n"), "hh")
-        r, z = (
-            Sigmoid(Add(a, b, name=self.label(f"{gate}_sum")), name=self.label(gate))
-            for gate, a, b in zip(("reset", "update"), into, back, strict=False)
+        hidden = _gru_step(self, x, state or _zeros(self, self.size, "zero_state"), (self.ih, self.hh), self.size, 0)
+        return hidden, hidden
+
+
+def _gru_step(module: Module, x: Layer, hidden: Layer, maps: tuple[Module, Module], size: int, axis: int) -> Layer:
+    """The new hidden state from x and the old one; gates lie along `axis`."""
+    into = _pieces(module, maps[0](x), size, ("r", "z", "n"), "ih", axis)
+    back = _pieces(module, maps[1](hidden), size, ("r", "z", "n"), "hh", axis)
+    r, z = (
+        Sigmoid(Add(a, b, name=module.label(f"{gate}_sum")), name=module.label(gate))
+        for gate, a, b in zip(("reset", "update"), into, back, strict=False)
+    )
+    reset = Multiply(r, back[2], name=module.label("reset_hidden"))
+    n = Tanh(Add(into[2], reset, name=module.label("new_sum")), name=module.label("new"))
+    fresh = Multiply(ConstantSubtract(z, constant=1.0, name=module.label("share")), n, name=module.label("fresh"))
+    return Add(fresh, Multiply(z, hidden, name=module.label("kept")), name=module.label())
+
+
+class ChannelwiseGRU(Module):
+    """A GRU for each channel, all with the same weights.
+
+    Args:
+        num_channels: Number of channels.
+        size: Size of the hidden state of each.
+        bias: Whether both maps have a bias.
+        weights: As in GRU.
+        name: `channelwisegru<N>` without one.
+
+    Source: as GRU.
+    """
+
+    prefix: ClassVar[str] = "channelwisegru"
+
+    def __init__(
+        self,
+        num_channels: int,
+        size: int,
+        bias: bool = True,
+        weights: Weights | Iterable[Weights] = (),
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.num_channels, self.size = num_channels, size
+        given = [weights] if isinstance(weights, Weights) else list(weights)
+        each = 2 if bias else 1
+        self.ih, self.hh = (
+            ChannelwiseFullyConnectedModule(3 * size, bias, False, own, name=f"{self.name}_{part}_fc")
+            for part, own in (("ih", given[:each]), ("hh", given[each:]))
         )
-        reset = Multiply(r, back[2], name=self.label("reset_hidden"))
-        n = Tanh(Add(into[2], reset, name=self.label("new_sum")), name=self.label("new"))
-        fresh = Multiply(ConstantSubtract(z, constant=1.0, name=self.label("share")), n, name=self.label("fresh"))
-        hidden = Add(fresh, Multiply(z, hidden, name=self.label("kept")), name=self.label())
+
+    def forward(self, x: Layer, state: Layer | None = None) -> tuple[Layer, Layer]:
+        """One step: x (num_channels, any) and h (num_channels, size) to h, given twice; zeros where no h is given."""
+        dims = [self.num_channels, self.size]
+        start = state or Constant(value=0.0, num_neurons=dims, name=self.label("zero_state"))
+        hidden = _gru_step(self, x, start, (self.ih, self.hh), self.size, 1)
         return hidden, hidden

@@ -24,8 +24,8 @@ def made(make, *shapes, outputs=None):
     """The module in evaluation, with weights and running values drawn, and the ONNX model of the same."""
     inputs = [descend.Input(data_field=f"x{i}", name=f"p{i}") for i in range(len(shapes))]
     y = make(*inputs)
-    model = descend.Model(1, layers=[y], name="net")
-    plan = check(model, {f"x{i}": shape for i, shape in enumerate(shapes)}, to_train=False)
+    model = descend.Model(0, layers=[y], name="net")
+    plan = check(model, {f"x{i}": shape for i, shape in enumerate(shapes)})
     wanted = outputs or [y.name]
     module = PlainModule(plan, lambda name: generator(3, name), wanted).eval()
     draw = torch.Generator().manual_seed(5)

@@ -1,0 +1,281 @@
+"""Time of one training step: `descend.fit` beside the loop that one writes by hand and beside Lightning, in one run.
+
+    python benchmarks/train_step.py                              # all models, some minutes
+    python benchmarks/train_step.py --models mlp --rounds 31
+    python benchmarks/train_step.py --environments build/peers   # with Lightning, in an environment of its own
+
+All train the same kind of network with torch's SGD with momentum on the same tensors in memory. The hand-written loop
+shuffles the samples once an epoch, takes slices of that order, sums the loss and does nothing else. `fit` runs with its
+defaults, which look at every gradient before an update, and once more with `on_nonfinite="allow"`. `DataLoader` is the
+same loop over `torch.utils.data.DataLoader`, as most people write it.
+
+Contenders make a round of steps each in turn, `--rounds` times, so a change of the machine's mood meets all of them
+alike. A round is one whole call: what `fit` needs to begin and to end counts. The table holds the median time of a
+step, the spread (quarter to three quarters), and the median of the ratios to the hand-written loop of the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SGD = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+LIGHTNING = ["lightning>=2.6", "torch==2.13.0"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a contender trains in a round; it goes on from where it left its module."""
+
+    module: nn.Module
+    data: TensorDataset
+    batch_size: int
+    epochs: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of one round."""
+        return self.epochs * (len(self.data) // self.batch_size)
+
+
+class Block(nn.Module):
+    """Two convolutions and the way around them: He et al. 2016, figure 2."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.way = nn.Sequential(
+            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outside),
+            nn.ReLU(),
+            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
+        self.around = (
+            nn.Identity()
+            if stride == 1 and inside == outside
+            else nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, inside, h, w) to (n, outside, h / stride, w / stride)."""
+        return torch.relu(self.way(x) + self.around(x))
+
+
+def mlp() -> Work:
+    """Three layers, about a millisecond a step on one core."""
+    layers = [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10)]
+    return Work(nn.Sequential(*layers), images(6400, 784), batch_size=64, epochs=10)
+
+
+def lenet() -> Work:
+    """LeCun et al. 1998 on 28 × 28."""
+    convolutions = [nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    head = [nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)]
+    return Work(nn.Sequential(*convolutions, *head), images(3200, 1, 28, 28), batch_size=64, epochs=2)
+
+
+def resnet18() -> Work:
+    """ResNet-18 on 32 × 32 with 10 classes."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    inside = 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(inside, width, stride), Block(width, width, 1)]
+        inside = width
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    return Work(nn.Sequential(*layers, *head), images(64, 3, 32, 32), batch_size=16, epochs=1)
+
+
+MODELS: dict[str, Callable[[], Work]] = {"mlp": mlp, "lenet": lenet, "resnet18": resnet18}
+
+
+def images(count: int, *shape: int) -> TensorDataset:
+    """Samples of noise with class numbers; a step takes as long on them as on any others."""
+    return TensorDataset(torch.randn(count, *shape), torch.randint(0, 10, (count,)))
+
+
+def slices(work: Work) -> Iterable[tuple[Tensor, Tensor]]:
+    """Batches of one epoch, in a new order, cut from the tensors."""
+    x, y = work.data.tensors
+    order = torch.randperm(len(x))
+    for start in range(0, len(x), work.batch_size):
+        chosen = order[start : start + work.batch_size]
+        yield x[chosen], y[chosen]
+
+
+def loaded(work: Work) -> Iterable[tuple[Tensor, Tensor]]:
+    """The same by a DataLoader."""
+    return DataLoader(work.data, work.batch_size, shuffle=True)
+
+
+def loop(work: Work, batches: Callable[[Work], Iterable[tuple[Tensor, Tensor]]]) -> None:
+    """The loop that one writes by hand."""
+    optimizer, loss_of = SGD(work.module.parameters()), nn.CrossEntropyLoss()
+    work.module.train()
+    for _ in range(work.epochs):
+        total = torch.zeros(())
+        for x, y in batches(work):
+            optimizer.zero_grad()
+            loss = loss_of(work.module(x), y)
+            loss.backward()
+            optimizer.step()
+            total += loss.detach()
+        total.item()
+
+
+def fit(work: Work, **options: Any) -> None:
+    """The same steps by `descend.fit`."""
+    import descend
+
+    options = {"optimizer": SGD, **options}
+    stop = descend.Epochs(work.epochs)
+    descend.fit(work.module, nn.CrossEntropyLoss(), work.data, batch_size=work.batch_size, stop=stop, **options)
+
+
+def lightning(work: Work) -> None:
+    """The same by Lightning's Trainer with everything switched off that can be."""
+    import lightning as other  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
+
+    class Module(other.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.loss_of = work.module, nn.CrossEntropyLoss()
+
+        def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+            x, y = batch
+            return self.loss_of(self.net(x), y)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return SGD(self.net.parameters())
+
+    trainer = other.Trainer(max_epochs=work.epochs, accelerator="cpu", barebones=True)
+    trainer.fit(Module(), loaded(work))
+
+
+CONTENDERS: dict[str, Callable[[Work], None]] = {
+    "hand-written loop": functools.partial(loop, batches=slices),
+    "descend.fit": fit,
+    "descend.fit, allow": functools.partial(fit, on_nonfinite="allow"),
+    "DataLoader loop": functools.partial(loop, batches=loaded),
+}
+
+
+def timed(contender: Callable[[Work], None], work: Work) -> float:
+    """Seconds of one step in one round."""
+    began = time.perf_counter()
+    contender(work)
+    return (time.perf_counter() - began) / work.steps
+
+
+class Lightning:
+    """Lightning in an environment of its own: this script, started there, times its own rounds."""
+
+    def __init__(self, python: Path, model: str) -> None:
+        command = [str(python), __file__, "--serve", model]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+
+    def __call__(self) -> float:
+        """Seconds of one step in one round."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("round\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+def environment(folder: Path) -> Path | None:
+    """The interpreter of an environment with Lightning, made if it is not there; None, with a word, without one."""
+    python = folder / "lightning" / "bin" / "python"
+    if not python.exists():
+        venv.create(folder / "lightning", with_pip=True)
+        command = [python, "-m", "pip", "install", "-q", *LIGHTNING]
+        made = subprocess.run(command, capture_output=True, text=True)
+        if made.returncode:
+            print(f"Lightning is left out: {made.stderr.strip().splitlines()[-1:]}")
+            shutil.rmtree(folder / "lightning")  # so that the next run tries again
+            return None
+    return python
+
+
+def serve(model: str) -> None:
+    """Answer each line with the time of one round of Lightning."""
+    work = MODELS[model]()
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever Lightning prints is no answer
+    for _ in sys.stdin:
+        print(timed(lightning, work), file=answers, flush=True)
+
+
+def measure(model: str, rounds: int, peer: Lightning | None) -> dict[str, list[float]]:
+    """Seconds of a step of each contender, round by round after one round of warming up."""
+    takes: dict[str, Callable[[], float]] = {}
+    for name, contender in CONTENDERS.items():
+        torch.manual_seed(0)
+        takes[name] = functools.partial(timed, contender, MODELS[model]())
+    if peer is not None:
+        takes["Lightning"] = peer
+    for take in takes.values():
+        take()
+    times: dict[str, list[float]] = {name: [] for name in takes}
+    for _ in range(rounds):
+        for name, take in takes.items():
+            times[name].append(take())
+    return times
+
+
+def report(model: str, times: dict[str, list[float]]) -> None:
+    """One table."""
+    print(f"\n{model}")
+    base = times["hand-written loop"]
+    for name, taken in times.items():
+        low, middle, high = (1e3 * t for t in statistics.quantiles(taken, n=4))
+        less, ratio, more = statistics.quantiles([one / other for one, other in zip(taken, base, strict=True)], n=4)
+        spread = f"({low:.3f} to {high:.3f})"
+        print(f"  {name:<20}{middle:9.3f} ms  {spread:<20}{ratio:7.3f} x  ({less:.3f} to {more:.3f})")
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--environments", type=Path, default=None, help="folder for Lightning's environment")
+    parser.add_argument("--serve", choices=list(MODELS), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.serve)
+        return
+    if os.getloadavg()[0] > 0.5:
+        print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust ratios only")
+    print(f"python {sys.version.split()[0]}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    python = environment(given.environments) if given.environments else None
+    for model in given.models:
+        peer = Lightning(python, model) if python else None
+        report(model, measure(model, given.rounds, peer))
+        if peer:
+            peer.close()
+
+
+if __name__ == "__main__":
+    main()

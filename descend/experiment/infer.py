@@ -1,0 +1,260 @@
+"""Forward passes without training: `infer` gives what a module returns for every sample, `evaluate` a loss and metrics.
+
+Both go through the samples once, in their order, in evaluation mode and without gradients. What comes out does not
+depend on `batch_size`: outputs stand beside one another by sample, and losses are summed before they are divided.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+
+from descend.callbacks.output import say
+from descend.data import Loading, open_data
+from descend.data.samples import SampleReader
+from descend.errors import ConfigurationError, DataError, nearest
+from descend.experiment.fit import device_of
+from descend.experiment.losses import loss_of
+from descend.experiment.measures import measures
+from descend.experiment.module_task import ModuleTask
+from descend.experiment.precision import precision_of
+from descend.lower.module import LoweredModel
+from descend.runtime import Process
+from descend.train.loop import Part
+from descend.train.memory import part_size, within_memory
+from descend.train.task import Totals
+from descend.train.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+    from descend.data import Batch
+    from descend.graph import AutomaticMixedPrecision
+
+__all__ = ["Inference", "evaluate", "infer"]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What came of `infer`.
+
+    Attributes:
+        outputs: What the module returned, tensors (samples, …) on the CPU: one, a tuple or a dictionary of them. For a
+            graph the layers that were asked for, by name.
+        layers: Outputs of the submodules that were asked for, by name.
+        samples: How many went through.
+    """
+
+    outputs: Any
+    layers: dict[str, torch.Tensor]
+    samples: int
+
+
+def infer(
+    module: torch.nn.Module,
+    data: Any,
+    *,
+    batch_size: int | None,
+    micro_batch_size: int | Literal["auto"] | None = None,
+    layers: Sequence[str] = (),
+    targets: int | Sequence[str] | None = None,
+    precision: str | AutomaticMixedPrecision = "float32",
+    workers: int | None = None,
+) -> Inference:
+    """What a module returns for every sample, in the order of the samples.
+
+        result = descend.fit(module, "cross_entropy", (x, y), ...)
+        scores = descend.infer(result.module, x, batch_size=256).outputs
+
+    Args:
+        module: Any module, or the module of a graph that was run; it is not changed.
+        data: As for `fit`, or a single tensor. A graph takes fields by name and needs those alone that lead to
+            `layers`.
+        batch_size: Samples read at once; None takes batches as they come.
+        micro_batch_size: Samples that go through at once; None or "auto" begins with all and halves them when memory
+            runs out.
+        layers: Submodules whose outputs are wanted as well, as `named_modules()` calls them; of a graph, its layers,
+            and one at least.
+        targets: Fields that the module does not take: names, or how many of the last ones; 0 for none. None is the
+            usual, as for `fit`, where there are such fields.
+        precision: As for `fit`.
+        workers: As for `fit`.
+
+    Raises:
+        ConfigurationError: there is no such layer, or nothing to compute.
+        DataError: a field is missing, or the data are not what they should be.
+    """
+    graph = isinstance(module, LoweredModel)
+    if graph and not layers:
+        raise ConfigurationError("infer: name the layers of the graph whose outputs are wanted, as in layers=['prob']")
+    device = device_of(module)
+    autocast = precision_of(precision, device).autocast
+    task = None if graph else ModuleTask(module, loss_of("mse"), {}, targets, autocast)
+    watch = Watch(module)
+    found: list[Any] = []
+
+    def of_part(part: Part) -> Any:
+        if isinstance(module, LoweredModel):
+            return _of_graph(module, layers, part, autocast), {}
+        watch.layers(layers)
+        with watch.attached():
+            output = cast("ModuleTask", task).predict(part)
+        seen = {name: watch.outputs(name)[0] for name in layers}
+        return output, seen
+
+    samples = _through(module, data, batch_size, micro_batch_size, workers, of_part, found.append)
+    outputs = _joined([output for output, _ in found])
+    return Inference(outputs, _joined([seen for _, seen in found]), samples)
+
+
+def evaluate(
+    module: torch.nn.Module,
+    loss: Any,
+    data: Any,
+    *,
+    batch_size: int | None,
+    micro_batch_size: int | Literal["auto"] | None = None,
+    metrics: Mapping[str, Any] | Iterable[str] = (),
+    targets: int | Sequence[str] | None = None,
+    precision: str | AutomaticMixedPrecision = "float32",
+    workers: int | None = None,
+) -> dict[str, float]:
+    """A loss and metrics over all samples, each counted once.
+
+    Args:
+        module: Any module; it is not changed.
+        loss: As for `fit`.
+        data: As for `fit`.
+        batch_size: Samples read at once; None takes batches as they come.
+        micro_batch_size: As for `infer`.
+        metrics: As for `fit`.
+        targets: As for `fit`.
+        precision: As for `fit`.
+        workers: As for `fit`.
+
+    Returns:
+        "objective" and each metric by name.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+        DataError: the data, a sample or a target is not what it should be.
+    """
+    device = device_of(module)
+    objective, measured = loss_of(loss), measures(metrics, loss)
+    for part in (objective, *measured.values()):
+        part.to(device)
+    task = ModuleTask(module, objective, measured, targets, precision_of(precision, device).autocast)
+    totals = Totals()
+
+    def of_part(part: Part) -> Totals:
+        task.begin(part)
+        sums, losses = Totals(), task.losses(part.fields)
+        for name, ratio in {"objective": losses.objective, **losses.metrics}.items():
+            sums.add(name, ratio)
+        return sums
+
+    _through(module, data, batch_size, micro_batch_size, workers, of_part, totals.join)
+    return totals.values()
+
+
+class _Sizes:
+    """What of a session `within_memory` asks for."""
+
+    def __init__(self, process: Process, micro_batch_size: int | str | None) -> None:
+        self.process = process
+        self.adaptive = not isinstance(micro_batch_size, int)
+        self.micro_batch_size = micro_batch_size if isinstance(micro_batch_size, int) else None
+        self.say = say
+
+
+@torch.no_grad()
+def _through(
+    module: torch.nn.Module,
+    data: Any,
+    batch_size: int | None,
+    micro_batch_size: int | str | None,
+    workers: int | None,
+    of_part: Callable[[Part], Any],
+    keep: Callable[[Any], None],
+) -> int:
+    """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
+    process, seen = Process(device=device_of(module)), 0
+    sizes = _Sizes(process, micro_batch_size)
+    source = (data,) if isinstance(data, torch.Tensor) else data
+    with ExitStack() as stack:
+        feed = open_data(source, Loading(batch_size=batch_size, shuffle=False, role="test", workers=workers))
+        reader = getattr(feed, "reader", None)
+        if isinstance(reader, SampleReader):
+            stack.callback(reader.close)
+        stack.enter_context(_evaluating(module))
+        for batch in feed.epoch(0):
+            parts = within_memory(sizes, batch.size, 1, _attempt(process, sizes, batch, of_part), lambda: None)
+            for part in parts:
+                keep(part)
+            seen += batch.size
+    return seen
+
+
+def _attempt(process: Process, sizes: _Sizes, batch: Batch, of_part: Callable[[Part], Any]) -> Callable[[], list[Any]]:
+    """All parts of a batch, with the size that is in force then."""
+    fields = {name: process.to_device(array) for name, array in batch.fields.items()}
+    count = len(batch.ids)
+
+    def attempt() -> list[Any]:
+        size = part_size(sizes.micro_batch_size, count, 1)
+        return [
+            of_part(
+                Part(
+                    {name: tensor[start : start + size] for name, tensor in fields.items()},
+                    batch,
+                    0,
+                    start,
+                    min(size, count - start),
+                    start,
+                )
+            )
+            for start in range(0, count, size)
+        ]
+
+    return attempt
+
+
+@contextmanager
+def _evaluating(module: torch.nn.Module) -> Generator[None]:
+    """Evaluation mode, and afterwards the mode of every part as it was."""
+    before = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def _of_graph(
+    module: LoweredModel, layers: Sequence[str], part: Part, autocast: torch.dtype | None
+) -> dict[str, torch.Tensor]:
+    known = [planned.name for planned in module.plan.layers]
+    if unknown := [name for name in layers if name not in known]:
+        raise ConfigurationError([f"infer: there is no layer '{name}'{nearest(name, known)}" for name in unknown])
+    if missing := module.fields_of(layers).difference(part.fields):
+        raise DataError(f"infer: {', '.join(layers)} need the field '{min(missing)}', which the data do not have")
+    device = next(iter(part.fields.values())).device.type
+    with torch.autocast(device, autocast, enabled=autocast is not None):
+        return module.outputs(layers, part.fields, position=part.position, batch_size=part.batch.size)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Outputs of parts as those of all samples, on the CPU."""
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat([part.cpu() for part in parts])
+    if isinstance(first, dict):
+        return {key: _joined([part[key] for part in parts]) for key in cast("dict[str, Any]", first)}
+    if isinstance(first, (tuple, list)):
+        columns = [_joined(column) for column in zip(*parts, strict=True)]
+        return type(cast("Any", first))(*columns) if hasattr(first, "_fields") else tuple(columns)
+    raise ConfigurationError(f"the module returned a {type(first).__name__}, and infer can join tensors alone")

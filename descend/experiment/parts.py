@@ -1,0 +1,84 @@
+"""Into what parts a mini-batch may be cut, from descriptions alone."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING
+
+from descend.errors import ConfigurationError
+from descend.graph import BatchNormalization, BatchwiseReduceSum, EntrywiseBatchNormalization
+from descend.train.memory import part_size
+
+if TYPE_CHECKING:
+    from descend.graph import Plan, PlannedLayer
+
+__all__ = ["GROUP", "graph_unit", "last_group", "tell_of_whole_groups"]
+
+GROUP = "declare how many samples share statistics, as in batch_norm_group_size=64"
+
+
+def last_group(size: int, group_size: int | None) -> int:
+    """Size of the last group of a mini-batch; without a group size, the mini-batch is one."""
+    return size % group_size or min(size, group_size) if group_size else size
+
+
+def tell_of_whole_groups(micro_batch_size: int, unit: int | None) -> None:
+    """Warn where micro-batches cannot have the size that was asked for."""
+    size = part_size(micro_batch_size, micro_batch_size, unit)
+    if unit is not None and size != micro_batch_size:
+        warnings.warn(
+            f"micro_batch_size={micro_batch_size}: micro-batches are made of whole groups of {unit} samples for batch "
+            f"norm, so {size} samples go through at once",
+            stacklevel=4,
+        )
+
+
+def graph_unit(plan: Plan, sizes: set[int], micro_batch_size: int) -> int | None:
+    """Samples that the micro-batches of a graph are made of; None where its mini-batch cannot be cut.
+
+    Args:
+        plan: The checked graph.
+        sizes: Sizes of its training mini-batches.
+        micro_batch_size: Samples that go through at once; 0 where that is open.
+
+    Raises:
+        ConfigurationError: the mini-batch would be cut and a layer does not allow it; a group size that nothing uses; a
+            group that leaves one value for statistics.
+    """
+    norms = [
+        layer for layer in plan.layers if isinstance(layer.layer, (BatchNormalization, EntrywiseBatchNormalization))
+    ]
+    over_all = [layer for layer in plan.layers if isinstance(layer.layer, BatchwiseReduceSum)]
+    group = plan.batch_norm_group_size
+    if group and not norms:
+        raise ConfigurationError(f"batch_norm_group_size={group}: the model has no batch normalization; leave it out")
+    if problems := [problem for layer in norms for problem in _starved(layer, sizes, group)]:
+        raise ConfigurationError(problems)
+    whole = [*over_all, *(() if group else norms)]
+    if whole and 0 < micro_batch_size < max(sizes):
+        raise ConfigurationError([_refused(layer, micro_batch_size) for layer in whole])
+    unit = None if whole else group or 1
+    if micro_batch_size:
+        tell_of_whole_groups(micro_batch_size, unit)
+    return unit
+
+
+def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:
+    entrywise = isinstance(planned.layer, EntrywiseBatchNormalization)
+    entries = 1 if entrywise else math.prod(planned.output_shape[1:])
+    return [
+        f"layer '{planned.name}' ({type(planned.layer).__name__}) would take its statistics over 1 value: a mini-batch "
+        f"of {size} leaves a group of 1 sample; choose mini_batch_size{' or batch_norm_group_size' if group else ''} "
+        "without such a remainder"
+        for size in sorted(sizes)
+        if entries == 1 and last_group(size, group or None) == 1
+    ]
+
+
+def _refused(planned: PlannedLayer, micro_batch_size: int) -> str:
+    remedy = "leave micro_batch_size out" if isinstance(planned.layer, BatchwiseReduceSum) else GROUP
+    return (
+        f"layer '{planned.name}' ({type(planned.layer).__name__}) works on the whole mini-batch, which "
+        f"micro_batch_size={micro_batch_size} would cut: {remedy}"
+    )

@@ -1,0 +1,61 @@
+"""The format that a run computes in: that of the weights, or half precision where torch holds it safe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from descend.errors import ConfigurationError, nearest
+from descend.graph import AutomaticMixedPrecision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Precision", "precision_of"]
+
+_NAMED: Mapping[str, AutomaticMixedPrecision | None] = {
+    "float32": None,
+    "bfloat16": AutomaticMixedPrecision(enabled=True, format="bfloat16"),
+    "float16": AutomaticMixedPrecision(enabled=True, format="float16"),
+}
+
+
+class Precision(NamedTuple):
+    """What a task and the loop need to know of it.
+
+    Attributes:
+        autocast: The type to compute in where that is safe; None computes in the type of the weights.
+        scaler: The loss scale of float16.
+    """
+
+    autocast: torch.dtype | None
+    scaler: torch.amp.GradScaler | None
+
+
+def precision_of(given: Any, device: torch.device) -> Precision:
+    """The precision of a name, of a description, or of None.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    if isinstance(given, str) and given in _NAMED:
+        given = _NAMED[given]
+    if given is None or (isinstance(given, AutomaticMixedPrecision) and not given.enabled):
+        return Precision(None, None)
+    if not isinstance(given, AutomaticMixedPrecision):
+        options = ", ".join(f"'{name}'" for name in _NAMED)
+        raise ConfigurationError(
+            f"precision is {given!r} and is to be one of {options}, or a descend.AutomaticMixedPrecision"
+            f"{nearest(str(given), _NAMED)}"
+        )
+    if given.format == "bfloat16":
+        return Precision(torch.bfloat16, None)
+    scaler = torch.amp.GradScaler(
+        device.type,
+        init_scale=given.init_scale or 65536.0,
+        growth_factor=given.growth_factor or 2.0,
+        backoff_factor=given.backoff_factor or 0.5,
+        growth_interval=given.growth_interval or 2000,
+    )
+    return Precision(torch.float16, scaler)

@@ -1,0 +1,93 @@
+"""What fits into memory: micro-batches that are made smaller when a device, or this machine, has no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from descend.runtime import Process
+
+__all__ = ["Sizes", "out_of_memory", "part_size", "within_memory"]
+
+_T = TypeVar("_T")
+_ON_CPU = "DefaultCPUAllocator"  # torch has a class of its own for devices alone
+
+
+class Sizes(Protocol):
+    """What goes through a module part by part: a session, or what stands for one.
+
+    Attributes:
+        micro_batch_size: Samples that go through at once; None for all.
+        adaptive: Whether that may be changed.
+        process: Where it happens.
+        say: Tells the user something.
+    """
+
+    micro_batch_size: int | None
+    adaptive: bool
+    process: Process
+    say: Callable[[str], None]
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory has run out, of a device or of this machine."""
+    import torch  # here, because descriptions are checked without it
+
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _ON_CPU in str(error)
+
+
+def part_size(wanted: int | None, count: int, unit: int | None) -> int:
+    """Samples of a micro-batch.
+
+    Args:
+        wanted: As many as were asked for; None for all.
+        count: Samples of the mini-batch, or of this rank's share.
+        unit: A micro-batch is made of whole units, and of one at least; None where it cannot be cut.
+    """
+    if unit is None or wanted is None:
+        return count
+    return max(wanted // unit, 1) * unit
+
+
+def within_memory(
+    session: Sizes, count: int, unit: int | None, attempt: Callable[[], _T], undo: Callable[[], None]
+) -> _T:
+    """What `attempt` returns; where memory runs out and micro-batches may be chosen, once more with smaller ones.
+
+    Args:
+        session: Its micro-batch size is changed, and stays so.
+        count: Samples that `attempt` is about.
+        unit: As in `part_size`.
+        attempt: Goes through the samples.
+        undo: Takes back what an attempt that failed has left.
+    """
+    import torch
+
+    while True:
+        size = part_size(session.micro_batch_size, count, unit)
+        try:
+            return attempt()
+        except (RuntimeError, MemoryError) as error:
+            if not session.adaptive or not out_of_memory(error):
+                raise
+            if size <= (unit or size):
+                error.add_note(_cannot_be_cut(size, unit))
+                raise
+            session.micro_batch_size = part_size(-(-min(size, count) // 2), count, unit)
+        undo()
+        if session.process.device.type == "cuda":
+            torch.cuda.empty_cache()
+        session.say(f"out of memory: micro-batches of {session.micro_batch_size:,} from here on, the same updates")
+
+
+def _cannot_be_cut(size: int, unit: int | None) -> str:
+    if unit is None:
+        return (
+            f"the mini-batch of {size:,} samples cannot be cut into micro-batches, because a layer works on all of it: "
+            "for batch norm declare the samples that share statistics (batch_norm_group_size=64), or take a smaller "
+            "batch"
+        )
+    what = f"one group of batch norm ({unit:,} samples)" if unit > 1 else "one sample"
+    return f"{what} goes through at once, and not even that fits into memory"

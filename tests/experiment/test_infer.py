@@ -1,0 +1,131 @@
+"""Inference and evaluation against a plain loop, whatever the size of a batch."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import descend
+from descend.data import ArrayReader
+from descend.errors import ConfigurationError, DataError
+from descend.experiment.run import run
+
+DRAW = torch.Generator().manual_seed(0)
+X = torch.randn(23, 5, dtype=torch.float64, generator=DRAW)
+Y = torch.randint(0, 3, (23,), generator=DRAW)
+IGNORING = Y.clone()
+IGNORING[[0, 7, 22]] = -100
+
+
+def net():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)).double()
+
+
+sizes = {"batch_size": st.integers(1, 30), "micro_batch_size": st.one_of(st.none(), st.integers(1, 30))}
+
+
+@given(**sizes)
+@settings(max_examples=20, deadline=None)
+def test_outputs_are_those_of_one_call(batch_size, micro_batch_size):
+    module = net()
+    with torch.no_grad():
+        expected = module.eval()(X)
+        hidden = module[1](module[0](X))
+    module.train()
+    found = descend.infer(module, X, batch_size=batch_size, micro_batch_size=micro_batch_size, layers=["1"])
+    torch.testing.assert_close(found.outputs, expected, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(found.layers["1"], hidden, rtol=1e-12, atol=1e-13)
+    assert (found.samples, module.training, module[1].num_batches_tracked) == (23, True, 0)
+
+
+@given(**sizes)
+@settings(max_examples=20, deadline=None)
+def test_values_are_those_of_one_call(batch_size, micro_batch_size):
+    module = net().eval()
+    with torch.no_grad():
+        output = module(X)
+    counted = IGNORING != -100
+    expected = {
+        "objective": float(nn.functional.cross_entropy(output, IGNORING)),
+        "accuracy": float((output.argmax(1) == IGNORING)[counted].double().mean()),
+    }
+    options = {"batch_size": batch_size, "micro_batch_size": micro_batch_size, "metrics": ["accuracy"]}
+    found = descend.evaluate(module, "cross_entropy", (X, IGNORING), **options)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X,),
+        (X, Y),
+        TensorDataset(X, Y),
+        DataLoader(TensorDataset(X, Y), batch_size=10),
+        {"input": X},
+        {"input": X, "label": Y},
+        [(X[:10], Y[:10]), (X[10:], Y[10:])],
+    ],
+    ids=["tensor", "pair", "dataset", "loader", "dictionary", "with label", "batches"],
+)
+def test_data_of_any_form(data):
+    module = net().eval()
+    size = None if isinstance(data, (list, DataLoader)) else 10
+    with torch.no_grad():
+        torch.testing.assert_close(descend.infer(module, data, batch_size=size).outputs, module(X))
+
+
+def test_a_module_may_return_several_things():
+    class Several(nn.Module):
+        def forward(self, a, b):
+            return {"sum": a + b, "parts": (a, [b, a * b])}
+
+    found = descend.infer(Several(), (X, 2 * X), batch_size=4, targets=0).outputs
+    assert torch.equal(found["sum"], 3 * X)
+    assert torch.equal(found["parts"][1][1], 2 * X * X)
+
+
+def test_memory_that_runs_out_is_answered_with_smaller_parts(capsys):
+    class Tight(nn.Module):
+        def forward(self, x):
+            if len(x) > 6:
+                raise torch.OutOfMemoryError("simulated")
+            return 2 * x
+
+    assert torch.equal(descend.infer(Tight(), X, batch_size=20).outputs, 2 * X)
+    assert "micro-batches of 5" in capsys.readouterr().out
+    with pytest.raises(torch.OutOfMemoryError):
+        descend.infer(Tight(), X, batch_size=20, micro_batch_size=20)
+
+
+def test_a_graph_needs_the_fields_of_the_wanted_layers_alone(tmp_path, monkeypatch):
+    draw = np.random.default_rng(0)
+    data = {"samples": draw.normal(size=(20, 6)).astype(np.float32), "labels": np.eye(3, dtype=np.float32)[[0, 1] * 10]}
+    monkeypatch.setattr("descend.experiment.check.open_readers", lambda *_: {"train": ArrayReader(data)})
+    x, y = descend.Input(data_field="samples"), descend.Input(data_field="labels")
+    h = descend.Dropout(descend.FullyConnected(x, num_neurons=3, has_bias=True, name="fc"), keep_prob=0.5)
+    p = descend.Softmax(h, name="prob")
+    model = descend.Model(1, objective_function=descend.CrossEntropy(p, y, name="loss"))
+    rule = descend.SGD(learn_rate=0.1)
+    result = run(descend.Trainer(8, random_seed=1), model, descend.DataReader([]), rule, tmp_path)
+    module = result.module
+    w, b = (result.weights[f"fc_{name}_weights"].numpy() for name in ("linearity", "bias"))
+    scores = data["samples"] @ w.T + b
+    found = descend.infer(module, {"samples": data["samples"]}, batch_size=7, layers=["fc", "prob"])
+    np.testing.assert_allclose(found.outputs["fc"].numpy(), scores, rtol=1e-4, atol=1e-5)
+    e = np.exp(scores - scores.max(1, keepdims=True))
+    np.testing.assert_allclose(found.outputs["prob"].numpy(), e / e.sum(1, keepdims=True), rtol=1e-4, atol=1e-5)
+    with pytest.raises(DataError, match="loss need the field 'labels'"):
+        descend.infer(module, {"samples": data["samples"]}, batch_size=7, layers=["loss"])
+    with pytest.raises(ConfigurationError, match="did you mean 'prob'"):
+        descend.infer(module, {"samples": data["samples"]}, batch_size=7, layers=["prop"])
+    with pytest.raises(ConfigurationError, match="name the layers"):
+        descend.infer(module, {"samples": data["samples"]}, batch_size=7)
+
+
+def test_layers_that_do_not_exist_are_named():
+    with pytest.raises(ConfigurationError, match="there is no layer '9'"):
+        descend.infer(net(), X, batch_size=4, layers=["9"])
