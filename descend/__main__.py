@@ -119,12 +119,36 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
 def show(
     file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; the file's mini-batch without it.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the graph, into this file of SVG.")] = None,
 ) -> None:
-    """Print the layers of FILE: shapes, trained numbers, multiply-adds and memory."""
+    """Print the layers of FILE: shapes, trained numbers, multiply-adds, memory and weights; and draw them."""
     from descend.experiment import check_experiment, layer_table, load
+    from descend.experiment.picture import save
 
     experiment = load(file)
-    typer.echo(layer_table(check_experiment(experiment), batch_size or experiment.trainer.mini_batch_size))
+    checked = check_experiment(experiment)
+    typer.echo(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
+    if picture is not None:
+        save(checked.plan, picture)
+        typer.echo(f"drawn in {picture}")
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+    to: Annotated[Path, typer.Argument(help="The ONNX file to write.")],
+    weights: Annotated[Path | None, typer.Option(help="A run's directory, or one of its checkpoints.")] = None,
+    output: Annotated[list[str] | None, typer.Option(help="A layer whose output the file gives.")] = None,
+) -> None:
+    """Write the model of FILE as ONNX, with the weights of a run, for other programs to use."""
+    from descend.experiment import check_experiment, load
+
+    experiment = load(file)
+    readers = check_experiment(experiment).readers.values()
+    fields = {name: field.shape for reader in readers for name, field in reader.fields.items()}
+    from descend.onnx import save
+
+    typer.echo(f"written to {save(experiment.model, to, weights, fields=fields, outputs=output or None)}")
 
 
 @app.command()

@@ -18,7 +18,7 @@ ORDER = [
     {"train"},
     {"callbacks"},
     {"experiment"},
-    {"zoo", "study"},
+    {"zoo", "study", "onnx"},
     {"lbann"},
     {"__main__", "__init__"},
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from descend import callbacks, data, train
 from descend.errors import ConfigurationError, TextError
 from descend.experiment.experiment import Experiment
-from descend.graph import CLASSES, text
+from descend.graph import CLASSES, Model, TorchModel, text
 from descend.train.limits import limits_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from descend.data import DataReader
-    from descend.graph import Model, Optimizer
+    from descend.graph import Optimizer
     from descend.train import Stop, Trainer
 
 __all__ = ["classes", "experiment_text", "load", "run_text", "save_prototext"]
@@ -90,8 +90,10 @@ def run_text(experiment: Experiment) -> str:
     if stop is not None and not _has_text(stop):
         left_out.append(f"stop={stop!r}")
         trainer = replace(trainer, training_algo=None)
+    if isinstance(model, TorchModel):
+        left_out.append(f"the module of model '{model.name}', so this text does not repeat the run")
     if left_out:
-        written = copy.copy(model)
+        written = Model(model.epochs, name=model.name) if isinstance(model, TorchModel) else copy.copy(model)
         written.callbacks = known
         experiment = Experiment(trainer, written, experiment.data_reader, experiment.optimizer)
     notes = "".join(f"# left out, because it has no text form: {name}\n" for name in left_out)
