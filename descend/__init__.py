@@ -16,6 +16,7 @@ from descend.version import __version__ as __version__
 if TYPE_CHECKING:
     from descend import callbacks as callbacks
     from descend import data as data
+    from descend import distributed as distributed
     from descend import errors as errors
     from descend import experiment as experiment
     from descend import graph as graph
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 _ROOMS = (
     "callbacks",
     "data",
+    "distributed",
     "errors",
     "experiment",
     "graph",

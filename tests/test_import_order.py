@@ -14,7 +14,7 @@ ORDER = [
     {"errors", "names", "version"},
     {"described", "exits", "catalogue", "selection"},
     {"graph", "optim", "data", "launch"},
-    {"lower", "runtime"},
+    {"lower", "runtime", "distributed"},
     {"train"},
     {"callbacks"},
     {"experiment"},

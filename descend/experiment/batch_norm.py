@@ -11,6 +11,7 @@ Micro-batches are made of whole groups, so they change nothing. Without a group,
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[repor
 
 from descend.errors import ConfigurationError
 from descend.experiment.parts import GROUP, last_group, tell_of_whole_groups
+from descend.train.statistics import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,7 @@ class BatchNormGroups:
 
     Attributes:
         unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
+        running: The running statistics of the layers.
 
     Raises:
         ConfigurationError: the mini-batch would be cut and no group is declared; a group that is declared and used by
@@ -66,12 +69,16 @@ class BatchNormGroups:
             tell_of_whole_groups(self._wanted, self.unit)
         self._sizes = f"{feed.num_samples} samples, batch_size={feed.first_size}, {self._means()}"
         self._alone = 1 in _last_groups(feed, group_size)
+        self._followed: Counter[str] = Counter()
+        self.running = [self._running(name, layer) for name, layer in self._layers if layer.track_running_stats]
         for name, layer in self._layers:
             layer.forward = self._replacement(name, layer)
 
     def begin(self, part: Part) -> None:
         """Say which samples the next forward pass is for."""
         self._count = part.count
+        if part.start == 0:
+            self._followed.clear()
         if self._layers and self._layers[0][1].training:
             self._check(len(part.batch.ids))
 
@@ -101,11 +108,22 @@ class BatchNormGroups:
             rows = self._rows(name, layer, input)
             if self._alone and rows * math.prod(input.shape[2:]) == 1:
                 raise self._alone_error(name, layer)
-            if self._group is None or self._count <= self._group:
-                return original(input)
-            return torch.cat([original(group) for group in input.split(self._group * rows)])
+            groups = (input,) if self._group is None else input.split(self._group * rows)
+            self._followed[name] += len(groups)
+            return original(input) if len(groups) == 1 else torch.cat([original(group) for group in groups])
 
         return forward
+
+    def _running(self, name: str, layer: Any) -> Running:
+        prefix = f"{name}." if name else ""
+        names = (f"{prefix}running_mean", f"{prefix}running_var")
+        counts = isinstance(layer, _BatchNorm)  # instance norm has a counter too, and does not count
+        return Running(
+            names,
+            None if layer.momentum is None else 1 - layer.momentum,
+            f"{prefix}num_batches_tracked" if counts else None,
+            lambda batch: self._followed[name],
+        )
 
     def _rows(self, name: str, layer: Any, x: Tensor) -> int:
         """Rows of a layer's input that belong to one sample."""

@@ -44,7 +44,7 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         "optimizer": optimizer_state(session.optimizer, _names(session)),
         "contexts": {mode.value: context.state() for mode, context in session.contexts.items()},
         "began": session.began and session.began.state(),
-        "under_way": under_way and under_way.state(),
+        "under_way": under_way and under_way.state(session.process),
         "values": session.values,
         "history": [{name: value for name, value in row.items() if name != "seconds"} for row in rows],
         "asked_to_stop": session.asked_to_stop,
@@ -136,7 +136,7 @@ def restore(
     with _as_storage_error(saved.checkpoint):
         contexts = {Mode(name): ExecutionContext.from_state(context) for name, context in state["contexts"].items()}
         began = state["began"] and ExecutionContext.from_state(state["began"])
-        under_way = state["under_way"] and Pass.from_state(state["under_way"])
+        under_way = state["under_way"] and Pass.from_state(state["under_way"], session.process)
         history = [_timed(row, row_seconds) for row in state["history"]]
         rest = {name: state[name] for name in ("values", "skipped_in_a_row", "asked_to_stop")}
         size, scale, callbacks = state["micro_batch_size"], state["loss_scale"], dict(state["callbacks"])
