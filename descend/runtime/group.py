@@ -18,8 +18,9 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from descend.errors import ConfigurationError, LostPeer
-from descend.launch import place
+from descend.launch import place, timeout_seconds
 from descend.runtime.process import Process
+from descend.runtime.vigil import Vigil
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -51,14 +52,17 @@ def joined(device: torch.device | None = None) -> Generator[Process]:
     if where.ranks == 1 or distributed.is_initialized():
         yield Process.here(device)
         return
-    _join(where, device or torch.device("cpu"))
+    store = _join(where, device or torch.device("cpu"))
+    process = Process.here(device)
     try:
-        yield Process.here(device)
+        with Vigil(distributed_c10d.PrefixStore("vigil", store), process, timeout_seconds()):
+            yield process
     finally:
         distributed.destroy_process_group()
 
 
-def _join(where: Place, device: torch.device) -> None:
+def _join(where: Place, device: torch.device) -> distributed_c10d.Store:
+    """Make the group; where its ranks can leave words for each other."""
     number = next(_numbers)
     store = distributed_c10d.PrefixStore(f"descend/{number}", _store(where))
     _meet(where, store)
@@ -66,6 +70,7 @@ def _join(where: Place, device: torch.device) -> None:
         torch.cuda.set_device(device)
     backend = "nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=where.rank, world_size=where.ranks, timeout=_COLLECTIVE)
+    return store
 
 
 @cache

@@ -24,17 +24,47 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-__all__ = ["Meeting", "Process"]
+__all__ = ["Doing", "Meeting", "Process"]
 
 _T = TypeVar("_T")
 _SHOWN = 6
 
 
 @dataclass
-class _Clock:
-    """The clock of rank 0 as it was when all ranks last met; that of this process where it is alone."""
+class Doing:
+    """What a rank is doing, for those that watch over it.
 
-    agreed: float | None = None
+    Attributes:
+        clock: The clock of rank 0 as it was when all ranks last met; None before that.
+        waits: How many times it has begun to wait for other ranks.
+        waiting: What it waits for; None while it works.
+        since: When that began, by the clock of this process.
+        met: Where all ranks have last met.
+        acting: Whether it does something for all ranks, which may take its time.
+    """
+
+    clock: float | None = None
+    waits: int = 0
+    waiting: str | None = None
+    since: float = 0.0
+    met: str = "the beginning"
+    acting: bool = False
+
+    @contextmanager
+    def wait(self, what: str) -> Generator[None]:
+        """Wait for other ranks; what torch raises when one is gone becomes an error of ours.
+
+        Raises:
+            LostPeer: another rank is gone.
+        """
+        self.since, self.waiting, self.waits = time.monotonic(), what, self.waits + 1
+        try:
+            yield
+        except RuntimeError as error:
+            line = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise LostPeer(f"another rank has gone while this one waited for {what}: {line}") from error
+        finally:
+            self.waiting = None
 
 
 @dataclass(frozen=True)
@@ -58,12 +88,13 @@ class Process:
         rank: Number of this process, from 0.
         ranks: How many there are.
         device: Where the module lives.
+        doing: What this rank is doing.
     """
 
     rank: int = 0
     ranks: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    _clock: _Clock = field(default_factory=_Clock, repr=False, compare=False)
+    doing: Doing = field(default_factory=Doing, repr=False, compare=False)
 
     @classmethod
     def here(cls, device: torch.device | None = None) -> Process:
@@ -89,14 +120,15 @@ class Process:
 
     def now(self) -> float:
         """Seconds of a monotonic clock that all ranks read alike: that of rank 0, as of the last meeting."""
-        return time.monotonic() if self.ranks == 1 or self._clock.agreed is None else self._clock.agreed
+        agreed = self.doing.clock
+        return time.monotonic() if self.ranks == 1 or agreed is None else agreed
 
     # Sums and copies
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, in place, summed over all ranks."""
         if self.ranks > 1:
-            with _waiting("a sum over all ranks"):
+            with self.doing.wait("a sum over all ranks"):
                 distributed.all_reduce(tensor)
         return tensor
 
@@ -109,7 +141,7 @@ class Process:
             by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         for some in by_type.values():
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in some])
-            with _waiting(f"values of rank {source}"):
+            with self.doing.wait(f"values of rank {source}"):
                 distributed.broadcast(flat, source)
             with torch.no_grad():
                 for tensor, values in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):
@@ -134,7 +166,7 @@ class Process:
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows
         parts = [torch.zeros_like(padded) for _ in counts]
-        with _waiting("a value of each rank"):
+        with self.doing.wait("a value of each rank"):
             distributed.all_gather(parts, padded)
         return [part[:count] for part, count in zip(parts, counts, strict=True)]
 
@@ -145,12 +177,15 @@ class Process:
         outcome: dict[str, Any] = {}
         error: Exception | None = None
         if self.first:
+            self.doing.acting = True
             try:
                 outcome = {"value": act()}
             except Exception as raised:
                 error = raised
                 problems = raised.problems if isinstance(raised, DescendError) else [repr(raised)]
                 outcome = {"error": type(raised).__name__, "problems": list(problems)}
+            finally:
+                self.doing.acting = False
         outcome = self.of_each(outcome)[0]
         if error is not None:
             raise error
@@ -182,9 +217,10 @@ class Process:
         sent[3 : 3 + len(brought)] = brought
         sent = self.sum(sent.to(self.device)).cpu()
         clock, codes, asked = sent[:3].tolist()
-        self._clock.agreed = clock
+        self.doing.clock = clock
         if codes != self.ranks * code:
             raise _apart(self.of_each(at))
+        self.doing.met = at
         return Meeting(asked > 0, sent[3 : 3 + len(brought)])
 
     def require_same(self, facts: Mapping[str, Any], what: str) -> None:
@@ -203,19 +239,6 @@ class Process:
         rows = [f"    {name}: {_by_rank([own.get(name, 'not there') for own in of_all])}" for name in names[:_SHOWN]]
         more = [f"    and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
         raise ConfigurationError([f"{what} differ between ranks; make them equal:", *rows, *more])
-
-
-@contextmanager
-def _waiting(what: str) -> Generator[None]:
-    """What torch raises when a rank is gone, as an error of ours."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise LostPeer(f"another rank has gone while this one waited for {what}: {_line(error)}") from error
-
-
-def _line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _code(text: str) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from descend.errors import LostPeer, Unsupported
+from descend.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,11 +103,9 @@ class Reduction:
                     view.copy_(gradient.reshape(-1))
         for bucket in self._buckets[self._sent :]:
             self._send(bucket)
-        for bucket in self._buckets:
-            try:
+        with self.process.doing.wait("the sum of gradients"):
+            for bucket in self._buckets:
                 bucket.work.wait()
-            except RuntimeError as error:
-                raise LostPeer(f"another rank has gone during the sum of gradients: {error}") from error
 
     def counts(self) -> torch.Tensor:
         """(weights,) float64: 1 where this rank has a gradient, more where it is sparse."""
@@ -184,10 +182,8 @@ class Reduction:
 
     def _send(self, bucket: _Bucket) -> None:
         self.sent_bytes += bucket.buffer.numel() * bucket.buffer.element_size()
-        try:
+        with self.process.doing.wait("the sum of gradients"):
             bucket.work = distributed.all_reduce(bucket.buffer, async_op=True)
-        except RuntimeError as error:
-            raise LostPeer(f"another rank has gone during the sum of gradients: {error}") from error
         self._sent += 1
 
     def _sparse_sum(self, p: torch.nn.Parameter, dense: float) -> torch.Tensor:
