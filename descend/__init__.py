@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from descend import experiment as experiment
     from descend import graph as graph
     from descend import launch as launch
+    from descend import launcher as launcher
     from descend import lower as lower
     from descend import onnx as onnx
     from descend import optim as optim
@@ -56,6 +57,7 @@ _ROOMS = (
     "experiment",
     "graph",
     "launch",
+    "launcher",
     "lower",
     "onnx",
     "optim",

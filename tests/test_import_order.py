@@ -18,6 +18,7 @@ ORDER = [
     {"train"},
     {"callbacks"},
     {"experiment"},
+    {"launcher"},
     {"zoo", "study", "onnx"},
     {"lbann"},
     {"__main__", "__init__"},

@@ -92,6 +92,7 @@ class Work:
         reset_optimizer: Continue a checkpoint with an optimizer without state.
         weights_only: Begin anew with those weights of a checkpoint that fit.
         running: Buffers of the module that are running statistics of batch norm.
+        shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Work:
     reset_optimizer: bool = False
     weights_only: bool = False
     running: Sequence[Running] = ()
+    shard_optimizer: bool = False
 
 
 def conduct(
@@ -231,6 +233,7 @@ def _session(work: Work, requests: StopRequests) -> Session:
         before_part=work.before_part,
         say=say,
         running=work.running,
+        shard_optimizer=work.shard_optimizer,
     )
     session.restore = lambda checkpoint: restore(load(checkpoint), session)
     return session

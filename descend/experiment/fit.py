@@ -69,6 +69,7 @@ def fit(
     reset_optimizer: bool = False,
     weights_only: bool = False,
     batch_norm_group_size: int | None = None,
+    shard_optimizer: bool = False,
     algorithm: TrainingAlgorithm | None = None,
 ) -> Result:
     """Train a module in place, on the device where its weights are.
@@ -113,6 +114,8 @@ def fit(
         weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
             over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
+        shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only; the updates are the
+            same. One rank keeps all.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
 
     Returns:
@@ -181,6 +184,7 @@ def fit(
             reset_optimizer=reset_optimizer,
             weights_only=weights_only,
             running=training.running,
+            shard_optimizer=shard_optimizer,
         )
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
 

@@ -40,8 +40,9 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
     """
     under_way = session.under_way
     rows = session.history if under_way is None or under_way.told else session.history[: under_way.rows_before]
+    optimizer = optimizer_state(session.optimizer, _names(session))
     nested = {
-        "optimizer": optimizer_state(session.optimizer, _names(session)),
+        "optimizer": session.sharding.gathered(optimizer) if session.sharding else optimizer,
         "contexts": {mode.value: context.state() for mode, context in session.contexts.items()},
         "began": session.began and session.began.state(),
         "under_way": under_way and under_way.state(session.process),
@@ -143,7 +144,8 @@ def restore(
         algorithm = {} if reset_optimizer else dict(state["algorithm"])
         if not reset_optimizer:
             _group_as_saved(session, state["optimizer"]["groups"])
-            restore_optimizer(session.optimizer, _names(session), state["optimizer"], keep_options)
+            optimizer = session.sharding.kept(state["optimizer"]) if session.sharding else state["optimizer"]
+            restore_optimizer(session.optimizer, _names(session), optimizer, keep_options)
     with torch.no_grad():
         for name, tensor in tensors_of(session).items():
             tensor.copy_(saved.weights[name])

@@ -7,6 +7,7 @@ otherwise; small agreements of a run on a GPU go through gloo as well.
 from __future__ import annotations
 
 import itertools
+import os
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -55,7 +56,9 @@ def joined(device: torch.device | None = None) -> Generator[Process]:
     store = _join(where, device or torch.device("cpu"))
     process = Process.here(device)
     try:
-        with Vigil(distributed_c10d.PrefixStore("vigil", store), process, timeout_seconds()):
+        words = distributed_c10d.PrefixStore("vigil", store)
+        keeper = None if "TORCHELASTIC_RUN_ID" in os.environ else 0
+        with Vigil(words, process, timeout_seconds(), keeper):
             yield process
     finally:
         distributed.destroy_process_group()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Vigil"]
 
 _CAUSE = "first cause"
+_WATCHED = 8  # ranks that each one watches, those that follow it; more would be too much to ask at thousands of ranks
 _LAST_SECONDS = 0.3  # for the lines of ranks that have just ended
 
 
@@ -48,26 +49,39 @@ class Vigil:
         store: Where ranks write what the others are to know.
         process: This rank.
         timeout_seconds: How long a rank is waited for.
+        keeper: The rank that has the store; None where its launcher has it.
     """
 
-    def __init__(self, store: Store, process: Process, timeout_seconds: float) -> None:
+    def __init__(self, store: Store, process: Process, timeout_seconds: float, keeper: int | None = None) -> None:
         self._store, self._process, self._timeout = store, process, timeout_seconds
         self._interval = min(0.5, timeout_seconds / 10)
         self._grace = min(2.0, timeout_seconds / 4)
         self._beats: dict[int, tuple[str, float]] = {}  # of other ranks: the newest, and when it was new
+        self._keeper = keeper
+        self._watched = [(process.rank + i) % process.ranks for i in range(1, min(_WATCHED + 1, process.ranks))]
+        self._cause: dict[str, Any] | None = None
         self._left = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="descend-vigil", daemon=True)
+        self._silent = False  # whether the store no longer answers
+        self._answered = time.monotonic()
+        self._threads = [
+            threading.Thread(target=work, name="descend-vigil", daemon=True) for work in (self._watch, self._guard)
+        ]
 
     def __enter__(self) -> Self:
         self._beat(0)
-        self._thread.start()
+        self._store.wait([f"beat {rank}" for rank in self._watched], timedelta(seconds=self._timeout))
+        for rank in self._watched:
+            self._beat_of(rank, time.monotonic())
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._left.set()
-        self._thread.join(self._timeout)
+        for thread in self._threads:
+            thread.join(self._grace)
         if error is None or isinstance(error, LostPeer):
             cause = self._cause_of(error) if error else None
             self._say_ended()
@@ -87,17 +101,36 @@ class Vigil:
     def _watch(self) -> None:
         number, told = 1, None
         while not self._left.wait(self._interval):
-            try:
-                self._beat(number)
-                cause = self._first_cause() or self._suspect()
-            except RuntimeError:  # torch's DistStoreError: the rank that has the store is gone
-                cause = {"why": "the rank that others meet at has gone", "rank": None}
-            number += 1
+            self._look(number)
+            number, cause = number + 1, self._cause
             if cause is None:
                 continue
             told = told or time.monotonic()
             if self._must_end(cause, told):
                 self._end(cause)
+
+    def _look(self, number: int) -> None:
+        """Tell the others that this rank is alive, and learn whether one of them is not."""
+        if self._silent:
+            return
+        try:
+            self._beat(number)
+            self._cause = self._cause or self._first_cause() or self._suspect()
+            self._answered = time.monotonic()
+        except RuntimeError:  # torch's DistStoreError
+            self._cause = self._cause or self._store_gone()
+
+    def _guard(self) -> None:
+        """End this process where the store does not even refuse to answer: whoever has it is suspended."""
+        while not self._left.wait(self._interval):
+            if time.monotonic() - self._answered > self._timeout + self._grace:
+                self._end(self._store_gone())
+
+    def _store_gone(self) -> dict[str, Any]:
+        self._silent = True
+        who = "the launcher" if self._keeper is None else f"rank {self._keeper}"
+        why = f"{who} has crashed, was killed or hangs, and with it what the ranks tell each other"
+        return {"why": why, "rank": self._keeper, "hangs": True}
 
     def _must_end(self, cause: dict[str, Any], told: float) -> bool:
         """Whether this process cannot end by itself: it hangs, or waits for a rank that will not come."""
@@ -110,21 +143,23 @@ class Vigil:
     def _end(self, cause: dict[str, Any]) -> NoReturn:
         if cause["rank"] == self._process.rank:
             faulthandler.dump_traceback(file=sys.stderr)
-        elif cause.get("hangs"):
-            self._kill(cause["rank"])
+        elif cause.get("hangs") and cause["rank"] is not None:
+            with contextlib.suppress(RuntimeError):
+                self._kill(cause["rank"])
         sys.stderr.write(f"error: rank {self._process.rank} ends: {cause['why']}\n")
         sys.stderr.flush()
         sys.stdout.flush()
-        with contextlib.suppress(RuntimeError):
-            self._say_ended()
+        self._say_ended()
+        if self._process.rank == self._keeper:
+            self._wait_for_others()
         os._exit(LostPeer.exit_code)
 
     def _suspect(self) -> dict[str, Any] | None:
         """A rank that gives no sign of life, or that this one has waited for too long."""
         now, doing = time.monotonic(), self._process.doing
         waited = now - doing.since if doing.waiting else 0.0
-        for rank in range(self._process.ranks):
-            if rank == self._process.rank or self._has_ended(rank):
+        for rank in self._watched:
+            if self._has_ended(rank):
                 continue
             beat, since = self._beat_of(rank, now)
             if now - since > self._timeout:
@@ -163,14 +198,17 @@ class Vigil:
         return json.loads(self._store.get(_CAUSE).decode()) if self._store.check([_CAUSE]) else None
 
     def _say_ended(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._store.set(f"ended {self._process.rank}", "1")
+        if not self._silent:
+            with contextlib.suppress(RuntimeError):
+                self._store.set(f"ended {self._process.rank}", "1")
 
     def _has_ended(self, rank: int) -> bool:
         return self._store.check([f"ended {rank}"])
 
     def _wait_for_others(self) -> None:
         """Wait a little until all have ended: one of them may be where the ranks meet."""
+        if self._silent:
+            return
         keys = [f"ended {rank}" for rank in range(self._process.ranks)]
         with contextlib.suppress(RuntimeError):
             self._store.wait(keys, timedelta(seconds=self._grace + 4 * self._interval))
@@ -178,26 +216,32 @@ class Vigil:
     def _cause_of(self, error: BaseException) -> str:
         """Why the connection to another rank broke: what that rank said, or which one is gone."""
         until = time.monotonic() + self._grace
-        with contextlib.suppress(RuntimeError):
+        try:
             while time.monotonic() < until:
-                if cause := self._first_cause():
+                if cause := self._cause or self._first_cause() or self._crashed():
                     return cause["why"]
-                for rank in range(self._process.ranks):
-                    beat, _ = self._beat_of(rank, 0.0)
-                    if beat and rank != self._process.rank and not self._has_ended(rank) and _gone(beat):
-                        met = self._process.doing.met
-                        why = f"rank {rank} (process {beat['pid']}) was killed or has crashed after {met}"
-                        return self._note(why, rank)["why"]
                 time.sleep(0.05)
+        except RuntimeError:  # torch's DistStoreError
+            return (self._cause or self._store_gone())["why"]
         return str(error)
+
+    def _crashed(self) -> dict[str, Any] | None:
+        """A rank of this host that has ended without a word."""
+        for rank in self._watched:
+            beat, _ = self._beat_of(rank, 0.0)
+            if beat and not self._has_ended(rank) and _gone(beat):
+                why = f"rank {rank} (process {beat['pid']}) was killed or has crashed after {self._process.doing.met}"
+                return self._note(why, rank)
+        return None
 
     def _kill(self, rank: int) -> None:
         """End a rank of this host that hangs and does not end itself, as one that is suspended cannot."""
         until = time.monotonic() + self._grace
-        while time.monotonic() < until and not self._has_ended(rank):
+        while not self._silent and time.monotonic() < until and not self._has_ended(rank):
             time.sleep(0.05)
-        beat, _ = self._beat_of(rank, 0.0)
-        if beat and not self._has_ended(rank) and _is_here(beat):
+        text, _ = self._beats.get(rank, ("", 0.0))
+        beat = json.loads(text) if text else None
+        if beat and (self._silent or not self._has_ended(rank)) and _is_here(beat):
             with contextlib.suppress(OSError):
                 os.kill(beat["pid"], signal.SIGKILL)
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from descend.data import Batch, Feed
     from descend.runtime import Process
     from descend.train.callback import Callbacks
+    from descend.train.sharding import Sharding
     from descend.train.statistics import Running
     from descend.train.stopping import Stop
     from descend.train.task import Preconditioner, Task
@@ -145,6 +146,7 @@ class Session:
         algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
         running: Buffers of the module that are running statistics of batch norm.
+        shard_optimizer: Whether each of several ranks keeps the optimizer's state of some weights only.
     """
 
     name: str
@@ -188,6 +190,7 @@ class Session:
     algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
     running: Sequence[Running] = ()
+    shard_optimizer: bool = False
 
     def __post_init__(self) -> None:
         self.buffers = Buffers(self.task.module)
@@ -232,6 +235,18 @@ class Session:
         """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
         if self.together:
             self.together.meet(at)
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """Which rank keeps the optimizer's state of which weights; None where each has all of it."""
+        return self.together.sharding if self.together else None
+
+    def update(self) -> None:
+        """One update of all weights by their gradients."""
+        if self.sharding:
+            self.sharding.step(lambda: self.numerics.step(self.optimizer))
+        else:
+            self.numerics.step(self.optimizer)
 
     def agreed_stop(self) -> str | None:
         """The name of a signal that asked for an end, which all ranks know since they last met; or None."""
@@ -415,7 +430,7 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
         session.watch.clear()
         return
     session.numerics.clip(session.weights)
-    session.numerics.step(optimizer)
+    session.update()
     if session.together:
         session.together.end(batch)
     session.skipped_in_a_row = 0
@@ -598,7 +613,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     session.meet(f"the beginning of {mode} at step {at.step}")
     began = session.process.now()
-    with averaged(session.optimizer):
+    with _averaged(session):
         totals, seen, times = _measure(session, mode, run)
         penalty = session.task.penalty()
     values, seconds = totals.over(session.process).values(), session.process.now() - began
@@ -610,6 +625,17 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     view = EvaluationView(mode, session.passes, at.step, run, values, units, counts, seconds, tuple(times))
     session.callbacks.fire(Event.AFTER_EVALUATION, view)
     return values
+
+
+@contextlib.contextmanager
+def _averaged(session: Session) -> Generator[None]:
+    """`averaged` on all ranks, of which each can only make its own weights those to evaluate."""
+    with averaged(session.optimizer):
+        if session.sharding:
+            session.sharding.exchange()
+        yield
+    if session.sharding:
+        session.sharding.exchange()
 
 
 def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:

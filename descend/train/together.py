@@ -9,6 +9,7 @@ import torch
 from descend.train.blame import cause
 from descend.train.memory import OutOfMemoryElsewhere
 from descend.train.reduction import Reduction
+from descend.train.sharding import Sharding
 from descend.train.statistics import SharedBuffers
 
 if TYPE_CHECKING:
@@ -29,12 +30,14 @@ class Together:
     Attributes:
         signal: The signal that has asked a rank for an end, known to all ranks since they last met; or None.
         reduction: What sums the gradients.
+        sharding: Which rank keeps the optimizer's state of which weights; None where all keep all of it.
     """
 
     def __init__(self, session: Session) -> None:
         self._session, self._process = session, session.process
         self.signal: str | None = None
         self.reduction = Reduction(session.weights, session.process)
+        self.sharding = Sharding(session.weights, session.process) if session.shard_optimizer else None
         self._buffers = SharedBuffers(session.task.module, session.running, session.process)
         self._others = False
 

@@ -26,6 +26,7 @@ def data(samples=10, ignored=(1, 2, 3, 7), seed=0):
 
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1)
 
 
 def fit(module=None, some=None, **settings):
@@ -94,11 +95,8 @@ CASES = {
     "ignored on one rank": lambda: fit(some=data(ignored=(0, 1, 2, 3, 4)), shuffle=False),
     "partial batch": lambda: fit(batch_size=4, metrics=["accuracy"]),
     "fewer samples than ranks": lambda: fit(batch_size=1, metrics=["accuracy"], stop=descend.Epochs(1)),
-    "clipping, Adam and decay": lambda: fit(
-        batch_size=7,
-        clip_global_norm=0.1,
-        optimizer=descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1),
-    ),
+    "clipping, Adam and decay": lambda: fit(batch_size=7, clip_global_norm=0.1, optimizer=ADAM),
+    "the same, sharded": lambda: fit(batch_size=7, clip_global_norm=0.1, optimizer=ADAM, shard_optimizer=True),
     "clipping each": lambda: fit(clip_value=0.01, clip_norm=0.02, batch_size=7),
     "LAMB": lambda: fit(optimizer=functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1), batch_size=7),
     "micro-batches": lambda: fit(micro_batch_size=2, batch_size=7),
@@ -116,6 +114,14 @@ CASES = {
     "unused weights": lambda: fit(Branches(), batch_size=5, optimizer=functools.partial(SGD, weight_decay=0.1)),
     "sparse gradients": lambda: fit(Rows(True), optimizer=functools.partial(torch.optim.SGD, lr=0.1), batch_size=3),
     "K-FAC": lambda: fit(batch_size=5, algorithm=descend.KFAC(damping_act="0.01", damping_err="0.01")),
+    "sharded LAMB": lambda: fit(
+        optimizer=functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1), batch_size=7, shard_optimizer=True
+    ),
+    "sharded schedule-free": lambda: fit(
+        optimizer=functools.partial(descend.optim.ScheduleFreeAdamW, lr=0.01), shard_optimizer=True, valid=data(5, ())
+    ),
+    "sharded SGLD": lambda: fit(optimizer=functools.partial(descend.optim.SGLD, lr=0.01), shard_optimizer=True),
+    "sharded torch": lambda: fit(shard_optimizer=True, batch_size=7, clip_global_norm=0.1),
     "steps": lambda: fit(batch_size=4, stop=descend.Steps(5)),
     "skipped": lambda: fit(
         some=(data()[0].index_fill(0, torch.tensor([4]), float("nan")), data()[1]), batch_size=3, on_nonfinite="skip"

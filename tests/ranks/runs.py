@@ -39,6 +39,7 @@ def run(epochs: int, signalled: int | None = None, rank: int = 0, run_dir: str =
             callbacks=[watch],
             run_dir=run_dir,
             resume=True,
+            shard_optimizer="SHARD" in os.environ,
             optimizer=descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8),
         )
         rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.history]

@@ -51,3 +51,12 @@ def test_a_graph_gives_on_two_ranks_what_it_gives_on_one(tmp_path, monkeypatch):
     check(2, ["a graph"], tmp_path / "two", tolerance=1e-4)
     rows = [(tmp_path / where / "run" / "metrics.jsonl").read_text().splitlines() for where in ("alone", "two")]
     assert len(rows[0]) == len(rows[1])
+
+
+@pytest.mark.slow
+def test_sharing_out_the_optimizer_changes_no_bit(tmp_path):
+    pairs = [("clipping, Adam and decay", "the same, sharded"), ("LAMB", "sharded LAMB")]
+    ended = start(2, "cases.py", tmp_path, *(name for pair in pairs for name in pair))
+    assert [rank.code for rank in ended] == [0, 0]
+    for whole, sharded in pairs:
+        assert ended[0].left[whole] == ended[0].left[sharded]
