@@ -27,6 +27,7 @@ from torch import Tensor
 
 from descend.errors import NumericalError, RuleError, nearest
 from descend.optim.engine import finite, ownership, prepare, saved
+from descend.optim.engine.entries import State
 from descend.optim.engine.plain import step_plain
 from descend.optim.engine.prepare import local
 from descend.optim.engine.residence import RUNNERS, Residence
@@ -248,20 +249,27 @@ class Optimizer(torch.optim.Optimizer):
     def _update(self) -> None:
         self._outside_block("a step")
         settings = self._with_scaler(self._settings())
-        home = self._residence
-        if not home.is_current(settings, self.state):
-            home.dissolve()
+        home, state = self._residence, self._watched_state()
+        if not home.has_lists(self.param_groups):
+            ownership.check(self.param_groups, self._names, self.title)
+            home.hold_lists(self.param_groups)
+        taken = home.take(settings, state)
         tasks = self._outside(settings)
-        taken = home.take()
         if not self._fit(settings, tasks, taken):
             self.skipped += 1
             return
-        plain = home.admit(tasks, settings)
-        taken += home.take(since=len(taken))
+        plain, new = home.admit(tasks, settings)
         prepare.open_states(plain)
         step_plain(plain, self.seed)
-        home.step(taken, settings, self.seed)
+        home.step([*taken, *new], settings, self.seed)
+        state.changes.seen = True
         self.updates += 1
+
+    def _watched_state(self) -> State:
+        """The state, which may have been replaced as a whole."""
+        if not isinstance(self.state, State):
+            self.state = State(self.state)
+        return self.state
 
     def _outside(self, settings: list[Settings]) -> list[prepare.Task]:
         """Tensors with a gradient that live in no arena."""

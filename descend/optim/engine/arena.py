@@ -22,15 +22,28 @@ from torch import Tensor
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
 from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
-from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, open_entry
+from descend.optim.engine.prepare import (
+    LOW_PRECISION,
+    Entry,
+    Task,
+    check_entry,
+    check_gradient,
+    follow,
+    named_entries,
+    open_entry,
+    template,
+)
+from descend.optim.engine.reader import Known
 from descend.optim.engine.text import STATE, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from descend.optim.engine.eager import Machine
+    from descend.optim.engine.native import Native
+    from descend.optim.engine.reader import Reader
 
-__all__ = ["Arena", "Member", "Taken", "may_live_in_an_arena", "merged"]
+__all__ = ["Addressed", "Arena", "Gathered", "Member", "Taken", "may_live_in_an_arena", "merged"]
 
 PLANS = 16  # patterns of absent gradients for which the kernel calls are remembered
 
@@ -90,27 +103,51 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The gradients of one step of an arena.
+    """Who takes part in one step of an arena.
 
     Attributes:
         arena: Whose.
-        gradients: Of each tensor, None for those that have none or are frozen.
-        absent: Numbers of those that have none.
+        absent: Numbers of the tensors that have no gradient or are frozen.
+    """
+
+    arena: Arena
+    absent: tuple[int, ...]
+
+    def is_finite(self) -> bool:
+        """Whether all gradients are finite. An overflow may make it say no wrongly, and it never says yes wrongly."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Addressed(Taken):
+    """For compiled kernels on a CPU, which know where gradients are."""
+
+    native: Native
+
+    def is_finite(self) -> bool:
+        """See `Taken`."""
+        return self.native.is_finite()
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Taken):
+    """For kernels that take the arena part by part.
+
+    Attributes:
+        gradients: Of each tensor, None for those that are absent.
         parts: The kernel calls that update the others.
         rows: The gradient of each part; empty where a part is to make its own when it is its turn.
     """
 
-    arena: Arena
     gradients: list[Tensor | None]
-    absent: tuple[int, ...]
     parts: list[Part]
     rows: list[Tensor]
 
-    def is_finite(self) -> Tensor:
-        """A sum that is finite if every gradient is; it may overflow besides."""
+    def is_finite(self) -> bool:
+        """See `Taken`."""
         whole = self.rows or [g for g in self.gradients if g is not None]
         sums = [x.sum(dtype=torch.float32 if self.arena.low else None) for x in whole]
-        return torch.stack(sums).sum() if sums else torch.zeros(())
+        return not sums or bool(torch.isfinite(torch.stack(sums).sum()))
 
 
 def _order(p: Tensor) -> tuple[int, ...]:
@@ -134,11 +171,13 @@ class Arena:
     scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
     padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
     tables: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # of numbers, for each compiled kernel
-    machines: list[Machine] = field(default_factory=list["Machine"])  # for eager kernels, made on first use
+    machines: list[list[Machine]] = field(default_factory=list["list[Machine]"])  # of each thread, for each eager kernel
+    native: Native | None = None  # how compiled kernels for a CPU see this, once there are some
+    version: int = 0  # of `counts`, as torch counts writes, after the last update
     params: list[Tensor] = field(default_factory=list[Tensor])
     plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
     groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
-    addresses: list[int] = field(default_factory=list[int])
+    known: Known = field(default_factory=lambda: Known([]))  # the same, and where they lie
     small: int = 0  # the first `small` members are small
 
     @staticmethod
@@ -206,6 +245,8 @@ class Arena:
             p, entry = member.param, member.entry
             if "step" not in entry:
                 open_entry(entry, rule, p)
+            follow(entry, p)
+            check_entry(entry, named_entries(template(rule, p)), member.name)
             self.counts[i] = entry["step"]
             entry["step"] = self.counts[i]
             for name, buffer in self.buffers.items():
@@ -218,7 +259,7 @@ class Arena:
                 key = name.removeprefix(STATE)
                 entry[key] = _moved(column[i], entry[key])
         self.params = [member.param for member in self.members]
-        self.addresses = [p.data_ptr() for p in self.params]
+        self.known = Known(self.params)
         self.groups = sorted({member.group for member in self.members})
         self.recount()
 
@@ -226,10 +267,15 @@ class Arena:
         """Learn anew whether all tensors have the same step count."""
         first = self.counts[0]
         self.common = int(first) if bool((self.counts == first).all()) else None
+        self.version = self.counts._version
 
-    def is_intact(self) -> bool:
-        """Whether all weights still lie where the arena put them, and none was cast."""
-        return list(map(Tensor.data_ptr, self.params)) == self.addresses
+    def is_intact(self, reader: Reader) -> bool:
+        """Whether all weights still lie where the arena put them. Compiled kernels find their gradients, too."""
+        if self.counts._version != self.version:
+            self.recount()
+        if self.native is not None:
+            return self.native.look(reader)
+        return reader.stayed(self.known)
 
     def take(self) -> Taken:
         """Who takes part in this step, with which gradients.
@@ -237,6 +283,8 @@ class Arena:
         Raises:
             RuleError: A gradient is of a kind that no rule takes.
         """
+        if self.native is not None:
+            return Addressed(self, self.native.absent, self.native)
         gradients = self._gradients()
         here = all(map(operator.is_not, gradients, itertools.repeat(None)))
         absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
@@ -249,7 +297,7 @@ class Arena:
                 if g is not None:
                     check_gradient(g, member.param, member.name)
             raise
-        return Taken(self, gradients, absent, parts, rows)
+        return Gathered(self, absent, gradients, parts, rows)
 
     def _gradients(self) -> list[Tensor | None]:
         found = list(map(_gradient, self.params))
@@ -309,6 +357,7 @@ class Arena:
         else:
             self.counts += 1.0
             self.common = None if self.common is None else self.common + 1
+            self.version = self.counts._version
 
 
 def _moved(place: Tensor, value: Tensor) -> Tensor:

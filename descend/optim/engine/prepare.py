@@ -100,6 +100,22 @@ def check_gradient(g: Tensor, p: Tensor, name: str) -> None:
         )
 
 
+def check_entry(entry: Entry, wanted: Mapping[str, Tensor], name: str) -> None:
+    """Refuse a state that somebody changed into one that the rule cannot use, naming the weights.
+
+    Raises:
+        RuleError: An entry is missing, no tensor, or of another shape.
+    """
+    for key, like in wanted.items():
+        held = entry.get(key)
+        if not isinstance(held, torch.Tensor) or held.shape != like.shape:
+            found = "nothing" if held is None else f"{tuple(held.shape)}" if hasattr(held, "shape") else repr(held)
+            raise RuleError(
+                f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)} and is {found}; an empty "
+                "entry starts it anew"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One tensor that takes part in a step.
@@ -130,9 +146,9 @@ class Task:
         form = template(self.settings.rule, self.param)
         if form is None:
             return None
-        return (
-            None if form is None else form._replace(**{name: local(self.entry[name]) for name in named_entries(form)})
-        )
+        wanted = named_entries(form)
+        check_entry(self.entry, wanted, self.name)
+        return form._replace(**{name: local(self.entry[name]) for name in wanted})
 
     def weights(self) -> Tensor:
         """The weights to update, in the precision of the state.
