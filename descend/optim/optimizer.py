@@ -72,6 +72,25 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's wrapper around an optimizer's step, entered where somebody listens: hooks or a profiler.
+
+    It opens a profiler's record at each step, which takes as long as updating a small net.
+    """
+    wrapped = torch.optim.Optimizer.profile_hook_step(step)
+    hooks = vars(sys.modules[torch.optim.Optimizer.__module__])
+    everybodys = (hooks["_global_optimizer_pre_hooks"], hooks["_global_optimizer_post_hooks"])
+
+    @functools.wraps(step)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        heard = (*everybodys, self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks)
+        listened = any(heard) or getattr(torch.autograd.profiler, "_is_profiler_enabled", True)
+        return (wrapped if listened else step)(self, *args, **kwargs)
+
+    cast("Any", call).hooked = True  # torch's own mark: it does not wrap this again
+    return call
+
+
 class Optimizer(torch.optim.Optimizer):
     """Applies a rule to weights, in any torch loop.
 
@@ -224,6 +243,7 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- the step
 
+    @_with_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Apply one update to all weights that have a gradient.
 
@@ -245,7 +265,6 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     @_outside_graphs
-    @torch.no_grad()
     def _update(self) -> None:
         self._outside_block("a step")
         settings = self._with_scaler(self._settings())
@@ -259,8 +278,9 @@ class Optimizer(torch.optim.Optimizer):
             self.skipped += 1
             return
         plain, new = home.admit(tasks, settings)
-        prepare.open_states(plain)
-        step_plain(plain, self.seed)
+        if plain:
+            prepare.open_states(plain)
+            step_plain(plain, self.seed)
         home.step([*taken, *new], settings, self.seed)
         state.changes.seen = True
         self.updates += 1

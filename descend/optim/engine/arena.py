@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.eager import Machine
     from descend.optim.engine.native import Native
     from descend.optim.engine.reader import Reader
+    from descend.optim.engine.settings import Settings
 
 __all__ = ["Addressed", "Arena", "Gathered", "Member", "Taken", "may_live_in_an_arena", "merged"]
 
@@ -143,6 +144,7 @@ class Gathered(Taken):
     parts: list[Part]
     rows: list[Tensor]
 
+    @torch.no_grad()
     def is_finite(self) -> bool:
         """See `Taken`."""
         whole = self.rows or [g for g in self.gradients if g is not None]
@@ -173,7 +175,8 @@ class Arena:
     tables: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # of numbers, for each compiled kernel
     machines: list[list[Machine]] = field(default_factory=list["list[Machine]"])  # of each thread, for each eager kernel
     native: Native | None = None  # how compiled kernels for a CPU see this, once there are some
-    version: int = 0  # of `counts`, as torch counts writes, after the last update
+    version: int = 0  # of `counts`, as torch counts writes of others
+    settled: tuple[list[Settings], dict[int, Any]] | None = None  # numbers that settings decide, as of the last step
     params: list[Tensor] = field(default_factory=list[Tensor])
     plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
     groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
@@ -285,6 +288,10 @@ class Arena:
         """
         if self.native is not None:
             return Addressed(self, self.native.absent, self.native)
+        return self._gathered()
+
+    @torch.no_grad()
+    def _gathered(self) -> Gathered:
         gradients = self._gradients()
         here = all(map(operator.is_not, gradients, itertools.repeat(None)))
         absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
@@ -350,14 +357,13 @@ class Arena:
 
     def advance(self, absent: Sequence[int]) -> None:
         """Count an update of every tensor but those."""
+        counts = self.counts.numpy()
+        counts += 1.0
         if absent:
-            self.counts += 1.0
-            self.counts[list(absent)] -= 1.0
+            counts[list(absent)] -= 1.0
             self.recount()
-        else:
-            self.counts += 1.0
-            self.common = None if self.common is None else self.common + 1
-            self.version = self.counts._version
+        elif self.common is not None:
+            self.common += 1
 
 
 def _moved(place: Tensor, value: Tensor) -> Tensor:

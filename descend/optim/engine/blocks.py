@@ -6,6 +6,7 @@ one by one; eager ones some hundred blocks at a time, so that what they compute 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,24 +75,37 @@ def step_arena(step: Step) -> None:
 
 def _inputs(step: Step) -> dict[int, Any]:
     """Numbers that come from outside: a float where all tensors agree, else float64 of shape (tensors,)."""
+    arena, text = step.arena, step.arena.text
+    settings = [step.settings[g] for g in arena.groups]
+    if arena.settled is None or any(map(operator.is_not, arena.settled[0], settings)):
+        arena.settled = (settings, _settled(step))
+    known = arena.settled[1].copy()
+    for at, name in text.given:
+        if name == "t":
+            known[at] = arena.common + 1.0 if arena.common is not None else (arena.counts + 1).to(arena.index.device)
+        elif name in arena.numbers:
+            known[at] = arena.numbers[name]
+    return known
+
+
+def _settled(step: Step) -> dict[int, Any]:
+    """Those of them that the settings of the groups decide, which most steps leave as they are."""
     arena = step.arena
     groups = arena.groups
     place = {group: i for i, group in enumerate(groups)}
     owner = [place[member.group] for member in arena.members] if len(groups) > 1 else []
 
     def spread(values: list[float]) -> Any:
-        if len(values) == 1 or all(value == values[0] for value in values):
+        if all(value == values[0] for value in values):
             return values[0]
         return torch.tensor(values, dtype=torch.float64, device=arena.index.device)[owner]
 
-    named: dict[str, Any] = {
+    named = {
         "lr": spread([step.settings[g].lr for g in groups]),
         "decay": spread([step.settings[g].decay for g in groups]),
         "scaled": spread([float(step.settings[g].scaled) for g in groups]),
-        "t": float(arena.common + 1) if arena.common is not None else (arena.counts + 1).to(arena.index.device),
-        **arena.numbers,
     }
-    known: dict[int, Any] = {at: named[name] for at, name in arena.text.given}
+    known = {at: named[name] for at, name in arena.text.given if name in named}
     for at, i in arena.text.constants:
         known[at] = spread([step.texts[g].literals[i] for g in groups])
     return known
@@ -142,6 +156,7 @@ def _noise(step: Step, part: Part, name: str) -> Tensor:
     return room
 
 
+@torch.no_grad()
 def _compiled(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
     """One call of the compiled kernel a part."""
     kernel = cut(step.arena.text)[k]
@@ -189,6 +204,7 @@ class Chunk:
     extra: Mapping[str, Tensor]
 
 
+@torch.no_grad()
 def _eager(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
     """Chunk after chunk, shared by as many threads as torch has."""
     arena, kernels = step.arena, cut(step.arena.text)

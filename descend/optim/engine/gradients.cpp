@@ -15,15 +15,17 @@ static const c10::TensorImpl* behind(int64_t object, int64_t header) {
   return *reinterpret_cast<c10::TensorImpl* const*>(object + header);
 }
 
-static bool lies_at(const c10::TensorImpl* x, int64_t address) {
-  return x->has_storage() && reinterpret_cast<int64_t>(x->data()) == address;
+static int64_t address_of(const c10::TensorImpl* x) {
+  const c10::StorageImpl* storage = x->unsafe_storage().unsafeGetStorageImpl();
+  const int64_t bytes = x->storage_offset() * static_cast<int64_t>(x->itemsize());
+  return storage ? reinterpret_cast<int64_t>(storage->data()) + bytes : 0;
 }
 
 // Whether a gradient can be read as it lies: of the kind of the weights, and in their order.
 static bool lies_alike(const c10::TensorImpl* g, const c10::TensorImpl* p) {
-  return g->layout() == c10::kStrided && g->has_storage() && g->dtype() == p->dtype() && g->device() == p->device() &&
-         !g->key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Negative, c10::DispatchKey::Python})) &&
-         g->sizes() == p->sizes() && g->strides() == p->strides();
+  // The keys say on which kind of device a tensor lies, that it is dense, and that it is no subclass.
+  return g->key_set() == p->key_set() && g->dtype() == p->dtype() && g->sizes() == p->sizes() &&
+         g->strides() == p->strides();
 }
 
 // Writes the address of each gradient, 0 where there is none and -1 where it lies otherwise than the weights.
@@ -32,13 +34,13 @@ extern "C" int64_t look(int64_t count, const int64_t* objects, const int64_t* ad
   int64_t seen = 0;
   for (int64_t i = 0; i < count; ++i) {
     const c10::TensorImpl* p = behind(objects[i], header);
-    if (!lies_at(p, addresses[i])) return MOVED;
+    if (address_of(p) != addresses[i]) return MOVED;
     const at::TensorBase& grad = reinterpret_cast<const at::TensorBase&>(p->grad());
     gradients[i] = 0;
     if (!grad.defined() || !p->requires_grad()) {
       seen |= ABSENT;
     } else if (lies_alike(grad.unsafeGetTensorImpl(), p)) {
-      gradients[i] = reinterpret_cast<int64_t>(grad.unsafeGetTensorImpl()->data());
+      gradients[i] = address_of(grad.unsafeGetTensorImpl());
     } else {
       gradients[i] = -1;
       seen |= ODD;
@@ -52,7 +54,7 @@ extern "C" int64_t look(int64_t count, const int64_t* objects, const int64_t* ad
 // Whether all tensors lie where they were put.
 extern "C" int64_t stayed(int64_t count, const int64_t* objects, const int64_t* addresses, int64_t header) try {
   for (int64_t i = 0; i < count; ++i)
-    if (!lies_at(behind(objects[i], header), addresses[i])) return 0;
+    if (address_of(behind(objects[i], header)) != addresses[i]) return 0;
   return 1;
 } catch (...) {
   return 0;

@@ -103,12 +103,14 @@ def compiler() -> str | None:
     return next((found for name in wanted if name and (found := shutil.which(name))), None)
 
 
-def compile_command(source: str, unfinished: Path, flags: Sequence[str]) -> subprocess.Popen[str]:
-    """Start the C++ compiler on a source."""
+def compile_command(
+    source: str, unfinished: Path, flags: Sequence[str], libraries: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start the C++ compiler on a source, to make a shared library."""
     found = compiler()
     assert found is not None
     process = subprocess.Popen(
-        [found, *flags, "-x", "c++", "-", "-o", str(unfinished)],
+        [found, "-shared", "-fPIC", *flags, "-x", "c++", "-", *libraries, "-o", str(unfinished)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -41,7 +41,7 @@ VECTORS = {
     "AVX2": ("-mavx2", "-mf16c"),
 }
 # Each operation is rounded by itself (no contraction), as in the eager form; errno and traps have no reader here.
-FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
 ALONE = 2**15  # elements that one thread updates sooner than several do; torch has the same limit
 
 
@@ -154,6 +154,7 @@ class Native:
             work.threads = threads
         return not seen & MOVED
 
+    @torch.no_grad()
     def _copied(self, i: int) -> int:
         """Address of a copy of gradient i that lies as the weights do."""
         member = self.arena.members[i]

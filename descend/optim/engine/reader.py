@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ABSENT", "MOVED", "ODD", "Known", "Reader", "ReaderJob"]
 
 SOURCE = Path(__file__).with_name("gradients.cpp")
-FLAGS = ("-O2", "-std=c++20", "-shared", "-fPIC", "-w")
+FLAGS = ("-O2", "-std=c++20", "-w")
 ABSENT, ODD, MOVED = 1, 2, 4  # what was seen: no gradient, one that lies otherwise than the weights, weights elsewhere
 HEADER_BYTES = object.__basicsize__  # of a Python object; behind it torch keeps its pointer
 
@@ -119,9 +118,10 @@ class ReaderJob(Job):
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
         """Run the compiler, with the headers that torch brings."""
-        headers = os.path.join(os.path.dirname(torch.__file__), "include")
-        old = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-        return compile_command(SOURCE.read_text(), unfinished, [*FLAGS, old, f"-I{headers}"])
+        home = Path(torch.__file__).parent
+        # The library is the one that torch has loaded; it is named so that its functions are found.
+        libraries = [f"-L{home / 'lib'}", "-lc10"]
+        return compile_command(SOURCE.read_text(), unfinished, [*FLAGS, f"-I{home / 'include'}"], libraries)
 
     def load(self) -> Library:
         """Load the finished library, if torch keeps its pointer where it is looked for."""

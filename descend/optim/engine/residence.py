@@ -148,6 +148,7 @@ class Residence:
             ]
         return self.texts
 
+    @torch.no_grad()
     def admit(self, tasks: Sequence[Task], settings: Sequence[Settings]) -> tuple[list[Task], list[Taken]]:
         """Move the tensors that can into arenas.
 
