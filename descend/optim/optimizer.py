@@ -277,11 +277,12 @@ class Optimizer(torch.optim.Optimizer):
         if not self._fit(settings, tasks, taken):
             self.skipped += 1
             return
-        plain, new = home.admit(tasks, settings)
-        if plain:
+        if tasks:
+            plain, new = home.admit(tasks, settings)
             prepare.open_states(plain)
             step_plain(plain, self.seed)
-        home.step([*taken, *new], settings, self.seed)
+            taken += new
+        home.step(taken, settings, self.seed)
         state.changes.seen = True
         self.updates += 1
 

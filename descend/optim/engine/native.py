@@ -113,7 +113,7 @@ class Native:
         self.tensor, self.first, self.count = np.array(units, dtype=np.int64).T.copy()
         self.borders = np.searchsorted(self.tensor, np.arange(len(members)))  # first unit of each tensor
         self.start = np.array([member.start * BLOCK for member in members], dtype=np.int64)
-        self.gradient = np.zeros(len(members), dtype=np.int64)
+        self.gradient = arena.known.gradients
         self.absent: tuple[int, ...] = ()
         self.copies: list[Tensor] = []  # of gradients that lie otherwise than their weights
         self.buffers = [np.array([self._address(name) for name in kernel.buffers], dtype=np.int64) for kernel in kernels]
@@ -143,7 +143,7 @@ class Native:
         Raises:
             RuleError: A gradient is of a kind that no rule takes.
         """
-        seen = reader.look(self.arena.known, self.gradient)
+        seen = reader.look(self.arena.known)
         self.copies.clear()
         if seen & ODD:
             for i in np.flatnonzero(self.gradient == -1).tolist():

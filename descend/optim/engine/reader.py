@@ -35,28 +35,37 @@ HEADER_BYTES = object.__basicsize__  # of a Python object; behind it torch keeps
 
 
 class Known:
-    """Tensors, with where each lay when this was made."""
+    """Tensors, with where each lay when this was made.
+
+    Attributes:
+        tensors: They.
+        objects: Their identities.
+        addresses: Of their elements.
+        gradients: Address of the gradient of each as it was last looked at, 0 for none.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
         self.objects: NDArray[np.int64] = np.array([id(x) for x in self.tensors], dtype=np.int64)
         self.addresses: NDArray[np.int64] = np.array([x.data_ptr() for x in self.tensors], dtype=np.int64)
+        self.gradients: NDArray[np.int64] = np.zeros_like(self.objects)
         self.given = (len(self.tensors), self.objects.ctypes.data, self.addresses.ctypes.data)
+        self.found = self.gradients.ctypes.data
 
 
 class Reader:
     """Looks at tensors one by one, in Python."""
 
-    def look(self, known: Known, gradients: NDArray[np.int64]) -> int:
-        """Write the address of each gradient, 0 for none and -1 for one that lies otherwise than the weights.
+    def look(self, known: Known) -> int:
+        """Find the gradients: the address of each, 0 for none and -1 for one that lies otherwise than the weights.
 
         Returns:
             What was seen, ABSENT | ODD | MOVED; after MOVED the addresses mean nothing.
         """
         if not self.stayed(known):
             return MOVED
-        gradients[:] = [_address(p) for p in known.tensors]
-        return (ABSENT if (gradients == 0).any() else 0) | (ODD if (gradients == -1).any() else 0)
+        known.gradients[:] = found = [_address(p) for p in known.tensors]
+        return (ABSENT if 0 in found else 0) | (ODD if -1 in found else 0)
 
     def stayed(self, known: Known) -> bool:
         """Whether all tensors lie where they lay."""
@@ -90,9 +99,9 @@ class Library(Reader):
         for function in (self._look, self._stayed, self._same):
             function.restype = number
 
-    def look(self, known: Known, gradients: NDArray[np.int64]) -> int:
+    def look(self, known: Known) -> int:
         """See `Reader`."""
-        return self._look(*known.given, HEADER_BYTES, gradients.ctypes.data)
+        return self._look(*known.given, HEADER_BYTES, known.found)
 
     def stayed(self, known: Known) -> bool:
         """See `Reader`."""
