@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "step_arena"]
 
-CHUNK = 2**9  # blocks an eager kernel takes at once: 128 KiB of float32 a buffer
+CHUNK = 2**10  # blocks an eager kernel takes at once: 128 KiB of float32 a buffer
 ALONE = 2**12  # blocks that one thread updates sooner than several do
 
 
@@ -201,7 +201,7 @@ class Chunk:
     part: Part
     start: int
     stop: int
-    extra: Mapping[str, Tensor]
+    extra: Mapping[str, Any]
 
 
 @torch.no_grad()
@@ -211,29 +211,33 @@ def _eager(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: 
     threads = torch.get_num_threads() if arena.rows > ALONE and arena.low is None else 1
     blocks = min(CHUNK, arena.rows)
     machines = eager.machines(arena.machines, kernels, arena.buffers["p"], arena.low, blocks, threads)
-    narrowed = _narrowed(arena, kernels[k], known)
+    machine = machines[0][k]
+    numbers = _narrowed(arena, kernels[k], known)
+    same = {at: machine.held(value) for at, value in numbers.items() if not value.ndim}
+    each = {at: value for at, value in numbers.items() if value.ndim}
 
     def update(thread: int, chunk: Chunk) -> None:
-        machine, part, a, b = machines[thread][k], chunk.part, chunk.start, chunk.stop
-        here = dict(_held(arena, part, k, machine, a, b))
+        part, a, b = chunk.part, chunk.start, chunk.stop
+        here = _held(arena, part, k, machine, a, b).copy()
         for name, rows in chunk.extra.items():
-            here[name] = machine.held(rows[a - part.start : b - part.start])
-        table = {at: _column(arena, machine, value, part, a, b) for at, value in narrowed.items()}
-        found = machine.run(here, table, arena.valid[a:b], full=isinstance(part, Direct))
-        for total, rows in zip(sums, found, strict=True):
-            total[a:b] = rows
+            here[name] = rows[a - part.start : b - part.start]
+        table = same | {at: machine.held(_column(arena, value, part, a, b)) for at, value in each.items()}
+        valid = None if isinstance(part, Direct) else arena.valid[a:b]
+        found = machines[thread][k].run(here, table, b - a, valid)
+        for i, rows in enumerate(found):
+            sums[i, a:b] = rows
 
-    for chunks in _batches(step, taken, kernels[k]):
+    for chunks in _batches(step, taken, machine):
         eager.together(update, chunks, threads)
 
 
-def _batches(step: Step, taken: Gathered, kernel: Kernel) -> Iterator[list[Chunk]]:
+def _batches(step: Step, taken: Gathered, machine: eager.Machine) -> Iterator[list[Chunk]]:
     """All chunks; part by part where noise is drawn, so that no more of it is kept than is needed."""
     chunks: list[Chunk] = []
     for i, part in enumerate(taken.parts):
-        extra = _extra(step, taken, kernel, i)
+        extra = {name: machine.held(x) for name, x in _extra(step, taken, machine.kernel, i).items()}
         chunks += [Chunk(part, a, min(a + CHUNK, part.stop), extra) for a in range(part.start, part.stop, CHUNK)]
-        if kernel.noises:
+        if machine.kernel.noises:
             yield chunks
             chunks = []
     yield chunks
@@ -248,11 +252,9 @@ def _held(arena: Arena, part: Part, k: int, machine: eager.Machine, a: int, b: i
     return known
 
 
-def _column(arena: Arena, machine: eager.Machine, value: Tensor, part: Part, a: int, b: int) -> Any:
-    """A number as blocks a to b - 1 see it: of shape () where it is the same for all, else (rows, 1)."""
-    if value.ndim:
-        value = value[part.first] if part.last - part.first == 1 else value[arena.index[a:b]][:, None]
-    return machine.held(value)
+def _column(arena: Arena, value: Tensor, part: Part, a: int, b: int) -> Tensor:
+    """A number a tensor as blocks a to b - 1 see it: of shape () where they are of one tensor, else (rows, 1)."""
+    return value[part.first] if part.last - part.first == 1 else value[arena.index[a:b]][:, None]
 
 
 def _narrowed(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> dict[int, Tensor]:

@@ -128,8 +128,9 @@ _NUMPY: Mapping[str, Callable[..., NDArray[Any]]] = {
 # A piece of memory for one chunk: whether it holds truth values, and its number. A result goes there or to the buffer where it stays.
 Register = tuple[bool, int]
 
-# Place, operation, the function where it can be called straight away, and its arguments: a constant, or a place.
-Line = tuple[int, Op, "Callable[..., Any] | None", tuple[tuple[Any, int], ...]]
+# An operation with all that is known beforehand: its place in the text, the operation, the function that carries it out
+# in given memory or None, the places of its arguments, and where the result goes, or None for memory of its own.
+Line = tuple[int, Op, "Callable[..., Any] | None", tuple[int, ...], "Register | str | None"]
 
 
 @dataclass
@@ -153,6 +154,7 @@ class Machine:
     width: int
     places: dict[int, Register | str] = field(default_factory=dict[int, "Register | str"])
     memory: dict[Register, Any] = field(default_factory=dict[Register, Any])
+    constants: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:
         self.by_numpy = self.device.type == "cpu" and self.low is None
@@ -170,9 +172,16 @@ class Machine:
 
     def _line(self, at: int, op: Op) -> Line:
         """An operation with all that is known of it beforehand."""
-        simple = not op.kwargs and at in self.places
-        function = self.functions[op.name] if simple else None
-        return at, op, function, tuple((None, x.at) if isinstance(x, Ref) else (x, -1) for x in op.args)
+        place = self.places.get(at)
+        function = self.functions[op.name] if place is not None and not op.kwargs else None
+        return at, op, function, tuple(self._argument(x) for x in op.args), place
+
+    def _argument(self, x: Any) -> int:
+        """The place of an argument; constants get places after the last operation."""
+        if isinstance(x, Ref):
+            return x.at
+        self.constants.append(x)
+        return len(self.kernel.text.ops) + len(self.constants) - 1
 
     def _settle_writes(self) -> None:
         """Let a new value be computed in its buffer, where nobody reads the old one any more."""
@@ -211,23 +220,26 @@ class Machine:
         return room if rows == self.blocks else room[:rows]
 
     def run(
-        self, buffers: Mapping[str, Any], table: Mapping[int, Any], valid: Tensor, full: bool = False
+        self, buffers: Mapping[str, Any], table: Mapping[int, Any], rows: int, valid: Tensor | None
     ) -> list[Tensor]:
         """Update the buffers of one chunk in place.
 
         Args:
             buffers: (rows, B) views by name as `held`, rows at most `blocks`.
             table: Value of each number as `held`, of shape () or (rows, 1), by its place.
-            valid: (rows,), how many elements of each block belong to a tensor.
-            full: Whether that is known to be all.
+            rows: Number of blocks.
+            valid: (rows,), how many elements of each block belong to a tensor; None for all.
 
         Returns:
             Sums over the blocks, each (rows,).
         """
-        kernel, rows = self.kernel, valid.shape[0]
-        values: dict[int, Any] = {**table, **{at: buffers[name] for at, name in kernel.loads.items()}}
-        for at, op, function, args in self.lines:
-            place = self.places.get(at)
+        kernel = self.kernel
+        values: list[Any] = [*[None] * len(kernel.text.ops), *self.constants]
+        for at, number in table.items():
+            values[at] = number
+        for at, name in kernel.loads.items():
+            values[at] = buffers[name]
+        for at, op, function, args, place in self.lines:
             if place is None:
                 values[at] = self._carry_out(op, values)
                 continue
@@ -235,24 +247,23 @@ class Machine:
             if function is None:
                 values[at] = self._into(op, values, room)
             else:
-                values[at] = function(*[x if ref < 0 else values[ref] for x, ref in args], out=room)
+                values[at] = function(*[values[x] for x in args], out=room)
         ops = kernel.text.ops
         summed = [(ops[at].name, torch.as_tensor(values[ops[at].refs[0]])) for at in kernel.sums]
-        sums = [_block_sums(name, x, None if full else valid) for name, x in summed]
+        sums = [_block_sums(name, x, valid) for name, x in summed]
         for name, at in self.late:
             buffers[name][...] = values[at]
         return sums
 
-    def _into(self, op: Op, values: Mapping[int, Any], room: Any) -> Any:
+    def _into(self, op: Op, values: Sequence[Any], room: Any) -> Any:
         args = [values[x.at] if isinstance(x, Ref) else x for x in op.args]
         named = {key: values[x.at] if isinstance(x, Ref) else x for key, x in op.kwargs}
         return self.functions[op.name](*args, **named, out=room)
 
-    def _carry_out(self, op: Op, values: Mapping[int, Any]) -> Any:
+    def _carry_out(self, op: Op, values: Sequence[Any]) -> Any:
         """The value of an operation that needs memory of its own, by torch."""
-        if not self.by_numpy:
-            return carry_out(op, values, self.casts)
-        return carry_out(op, {ref: torch.as_tensor(values[ref]) for ref in op.refs}, self.casts).numpy()
+        known = {ref: torch.as_tensor(values[ref]) for ref in op.refs}
+        return self.held(carry_out(op, known, self.casts))
 
 
 def _block_sums(reduction: str, x: Tensor, valid: Tensor | None) -> Tensor:
