@@ -24,17 +24,7 @@ from torch import Tensor
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
 from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
-from descend.optim.engine.prepare import (
-    LOW_PRECISION,
-    Entry,
-    Task,
-    check_entry,
-    check_gradient,
-    follow,
-    named_entries,
-    open_entry,
-    template,
-)
+from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, take_up
 from descend.optim.engine.reader import Known
 from descend.optim.engine.text import STATE, Text
 
@@ -249,10 +239,7 @@ class Arena:
         """Copy every tensor into its place and make torch's tensors views of it, one after the other."""
         for i, (member, rule) in enumerate(zip(self.members, rules, strict=True)):
             p, entry = member.param, member.entry
-            if "step" not in entry:
-                open_entry(entry, rule, p)
-            follow(entry, p)
-            check_entry(entry, named_entries(template(rule, p)), member.name)
+            take_up(entry, rule, p, member.name)
             self.counts[i] = entry["step"]
             entry["step"] = self.counts[i]
             for name, buffer in self.buffers.items():

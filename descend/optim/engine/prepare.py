@@ -32,6 +32,7 @@ __all__ = [
     "names_of",
     "open_entry",
     "open_states",
+    "take_up",
     "tasks_of",
     "template",
 ]
@@ -100,13 +101,16 @@ def check_gradient(g: Tensor, p: Tensor, name: str) -> None:
         )
 
 
-def check_entry(entry: Entry, wanted: Mapping[str, Tensor], name: str) -> None:
-    """Refuse a state that somebody changed into one that the rule cannot use, naming the weights.
+def take_up(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
+    """Make the state of weights that are updated for the first time, else see that it fits and lies where they lie.
 
     Raises:
-        RuleError: An entry is missing, no tensor, or of another shape.
+        RuleError: Somebody changed the state: an entry is missing, no tensor, or of another shape.
     """
-    for key, like in wanted.items():
+    if "step" not in entry:
+        open_entry(entry, rule, p)
+        return
+    for key, like in named_entries(template(rule, p)).items():
         held = entry.get(key)
         if not isinstance(held, torch.Tensor) or held.shape != like.shape:
             found = "nothing" if held is None else f"{tuple(held.shape)}" if hasattr(held, "shape") else repr(held)
@@ -114,6 +118,7 @@ def check_entry(entry: Entry, wanted: Mapping[str, Tensor], name: str) -> None:
                 f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)} and is {found}; an empty "
                 "entry starts it anew"
             )
+    follow(entry, p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +151,7 @@ class Task:
         form = template(self.settings.rule, self.param)
         if form is None:
             return None
-        wanted = named_entries(form)
-        check_entry(self.entry, wanted, self.name)
-        return form._replace(**{name: local(self.entry[name]) for name in wanted})
+        return form._replace(**{name: local(self.entry[name]) for name in named_entries(form)})
 
     def weights(self) -> Tensor:
         """The weights to update, in the precision of the state.
@@ -222,7 +225,4 @@ def tasks_of(
 def open_states(tasks: list[Task]) -> None:
     """Make the state of tensors that are updated for the first time; move it where the weights moved."""
     for task in tasks:
-        if "step" not in task.entry:
-            open_entry(task.entry, task.settings.rule, task.param)
-        else:
-            follow(task.entry, task.param)
+        take_up(task.entry, task.settings.rule, task.param, task.name)

@@ -91,10 +91,9 @@ def _power(args: list[str], raw: tuple[Any, ...], _: Mapping[str, str]) -> str:
 def _clamp(args: list[str], _: tuple[Any, ...], named: Mapping[str, str]) -> str:
     bounds = dict(zip(("min", "max"), args[1:], strict=False)) | named
     x = args[0]
-    if "min" in bounds:
-        x = f"({x} < {bounds['min']} ? {bounds['min']} : {x})"
-    if "max" in bounds:
-        x = f"({x} > {bounds['max']} ? {bounds['max']} : {x})"
+    for bound, form in (("min", _FORMS["maximum"]), ("max", _FORMS["minimum"])):
+        if bound in bounds:
+            x = f"({form.format(x, bounds[bound])})"
     return x
 
 
