@@ -206,6 +206,11 @@ class Optimizer(torch.optim.Optimizer):
         self.param_groups.append(group)
         self._names = names
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compiled kernels update the weights by now, all that can be updated so."""
+        return self._residence.is_compiled
+
     def regrouped(self) -> None:
         """To be called after groups were cut or joined in `param_groups`; weights and state stay as they are."""
         self._names = prepare.names_of(self.param_groups)

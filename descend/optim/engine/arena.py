@@ -166,7 +166,9 @@ class Arena:
     scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
     padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
     tables: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # of numbers, for each compiled kernel
-    machines: list[list[Machine]] = field(default_factory=list["list[Machine]"])  # of each thread, for each eager kernel
+    machines: list[list[Machine]] = field(
+        default_factory=list["list[Machine]"]
+    )  # of each thread, for each eager kernel
     native: Native | None = None  # how compiled kernels for a CPU see this, once there are some
     version: int = 0  # of `counts`, as torch counts writes of others
     settled: tuple[list[Settings], dict[int, Any]] | None = None  # numbers that settings decide, as of the last step

@@ -1,7 +1,7 @@
 """Carrying out a kernel without a compiler, and without making a tensor for each operation.
 
-On a CPU NumPy computes: it rounds a square root as IEEE has it, which torch does not in a sixth of all cases, it starts no
-threads of its own, and it lets other threads run meanwhile. On other devices, and for low precision, torch does.
+On a CPU NumPy computes: it rounds a square root as IEEE has it, which torch does not in a sixth of all cases, it starts
+no threads of its own, and it lets other threads run meanwhile. On other devices, and for low precision, torch does.
 
 Memory for what is computed on the way is a handful of registers of one chunk each, given out when the kernel is first
 seen: a value's register is free again after its last reader. So a chunk stays in the cache from its first operation to
@@ -60,8 +60,6 @@ _INTO: Mapping[str, Callable[..., Tensor]] = {
 }
 
 
-
-
 def _filled(value: float) -> Callable[..., NDArray[Any]]:
     def fill(_: Any, *, out: NDArray[Any]) -> NDArray[Any]:
         out.fill(value)
@@ -95,10 +93,12 @@ def _power(x: Any, exponent: Any, *, out: NDArray[Any]) -> NDArray[Any]:
     return np.square(x, out=out) if exponent == 2 else np.power(x, exponent, out=out)
 
 
+_SAME_IN_NUMPY = (
+    "ceil copysign exp expm1 floor fmax fmin isfinite isinf isnan log log1p logical_and logical_not logical_or maximum "
+    "minimum reciprocal sqrt square tanh trunc"
+)
 _NUMPY: Mapping[str, Callable[..., NDArray[Any]]] = {
-    **{name: getattr(np, name) for name in "ceil copysign exp expm1 floor fmax fmin isfinite isinf isnan log log1p".split()},
-    **{name: getattr(np, name) for name in "logical_and logical_not logical_or maximum minimum reciprocal".split()},
-    **{name: getattr(np, name) for name in "sqrt square tanh trunc".split()},
+    **{name: getattr(np, name) for name in _SAME_IN_NUMPY.split()},
     "abs": np.absolute,
     "clamp": _clamp,
     "clone": np.positive,
@@ -114,7 +114,9 @@ _NUMPY: Mapping[str, Callable[..., NDArray[Any]]] = {
     "operator.and_": np.logical_and,
     "operator.or_": np.logical_or,
     "operator.invert": np.logical_not,
-    **{f"operator.{name}": function for name, function in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply))},
+    **{
+        f"operator.{name}": function for name, function in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply))
+    },
     "operator.truediv": np.divide,
     "operator.gt": np.greater,
     "operator.ge": np.greater_equal,
@@ -125,7 +127,7 @@ _NUMPY: Mapping[str, Callable[..., NDArray[Any]]] = {
 }
 
 
-# A piece of memory for one chunk: whether it holds truth values, and its number. A result goes there or to the buffer where it stays.
+# A piece of memory for one chunk: whether it holds truth values, and its number.
 Register = tuple[bool, int]
 
 # An operation with all that is known beforehand: its place in the text, the operation, the function that carries it out

@@ -30,7 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["Job", "Schedule", "Workshop", "compile_command", "compiler", "folder", "key_of", "obstacle"]
 
 # The sources that decide what a kernel computes and how it is called.
-SOURCES = tuple("arena.py build.py cuda.py gradients.cpp kernel.h native.py reader.py source.py stages.py text.py".split())
+SOURCES = (
+    "arena.py",
+    "build.py",
+    "cuda.py",
+    "gradients.cpp",
+    "kernel.h",
+    "native.py",
+    "reader.py",
+    "source.py",
+    "stages.py",
+    "text.py",
+)
 EAGERLY = "this optimizer runs eagerly, with the same results"
 PATIENCE_SECONDS = 1.0  # a run that ends sooner is not worth a compiler
 
@@ -60,7 +71,7 @@ class Job:
     suffix: str
     wanted: bool = True
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """Says all that the finished file depends on."""
         raise NotImplementedError

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +26,8 @@ from descend.optim.engine.text import from_structure
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Sequence
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from descend.optim.engine.arena import Arena
 
@@ -109,14 +107,20 @@ class Native:
     def __init__(self, arena: Arena, library: ctypes.CDLL) -> None:
         members, kernels = arena.members, cut(arena.text)
         self.arena = arena
-        units = [(i, at, min(UNIT, n - at)) for i, n in enumerate(p.numel() for p in arena.params) for at in range(0, n, UNIT)]
+        units = [
+            (i, at, min(UNIT, n - at))
+            for i, n in enumerate(p.numel() for p in arena.params)
+            for at in range(0, n, UNIT)
+        ]
         self.tensor, self.first, self.count = np.array(units, dtype=np.int64).T.copy()
         self.borders = np.searchsorted(self.tensor, np.arange(len(members)))  # first unit of each tensor
         self.start = np.array([member.start * BLOCK for member in members], dtype=np.int64)
         self.gradient = arena.known.gradients
         self.absent: tuple[int, ...] = ()
         self.copies: list[Tensor] = []  # of gradients that lie otherwise than their weights
-        self.buffers = [np.array([self._address(name) for name in kernel.buffers], dtype=np.int64) for kernel in kernels]
+        self.buffers = [
+            np.array([self._address(name) for name in kernel.buffers], dtype=np.int64) for kernel in kernels
+        ]
         self.tables = [np.zeros((max(1, len(kernel.numbers)), 1)) for kernel in kernels]
         self.sums = [np.zeros((len(kernel.sums), len(units))) for kernel in kernels]
         self.works = [self._work(k) for k in range(len(kernels))]

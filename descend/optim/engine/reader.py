@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from descend.optim.engine.ownership import PLAIN_TYPES
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 

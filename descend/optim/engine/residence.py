@@ -31,6 +31,8 @@ from descend.optim.engine.text import Text, Untraceable, read
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import Tensor
+
     from descend.optim.engine.cuda import Compiled
     from descend.optim.engine.entries import State
     from descend.optim.engine.settings import Settings
@@ -97,6 +99,15 @@ class Residence:
     lists: list[Known] = field(default_factory=list[Known])
     entries: Known = field(default_factory=lambda: Known([]))
     reader: Reader = field(default_factory=Reader)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether every arena has compiled kernels, and there is one."""
+        return bool(self.arenas) and not self._bare()
+
+    def _bare(self) -> list[int]:
+        """Numbers of the arenas without compiled kernels."""
+        return [i for i, arena in enumerate(self.arenas) if arena.native is None and i not in self.compiled]
 
     def dissolve(self) -> None:
         """Forget the arenas; tensors and state keep the memory they have until the next step moves them."""
@@ -179,7 +190,7 @@ class Residence:
 
     def _equip(self) -> None:
         """Give arenas their compiled kernels as these come to be."""
-        bare = [i for i, arena in enumerate(self.arenas) if arena.native is None and i not in self.compiled]
+        bare = self._bare()
         done = type(self.reader) is not Reader or _workshop.has_failed(ReaderJob())
         if (done and not bare) or self.runner == "blocks" or (self.runner == "auto" and not self.schedule.may_look()):
             return

@@ -7,12 +7,14 @@ whether its kernels are compiled yet or not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from descend.optim.engine.stages import Kernel, cut
 from descend.optim.engine.text import Op, Ref, Text, Untraceable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["cpp"]
 
@@ -30,8 +32,11 @@ _ONE = "acos asin asinh atan ceil cos cosh erf erfc exp exp2 expm1 floor log log
 _FORMS: Mapping[str, str] = {
     **{name: _call(name) for name in _ONE.split()},
     **{name: f"T(std::{name}({{0}}, {{1}}))" for name in ("atan2", "copysign", "hypot")},
-    **{name: f"{{0}} {sign} {{1}}" for name, sign in zip("add mul truediv".split(), "+*/", strict=True)},
-    **{name: f"{{0}} {sign} {{1}}" for name, sign in zip("gt ge lt le eq ne".split(), "> >= < <= == !=".split(), strict=True)},
+    **{name: f"{{0}} {sign} {{1}}" for name, sign in zip(["add", "mul", "truediv"], "+*/", strict=True)},
+    **{
+        name: f"{{0}} {sign} {{1}}"
+        for name, sign in zip(["gt", "ge", "lt", "le", "eq", "ne"], [">", ">=", "<", "<=", "==", "!="], strict=True)
+    },
     "multiply": "{0} * {1}",
     "div": "{0} / {1}",
     "true_divide": "{0} / {1}",
@@ -89,7 +94,7 @@ def _power(args: list[str], raw: tuple[Any, ...], _: Mapping[str, str]) -> str:
 
 
 def _clamp(args: list[str], _: tuple[Any, ...], named: Mapping[str, str]) -> str:
-    bounds = dict(zip(("min", "max"), args[1:], strict=False)) | named
+    bounds: dict[str, str] = {**dict(zip(("min", "max"), args[1:], strict=False)), **named}
     x = args[0]
     for bound, form in (("min", _FORMS["maximum"]), ("max", _FORMS["minimum"])):
         if bound in bounds:

@@ -161,7 +161,7 @@ def test_a_long_run_gets_its_kernel_in_the_background(
     monkeypatch.setattr(kernels, "PATIENCE_SECONDS", 0.0)
     ours, plain = optimizer(), optimizer("plain")
     until = time.monotonic() + 300.0
-    while ours._residence.arenas == [] or not ours._residence.arenas[0].native and time.monotonic() < until:
+    while ours._residence.arenas == [] or (not ours._residence.arenas[0].native and time.monotonic() < until):
         ours.step()
         plain.step()
         time.sleep(0.05)

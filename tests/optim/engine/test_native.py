@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,6 +12,9 @@ import descend.optim
 from descend.errors import RuleError
 from descend.optim.engine import kernels
 from descend.optim.engine.parts import BLOCK, UNIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler")
 

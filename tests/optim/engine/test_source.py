@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,13 +16,39 @@ from descend.optim.engine.source import cpp
 from descend.optim.engine.stages import carry_out, cut
 from descend.optim.engine.text import FUNCTIONS, Op, Ref, Text, Untraceable
 
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
 needs_compiler = pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler")
 
 A, B, C, NUMBER = Ref(0), Ref(1), Ref(2), Ref(3)  # elements, elements, truth values, one number
 THREE = {"addcdiv", "addcmul", "lerp"}
 TRUTH = {"and_", "or_", "invert", "logical_and", "logical_or", "logical_xor", "logical_not"}
-TWO = {"atan2", "copysign", "div", "eq", "fmax", "fmin", "ge", "gt", "hypot", "le", "lt", "maximum", "minimum", "mul"}
-TWO |= {"multiply", "ne", "sub", "subtract", "add", "true_divide", "truediv", "rsub"}
+TWO = {
+    "add",
+    "atan2",
+    "copysign",
+    "div",
+    "eq",
+    "fmax",
+    "fmin",
+    "ge",
+    "gt",
+    "hypot",
+    "le",
+    "lt",
+    "maximum",
+    "minimum",
+    "mul",
+    "multiply",
+    "ne",
+    "rsub",
+    "sub",
+    "subtract",
+    "true_divide",
+    "truediv",
+}
 UNWRITTEN = {"ldexp", "logaddexp", "logit", "nan_to_num", "remainder", "sinc", "xlogy"}
 
 
@@ -61,7 +85,9 @@ def text() -> Text:
     ]
     outputs: dict[str, int] = {}
     for op in operations():
-        boolean = isinstance(truth(op, torch.float64).dtype, torch.dtype) and truth(op, torch.float64).dtype == torch.bool
+        boolean = (
+            isinstance(truth(op, torch.float64).dtype, torch.dtype) and truth(op, torch.float64).dtype == torch.bool
+        )
         ops.append(Op(op.name, op.args, op.kwargs, "element", 0, boolean=boolean))
         if boolean:
             ops.append(Op("where", (Ref(len(ops) - 1), 1.0, 0.0), (), "element", 0))
