@@ -111,9 +111,9 @@ class Optimizer(torch.optim.Optimizer):
         runner: "auto", "compiled", "blocks" or "plain". "plain" updates one tensor at a time, the meaning of an update;
             "blocks" all together, without a compiler; "compiled" by compiled kernels from the first step on, for which
             it waits where the cache has none. "auto" begins as "blocks" and goes over to compiled kernels when they
-            are there, at a time that no seed decides. On a CPU with AVX-512 the two agree to the last bit in float32
-            for every rule here, so a run repeats; other processors, and rules of one's own that take exponentials,
-            logarithms or powers, may differ by rounding, and there "blocks" and "compiled" repeat.
+            are there, at a time that no seed decides. On a CPU the two agree to the last bit for every rule here, so a
+            run repeats; rules of one's own that take exponentials, logarithms or powers may differ by rounding, as all
+            may on CUDA, and there "blocks" and "compiled" repeat.
         on_nonfinite: What a NaN or an infinity in a gradient does before anything changed: "raise" a NumericalError,
             "skip" the step and count it in `skipped`, or "allow" it without looking.
         seed: Start of the noise, for rules that draw any.

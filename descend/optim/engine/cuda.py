@@ -113,6 +113,7 @@ class CudaJob(Job):
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps({**asdict(self), "key": self.key, "path": str(unfinished)}))

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -82,7 +83,7 @@ class Job:
         return folder() / f"{self.key}{self.suffix}"
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
-        """Begin to make it, in a process of its own with its standard error on a pipe."""
+        """Begin to make it, in a process and session of its own with its standard error on a pipe."""
         raise NotImplementedError
 
     def load(self) -> Any:
@@ -126,6 +127,7 @@ def compile_command(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     assert process.stdin is not None
     process.stdin.write(source)
@@ -185,9 +187,8 @@ class Workshop:
                 self._fails(job, why)
                 continue
             folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-            process = job.start(_unfinished(job))
-            self.building[job.path] = process
-            atexit.register(_stop, process, _unfinished(job))
+            self.building[job.path] = job.start(_unfinished(job))
+            atexit.register(self._leave, job)
 
     def collect(self, jobs: Sequence[Job], wait: bool = False) -> None:
         """Notice processes that have ended.
@@ -202,7 +203,7 @@ class Workshop:
         if wait and any(job.wanted and self.has_failed(job) for job in jobs):
             raise RuleError('runner="compiled" cannot be had here; runner="auto" takes the next best')
 
-    def _end(self, job: Job, process: subprocess.Popen[str]) -> None:
+    def _end(self, job: Job, process: subprocess.Popen[str], quiet: bool = False) -> None:
         """Take leave of a process and put what it made, whole, where it belongs."""
         _, said = process.communicate()
         del self.building[job.path]
@@ -210,10 +211,20 @@ class Workshop:
         if process.returncode == 0 and unfinished.exists():
             unfinished.chmod(0o600)
             unfinished.replace(job.path)
-        else:
-            unfinished.unlink(missing_ok=True)
+            return
+        unfinished.unlink(missing_ok=True)
+        if not quiet:
             last = said.strip().splitlines()[-1:] or ["no message"]
             self._fails(job, f"compiling a kernel failed ({last[0]})")
+
+    def _leave(self, job: Job) -> None:
+        """At the end of a run: keep what is finished, and let nothing go on."""
+        process = self.building.get(job.path)
+        if process is None:
+            return
+        if process.poll() is None:
+            _stop(process)
+        self._end(job, process, quiet=True)
 
     def tell(self, line: str) -> None:
         """Say something once."""
@@ -226,11 +237,12 @@ def _unfinished(job: Job) -> Path:
     return job.path.with_suffix(f".{os.getpid()}{job.suffix}")
 
 
-def _stop(process: subprocess.Popen[str], unfinished: Path) -> None:
-    if process.poll() is None:
+def _stop(process: subprocess.Popen[str]) -> None:
+    """End a compiler and what it started, which would keep the run from ending."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGTERM)
+    else:
         process.terminate()
-        process.wait()
-        unfinished.unlink(missing_ok=True)
 
 
 @dataclass
