@@ -13,8 +13,6 @@
 #include <omp.h>
 #endif
 
-using half = _Float16;
-
 struct bfloat16 {  // rounded to nearest even, as torch does it
   uint16_t bits;
   bfloat16() = default;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,9 @@ VECTORS = {
     "AVX2": ("-mavx2", "-mf16c"),
 }
 # Each operation is rounded by itself (no contraction), as in the eager form; errno and traps have no reader here.
-FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+# Where the compiler has it beside it; elsewhere kernels run in one thread.
+THREADS = ("-fopenmp",) if sys.platform == "linux" else ()
 ALONE = 2**15  # elements that one thread updates sooner than several do; torch has the same limit
 
 
@@ -85,7 +88,7 @@ class CpuJob(Job):
         key = f'extern "C" const char* key() {{ return "{self.key}"; }}\n'
         source = cpp(from_structure(self.structure), self.dtype, self.low) + key
         vectors = VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())
-        return compile_command(source, unfinished, [*FLAGS, *vectors])
+        return compile_command(source, unfinished, [*FLAGS, *THREADS, *vectors])
 
     def load(self) -> ctypes.CDLL:
         """Load the finished library."""
