@@ -64,7 +64,9 @@ def trained(runner: str, name: str, dtype: torch.dtype) -> list[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), [("adam", torch.float32), ("lamb", torch.float32), ("adam", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("adam", torch.float32), ("lamb", torch.float32), ("adam", torch.bfloat16)]
+)
 def test_what_is_compiled_for_cuda_computes_the_same(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
