@@ -111,6 +111,9 @@ class Taken:
         """Whether all gradients are finite. An overflow may make it say no wrongly, and it never says yes wrongly."""
         raise NotImplementedError
 
+    def release(self) -> None:
+        """Give back what was needed for this step alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Addressed(Taken):
@@ -121,6 +124,10 @@ class Addressed(Taken):
     def is_finite(self) -> bool:
         """See `Taken`."""
         return self.native.is_finite()
+
+    def release(self) -> None:
+        """See `Taken`."""
+        self.native.copies.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ def step_arena(step: Step) -> None:
     for k in range(len(kernels), arena.text.stages):
         numbers(arena.text, known, k)
     _store_numbers(step, known)
+    step.taken.release()
     arena.advance(step.taken.absent)
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import RuleError
+from descend.optim.engine.text import Untraceable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +84,12 @@ class Job:
         return folder() / f"{self.key}{self.suffix}"
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
-        """Begin to make it, in a process and session of its own with its standard error on a pipe."""
+        """Begin to make it, in a process and session of its own with its standard error on a pipe.
+
+        Raises:
+            Untraceable: It cannot be had for this device.
+            OSError: The process cannot be started.
+        """
         raise NotImplementedError
 
     def load(self) -> Any:
@@ -187,8 +193,11 @@ class Workshop:
                 self._fails(job, why)
                 continue
             folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.building[job.path] = job.start(_unfinished(job))
-            atexit.register(self._leave, job)
+            try:
+                self.building[job.path] = job.start(_unfinished(job))
+                atexit.register(self._leave, job)
+            except (Untraceable, OSError) as problem:
+                self._fails(job, f"a kernel cannot be made ({problem})")
 
     def collect(self, jobs: Sequence[Job], wait: bool = False) -> None:
         """Notice processes that have ended.

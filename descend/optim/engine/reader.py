@@ -109,7 +109,7 @@ class Library(Reader):
 
     def same(self, held: Sequence[Tensor], known: Known) -> bool:
         """See `Reader`."""
-        return bool(self._same(held, *known.given[:2]))
+        return bool(self._same(held, *known.given[:2])) if isinstance(held, list) else super().same(held, known)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
 import subprocess
 import sys
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from descend.errors import RuleError
 from descend.optim.engine import cuda, kernels, native, residence
 from descend.optim.engine.settings import Settings
 from descend.optim.engine.text import read
+from descend.optim.rules import Rule
 
 
 @pytest.fixture
@@ -59,6 +62,24 @@ def test_without_a_compiler_everything_works_and_one_line_says_so(
         optimizer().step()
     with pytest.raises(RuleError, match='runner="compiled" cannot be had here'):
         optimizer("compiled").step()
+
+
+@dataclass(frozen=True)
+class Unwritten(Rule):
+    def direction(self, g: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.sinc(g), None
+
+
+def test_a_rule_that_has_no_form_in_cpp_runs_eagerly_and_one_line_says_so(
+    workshop: kernels.Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", sys.executable)  # not asked, since there is nothing to compile
+    monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
+    p = torch.nn.Parameter(torch.zeros(4))
+    p.grad = torch.tensor([0.0, 0.5, 1.0, -0.5])
+    with pytest.warns(UserWarning, match=r"a kernel cannot be made \(sinc has no form in C\+\+ here\)"):
+        descend.optim.Optimizer([p], Unwritten(), lr=1.0).step()
+    torch.testing.assert_close(p.detach(), torch.tensor([-1.0, -2 / math.pi, 0.0, -2 / math.pi]))
 
 
 def test_a_kernel_that_cannot_be_loaded_or_trusted_is_left_aside(workshop: kernels.Workshop) -> None:

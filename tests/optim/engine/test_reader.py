@@ -91,6 +91,8 @@ def test_lists_are_compared_by_identity(reader: Reader) -> None:
     assert not reader.same(params[:-1], known)
     assert not reader.same([*params[:-1], torch.nn.Parameter(params[-1].data)], known)
     assert not reader.same([params[1], params[0], *params[2:]], known)
+    assert reader.same(tuple(params), known)
+    assert not reader.same(tuple(params[1:]), known)
 
 
 def test_addresses_are_whole_numbers(reader: Reader) -> None:
