@@ -20,12 +20,7 @@ __all__ = ["cpp"]
 
 HEADER = Path(__file__).with_name("kernel.h")
 
-TYPES = {
-    "float64": "double",
-    "float32": "float",
-    "bfloat16": "bfloat16",
-    "float16": "_Float16",
-}  # which older compilers lack
+TYPES = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "_Float16"}
 
 
 def _call(name: str) -> str:
