@@ -1,13 +1,14 @@
 """Steps that K-FAC and SGD need to a target on the bundled digits, at batch 512.
 
     python benchmarks/kfac.py                                    # some minutes on one core
-    python benchmarks/kfac.py --model convolutional --target 0.97 --seeds 9
+    python benchmarks/kfac.py --bound 0.001 --momentum 0.9       # with the bound on gradients that LBANN has
+    python benchmarks/kfac.py --model convolutional --limit 300 --seeds 9
 
-Both sides get a grid of the same number of points: SGD of rate and momentum, K-FAC of rate and damping, without
-momentum and, unless `--bound` says otherwise, without a bound on its gradients. Each point is run with one seed; the
-best of each side, the one that reaches the target in the fewest steps, is run again with `--seeds` fresh seeds. A seed
-decides first weights and the order of samples, the same for both sides. Validation accuracy is measured after every
-step. A run that has not come there after `--limit` steps counts as the limit and is marked.
+Both sides get a grid of the same number of points: SGD of rate and momentum, K-FAC of rate and damping; `--momentum`
+and `--bound` are K-FAC's, and without them it has neither. Each point is run with one seed; the best of each side, the
+one that reaches the target in the fewest steps, is run again with `--seeds` fresh seeds. A seed decides first weights
+and the order of samples, the same for both sides. Validation accuracy is measured after every step. A run that has not
+come there after `--limit` steps counts as the limit and is marked.
 """
 
 from __future__ import annotations
@@ -140,13 +141,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--decay", type=float, default=0.9, help="K-FAC's kronecker_decay")
     parser.add_argument("--bound", type=float, default=math.inf, help="K-FAC's gradient_bound; LBANN's is 0.001")
+    parser.add_argument("--momentum", type=float, default=0.0, help="of K-FAC's steps")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", "the mini-batch size 512 is more than the 300 samples")
     print(
         f"{given.model}, batch 512, to a validation accuracy of {given.target:g}; > marks runs that did not come there"
     )
     sgd = best("SGD", [Point(rate, momentum) for momentum, rate in product(MOMENTA, RATES)], given)
-    grid = [Point(rate, 0.0, damping) for damping, rate in product(DAMPINGS, RATES)]
+    grid = [Point(rate, given.momentum, damping) for damping, rate in product(DAMPINGS, RATES)]
     kfac = best("K-FAC", grid, given)
     print(f"\nthe best of each side, {given.seeds} fresh seeds")
     for name, point in (("SGD", sgd), ("K-FAC", kfac)):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from descend import graph as graph
     from descend import launch as launch
     from descend import lower as lower
+    from descend import onnx as onnx
     from descend import optim as optim
     from descend import runtime as runtime
     from descend import study as study
@@ -54,6 +55,7 @@ _ROOMS = (
     "graph",
     "launch",
     "lower",
+    "onnx",
     "optim",
     "runtime",
     "study",
@@ -76,6 +78,7 @@ _SINGLE = {
     "infer": "experiment.infer",
     "Result": "experiment.conduct",
     "run": "experiment.run",
+    "BatchedInference": "train",
     "BatchedIterativeOptimizer": "train",
     "Callback": "train",
     "Epochs": "train",

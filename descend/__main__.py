@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from descend.exits import main as exit_with_code
 from descend.study.commands import app as study
 from descend.version import __version__
+
+if TYPE_CHECKING:
+    from descend.experiment import Experiment
 
 __all__ = ["app", "main"]
 
@@ -41,16 +44,31 @@ def options(
     """Trains neural networks by first-order descent at any batch size."""
 
 
+ShowChanges = Annotated[
+    bool, typer.Option("--show-changes", help="Print what differs from the checkpoint and what becomes of it; stop.")
+]
+ResetOptimizer = Annotated[bool, typer.Option("--reset-optimizer", help="Continue with an optimizer without state.")]
+WeightsOnly = Annotated[
+    bool, typer.Option("--weights-only", help="Begin anew with those weights of the checkpoint that fit.")
+]
+_CONTINUING = "--show-changes, --reset-optimizer, --weights-only"
+
+
 @app.command()
 def run(
     file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
     run_dir: Annotated[Path | None, typer.Option(help="A new or empty directory for the results.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the file, print the layers, start nothing.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the newest checkpoint in --run-dir.")] = False,
+    show_changes: ShowChanges = False,
+    reset_optimizer: ResetOptimizer = False,
+    weights_only: WeightsOnly = False,
 ) -> None:
     """Train what FILE describes, and evaluate it on the test samples."""
     from descend.experiment import check_experiment, layer_table, load
 
+    if (show_changes or reset_optimizer or weights_only) and not (resume and run_dir):
+        raise typer.BadParameter("they say how to continue a run: add --resume --run-dir DIR", param_hint=_CONTINUING)
     experiment = load(file)
     if check:
         checked = check_experiment(experiment)
@@ -61,20 +79,76 @@ def run(
     from descend.experiment.run import run as run_experiment
     from descend.experiment.summary import summary
 
+    if show_changes and run_dir:
+        _show_changes(experiment, run_dir, reset_optimizer)
+        return
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
-    typer.echo(summary(run_experiment(*parts, run_dir=run_dir, resume=resume)))
+    how = {"resume": resume, "reset_optimizer": reset_optimizer, "weights_only": weights_only}
+    typer.echo(summary(run_experiment(*parts, run_dir=run_dir, **how)))
+
+
+@app.command()
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="The directory of the run.")],
+    file: Annotated[Path | None, typer.Argument(help="A changed experiment; the one in RUN_DIR without it.")] = None,
+    show_changes: ShowChanges = False,
+    reset_optimizer: ResetOptimizer = False,
+    weights_only: WeightsOnly = False,
+) -> None:
+    """Continue the run in RUN_DIR from its newest good checkpoint."""
+    from descend.errors import ConfigurationError
+
+    if not (run_dir / "experiment.prototext").is_file():
+        raise ConfigurationError(
+            f"{run_dir} holds no run that can be continued: there is no experiment.prototext in it"
+        )
+    text = file or run_dir / "experiment.prototext"
+    run(text, run_dir, False, True, show_changes, reset_optimizer, weights_only)
+
+
+def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) -> None:
+    from dataclasses import replace
+
+    from descend.experiment.conduct import differences
+    from descend.experiment.run import prepare
+
+    differences(replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer), run_dir)
 
 
 @app.command()
 def show(
     file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; the file's mini-batch without it.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the graph, into this file of SVG.")] = None,
 ) -> None:
-    """Print the layers of FILE: shapes, trained numbers, multiply-adds and memory."""
+    """Print the layers of FILE: shapes, trained numbers, multiply-adds, memory and weights; and draw them."""
     from descend.experiment import check_experiment, layer_table, load
+    from descend.experiment.picture import save
 
     experiment = load(file)
-    typer.echo(layer_table(check_experiment(experiment), batch_size or experiment.trainer.mini_batch_size))
+    checked = check_experiment(experiment)
+    typer.echo(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
+    if picture is not None:
+        save(checked.plan, picture)
+        typer.echo(f"drawn in {picture}")
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+    to: Annotated[Path, typer.Argument(help="The ONNX file to write.")],
+    weights: Annotated[Path | None, typer.Option(help="A run's directory, or one of its checkpoints.")] = None,
+    output: Annotated[list[str] | None, typer.Option(help="A layer whose output the file gives.")] = None,
+) -> None:
+    """Write the model of FILE as ONNX, with the weights of a run, for other programs to use."""
+    from descend.experiment import check_experiment, load
+
+    experiment = load(file)
+    readers = check_experiment(experiment).readers.values()
+    fields = {name: field.shape for reader in readers for name, field in reader.fields.items()}
+    from descend.onnx import save
+
+    typer.echo(f"written to {save(experiment.model, to, weights, fields=fields, outputs=output or None)}")
 
 
 @app.command()

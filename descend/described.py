@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from descend.errors import ConfigurationError, nearest
 
-__all__ = ["Described"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["Described", "with_known_options"]
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 
 class Described(type):
@@ -21,14 +28,28 @@ class Described(type):
         """Make an object."""
         taken = inspect.signature(cls.__init__).parameters
         if kwargs and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-            options = [name for name in taken if name not in ("self", "where")]
-            unknown = [name for name in kwargs if name not in taken]
-            if unknown:
-                shown = ", ".join(options) or "none"
-                raise ConfigurationError(
-                    [
-                        f"{cls.__name__} has no option '{n}'{nearest(n, options) or ';'} its options are {shown}"
-                        for n in unknown
-                    ]
-                )
+            _refuse_unknown(cls.__name__, kwargs, [name for name in taken if name not in ("self", "where")], taken)
         return super().__call__(*args, **kwargs)
+
+
+def with_known_options(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """The same function, which answers a misspelt keyword as descriptions do."""
+    taken = inspect.signature(function).parameters
+
+    @wraps(function)
+    def checked(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+        _refuse_unknown(function.__name__, cast("Mapping[str, Any]", kwargs), list(taken), taken)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _refuse_unknown(title: str, given: Iterable[str], options: list[str], taken: Mapping[str, Any]) -> None:
+    if unknown := [name for name in given if name not in taken]:
+        shown = ", ".join(options) or "none"
+        raise ConfigurationError(
+            [
+                f"{title} has no option '{name}'{nearest(name, options) or ';'} its options are {shown}"
+                for name in unknown
+            ]
+        )

@@ -40,6 +40,7 @@ __all__ = [
     "TextError",
     "Unsupported",
     "nearest",
+    "table",
 ]
 
 
@@ -128,3 +129,12 @@ def nearest(name: str, options: Iterable[str]) -> str:
     folded = {option.casefold(): option for option in options}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return f"; did you mean '{folded[close[0]]}'?" if close else ""
+
+
+def table(what: str, rows: Sequence[tuple[str, str, str]], remedy: str, shown: int = 4) -> list[str]:
+    """The lines of an error about weights that do not fit: what is expected of each, what was found, and what to do."""
+    some = [("weights", "expected", "found"), *rows[:shown]]
+    wide = [max(len(row[i]) for row in some) for i in range(2)]
+    lines = [f"    {name:<{wide[0]}}  {expected:<{wide[1]}}  {found}" for name, expected, found in some]
+    more = [f"    and {len(rows) - shown} more"] if len(rows) > shown else []
+    return [what, *lines, *more, remedy]

@@ -11,14 +11,14 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
-    {"errors", "version"},
+    {"errors", "names", "version"},
     {"described", "exits", "catalogue", "selection"},
     {"graph", "optim", "data", "launch"},
     {"lower", "runtime"},
     {"train"},
     {"callbacks"},
     {"experiment"},
-    {"zoo", "study"},
+    {"zoo", "study", "onnx"},
     {"lbann"},
     {"__main__", "__init__"},
 ]

@@ -92,3 +92,76 @@ def test_conformance_finds_a_class_in_the_working_directory(descend, tmp_path, m
 )
 def test_conformance_answers_mistakes_with_2(descend, words, said):
     assert said in descend("conformance", *words, code=2)
+
+
+# ---- continuing a run
+
+
+@pytest.fixture
+def one_epoch(descend, tmp_path):
+    """A run of one epoch in tmp_path/run, and a function that writes its text with changes."""
+
+    def written(name="changed", **changes):
+        text = EXAMPLE.read_text()
+        for old, new in {"max_epochs: 20": "max_epochs: 1", **changes.pop("lines", {})}.items():
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        (tmp_path / f"{name}.prototext").write_text(text)
+        return str(tmp_path / f"{name}.prototext")
+
+    descend("run", written("first"), "--run-dir", str(tmp_path / "run"))
+    return written
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "log.txt"}
+
+
+def test_resume_shows_each_change_and_what_becomes_of_it(descend, one_epoch, tmp_path):
+    run, two = str(tmp_path / "run"), {"max_epochs: 20": "max_epochs: 2", "learn_rate: 0.05": "learn_rate: 0.02"}
+    changed = one_epoch(lines=two)
+    before = files(tmp_path / "run")
+    for words in (["resume", run, changed], ["run", changed, "--run-dir", run, "--resume"]):
+        shown = descend(*words, "--show-changes")
+        assert "optimizer.lr: 0.05 -> 0.02: applies" in shown
+        assert "epoch_count=1" in shown
+        assert "applies, counted from the beginning of the run" in shown
+        assert files(tmp_path / "run") == before
+    assert "finished 2 of 2 epochs" in descend("resume", run, changed)
+    assert "learn_rate: 0.02" in (tmp_path / "run/experiment.prototext").read_text()
+    assert "learn_rate: 0.05" in (tmp_path / "run/earlier-1-experiment.prototext").read_text()
+    assert "nothing has changed" in descend("resume", run, "--show-changes")
+    assert "finished 2 of 2 epochs" in descend("resume", run)
+
+
+def test_another_optimizer_is_refused_unless_its_state_may_be_empty(descend, one_epoch, tmp_path):
+    run = str(tmp_path / "run")
+    sgd = next(line.strip() for line in EXAMPLE.read_text().splitlines() if "learn_rate" in line)
+    text = EXAMPLE.read_text().replace("max_epochs: 20", "max_epochs: 2")
+    start = text.index("optimizer {")
+    end = text.index("}", text.index(sgd)) + 1
+    adam = "optimizer {\n  adam { learn_rate: 0.01 beta1: 0.9 beta2: 0.99 eps: 1e-8 }"
+    (tmp_path / "adam.prototext").write_text(text[:start] + adam + text[end:])
+    before = files(tmp_path / "run")
+    said = descend("resume", run, str(tmp_path / "adam.prototext"), code=2)
+    assert "optimizer" in said
+    assert "--reset-optimizer" in said
+    assert files(tmp_path / "run") == before
+    assert "finished 2 of 2 epochs" in descend("resume", run, str(tmp_path / "adam.prototext"), "--reset-optimizer")
+
+
+def test_weights_alone_begin_anew(descend, one_epoch, tmp_path):
+    run = tmp_path / "run"
+    said = descend("resume", str(run), "--weights-only")
+    assert "begins anew with the weights of step-19" in said
+    assert (run / "earlier-1/checkpoints/step-19").is_dir()
+    assert (run / "checkpoints/step-19").is_dir()
+
+
+@pytest.mark.parametrize("words", [["--weights-only"], ["--reset-optimizer", "--resume"], ["--show-changes"]])
+def test_ways_to_continue_need_a_run_to_continue(descend, words):
+    assert "add --resume --run-dir DIR" in descend("run", str(EXAMPLE), *words, code=2)
+
+
+def test_there_is_nothing_to_continue(descend, tmp_path):
+    assert "holds no run that can be continued" in descend("resume", str(tmp_path / "nowhere"), code=2)

@@ -3,7 +3,7 @@
 None of them needs torch to be described or read from a text.
 """
 
-from descend.callbacks.batch_size import MinibatchSchedule, MinibatchScheduleStep, StepMinibatch
+from descend.callbacks.batch_size import MinibatchRamp, MinibatchSchedule, MinibatchScheduleStep, StepMinibatch
 from descend.callbacks.changes import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
 from descend.callbacks.check_gradients import CheckGradients
 from descend.callbacks.check_metric import CheckMetric
@@ -80,6 +80,7 @@ __all__ = [
     "LocalTournament",
     "MatchType",
     "MemoryProfiler",
+    "MinibatchRamp",
     "MinibatchSchedule",
     "MinibatchScheduleStep",
     "Mixup",

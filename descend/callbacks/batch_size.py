@@ -12,9 +12,9 @@ from descend.graph.fields import described_openly
 from descend.train import Callback
 
 if TYPE_CHECKING:
-    from descend.train import EpochView, RunView
+    from descend.train import EpochView, RunView, StepView
 
-__all__ = ["MinibatchSchedule", "MinibatchScheduleStep", "StepMinibatch"]
+__all__ = ["MinibatchRamp", "MinibatchSchedule", "MinibatchScheduleStep", "StepMinibatch"]
 
 
 class _BatchSize(Callback):
@@ -156,3 +156,68 @@ class MinibatchSchedule(_BatchSize):
         say(f"Model 0: changing mini-batch size to {self.size} at epoch {epoch.finished}")
         if now.lr:
             self.set_rate(epoch, now.lr, now.ramp_time)
+
+
+@described_openly
+class MinibatchRamp(Callback):
+    """Lets the mini-batch grow in a straight line over the first `num_samples` training samples; our own.
+
+        size = start + ⌊(target − start) · samples seen / num_samples⌋, the growth rounded down to a multiple of
+        `multiple_of`; from num_samples on, target
+
+    It changes between any two steps, and each epoch takes every sample once all the same. It is a function of the
+    samples seen, so a run that is continued, or whose passes have another length, has the same sizes. Rates stay.
+
+    Runs:  after_setup, before_run, after_step.
+    Reads: the samples seen. Changes the mini-batch size.
+    Costs: nothing to speak of; where it changes the size, what was read ahead is read again.
+
+    Args:
+        starting_mbsize: start.
+        target: At the end; 0 is the trainer's size, and more is not to be had.
+        num_samples: How long it takes.
+        multiple_of: See above; 0 counts as 1.
+
+    Raises:
+        ConfigurationError: a number is out of range; at the start, a target above the trainer's size.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackMinibatchRamp"
+
+    starting_mbsize: int = 0
+    target: int = 0
+    num_samples: int = 0
+    multiple_of: int = 1
+    _target = 0
+
+    def __post_init__(self) -> None:
+        self.multiple_of = self.multiple_of or 1
+        at_least(self, 1, "starting_mbsize", "num_samples", "multiple_of")
+        at_least(self, 0, "target")
+
+    def size(self, samples: int) -> int:
+        """The mini-batch after so many samples."""
+        if samples >= self.num_samples:
+            return self._target
+        grown = (self._target - self.starting_mbsize) * samples // self.num_samples
+        return self.starting_mbsize + grown - grown % self.multiple_of
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        most = run.control.batch_size
+        self._target = self.target or most
+        if not self.starting_mbsize <= self._target <= most:
+            raise ConfigurationError(
+                f"MinibatchRamp: from {self.starting_mbsize:,} to {self._target:,} with mini-batches of {most:,} at "
+                "most; expected a start up to the target, and a target up to the trainer's size"
+            )
+
+    def before_run(self, run: RunView) -> None:
+        """See `Callback.before_run`."""
+        run.control.batch_size = self.size(run.control.samples)
+
+    def after_step(self, step: StepView) -> None:
+        """See `Callback.after_step`."""
+        control = step.run.control
+        if (size := self.size(control.samples)) != control.batch_size:
+            control.batch_size = size

@@ -1,7 +1,8 @@
-"""Saves all that a run depends on, every so often, and keeps the newest few."""
+"""Saves all that a run depends on, every so often, and keeps the newest few and the best."""
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -9,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import ConfigurationError, StorageError
-from descend.train import Callback
+from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from descend.train import EpochView, RunView, StepView
+    from descend.train import EpochView, EvaluationView, RunView, StepView
 
 __all__ = ["Checkpoint"]
 
+_MODES = tuple(mode.value for mode in Mode)
 _LAST = "sgd.last.shared.checkpoint"  # names the newest folder beside it
 
 
@@ -25,26 +27,34 @@ _LAST = "sgd.last.shared.checkpoint"  # names the newest folder beside it
 class Checkpoint(Callback):
     """Writes `run_dir/checkpoints/step-N/` at the intervals that are set; the end of a run is always saved.
 
-    With `checkpoint_dir` the same folder is also copied to where LBANN's scripts look for it:
-    CHECKPOINT_DIR/trainer0/sgd.shared.HOOK.epoch.E.step.S/, HOOK being batch_end or epoch_end, and the file
-    CHECKPOINT_DIR/trainer0/sgd.last.shared.checkpoint names the newest. Such copies are never removed.
+    With `keep`, only the newest so many of those that this rule has written stay, restarts included, and the best one.
+    An older one goes only after a newer one is written and verified; one with weights that are not finite counts as
+    none; what the run did not write is never touched. With `checkpoint_dir` the same folder is also copied to where
+    LBANN's scripts look for it: CHECKPOINT_DIR/trainer0/sgd.shared.HOOK.epoch.E.step.S/, HOOK being batch_end or
+    epoch_end, and the file CHECKPOINT_DIR/trainer0/sgd.last.shared.checkpoint names the newest. Such copies are never
+    removed.
 
-    Runs:  before_run, after_step, after_epoch.
+    Runs:  after_setup, before_run, after_step, after_evaluation, after_epoch.
     Reads: weights and state. Changes nothing, but for `restart_dir`.
-    Costs: one copy of weights and optimizer state to the disk each time.
+    Costs: one copy of weights and optimizer state to the disk each time; with `asynchronous`, one in memory.
 
     Args:
         every_steps: Save after every so many updates; 0 does not.
         every_epochs: Save after every so many passes; 0 does not.
         every_seconds: Save at the first step after so many seconds; 0 does not.
-        keep: Keep so many of the checkpoints that this object wrote; 0 keeps all. Others are never removed, and an
-            older one only after the newer one is complete.
+        keep: Keep so many of the newest; 0 keeps all.
+        keep_best: A recorded value, such as "validation/objective": save after each pass whose value is the best so
+            far, and keep the best one beside the newest. NaN is never best.
+        best: "lowest" or "highest"; for an objective it need not be said.
+        asynchronous: Write while training goes on. The checkpoints and the run are the same bytes. The checkpoint
+            before is waited for, so one more copy of weights and state is held in memory, not several.
         checkpoint_dir: Copy each checkpoint there, too.
         restart_dir: A new run begins with the newest checkpoint that was copied there; without one, anew. If it is not
             set, checkpoint_dir counts, as in LBANN.
 
     Raises:
-        ConfigurationError: nothing is to be done, or a number is negative.
+        ConfigurationError: nothing is to be done, a number is negative, it is not said what is best; at the start, the
+            run has no directory.
 
     Source: LBANN's CallbackCheckpoint, whose checkpoint_steps, checkpoint_epochs and checkpoint_secs these intervals
         are in a text. Its per-rank and distributed checkpoints are for other storage, and are refused.
@@ -57,28 +67,58 @@ class Checkpoint(Callback):
     every_epochs: int = 0
     every_seconds: float = 0.0
     keep: int = 0
+    keep_best: str = ""
+    best: str = ""
+    asynchronous: bool = False
     checkpoint_dir: str = ""
     restart_dir: str = ""
     _run: RunView | None = field(default=None, init=False, repr=False, compare=False)
-    _written: list[Path] = field(default_factory=list["Path"], init=False, repr=False, compare=False)
     _last: float = field(default=0.0, init=False, repr=False, compare=False)
+    _score: float | None = field(default=None, init=False, repr=False, compare=False)
+    _best_score: float | None = field(default=None, init=False, repr=False, compare=False)
+
+    remembers: ClassVar[tuple[str, ...]] = ("_best_score",)
+    saves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in ("every_steps", "every_epochs", "every_seconds", "keep")}
         problems = [
-            f"Checkpoint: {name} must be at least 0 and is {value!r}" for name, value in given.items() if value < 0
+            f"Checkpoint: {name} must be a number of at least 0 and is {value!r}"
+            for name, value in given.items()
+            if isinstance(value, bool)
+            or not isinstance(value, (int, float) if name == "every_seconds" else int)
+            or not 0 <= value < float("inf")
         ]
-        if not any((self.every_steps, self.every_epochs, self.every_seconds, self.restart_dir)):
+        if not problems and not any(
+            (self.every_steps, self.every_epochs, self.every_seconds, self.keep_best, self.restart_dir)
+        ):
             problems.append(
-                "Checkpoint: set every_steps, every_epochs or every_seconds; without one it would never save"
+                "Checkpoint: set every_steps, every_epochs, every_seconds or keep_best; without one it would never save"
             )
+        problems += self._problems_of_best()
         if problems:
             raise ConfigurationError(problems)
 
+    def _problems_of_best(self) -> list[str]:
+        if not self.keep_best:
+            return ["Checkpoint: best= says which value is best of keep_best=, which is not set"] if self.best else []
+        if self.keep_best.count("/") != 1 or self.keep_best.split("/")[0] not in _MODES:
+            return [
+                f"Checkpoint: keep_best is {self.keep_best!r}; it is to be MODE/NAME such as 'validation/objective' "
+                f"with one of the modes {', '.join(_MODES)}"
+            ]
+        if not self.best and self.keep_best.endswith("/objective"):
+            self.best = "lowest"
+        if self.best not in ("lowest", "highest"):
+            return [f"Checkpoint: is the best {self.keep_best} the 'lowest' or the 'highest'? best= is {self.best!r}"]
+        return []
+
     def to_fields(self) -> dict[str, Any]:
         """The fields as the text has them."""
-        if self.keep:
-            raise ConfigurationError("Checkpoint: keep has no place in LBANN's format; leave it out to save a text")
+        if unknown := [name for name in ("keep", "keep_best", "asynchronous") if getattr(self, name)]:
+            raise ConfigurationError(
+                f"Checkpoint: {', '.join(unknown)} has no place in LBANN's format; leave it out to save a text"
+            )
         return {
             "checkpoint_dir": self.checkpoint_dir,
             "restart_dir": self.restart_dir,
@@ -104,9 +144,17 @@ class Checkpoint(Callback):
             restart_dir=fields.get("restart_dir", ""),
         )
 
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        self._score = self._best_score = None
+        if not run.control.keeps_files:
+            raise ConfigurationError(
+                "Checkpoint: this run keeps no files, so nothing could be saved; give it a directory with run_dir="
+            )
+
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        self._run, self._last, self._written = run, time.monotonic(), []
+        self._run, self._last = run, time.monotonic()
         folder = self.restart_dir or self.checkpoint_dir
         last = Path(folder) / "trainer0" / _LAST
         if folder and run.step == 0 and last.is_file():
@@ -119,24 +167,60 @@ class Checkpoint(Callback):
         if by_steps or by_seconds:
             self._save("batch_end", step.epoch, step.step)
 
+    def after_evaluation(self, evaluation: EvaluationView) -> None:
+        """See `Callback.after_evaluation`."""
+        self._score = evaluation.values.get(self._name_in(evaluation.mode), self._score)
+
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
-        if self.every_epochs and (epoch.epoch + 1) % self.every_epochs == 0:
-            self._save("epoch_end", epoch.finished, epoch.step)
+        self._score = epoch.values.get(self._name_in(Mode.TRAIN), self._score)
+        due = self.every_epochs and (epoch.epoch + 1) % self.every_epochs == 0
+        if self._is_best() or due:
+            self._save("epoch_end", epoch.finished, epoch.step, self._score)
+        self._score = None
 
-    def _save(self, hook: str, epoch: int, step: int) -> None:
-        written = self._run.save() if self._run else None
-        self._last = time.monotonic()
-        if written is None:
+    def _name_in(self, mode: Mode) -> str:
+        """The quantity that decides which is best, if it is one of this mode; else a name that nothing has."""
+        wanted, _, name = self.keep_best.partition("/")
+        return name if wanted == mode.value else ""
+
+    def _is_best(self) -> bool:
+        """Whether the value of the pass is the best so far, which it then becomes."""
+        score, before = self._score, self._best_score
+        if score is None or math.isnan(score):
+            return False
+        better = before is None or (score < before if self.best == "lowest" else score > before)
+        self._best_score = score if better else before
+        return better
+
+    def _save(self, hook: str, epoch: int, step: int, score: float | None = None) -> None:
+        from descend.runtime import Wish  # torch comes in here, not when a description is read
+
+        if self._run is None:
             return
-        if self.checkpoint_dir:
-            self._copy(written, f"sgd.shared.{hook}.epoch.{epoch}.step.{step}")
-        self._written = [*(path for path in self._written if path != written), written]
-        while self.keep and len(self._written) > self.keep:
-            shutil.rmtree(self._written.pop(0), ignore_errors=True)
+        name = f"sgd.shared.{hook}.epoch.{epoch}.step.{step}"
+        wish = Wish(
+            who=self._who(),
+            keep=self.keep,
+            score=score,
+            best="highest" if self.best == "highest" else "lowest",
+            asynchronous=self.asynchronous,
+            then=lambda written: self._copy(written, name),
+        )
+        self._run.save(wish)
+        self._last = time.monotonic()
+
+    def _who(self) -> str:
+        """The name of this rule, the same after a restart with other numbers."""
+        intervals = [
+            name for name in ("every_steps", "every_epochs", "every_seconds", "keep_best") if getattr(self, name)
+        ]
+        return "Checkpoint " + " ".join(intervals)
 
     def _copy(self, written: Path, name: str) -> None:
         """Copy a checkpoint beside its final name, put it there, and only then call it the newest."""
+        if not self.checkpoint_dir:
+            return
         folder = Path(self.checkpoint_dir) / "trainer0"
         beside = folder / f".{name}.part"
         try:

@@ -11,6 +11,7 @@ from descend.callbacks.matrices import SAMPLES, as_matrix, column_major, write_b
 from descend.callbacks.names import MODE_WORDS, at_least, modes_of, words
 from descend.errors import ConfigurationError, nearest
 from descend.graph.fields import described_openly
+from descend.names import escape
 from descend.train import Callback
 from descend.train.layers import layer_names
 
@@ -73,11 +74,11 @@ class DumpWeights(Callback):
             self._write(epoch.run, "epoch_end", epoch.finished, epoch.step)
 
     def _write(self, run: RunView, hook: str, epoch: int, step: int) -> None:
-        folder = f"{self.directory or '.'}/trainer0/sgd.shared.{hook}.epoch.{epoch}.step.{step}/{run.name}"
+        folder = f"{self.directory or '.'}/trainer0/sgd.shared.{hook}.epoch.{epoch}.step.{step}/{escape(run.name)}"
         matrices = column_major(run.module)
         text = self.format in ("", "text")
         for name, weights in run.control.weights.items():
-            path = run.control.path(f"{folder}/{name}.{'txt' if text else 'bin'}")
+            path = run.control.path(f"{folder}/{escape(name)}.{'txt' if text else 'bin'}")
             (write_text if text else write_binary)(path, as_matrix(weights, name in matrices))
 
 
@@ -109,7 +110,7 @@ class DumpGradients(Callback):
             return
         matrices = column_major(step.module)
         for name, gradient in step.gradients.items():
-            path = step.run.control.path(_named(self.basename, step, f"{name}-Gradient.txt"))
+            path = step.run.control.path(_named(self.basename, step, f"{escape(name)}-Gradient.txt"))
             write_text(path, as_matrix(gradient, name in matrices))
 
 
@@ -156,7 +157,7 @@ class DumpErrorSignals(_Keeping):
         """See `Callback.after_backward`."""
         for (name, i), parts in self.outputs.items():
             if all(part.grad is not None for part in parts):
-                path = step.run.control.path(_named(self.basename, step, f"{name}-ErrorSignal{i}.txt"))
+                path = step.run.control.path(_named(self.basename, step, f"{escape(name)}-ErrorSignal{i}.txt"))
                 write_text(path, _joined(parts, step))
         self.outputs.clear()
 
@@ -232,7 +233,8 @@ class DumpOutputs(Callback):
         extension = self.format or "csv"
         for name in self._names(step):
             for i, output in enumerate(step.watch.outputs(name)):
-                file = f"{self.directory or '.'}/trainer0/{step.run.name}/{at}_{name}_output{i}.{extension}"
+                folder = f"{self.directory or '.'}/trainer0/{escape(step.run.name)}"
+                file = f"{folder}/{at}_{escape(name)}_output{i}.{extension}"
                 SAMPLES[extension](step.run.control.path(file), output.cpu().numpy())
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from descend.callbacks.names import require, words
 from descend.errors import ConfigurationError, MissingExtra
 from descend.graph.fields import described_openly
+from descend.names import escape
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -148,5 +149,5 @@ class SaveImages(_Samples):
 
     def _write(self, run: RunView, when: str) -> None:
         for name, sample in self.samples.items():
-            file = f"{self.image_prefix}{when}-{name}.{self.image_format or 'jpg'}"
+            file = f"{self.image_prefix}{when}-{escape(name)}.{self.image_format or 'jpg'}"
             _write_image(run.control.path(file), as_pixels(sample))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.errors import StorageError
+from descend.names import unescape
 from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def read_binary(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 def find_weights(folder: Path) -> dict[str, Path]:
     """The files `model_weights_NAME_HxW.bin` of a folder, by name of the weights."""
     found = ((re.fullmatch(r"model_weights_(.+)_\d+x\d+", path.stem), path) for path in sorted(folder.glob("*.bin")))
-    return {match[1]: path for match, path in found if match}
+    return {unescape(match[1]): path for match, path in found if match}
 
 
 def _csv(separator: str) -> Callable[[Path, NDArray[Any]], None]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.matrices import as_matrix, column_major, find_weights, read_binary, write_binary
 from descend.callbacks.names import at_least, require, words
 from descend.callbacks.output import say
-from descend.errors import StorageError, Unsupported
+from descend.errors import MissingExtra, StorageError, Unsupported
 from descend.graph.fields import described_openly
+from descend.names import escape
 from descend.train import Callback, Mode
+from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +28,7 @@ def _save(run: RunView, folder: str) -> None:
     for name, weights in run.control.weights.items():
         matrix = as_matrix(weights, name in matrices)
         height, width = matrix.shape
-        file = f"{folder}/trainer0/{run.name}/model_weights_{name}_{height}x{width}.bin"
+        file = f"{folder}/trainer0/{escape(run.name)}/model_weights_{escape(name)}_{height}x{width}.bin"
         write_binary(run.control.path(file), matrix)
 
 
@@ -162,14 +165,21 @@ class LoadModel(Callback):
 
 @described_openly
 class ExportOnnx(Callback):
-    """Part of the format; refused, as there is no export to ONNX here yet.
+    """Writes the model as ONNX after training, as it acts in evaluation; see `descend.onnx.save`.
 
-    Runs:  never.
-    Reads: nothing. Changes nothing.
-    Costs: nothing.
+    Files: OUTPUT_FILENAME, and DEBUG_STRING_FILENAME with the same as text, if it is set.
+    Runs:  after_training.
+    Reads: the description and the weights. Changes nothing.
+    Costs: a copy of the weights to the disk.
+
+    Args:
+        output_filename: The file.
+        debug_string_filename: A text file for people.
 
     Raises:
-        Unsupported: always; the message says what to do instead.
+        ConfigurationError: no output_filename.
+        Unsupported: at the start, for a module that is not a graph; at the end, for layers that have no form in ONNX.
+        MissingExtra: at the start, where onnx is not installed.
     """
 
     message: ClassVar[str] = "Callback.CallbackExportOnnx"
@@ -178,7 +188,23 @@ class ExportOnnx(Callback):
     debug_string_filename: str = ""
 
     def __post_init__(self) -> None:
-        raise Unsupported(
-            "ExportOnnx: models are not exported to ONNX during a run; take the callback out, and give the result's "
-            "module to torch.onnx.export afterwards"
-        )
+        require(self, "output_filename")
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        if find_spec("onnx") is None:
+            raise MissingExtra("ExportOnnx needs the library onnx: pip install 'descend[onnx]'")
+        if plan_of(run.module) is None:
+            raise Unsupported("ExportOnnx writes the layers of a Model; give a plain nn.Module to torch.onnx.export")
+
+    def after_training(self, run: RunView) -> None:
+        """See `Callback.after_training`."""
+        from descend.graph import predictions
+        from descend.lower.onnx import export
+
+        plan = plan_of(run.module)
+        weights = {name: tensor.detach().cpu().numpy() for name, tensor in run.control.weights.items()}
+        model = export(plan, predictions(plan), weights)
+        run.control.path(self.output_filename).write_bytes(model.SerializeToString())
+        if self.debug_string_filename:
+            run.control.path(self.debug_string_filename).write_text(str(model))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
-__all__ = ["claim", "release", "say"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+__all__ = ["claim", "listening", "release", "say"]
 
 
 class _Console(Protocol):
@@ -13,6 +17,7 @@ class _Console(Protocol):
 
 
 _claims: list[_Console] = []
+_listeners: list[Callable[[str], None]] = []
 
 
 def claim(console: _Console) -> None:
@@ -26,8 +31,20 @@ def release(console: _Console) -> None:
         _claims.remove(console)
 
 
+@contextmanager
+def listening(listener: Callable[[str], None]) -> Generator[None]:
+    """Hand every line that is printed to `listener` as well."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
 def say(text: str) -> None:
     """Print lines for the user."""
+    for listener in _listeners:
+        listener(text)
     if _claims:
         _claims[-1].print(text, markup=False, highlight=False, soft_wrap=True)  # as it is, brackets and all
     else:

@@ -137,7 +137,10 @@ class PerturbLearningRate(_PerturbOptions):
 class PerturbDropout(Callback):
     """Multiplies 1 − keep_prob of each Dropout layer by a log-normal factor; keep_prob stays in [0.5, 1].
 
-    Runs:  after_setup.
+    In a plain module these are torch's dropout layers, whose p is 1 − keep_prob; they have their own p again after the
+    run.
+
+    Runs:  after_setup, after_run.
     Reads: the descriptions of the layers. Changes what they compute.
     Costs: nothing afterwards.
 
@@ -153,6 +156,7 @@ class PerturbDropout(Callback):
 
     keep_dropout_factor: float = 0.0
     layers: str = ""
+    _before = ()  # layers of a plain module with the p that they had
 
     def __post_init__(self) -> None:
         at_least(self, 0, "keep_dropout_factor")
@@ -160,24 +164,45 @@ class PerturbDropout(Callback):
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         chosen = words(self.layers)
-        found = [
-            layer for layer in _dropouts(run) if layer.layer.keep_prob > 0 and (not chosen or layer.name in chosen)
-        ]
-        if not found or len(found) < len(chosen):
-            raise ConfigurationError(f"PerturbDropout: no Dropout layer '{self.layers}' in a graph to be changed")
+        kept = {name: keep for name, keep in _kept(run).items() if keep > 0 and (not chosen or name in chosen)}
+        if not kept or len(kept) < len(chosen):
+            raise ConfigurationError(f"PerturbDropout: no Dropout layer '{self.layers}' to be changed")
+        for name, before in kept.items():
+            generator = run.control.generator("PerturbDropout", name)
+            drawn = 1 - _log_normal(1 - before, self.keep_dropout_factor, generator)
+            keep = min(max(drawn, 0.5), 1.0)
+            self._keep(run, name, keep)
+            say(f"PerturbDropout: '{name}' keeps {keep:g}, not {before:g}")
+
+    def after_run(self, run: RunView) -> None:
+        """See `Callback.after_run`."""
+        for layer, p in self._before:
+            layer.p = p
+        self._before = ()
+
+    def _keep(self, run: RunView, name: str, keep: float) -> None:
+        """Let a layer keep another share from now on."""
         module: Any = run.module
-        for planned in found:
-            generator = run.control.generator("PerturbDropout", planned.name)
-            keep = 1 - _log_normal(1 - planned.layer.keep_prob, self.keep_dropout_factor, generator)
-            layer = copy.copy(planned.layer)
-            layer.keep_prob = min(max(keep, 0.5), 1.0)
-            module.exchange(replace(planned, layer=layer))
-            say(f"PerturbDropout: '{planned.name}' keeps {layer.keep_prob:g}, not {planned.layer.keep_prob:g}")
+        plan = plan_of(module)
+        if plan is None:
+            layer = module.get_submodule(name)
+            self._before = (*self._before, (layer, layer.p))
+            layer.p = 1 - keep
+            return
+        planned = next(planned for planned in plan.layers if planned.name == name)
+        changed = copy.copy(planned.layer)
+        changed.keep_prob = keep
+        module.exchange(replace(planned, layer=changed))
 
 
-def _dropouts(run: RunView) -> list[Any]:
+def _kept(run: RunView) -> dict[str, float]:
+    """The share that each Dropout layer keeps, by name."""
+    from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]  # the base of all of them
+
     plan = plan_of(run.module)
-    return [] if plan is None else [layer for layer in plan.layers if hasattr(layer.layer, "keep_prob")]
+    if plan is not None:
+        return {layer.name: layer.layer.keep_prob for layer in plan.layers if hasattr(layer.layer, "keep_prob")}
+    return {name: 1 - part.p for name, part in run.module.named_modules() if isinstance(part, _DropoutNd)}
 
 
 @described_openly

@@ -240,21 +240,21 @@ class Batches:
         self, step: int, start_sample: int, epoch: int
     ) -> Generator[tuple[NDArray[np.int64], int, int, bool], None, None]:
         """Numbers of the samples, the step, its size over all ranks, and whether it is the last, step after step."""
-        end = self.num_samples
-        starts = range(start_sample, end, self.batch_size)
-        steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // self.batch_size)
+        # A size that is set meanwhile is of no concern to the steps that were asked for before.
+        batch_size, end = self.batch_size, self.num_samples
+        starts = range(start_sample, end, batch_size)
+        steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // batch_size)
         for i in range(0, len(starts), steps_at_once):
             some = starts[i : i + steps_at_once]
-            positions = [self._positions(start) for start in some]
+            positions = [self._positions(start, min(batch_size, end - start)) for start in some]
             ids = order(self.seed, epoch, np.concatenate(positions), len(self.reader), self.shuffle)
             taken = 0
             for start, share in zip(some, positions, strict=True):
-                size = min(self.batch_size, end - start)
+                size = min(batch_size, end - start)
                 yield ids[taken : taken + len(share)], step, size, start + size == end
                 taken, step = taken + len(share), step + 1
 
-    def _positions(self, start: int) -> NDArray[np.int64]:
-        size = self._size(start)
+    def _positions(self, start: int, size: int) -> NDArray[np.int64]:
         begin, end = (size * rank // self.ranks for rank in (self.rank, self.rank + 1))
         return np.arange(begin, end, dtype=np.int64) + start
 

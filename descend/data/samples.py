@@ -18,7 +18,7 @@ import numpy as np
 
 from descend.data import global_random
 from descend.data.draws import key_of, mix
-from descend.data.structure import as_rows, fields_of, shape_of
+from descend.data.structure import as_rows, fields_of, form_of
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _strict(collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 
 def _odd(taken: Sequence[tuple[int, Any]]) -> dict[int, str]:
     """Places of the samples whose form is not the commonest one, with what is odd about them."""
-    forms = [{name: shape_of(value) for name, value in fields_of(sample).items()} for _, sample in taken]
+    forms = [{name: form_of(value) for name, value in fields_of(sample).items()} for _, sample in taken]
     counts = Counter(tuple(form.items()) for form in forms)
     if len(counts) == 1:
         return {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["as_rows", "fields_of", "nested", "shape_of"]
+__all__ = ["as_rows", "fields_of", "form_of", "nested"]
 
 
 def fields_of(sample: Any) -> dict[str, Any]:
@@ -64,12 +64,14 @@ def _as_tuple(value: Any) -> Any:
     return tuple(items.values()) if all(key.isdecimal() for key in items) else items
 
 
-def shape_of(value: Any) -> tuple[int, ...] | str:
-    """The shape of an array, a tensor or a number; the name of its type for anything else."""
-    if isinstance(value, (bool, int, float, complex)):
-        return ()
+def form_of(value: Any) -> str:
+    """Shape and type of an array or a tensor; the name of its type for anything else. All numbers are alike."""
+    if isinstance(value, (bool, int, float, complex, np.generic)):
+        return "a number"
     shape = getattr(value, "shape", None)
-    return type(value).__name__ if shape is None else tuple(shape)
+    if shape is None:
+        return type(value).__name__
+    return f"{tuple(shape)} {str(value.dtype).removeprefix('torch.')}"
 
 
 def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tensor]:

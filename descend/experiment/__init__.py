@@ -6,6 +6,7 @@ The names here need no torch; `descend.experiment.run` carries a run out.
 from descend.experiment.check import Checked
 from descend.experiment.check import check as check_experiment
 from descend.experiment.experiment import Experiment
+from descend.experiment.picture import picture
 from descend.experiment.table import layer_table
 from descend.experiment.text import classes, experiment_text, load, save_prototext
 
@@ -17,5 +18,6 @@ __all__ = [
     "experiment_text",
     "layer_table",
     "load",
+    "picture",
     "save_prototext",
 ]

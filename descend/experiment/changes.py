@@ -40,9 +40,11 @@ _REFUSE = {
     "samples": "refused: the rest of the epoch would be of other samples; continue with the same data",
     "seed": "refused: the order of the samples would change within the epoch; keep the seed",
     "shuffle": "refused: the order of the samples would change within the epoch; keep it",
-    "optimizer": "refused: its state is of another rule; pass fresh_optimizer=True to begin with an empty state",
+    "optimizer": "refused: its state is of another rule; pass reset_optimizer=True (--reset-optimizer) to empty it",
 }
-_OPTION_REFUSED = "refused: the state depends on it; pass fresh_optimizer=True to begin with an empty state"
+_OPTION_REFUSED = (
+    "refused: the state depends on it; pass reset_optimizer=True (--reset-optimizer) to begin with an empty state"
+)
 
 
 @dataclass(frozen=True)
@@ -70,23 +72,23 @@ class Change:
         return self.action.startswith("refused")
 
 
-def compare(before: Mapping[str, Any], now: Mapping[str, Any], fresh_optimizer: bool) -> list[Change]:
+def compare(before: Mapping[str, Any], now: Mapping[str, Any], reset_optimizer: bool) -> list[Change]:
     """All differences between the settings of a checkpoint and those of now.
 
     Args:
         before: Plain values by field, as read from the checkpoint.
         now: The same of this run.
-        fresh_optimizer: Whether the optimizer's state is to begin anew.
+        reset_optimizer: Whether the optimizer's state is to begin anew.
     """
     now = json.loads(json.dumps(dict(now)))  # tuples are lists in a checkpoint
     fields = [field for field in {**before, **now} if before.get(field) != now.get(field)]
-    if not fresh_optimizer and "optimizer" in fields:  # the options of another rule are no news
+    if not reset_optimizer and "optimizer" in fields:  # the options of another rule are no news
         fields = [field for field in fields if not field.startswith(OPTION)]
-    return [Change(field, before.get(field), now.get(field), _action(field, fresh_optimizer)) for field in fields]
+    return [Change(field, before.get(field), now.get(field), _action(field, reset_optimizer)) for field in fields]
 
 
-def _action(field: str, fresh_optimizer: bool) -> str:
-    if field.startswith("optimizer") and fresh_optimizer:
+def _action(field: str, reset_optimizer: bool) -> str:
+    if field.startswith("optimizer") and reset_optimizer:
         return "applies, with an empty state"
     if field in _APPLY:
         return _APPLY[field]
@@ -96,7 +98,10 @@ def _action(field: str, fresh_optimizer: bool) -> str:
 def refuse(changes: Sequence[Change], checkpoint: object) -> None:
     """Raise ConfigurationError if one of the differences cannot be; nothing was changed then."""
     if refused := [str(change) for change in changes if change.refused]:
-        raise ConfigurationError([f"{checkpoint} cannot be continued with these settings:", *refused])
+        more = [f"and {len(refused) - 5} more"] if len(refused) > 5 else []
+        what = f"{checkpoint} cannot be continued with these settings; nothing was changed:"
+        remedy = "set them as they were, or pass weights_only=True (--weights-only) to begin anew with its weights"
+        raise ConfigurationError([what, *refused[:5], *more, remedy])
 
 
 def changed_options(changes: Sequence[Change]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from descend.graph import Plan
     from descend.train import Trainer
 
-__all__ = ["Checked", "check"]
+__all__ = ["Checked", "check", "check_parts"]
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,14 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         DataError: nothing is wrong with the description, and data are missing, damaged or empty.
     """
     errors: list[DescendError] = []
-    readers = _attempt(lambda: open_readers(experiment.data_reader, seed), errors)
+    readers = _readers(experiment, seed, errors)
     fields = {name: field.shape for reader in (readers or {}).values() for name, field in reader.fields.items()}
     plan = _attempt(lambda: check_graph(experiment.model, fields), errors) if readers else None
-    _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
-    if readers and "train" not in readers:
-        errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
+    algorithm = experiment.trainer.training_algo
     unit = None
     if plan is not None:
         _attempt(lambda: _check_callbacks(experiment, plan), errors)
-        if experiment.trainer.training_algo is not None and not (plan.objective.terms or plan.objective.l2):
+        if algorithm is not None and algorithm.trains and not (plan.objective.terms or plan.objective.l2):
             name = experiment.model.name
             errors.append(
                 ConfigurationError(f"model '{name}' has no objective to train for: give it objective_function")
@@ -75,8 +73,7 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     if plan is not None and readers and "train" in readers:
         unit = _attempt(lambda: _unit(experiment.trainer, plan, len(readers["train"])), errors)
     if errors or plan is None or readers is None:
-        kind = DataError if all(isinstance(error, DataError) for error in errors) else ConfigurationError
-        raise kind([problem for error in errors for problem in error.problems])
+        raise _joined(errors)
     return Checked(plan, readers, unit)
 
 
@@ -84,6 +81,34 @@ def _unit(trainer: Trainer, plan: Plan, samples: int) -> int | None:
     size = min(trainer.mini_batch_size, samples)
     sizes = {size, samples % size} - {0}
     return graph_unit(plan, sizes, trainer.micro_batch_size)
+
+
+def check_parts(experiment: Experiment, seed: int) -> Mapping[str, OpenReader]:
+    """Find all that is wrong with an experiment beside its model; returns the open readers by role.
+
+    Raises:
+        ConfigurationError, DataError: as `check`.
+    """
+    errors: list[DescendError] = []
+    readers = _readers(experiment, seed, errors)
+    if errors or readers is None:
+        raise _joined(errors)
+    return readers
+
+
+def _readers(experiment: Experiment, seed: int, errors: list[DescendError]) -> Mapping[str, OpenReader] | None:
+    readers = _attempt(lambda: open_readers(experiment.data_reader, seed), errors)
+    _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
+    algorithm = experiment.trainer.training_algo
+    if readers and "train" not in readers and (algorithm is None or algorithm.trains):
+        errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
+    return readers
+
+
+def _joined(errors: list[DescendError]) -> DescendError:
+    """All problems as one error."""
+    kind = DataError if all(isinstance(error, DataError) for error in errors) else ConfigurationError
+    return kind([problem for error in errors for problem in error.problems])
 
 
 def _check_callbacks(experiment: Experiment, plan: Plan) -> None:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import platform
 import sys
+import warnings
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from descend.callbacks import ProgressBar
-from descend.callbacks.output import say
-from descend.errors import ConfigurationError, NumericalError, Stopped
-from descend.experiment.changes import changed_options, compare, refuse
-from descend.experiment.snapshot import restore, take
-from descend.runtime import RunDirectory, StopRequests, newest_checkpoint, read_state, save_checkpoint
+from descend.callbacks.output import listening, say
+from descend.errors import ConfigurationError, DescendError, NumericalError, Stopped, StorageError
+from descend.experiment.changes import Change, changed_options, compare, refuse
+from descend.experiment.snapshot import Saved, check_weights, load, restore, restore_weights, take, tensors_of
+from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, newest_checkpoint, require_storable
 from descend.train import Callbacks, Event, ExecutionContext, Mode
 from descend.train.loop import Session, evaluate
 from descend.train.numerics import Numerics
@@ -25,8 +28,7 @@ from descend.version import __version__
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Generator, Mapping
 
     from descend.data import Feed
     from descend.runtime import Process
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from descend.train.loop import Part
     from descend.train.task import Task
 
-__all__ = ["Result", "Work", "conduct"]
+__all__ = ["Result", "Work", "conduct", "differences"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Result:
         module: The trained module.
         steps: Updates applied.
         samples: How many samples there are of each mode; None where nobody has counted them.
+        outputs: Outputs of layers (samples, …) that `BatchedInference` was asked for, by "mode/layer".
     """
 
     weights: dict[str, torch.Tensor]
@@ -58,6 +61,7 @@ class Result:
     module: torch.nn.Module
     steps: int
     samples: dict[str, int | None]
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class Work:
             refused as `changes.py` says.
         numerics: Loss scale, look for non-finite gradients, clipping.
         before_part: Called with each part of a mini-batch before it goes through the module.
-        fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
+        reset_optimizer: Continue a checkpoint with an optimizer without state.
+        weights_only: Begin anew with those weights of a checkpoint that fit.
     """
 
     name: str
@@ -102,7 +107,8 @@ class Work:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     numerics: Numerics = field(default_factory=Numerics)
     before_part: Callable[[Part], None] = lambda part: None
-    fresh_optimizer: bool = False
+    reset_optimizer: bool = False
+    weights_only: bool = False
 
 
 def conduct(
@@ -117,27 +123,73 @@ def conduct(
         resume: Continue the newest good checkpoint of `run_dir`; without one, begin.
 
     Raises:
+        ConfigurationError: also where another process is at work in the directory.
         Stopped: a signal asked for an end; the state is saved if the run has a directory.
         Other errors of `descend.errors`, as they come.
     """
-    directory = RunDirectory(run_dir, work.name, resume=resume) if keep_files else None
-    with StopRequests() as requests, torch.random.fork_rng():
-        session = _session(work, directory, requests)
-        _set_up(session, directory)
+    if not resume and (work.reset_optimizer or work.weights_only):
+        raise ConfigurationError("reset_optimizer and weights_only say how to continue a run: they need resume=True")
+    with ExitStack() as stack:
+        directory = RunDirectory(run_dir, work.name, resume=resume) if keep_files else None
+        archive = None
         if directory is not None:
-            _begin(work, directory, session, resume)
-        reason = _carry_out(work, session, directory)
-    weights = {name: tensor.detach().cpu().clone() for name, tensor in _tensors(session).items()}
+            stack.callback(directory.close)
+            stack.enter_context(_logging(directory))
+            archive = stack.enter_context(Archive(directory.checkpoints, say))
+        requests = stack.enter_context(StopRequests())
+        stack.enter_context(torch.random.fork_rng())
+        session = _session(work, directory, archive, requests)
+        _set_up(session, directory)
+        if directory is not None and archive is not None:
+            _begin(work, directory, archive, session, resume)
+            stack.enter_context(_end_noted(session, directory, archive))
+        reason = _carry_out(work, session)
+    weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors_of(session).items()}
     counts = {mode.value: batches.num_samples for mode, batches in work.data.items()}
     steps = session.contexts[Mode.TRAIN].step
     path = directory.path if directory else None
-    return Result(weights, session.history, reason, path, work.task.module, steps, counts)
+    return Result(weights, session.history, reason, path, work.task.module, steps, counts, session.outputs)
 
 
-def _session(work: Work, directory: RunDirectory | None, requests: StopRequests) -> Session:
+@contextmanager
+def _logging(directory: RunDirectory) -> Generator[None]:
+    """Whatever is printed, and every warning, goes into log.txt as well."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, *about: Any) -> None:
+        directory.log(f"warning: {message}")
+        before(message, *about)
+
+    with listening(directory.log):
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            if warnings.showwarning is show:
+                warnings.showwarning = before
+
+
+@contextmanager
+def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> Generator[None]:
+    """Leave in the run directory how the run ended, whatever it was."""
+    end: dict[str, Any] = {"exit_code": 0}
+    try:
+        yield
+    except BaseException as error:
+        problems = error.problems if isinstance(error, DescendError) else [f"{type(error).__name__}: {error}"]
+        code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+        end = {"exit_code": code, "error": list(problems)}
+        directory.log("\n".join(f"ended: {problem}" for problem in problems))
+        raise
+    finally:
+        at = {"step": session.contexts[Mode.TRAIN].step, "failed_saves": archive.failures}
+        directory.note_end({"reason": session.end, **end, **at})
+
+
+def _session(work: Work, directory: RunDirectory | None, archive: Archive | None, requests: StopRequests) -> Session:
     callbacks = work.callbacks
     if not any(isinstance(callback, ProgressBar) for callback in callbacks):
-        callbacks = (*callbacks, ProgressBar())  # draws on a terminal only
+        callbacks = (*callbacks, ProgressBar(print_mem_usage=True))  # draws on a terminal only
     session = Session(
         name=work.name,
         task=work.task,
@@ -152,21 +204,49 @@ def _session(work: Work, directory: RunDirectory | None, requests: StopRequests)
         numerics=work.numerics,
         epochs=work.algorithm.epochs(work.default_epochs),
         stop_requested=requests.requested,
+        waits=requests.wait,
         summary_dir=work.summary_dir,
         before_part=work.before_part,
         say=say,
     )
-    if directory is not None:
-        session.record = directory.append_row
-        session.save = lambda: _save(work, session, directory)
-        session.directory = directory.path
-    session.restore = lambda checkpoint: restore(checkpoint, session)
+    session.restore = lambda checkpoint: restore(load(checkpoint), session)
+    if directory is not None and archive is not None:
+        _keep_files(work, session, directory, archive, requests)
     return session
+
+
+def _keep_files(
+    work: Work, session: Session, directory: RunDirectory, archive: Archive, requests: StopRequests
+) -> None:
+    """Let a session write into its directory, as long as that is its own."""
+    facts = {"random_seed": work.seed, "settings": dict(work.settings)}
+
+    def rewrite(rows: list[dict[str, Any]]) -> None:
+        directory.replace_rows(rows, session.contexts[Mode.TRAIN].step)
+
+    def save(wish: Wish | None = None, final: bool = False) -> Path | None:
+        directory.require_ownership()
+        return archive.save(take(session, facts), wish or Wish(), final)
+
+    def restored(checkpoint: Path) -> None:
+        restore(load(checkpoint), session)
+        rewrite(session.history)
+
+    def requested() -> str | None:
+        directory.require_ownership()
+        return requests.requested()
+
+    session.record, session.rewrite = directory.append_row, rewrite
+    session.save, session.save_seconds = save, lambda: archive.longest_seconds
+    session.restore, session.stop_requested = restored, requested
+    session.directory = directory.path
 
 
 def _set_up(session: Session, directory: RunDirectory | None) -> None:
     """Let callbacks begin; what they refuse, they refuse before anything is written."""
     try:
+        if directory is not None:
+            require_storable(tensors_of(session))
         session.callbacks.fire(Event.AFTER_SETUP, session.view())
     except ConfigurationError:
         if directory is not None:
@@ -174,29 +254,64 @@ def _set_up(session: Session, directory: RunDirectory | None) -> None:
         raise
 
 
-def _begin(work: Work, directory: RunDirectory, session: Session, resume: bool) -> None:
+def _begin(work: Work, directory: RunDirectory, archive: Archive, session: Session, resume: bool) -> None:
     """Write what the directory begins with, or bring the session to where its newest checkpoint stands."""
-    checkpoint = newest_checkpoint(directory.checkpoints) if resume else None
-    if checkpoint is not None:
-        _continue(work, session, checkpoint)
-        directory.replace_rows(session.history)
-        directory.note_restart(session.contexts[Mode.TRAIN].step)
+    checkpoint = archive.open() if resume else None
+    if checkpoint is not None and not work.weights_only:
+        _continue(work, session, directory, archive, checkpoint)
         return
+    if checkpoint is not None:
+        restore_weights(load(checkpoint), session)
+        say(f"begins anew with the weights of {checkpoint.name}; that run lies in {directory.set_aside()} now")
+        archive.open()
     for name, text in work.files.items():
         directory.write_text(name, text)
     directory.write_json("run.json", _facts(work))
     directory.replace_rows([])
+    directory.log(f"descend {__version__}: {work.name} begins")
 
 
-def _continue(work: Work, session: Session, checkpoint: Path) -> None:
+def _continue(work: Work, session: Session, directory: RunDirectory, archive: Archive, checkpoint: Path) -> None:
     """Bring the session to where a checkpoint stands, and show what is different now."""
-    changes = compare(read_state(checkpoint)[1]["settings"], work.settings, work.fresh_optimizer)
-    refuse(changes, checkpoint)
-    for change in changes:
-        say(str(change))
-    restore(checkpoint, session, changed_options(changes), work.fresh_optimizer)
+    saved = load(checkpoint)
+    check_weights(saved, session)
+    changes = _shown(saved, work)
+    seconds = directory.seconds_of_rows()
+    restore(saved, session, changed_options(changes), work.reset_optimizer, archive.times(checkpoint), seconds)
     if session.began is None:  # the run had come to its end; limits count from its beginning, not from there
         session.began = ExecutionContext(Mode.TRAIN)
+    session.rewrite(session.history)
+    for name, text in work.files.items():
+        directory.keep_text(name, text)
+    at = session.contexts[Mode.TRAIN]
+    directory.note_restart(at.step, at.epoch, [str(change) for change in changes])
+
+
+def _shown(saved: Saved, work: Work) -> list[Change]:
+    """What is different between a checkpoint and the run that is to continue it, each said to the user.
+
+    Raises:
+        ConfigurationError: something of it cannot be.
+    """
+    changes = compare(saved.settings, work.settings, work.reset_optimizer)
+    for change in changes:
+        say(str(change))
+    refuse(changes, saved.checkpoint)
+    return changes
+
+
+def differences(work: Work, run_dir: str | os.PathLike[str]) -> None:
+    """Say what is different between the newest checkpoint of a run and what would continue it; start nothing.
+
+    Raises:
+        ConfigurationError: something of it cannot be.
+        StorageError: there is no good checkpoint.
+    """
+    checkpoint = newest_checkpoint(Path(run_dir) / "checkpoints")
+    if checkpoint is None:
+        raise StorageError(f"there is no checkpoint in {run_dir}, so there is nothing to compare with")
+    if not _shown(load(checkpoint), work):
+        say(f"nothing has changed since {checkpoint}")
 
 
 def _facts(work: Work) -> dict[str, Any]:
@@ -210,41 +325,45 @@ def _facts(work: Work) -> dict[str, Any]:
         "random_seed": work.seed,
         "settings": dict(work.settings),
         "restarts": [],
+        "end": None,
     }
 
 
-def _carry_out(work: Work, session: Session, directory: RunDirectory | None) -> str:
+def _carry_out(work: Work, session: Session) -> str:
     """Train, evaluate the test samples and save; on a signal, save and say so."""
-    reason = "ended by an error"
     session.callbacks.fire(Event.BEFORE_RUN, session.view())
     try:
         reason = work.algorithm.apply(session)
+        session.end = reason
         session.callbacks.fire(Event.AFTER_TRAINING, session.view(reason))
-        if Mode.TEST in session.data:
+        if Mode.TEST in session.data and work.algorithm.trains:
+            _forget_test(session)
             evaluate(session, Mode.TEST)
-        session.save()
+        session.save(Wish("end"), final=True)
     except Stopped as stopped:
-        reason = str(stopped)
-        path = session.save()
-        raise Stopped(f"{reason}; {f'everything is saved in {path}' if path else 'nothing is saved'}") from None
+        session.end = str(stopped)
+        path = session.save(Wish(STOPPED), final=True)
+        what = f"everything is saved in {path}" if path else "nothing is saved: the run has no directory"
+        raise Stopped(f"{stopped}; {what}") from None
     except NumericalError as error:
-        if path := session.save():
-            raise NumericalError([*error.problems, f"the state before that step is saved in {path}"]) from None
-        raise
+        raise NumericalError([*error.problems, *_saved_after_error(session)]) from None
     finally:
-        session.callbacks.fire(Event.AFTER_RUN, session.view(reason))
+        session.callbacks.fire(Event.AFTER_RUN, session.view(session.end))
     return reason
 
 
-def _tensors(session: Session) -> dict[str, torch.Tensor]:
-    """Weights and buffers by name; a tensor under several names stands under the first."""
-    module = session.task.module
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def _save(work: Work, session: Session, directory: RunDirectory) -> Path:
-    """Write the checkpoint of this moment."""
-    tensors, plain = take(session)
+def _saved_after_error(session: Session) -> list[str]:
+    """Save what stands after the last whole step, and say where; a save that fails does not hide the error."""
     step = session.contexts[Mode.TRAIN].step
-    state = {"random_seed": work.seed, "settings": dict(work.settings), **plain}
-    return save_checkpoint(directory.checkpoints, step, _tensors(session), tensors, state)
+    try:
+        path = session.save(Wish("end"), final=True)
+    except StorageError as failed:
+        return [failed.problems[0]]
+    return [f"the state after {step:,} updates is saved in {path}"] if path else []
+
+
+def _forget_test(session: Session) -> None:
+    """Take back the test of a finished run that has come to the same end once more."""
+    step = session.contexts[Mode.TRAIN].step
+    while session.history and (last := session.history[-1])["mode"] == Mode.TEST and last["step"] == step:
+        session.rewind(len(session.history) - 1)

@@ -13,7 +13,7 @@ from descend.experiment.optimizer import build_optimizer
 from descend.lower import lower
 from descend.optim.explain import Explanation, Row, explain, points
 from descend.runtime import generator
-from descend.train import AnyOf, BatchedIterativeOptimizer, Steps
+from descend.train import KFAC, AnyOf, BatchedIterativeOptimizer, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,6 +71,8 @@ def _curves(
 def _updates(experiment: Experiment, per_epoch: int) -> int:
     """How long the curves are: to the end of the run where a number of passes or updates sets it."""
     algorithm = experiment.trainer.training_algo or BatchedIterativeOptimizer()
+    if isinstance(algorithm, KFAC):
+        algorithm = algorithm.first_order_optimizer
     epochs = algorithm.epochs(experiment.model.epochs)
     limits = [] if epochs is None else [epochs * per_epoch]
     if isinstance(algorithm, BatchedIterativeOptimizer):

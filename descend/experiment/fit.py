@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,34 +11,36 @@ import torch
 
 from descend.data import Batches, Loading, open_data
 from descend.data.samples import SampleReader
-from descend.errors import ConfigurationError, Unsupported
+from descend.described import with_known_options
+from descend.errors import ConfigurationError
 from descend.experiment import rule
-from descend.experiment.batch_norm import BatchNormGroups
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
+from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
+from descend.graph import TorchModel
 from descend.runtime import Process
 from descend.train import BatchedIterativeOptimizer, Mode
-from descend.train.masks import Masks
+from descend.train.masks import not_taken_over
 from descend.train.numerics import Numerics
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from descend.data import Feed
     from descend.graph import AutomaticMixedPrecision
     from descend.train import Callback, Stop, TrainingAlgorithm
-    from descend.train.loop import Part
 
 __all__ = ["device_of", "fit"]
 
 
+@with_known_options
 def fit(
-    module: torch.nn.Module,
+    module: torch.nn.Module | TorchModel,
     loss: Any,
     data: Any,
     *,
@@ -63,7 +65,8 @@ def fit(
     clip_value: float | None = None,
     clip_norm: float | None = None,
     clip_global_norm: float | None = None,
-    fresh_optimizer: bool = False,
+    reset_optimizer: bool = False,
+    weights_only: bool = False,
     batch_norm_group_size: int | None = None,
     algorithm: TrainingAlgorithm | None = None,
 ) -> Result:
@@ -75,7 +78,8 @@ def fit(
         )
 
     Args:
-        module: Called with the inputs of a sample; it is trained, and not otherwise changed.
+        module: Called with the inputs of a sample; it is trained, and not otherwise changed. A model that
+            `descend.Model.from_torch` made brings its loss, metrics, targets and callbacks where none are given here.
         loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
             (numerator, denominator) or a scalar mean over samples.
         data: What to train on: a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of
@@ -104,7 +108,8 @@ def fit(
         clip_value: Bound on the magnitude of each element of the gradient.
         clip_norm: Bound on the norm of each weight's gradient.
         clip_global_norm: Bound on the norm of the whole gradient.
-        fresh_optimizer: Continue with the weights of a checkpoint and an optimizer without state.
+        reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
+        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
             over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
@@ -119,6 +124,10 @@ def fit(
         StorageError: a checkpoint cannot be written or trusted.
         Stopped: a signal asked for an end; the state is saved if there is a `run_dir`.
     """
+    if isinstance(module, TorchModel):
+        loss, metrics = module.loss if loss is None else loss, metrics or module.measures
+        targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
+        module = module.module
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
@@ -141,16 +150,10 @@ def fit(
     task = ModuleTask(module, objective, measured, targets, autocast)
     with ExitStack() as stack:
         feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
-        masks = stack.enter_context(Masks(module, seed))
-        stack.enter_context(_modes_kept(module))
-        norms = BatchNormGroups(module, feeds[Mode.TRAIN], micro_batch_size, batch_norm_group_size)
-        stack.callback(norms.close)
-
-        def before_part(part: Part) -> None:
-            masks.begin(part.step, part.count, part.position)
-            norms.begin(part)
-            task.begin(part)
-
+        _tell_of_draws(module, feeds[Mode.TRAIN], micro_batch_size)
+        training = stack.enter_context(
+            in_training(task, seed, feeds[Mode.TRAIN], micro_batch_size, batch_norm_group_size)
+        )
         work = Work(
             name=type(module).__name__,
             task=task,
@@ -161,7 +164,7 @@ def fit(
             seed=seed,
             callbacks=(*callbacks, UnusedWeights()),
             micro_batch_size=micro_batch_size or "auto",
-            unit=norms.unit,
+            unit=training.unit,
             settings={
                 **_settings(made, loading, numerics, feeds, stop, loss),
                 "precision": precision if isinstance(precision, str) else repr(precision),
@@ -170,8 +173,9 @@ def fit(
                 "algorithm": None if algorithm is None else repr(algorithm),
             },
             numerics=numerics,
-            before_part=before_part,
-            fresh_optimizer=fresh_optimizer,
+            before_part=training.begin,
+            reset_optimizer=reset_optimizer,
+            weights_only=weights_only,
         )
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
 
@@ -197,15 +201,6 @@ def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def device_of(module: torch.nn.Module) -> torch.device:
-    """Where the module is."""
-    devices = {p.device for p in module.parameters()}
-    if len(devices) > 1:
-        places = ", ".join(sorted(map(str, devices)))
-        raise Unsupported(f"the weights of {type(module).__name__} are on several devices ({places}); move them to one")
-    return devices.pop() if devices else torch.device("cpu")
-
-
 def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> dict[Mode, Feed]:
     """A feed for each mode that has data; processes that read end with `stack`."""
     feeds: dict[Mode, Feed] = {}
@@ -221,15 +216,15 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
     return feeds
 
 
-@contextmanager
-def _modes_kept(module: torch.nn.Module) -> Generator[None]:
-    """Leave every part of the module in the mode, training or evaluation, in which it was."""
-    before = [(part, part.training) for part in module.modules()]
-    try:
-        yield
-    finally:
-        for part, training in before:
-            part.training = training
+def _tell_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None) -> None:
+    """Warn where a batch is cut and draws depend on how."""
+    cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size + 1)
+    if cut and (names := not_taken_over(module)):
+        warnings.warn(
+            f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size: "
+            "its dropout is a function inside it; an nn.Dropout layer beside it draws the same whatever the cut",
+            stacklevel=3,
+        )
 
 
 def _settings(

@@ -104,8 +104,9 @@ class LabelCheck:
         where = np.argwhere(wrong)
         if len(where) == 0:
             return
-        shown = [f"    sample {ids[place[0]]}: {values[tuple(place)]}" for place in where[:_SHOWN]]
-        more = f", the first {_SHOWN} of them" if len(where) > _SHOWN else ""
+        _, firsts = np.unique(where[:, 0], return_index=True)  # one entry a sample
+        shown = [f"    sample {ids[place[0]]}: {values[tuple(place)]}" for place in where[firsts[:_SHOWN]]]
+        more = f", in {len(firsts)} samples of which {_SHOWN} are" if len(firsts) > _SHOWN else ""
         raise DataError(
             [
                 f"field '{field}': {len(where)} targets are not {allowed}, as {self._loss.kind.__name__} takes{more}:",

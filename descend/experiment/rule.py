@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections import Counter
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import ConfigurationError, Unsupported
+from descend.errors import ConfigurationError, DescendError, Unsupported, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +35,7 @@ def build(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
     named = _trained(module)
     made = _described(optimizer, named) if _is_description(optimizer) else _called(optimizer, named)
     _check_owners(made, named)
+    _check_options(made)
     return made
 
 
@@ -44,7 +47,16 @@ def _trained(module: torch.nn.Module) -> Named:
     if not named:
         what = "all its weights are frozen: thaw some with requires_grad_(True)" if everything else "it has no weights"
         raise ConfigurationError(f"nothing to train in {type(module).__name__}: {what}")
+    if expanded := [name for name, p in named if _is_expanded(p)]:
+        raise ConfigurationError(
+            f"several elements of {', '.join(map(repr, expanded))} share memory (expanded): an update would be made "
+            "several times; give them memory of their own with .clone()"
+        )
     return named
+
+
+def _is_expanded(p: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for stride, size in zip(p.stride(), p.shape, strict=True))
 
 
 def _is_description(optimizer: Any) -> bool:
@@ -74,7 +86,7 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
             f"optimizer is {optimizer!r}; it is to be a description such as descend.SGD(learn_rate=0.1), or a function "
             "such as functools.partial(torch.optim.SGD, lr=0.1)"
         )
-    made = optimizer(list(named))
+    made = _made(optimizer, named)
     if not isinstance(made, torch.optim.Optimizer):
         raise ConfigurationError(f"optimizer returned a {type(made).__name__}, and a torch.optim.Optimizer is needed")
     closure = inspect.signature(made.step).parameters.get("closure")
@@ -86,6 +98,57 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
     if hasattr(made, "on_nonfinite"):
         vars(made)["on_nonfinite"] = "allow"  # the loop looks at the gradients of every optimizer itself
     return made
+
+
+def _made(optimizer: Any, named: Named) -> Any:
+    """What the user's function returns; what a class of torch refuses, it refuses as a setting."""
+    try:
+        return optimizer(list(named))
+    except DescendError:
+        raise
+    except (TypeError, ValueError) as error:
+        called = getattr(optimizer, "func", optimizer)
+        unknown = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+        kind = getattr(torch.optim, unknown.group(1), called) if unknown else called
+        hint = nearest(unknown.group(2), inspect.signature(kind).parameters) if unknown else ""
+        name = getattr(called, "__qualname__", type(called).__qualname__)
+        raise ConfigurationError(f"optimizer {name} cannot be made like this: {error}{hint}") from error
+
+
+_NOT_NEGATIVE = ("lr", "weight_decay", "momentum", "eps", "rho", "alpha", "lr_decay", "initial_accumulator_value")
+
+
+def _check_options(made: torch.optim.Optimizer) -> None:
+    """Look at the options of every group, which torch takes as they come.
+
+    Raises:
+        ConfigurationError: one is unknown, no number, not finite or negative; all such are named with their groups.
+    """
+    problems: list[str] = []
+    known = {*made.defaults, "params", "param_names", "initial_lr"}
+    for i, group in enumerate(made.param_groups):
+        if type(made).__module__.startswith("torch.optim"):
+            problems += [
+                f"group {i} has the option '{key}', which {type(made).__name__} does not use{nearest(key, known)}"
+                for key in group
+                if key not in known
+            ]
+        for key in _NOT_NEGATIVE:
+            if key in group and not (_is_good(group[key]) or (group[key] is None and key != "lr")):
+                problems.append(f"group {i}: {key} is {group[key]!r} and is to be a finite number of at least 0")
+        betas = group.get("betas", ())
+        if isinstance(betas, (tuple, list)) and not all(_is_good(beta) and float(beta) < 1 for beta in betas):
+            problems.append(f"group {i}: betas are {betas!r} and are to be numbers in [0, 1)")
+    if problems:
+        raise ConfigurationError([f"{type(made).__name__}: {problem}" for problem in problems])
+
+
+def _is_good(value: Any) -> bool:
+    """Whether a setting is a finite number of at least 0, or something that only its rule can judge."""
+    if callable(value) or (isinstance(value, torch.Tensor) and value.numel() > 1):
+        return True
+    number = isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool)
+    return number and bool(math.isfinite(value) and value >= 0)
 
 
 def _check_owners(made: torch.optim.Optimizer, named: Named) -> None:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import time
-import warnings
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from descend.data import Batches
+from descend.described import with_known_options
 from descend.experiment.check import check
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
+from descend.experiment.module_run import batches, prepare_module, run_seed
 from descend.experiment.optimizer import build_optimizer
 from descend.experiment.precision import precision_of
 from descend.experiment.rule import settings
 from descend.experiment.task import GraphTask
 from descend.experiment.text import run_text
-from descend.graph import Model, to_text
+from descend.graph import Model, TorchModel, Trained, to_text
 from descend.lower import lower
-from descend.runtime import Process, generator, stored_seed
+from descend.runtime import Process, generator
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.numerics import Numerics
 
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    from descend.data import DataReader, OpenReader
+    from descend.data import Batches, DataReader, OpenReader
     from descend.graph import Optimizer
     from descend.train import Trainer
 
-__all__ = ["Result", "run"]
+__all__ = ["Result", "prepare", "run"]
 
 
+@with_known_options
 def run(
     trainer: Trainer,
     model: Model,
@@ -44,17 +46,21 @@ def run(
     run_dir: str | os.PathLike[str] | None = None,
     *,
     resume: bool = False,
+    reset_optimizer: bool = False,
+    weights_only: bool = False,
 ) -> Result:
     """Train `model` and evaluate it on the test samples.
 
     Args:
         trainer: Mini-batch size, seed and training algorithm.
-        model: Layers, weights, objective, metrics and callbacks.
+        model: Layers, weights, objective, metrics and callbacks; or any torch module, by `descend.Model.from_torch`.
         data_reader: The readers of all roles, such as `descend.zoo.digits()`.
         optimizer: The rule for weights without one of their own.
         run_dir: A new or empty directory for the results; None makes a dated one.
         resume: Continue the newest good checkpoint of `run_dir`; without one, begin. What is set differently now is
             shown, and applied or refused.
+        reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
+        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
 
     Returns:
         Final weights, history and the reason for stopping.
@@ -66,15 +72,39 @@ def run(
         Stopped: a signal asked for an end; the state is saved in the run directory.
     """
     experiment = Experiment(trainer, model, data_reader, optimizer)
-    seed = trainer.random_seed or (stored_seed(run_dir) if resume else None) or time.time_ns() % 2**31
+    with ExitStack() as stack:
+        if isinstance(model, TorchModel):
+            work = stack.enter_context(prepare_module(experiment, model, run_dir if resume else None))
+        else:
+            work = prepare(experiment, run_dir if resume else None)
+        work = replace(work, reset_optimizer=reset_optimizer, weights_only=weights_only)
+        result = conduct(work, run_dir, resume=resume)
+    readers = [cast("OpenReader", cast("Batches", feed).reader) for feed in work.data.values()]
+    fields = {name: field.shape for reader in readers for name, field in reader.fields.items()}
+    model.trained = Trained(fields, result.weights)
+    return result
+
+
+def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = None) -> Work:
+    """Check an experiment and make everything that its run needs; nothing is written.
+
+    Args:
+        experiment: The run.
+        continued: The directory of the run that it continues, whose seed it takes if it has none of its own.
+    """
+    trainer, model, optimizer = experiment.trainer, experiment.model, experiment.optimizer
+    seed = run_seed(trainer, continued)
     checked = check(experiment, seed)
     process = Process.here()
-    module = lower(checked.plan, partial(generator, seed, "weights")).to(process.device)
+    module = lower(checked.plan, partial(generator, seed, "weights"), channels_last=model.channels_last)
+    module.to(process.device)
+    if model.compile:
+        module.compile()
     autocast, scaler = precision_of(model.amp, process.device)
     task = GraphTask(module, checked.plan, seed, autocast)
     rule = build_optimizer(module, checked.plan, optimizer)
-    data = {mode: _batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes}
-    work = Work(
+    data = {mode: batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes}
+    return Work(
         name=model.name or "model0",
         task=task,
         before_part=task.begin,
@@ -92,7 +122,6 @@ def run(
         files={"experiment.prototext": run_text(experiment)},
         settings=_settings(experiment, seed, rule, data),
     )
-    return conduct(work, run_dir, resume=resume)
 
 
 def _settings(
@@ -105,23 +134,12 @@ def _settings(
     return {
         "batch_size": experiment.trainer.mini_batch_size,
         "seed": seed,
-        "samples": data[Mode.TRAIN].num_samples,
+        "samples": data[Mode.TRAIN].num_samples if Mode.TRAIN in data else None,
         "stop": f"{algorithm!r}, {model.epochs} epochs by default",
         "precision": repr(model.amp) if model.amp and model.amp.enabled else None,
         "micro_batch_size": experiment.trainer.micro_batch_size or None,
         "batch_norm_group_size": model.batch_norm_group_size or None,
+        **{name: True for name in ("compile", "channels_last") if getattr(model, name)},
         "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
         **settings(rule),
     }
-
-
-def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process) -> Batches:
-    """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
-    shuffle = mode is Mode.TRAIN and reader.shuffle
-    ahead = 0 if trainer.serialize_io else 2
-    batches = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead)
-    batches.check_first_sample()  # a damaged file ends the run here, before anything is written
-    if mode is Mode.TRAIN:
-        for note in batches.notes:
-            warnings.warn(note, stacklevel=3)
-    return batches

@@ -1,42 +1,52 @@
 """All that a run depends on, taken at a moment between two steps and given back.
 
 Weights and buffers are saved under their own names; everything else is here: the optimizer's state by weights' names,
-where each mode stands, the pass that is under way with the sums it has gathered, training time, and the rows so far.
-Random numbers and the order of samples are functions of the seed and the position, so nothing of them has to be kept.
+where each mode stands, the pass that is under way with the sums it has gathered, and the rows so far. Random numbers
+and the order of samples are functions of the seed and the position, so nothing of them has to be kept. Times are kept
+beside the checkpoint, so that equal runs give equal checkpoints.
 """
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import StorageError
-from descend.runtime import flatten, optimizer_state, read_state, read_weights, restore_optimizer, unflatten
+from descend.errors import DescendError, StorageError, table
+from descend.runtime import Moment, flatten, optimizer_state, read_state, read_weights, restore_optimizer, unflatten
 from descend.train import ExecutionContext, Mode
 from descend.train.groups import set_apart
 from descend.train.loop import Pass
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from descend.train.loop import Session
 
-__all__ = ["restore", "take"]
+__all__ = ["Saved", "load", "restore", "restore_weights", "take", "tensors_of"]
+
+_RESET = "pass weights_only=True (--weights-only) to begin anew with the weights that fit"
 
 
-def take(session: Session) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The session's state beside weights and buffers: tensors by name, and plain values fit for JSON."""
+def take(session: Session, facts: Mapping[str, Any]) -> Moment:
+    """This moment of a session.
+
+    Args:
+        session: The run.
+        facts: Plain values to keep beside its state.
+    """
     under_way = session.under_way
-    rows = session.history if under_way is None else session.history[: under_way.rows_before]
+    rows = session.history if under_way is None or under_way.told else session.history[: under_way.rows_before]
     nested = {
         "optimizer": optimizer_state(session.optimizer, _names(session)),
         "contexts": {mode.value: context.state() for mode, context in session.contexts.items()},
         "began": session.began and session.began.state(),
         "under_way": under_way and under_way.state(),
-        "seconds": session.seconds,
         "values": session.values,
-        "history": rows,
+        "history": [{name: value for name, value in row.items() if name != "seconds"} for row in rows],
         "asked_to_stop": session.asked_to_stop,
         "callbacks": session.callbacks.state(),
         "micro_batch_size": session.micro_batch_size,
@@ -44,63 +54,148 @@ def take(session: Session) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
         "algorithm": session.algorithm_state,
     }
-    return flatten(nested)
+    tensors, plain = flatten(nested)
+    return Moment(
+        step=session.contexts[Mode.TRAIN].step,
+        weights=tensors_of(session),
+        optimizer=tensors,
+        state={**facts, **plain},
+        times={"seconds": session.seconds, "pass": under_way.seconds if under_way else 0.0},
+        trained=frozenset(name for name, p in session.task.module.named_parameters() if p.requires_grad),
+    )
 
 
-_PARTS = (
-    "optimizer",
-    "contexts",
-    "began",
-    "under_way",
-    "seconds",
-    "values",
-    "history",
-    "asked_to_stop",
-    "callbacks",
-    "micro_batch_size",
-    "skipped_in_a_row",
-    "loss_scale",
-    "algorithm",
-)
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds, read and not yet given to anybody.
+
+    Attributes:
+        checkpoint: Its folder.
+        weights: Weights and buffers by name.
+        settings: What the run was set to.
+        state: What `take` had taken.
+    """
+
+    checkpoint: Path
+    weights: dict[str, torch.Tensor]
+    settings: dict[str, Any]
+    state: dict[str, Any]
+
+
+def load(checkpoint: Path) -> Saved:
+    """Read a checkpoint.
+
+    Raises:
+        StorageError: it is damaged, or was not written by this package.
+    """
+    weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
+    with _as_storage_error(checkpoint):
+        return Saved(checkpoint, weights, dict(plain.pop("settings")), unflatten(plain, tensors))
+
+
+class _as_storage_error:  # noqa: N801  # used as a word of the `with` statement
+    """Whatever a state that nobody has written so leads to is an error about the checkpoint."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, DescendError):
+            raise StorageError(
+                f"{self._checkpoint} holds a state that descend has not written ({type(error).__name__}: {error}); "
+                "nothing was changed"
+            ) from error
 
 
 def restore(
-    checkpoint: Path, session: Session, keep_options: tuple[str, ...] = (), fresh_optimizer: bool = False
+    saved: Saved,
+    session: Session,
+    keep_options: tuple[str, ...] = (),
+    reset_optimizer: bool = False,
+    times: Mapping[str, float] | None = None,
+    row_seconds: Mapping[tuple[str, int, int], float] | None = None,
 ) -> None:
     """Bring a session to where a checkpoint was taken.
 
     Args:
-        checkpoint: Its folder.
+        saved: What the checkpoint holds.
         session: What is brought there.
         keep_options: Options of the optimizer that stay as they are now.
-        fresh_optimizer: Leave the optimizer as it is.
+        reset_optimizer: Leave the optimizer as it is.
+        times: The durations that were noted with the checkpoint.
+        row_seconds: Length of each pass that has a row, by mode, epoch and step.
 
     Raises:
         StorageError: the checkpoint is of other weights or another optimizer. Nothing was changed then.
     """
-    weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
-    _check_weights(checkpoint, weights, session)
-    state = unflatten({key: plain[key] for key in _PARTS if key in plain}, tensors)
-    if not fresh_optimizer:
-        _group_as_saved(session, state["optimizer"]["groups"])
-        restore_optimizer(session.optimizer, _names(session), state["optimizer"], keep_options)
+    check_weights(saved, session)
+    state, times, row_seconds = saved.state, times or {}, row_seconds or {}
+    with _as_storage_error(saved.checkpoint):
+        contexts = {Mode(name): ExecutionContext.from_state(context) for name, context in state["contexts"].items()}
+        began = state["began"] and ExecutionContext.from_state(state["began"])
+        under_way = state["under_way"] and Pass.from_state(state["under_way"])
+        history = [_timed(row, row_seconds) for row in state["history"]]
+        rest = {name: state[name] for name in ("values", "skipped_in_a_row", "asked_to_stop")}
+        size, scale, callbacks = state["micro_batch_size"], state["loss_scale"], dict(state["callbacks"])
+        algorithm = {} if reset_optimizer else dict(state["algorithm"])
+        if not reset_optimizer:
+            _group_as_saved(session, state["optimizer"]["groups"])
+            restore_optimizer(session.optimizer, _names(session), state["optimizer"], keep_options)
     with torch.no_grad():
-        for name, tensor in _tensors(session).items():
-            tensor.copy_(weights[name])
-    session.contexts = {Mode(name): ExecutionContext.from_state(context) for name, context in state["contexts"].items()}
-    session.began = state["began"] and ExecutionContext.from_state(state["began"])
-    session.under_way = state["under_way"] and Pass.from_state(state["under_way"])
-    session.seconds = state["seconds"]
-    session.values = state["values"]
-    session.history = state["history"]
-    session.skipped_in_a_row = state["skipped_in_a_row"]
+        for name, tensor in tensors_of(session).items():
+            tensor.copy_(saved.weights[name])
+    session.contexts, session.began, session.under_way, session.history = contexts, began, under_way, history
+    session.values, session.skipped_in_a_row = rest["values"], rest["skipped_in_a_row"]
+    session.asked_to_stop = rest["asked_to_stop"]
+    session.seconds = times.get("seconds", 0.0)
+    if under_way:
+        under_way.seconds = times.get("pass", 0.0)
     if session.adaptive:
-        session.micro_batch_size = state["micro_batch_size"]
-    if session.numerics.scaler and state["loss_scale"]:
-        session.numerics.scaler.load_state_dict(state["loss_scale"])
-    session.asked_to_stop = state["asked_to_stop"]
-    session.algorithm_state = {} if fresh_optimizer else state.get("algorithm", {})
-    session.callbacks.load_state(state["callbacks"])
+        session.micro_batch_size = size
+    if session.numerics.scaler and scale:
+        session.numerics.scaler.load_state_dict(scale)
+    session.algorithm_state = algorithm
+    session.callbacks.load_state(callbacks)
+
+
+def restore_weights(saved: Saved, session: Session) -> None:
+    """Take the weights and buffers that fit by name and shape, in the types of now, and nothing else.
+
+    Warns:
+        UserWarning: with a table of those that do not fit.
+
+    Raises:
+        StorageError: none fits.
+    """
+    now = tensors_of(session)
+    fitting = [name for name, tensor in now.items() if name in saved.weights and _shaped(saved.weights[name], tensor)]
+    rows = [
+        (name, _form(now.get(name)), _form(saved.weights.get(name)))
+        for name in {**now, **saved.weights}
+        if name not in fitting
+    ]
+    if not fitting:
+        raise StorageError(table(f"{saved.checkpoint} has no weights that fit:", rows, "nothing was changed"))
+    if rows:
+        remedy = "these begin as they are; all others are those of the checkpoint"
+        warnings.warn("\n".join(table("weights that are not taken over:", rows, remedy)), stacklevel=2)
+    with torch.no_grad():
+        for name in fitting:
+            now[name].copy_(saved.weights[name])
+
+
+def _shaped(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.is_complex() == b.is_complex()
+
+
+def _timed(row: dict[str, Any], seconds: Mapping[tuple[str, int, int], float]) -> dict[str, Any]:
+    """A row with its length, where that is known; rows that callbacks record have none."""
+    if "samples" not in row:
+        return row
+    return {**row, "seconds": seconds.get((row["mode"], row["epoch"], row["step"]), float("nan"))}
 
 
 def _group_as_saved(session: Session, groups: list[dict[str, Any]]) -> None:
@@ -114,23 +209,28 @@ def _names(session: Session) -> dict[torch.Tensor, str]:
     return {p: name for name, p in session.task.module.named_parameters()}
 
 
-def _tensors(session: Session) -> dict[str, torch.Tensor]:
+def tensors_of(session: Session) -> dict[str, torch.Tensor]:
+    """Weights and buffers by name; a tensor under several names stands under the first."""
     module = session.task.module
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _check_weights(checkpoint: Path, weights: dict[str, torch.Tensor], session: Session) -> None:
-    """Compare names, shapes and types with the module's, all at once."""
-    now = {name: _form(tensor) for name, tensor in _tensors(session).items()}
-    saved = {name: _form(tensor) for name, tensor in weights.items()}
+def check_weights(saved: Saved, session: Session) -> None:
+    """Compare names, shapes and types with the module's, all at once.
+
+    Raises:
+        StorageError: a table of those that differ.
+    """
+    now = tensors_of(session)
     rows = [
-        f"    {name:<40} now: {now.get(name, 'not there'):<20} saved: {saved.get(name, 'not there')}"
-        for name in {**now, **saved}
-        if now.get(name) != saved.get(name)
+        (name, _form(now.get(name)), _form(saved.weights.get(name)))
+        for name in {**now, **saved.weights}
+        if _form(now.get(name)) != _form(saved.weights.get(name))
     ]
     if rows:
-        raise StorageError([f"{checkpoint} holds other weights than this model:", *rows, "nothing was changed"])
+        what = f"{saved.checkpoint} holds other weights than this model; nothing was changed:"
+        raise StorageError(table(what, rows, _RESET))
 
 
-def _form(tensor: torch.Tensor) -> str:
-    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+def _form(tensor: torch.Tensor | None) -> str:
+    return "nothing" if tensor is None else f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

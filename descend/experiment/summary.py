@@ -11,8 +11,10 @@ __all__ = ["summary"]
 
 _ABOUT = {
     "experiment.prototext": "the run as text; `descend run` repeats it",
-    "run.json": "versions, seed, command",
+    "run.json": "versions, seed, command, how it ended",
     "metrics.jsonl": "one row for each pass over samples",
+    "log.txt": "what was printed",
+    "checkpoints.json": "what was saved, and after how long",
 }
 
 

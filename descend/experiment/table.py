@@ -6,6 +6,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from descend.experiment.check import Checked
     from descend.graph import Plan, PlannedLayer
 
@@ -16,17 +18,20 @@ _TO_THE_RIGHT = ("trained", "multiply-adds", "bytes")
 
 
 def layer_table(checked: Checked, batch_size: int | None = None) -> str:
-    """One line a layer: name, kind, parents, shape of its output, and how many trained numbers it holds first.
+    """One line a layer: name, kind, parents, shape of its output, and how many trained numbers it is the first to hold.
 
     Args:
         checked: An experiment that was found to be right.
-        batch_size: Samples; adds columns of multiply-adds for one sample and of the output's bytes for all of them in
-            float32, and their sums. Outputs are kept for the backward pass, but for some that torch does not need.
+        batch_size: Samples; adds columns of the weights with their shapes, of multiply-adds for one sample, and of the
+            output's bytes for all of them in float32, and sums. Outputs are kept for the backward pass, but for some
+            that torch does not need.
     """
     plan = checked.plan
     shown = [layer for layer in plan.layers if not layer.inserted]
-    head = ("layer", "kind", "parents", "output", *_TO_THE_RIGHT[: 1 if batch_size is None else 3])
-    rows = [head, *(_row(plan, layer, batch_size) for layer in shown)]
+    short = batch_size is None
+    head = ("layer", "kind", "parents", "output", *_TO_THE_RIGHT[: 1 if short else 3], *(() if short else ("weights",)))
+    known = {layer.name: layer for layer in plan.layers}
+    rows = [head, *(_row(plan, layer, known, batch_size) for layer in shown)]
     total = sum(prod(w.shape) for w in plan.weights.values() if w.trainable)
     samples = ", ".join(f"{mode.value} {len(checked.readers[mode.role]):,}" for mode in checked.modes)
     return "\n".join(
@@ -34,15 +39,28 @@ def layer_table(checked: Checked, batch_size: int | None = None) -> str:
     )
 
 
-def _row(plan: Plan, layer: PlannedLayer, batch_size: int | None) -> tuple[str, ...]:
+def _row(plan: Plan, layer: PlannedLayer, known: Mapping[str, PlannedLayer], batch_size: int | None) -> tuple[str, ...]:
     own = [plan.weights[name] for name in layer.weights]
     trained = sum(prod(w.shape) for w in own if w.layer == layer.name and w.trainable)
-    shape = ", ".join(" x ".join(map(str, one)) for one in dict.fromkeys(layer.output_shapes))
-    row = (layer.name, type(layer.layer).__name__, ", ".join(layer.parents), shape, f"{trained:,}" if trained else "")
+    shape = ", ".join(_shape(one) for one in dict.fromkeys(layer.output_shapes))
+    parents = ", ".join(_given(name, known) for name in layer.parents)
+    row = (layer.name, layer.kind, parents, shape, f"{trained:,}" if trained else "")
     if batch_size is None:
         return row
     products = _multiply_adds(layer)
-    return (*row, f"{products:,}" if products else "", f"{_entries(layer) * batch_size * _BYTES:,}")
+    weights = ", ".join(f"{w.name} ({_shape(w.shape)})" for w in own)
+    return (*row, f"{products:,}" if products else "", f"{_entries(layer) * batch_size * _BYTES:,}", weights)
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _given(name: str, known: Mapping[str, PlannedLayer]) -> str:
+    """A parent as a person gave it, behind what the check put in."""
+    while known[name].inserted:
+        name = known[name].parents[0]
+    return name
 
 
 def _multiply_adds(layer: PlannedLayer) -> int:

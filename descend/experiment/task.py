@@ -50,11 +50,13 @@ class GraphTask:
 
     def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
+        # Somebody who looks on sees each layer, and a compiled module has none.
+        module = self.module if self.module.on_layer is None else self.module.forward
         if self._autocast is None:
-            values = self.module(fields, **self._place)
+            values = module(fields, **self._place)
         else:
             with torch.autocast(next(iter(fields.values())).device.type, self._autocast):
-                values = {name: value.float() for name, value in self.module(fields, **self._place).items()}
+                values = {name: value.float() for name, value in module(fields, **self._place).items()}
         some = next(iter(fields.values()))
         count = float(len(some))
         terms = [term.scale * values[term.layer].sum() for term in self._plan.objective.terms]

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend import callbacks, data, train
-from descend.errors import TextError
+from descend.errors import ConfigurationError, TextError
 from descend.experiment.experiment import Experiment
-from descend.graph import CLASSES, text
+from descend.graph import CLASSES, Model, TorchModel, text
+from descend.train.limits import limits_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from descend.data import DataReader
-    from descend.graph import Model, Optimizer
-    from descend.train import Trainer
+    from descend.graph import Optimizer
+    from descend.train import Stop, Trainer
 
 __all__ = ["classes", "experiment_text", "load", "run_text", "save_prototext"]
 
@@ -32,7 +33,9 @@ _PARTS = {
 
 def classes() -> Mapping[str, type]:
     """The class of every message that can stand in an experiment."""
-    own = (Experiment, train.Trainer, train.BatchedIterativeOptimizer, train.KFAC, train.Limits, train.AnyOfLimits)
+    algorithms = (train.BatchedIterativeOptimizer, train.BatchedInference, train.KFAC)
+    limits = (train.Limits, train.AnyOfLimits, train.AllOfLimits, train.ReachedLimit)
+    own = (Experiment, train.Trainer, *algorithms, *limits)
     watching = (getattr(callbacks, name) for name in callbacks.__all__)
     described = {kind.message: kind for kind in (*own, *watching) if hasattr(kind, "message")}
     return {**CLASSES, **data.MESSAGES, **described}
@@ -83,15 +86,26 @@ def run_text(experiment: Experiment) -> str:
     known = [callback for callback in model.callbacks if hasattr(callback, "message")]
     left_out = [type(callback).__name__ for callback in model.callbacks if not hasattr(callback, "message")]
     algorithm = trainer.training_algo
-    if getattr(algorithm, "stop", None) is not None:
-        left_out.append(f"stop={algorithm.stop!r}")  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    stop = getattr(algorithm, "stop", None)
+    if stop is not None and not _has_text(stop):
+        left_out.append(f"stop={stop!r}")
         trainer = replace(trainer, training_algo=None)
+    if isinstance(model, TorchModel):
+        left_out.append(f"the module of model '{model.name}', so this text does not repeat the run")
     if left_out:
-        written = copy.copy(model)
+        written = Model(model.epochs, name=model.name) if isinstance(model, TorchModel) else copy.copy(model)
         written.callbacks = known
         experiment = Experiment(trainer, written, experiment.data_reader, experiment.optimizer)
     notes = "".join(f"# left out, because it has no text form: {name}\n" for name in left_out)
     return notes + text.render(experiment)
+
+
+def _has_text(stop: Stop) -> bool:
+    try:
+        limits_of(stop)
+    except ConfigurationError:
+        return False
+    return True
 
 
 def experiment_text(experiment: Experiment) -> str:

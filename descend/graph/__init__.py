@@ -12,7 +12,7 @@ from descend.graph.kinds import *  # noqa: F403  # the families' own lists say w
 from descend.graph.kinds import operators as ops
 from descend.graph.layer import Incoming, Layer, ParallelStrategy, Shape, WeightSlot
 from descend.graph.metrics import BaseMetric, ExecutableMetric, Metric, PythonMetric
-from descend.graph.model import AutomaticMixedPrecision, Model, from_text, to_text
+from descend.graph.model import AutomaticMixedPrecision, Model, Trained, from_text, to_text
 from descend.graph.objective import L2WeightRegularization, LayerTerm, ObjectiveFunction
 from descend.graph.optimizers import (
     SGD,
@@ -34,7 +34,9 @@ from descend.graph.plan import (
     PlannedTerm,
     PlannedWeights,
 )
+from descend.graph.predictions import predictions
 from descend.graph.registry import CLASSES
+from descend.graph.torch_model import TorchModel
 from descend.graph.weights import (
     ConstantInitializer,
     GlorotNormalInitializer,
@@ -95,6 +97,8 @@ __all__ = [
     "Shape",
     "ShardingStrategy",
     "SubGraphCommunication",
+    "TorchModel",
+    "Trained",
     "UniformInitializer",
     "ValueInitializer",
     "WeightSlot",
@@ -103,6 +107,7 @@ __all__ = [
     "check_optimizer",
     "from_text",
     "ops",
+    "predictions",
     "to_text",
     "traverse_layer_graph",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from descend.errors import ConfigurationError, nearest
 from descend.graph.enums import SubGraphCommunication
@@ -17,7 +18,13 @@ from descend.graph.objective import LayerTerm, ObjectiveFunction, Term
 from descend.graph.order import reached, topological
 from descend.graph.weights import Weights
 
-__all__ = ["AutomaticMixedPrecision", "Model", "Summarizer"]
+if TYPE_CHECKING:
+    import torch
+
+    from descend.graph.layer import Shape
+    from descend.graph.torch_model import TorchModel
+
+__all__ = ["AutomaticMixedPrecision", "Model", "Summarizer", "Trained"]
 
 
 @described
@@ -81,6 +88,13 @@ class Summarizer:
     dir: str = ""
 
 
+class Trained(NamedTuple):
+    """What is known of a model beside its description, from a run or a file."""
+
+    fields: Mapping[str, Shape]  # shape for each sample of the data that it reads
+    weights: Mapping[str, torch.Tensor] | None  # by name, where it was trained
+
+
 _TYPES: Mapping[str, FieldType] = {
     "epochs": FieldType(int),
     "name": FieldType(str, optional=True),
@@ -88,6 +102,8 @@ _TYPES: Mapping[str, FieldType] = {
     "subgraph_communication": FieldType(SubGraphCommunication),
     "subgraph_topology": FieldType(bool),
     "subgraph_num_common_resources": FieldType(int),
+    "compile": FieldType(bool),
+    "channels_last": FieldType(bool),
     "batch_norm_group_size": FieldType(int),
 }
 # In the format, and read by nothing: kept so that a file goes through unchanged, and mentioned by the check.
@@ -119,6 +135,8 @@ class Model:
         subgraph_topology: Whether sub-graphs are placed by the network's topology.
         subgraph_num_common_resources: Processes of the parent grid.
         amp: Automatic mixed precision, or a dictionary of its fields.
+        compile: Whether the forward and backward passes go through torch.compile.
+        channels_last: Whether images are held with their channels last in memory; the numbers are the same to rounding.
         batch_norm_group_size: Samples that share the statistics of batch normalization, taken in the order of the
             mini-batch; what is left over is a group of its own. 0 is the whole mini-batch.
 
@@ -126,6 +144,7 @@ class Model:
         ConfigurationError: an unknown keyword, a value of a wrong type, or a negative group size.
 
     Attributes:
+        trained: What the last run of this model made of it, if there was one; no part of the description.
         layers: Its layers, every parent before its children and else in order of creation.
         weights: Its weights in order of first use, the given ones first.
     """
@@ -149,6 +168,8 @@ class Model:
         amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
         batch_norm_group_size: int = 0,
         *,
+        compile: bool = False,  # noqa: A002  # torch's own word for it
+        channels_last: bool = False,
         where: str | None = None,
         **unread: Any,
     ) -> None:
@@ -161,6 +182,8 @@ class Model:
             "subgraph_communication": subgraph_communication,
             "subgraph_topology": subgraph_topology,
             "subgraph_num_common_resources": subgraph_num_common_resources,
+            "compile": compile,
+            "channels_last": channels_last,
             "batch_norm_group_size": batch_norm_group_size,
         }
         taken = take_all("Model", _TYPES, given)
@@ -171,6 +194,9 @@ class Model:
         self.subgraph_topology: bool = taken["subgraph_topology"]
         self.subgraph_num_common_resources: int = taken["subgraph_num_common_resources"]
         self.amp = AutomaticMixedPrecision(**amp) if isinstance(amp, Mapping) else amp
+        self.compile: bool = taken["compile"]
+        self.channels_last: bool = taken["channels_last"]
+        self.trained: Trained | None = None
         self.batch_norm_group_size: int = taken["batch_norm_group_size"]
         if self.batch_norm_group_size < 0:
             raise ConfigurationError(
@@ -209,6 +235,8 @@ class Model:
             "enable_subgraph_topology": self.subgraph_topology,
             "subgraph_parent_grid_resources": self.subgraph_num_common_resources,
             "amp": self.amp,
+            "compile": self.compile,
+            "channels_last": self.channels_last,
             "batch_norm_group_size": self.batch_norm_group_size,
             **self.unread,
         }
@@ -235,6 +263,56 @@ class Model:
             subgraph_num_common_resources=given.pop("subgraph_parent_grid_resources", 0),
             **given,
         )
+
+    @staticmethod
+    def from_torch(
+        module: torch.nn.Module,
+        loss: Any,
+        metrics: Mapping[str, Any] | Iterable[str] = (),
+        *,
+        epochs: int = 0,
+        callbacks: Iterable[Any] = (),
+        name: str | None = None,
+        targets: int | Iterable[str] | None = None,
+        amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
+        batch_norm_group_size: int = 0,
+    ) -> TorchModel:
+        """A model of any torch module, which is trained as it is; see `TorchModel`."""
+        from descend.graph.torch_model import TorchModel
+
+        return TorchModel(module, loss, metrics, epochs, callbacks, name, targets, amp, batch_norm_group_size)
+
+    def to_torch(
+        self,
+        weights: Any = None,
+        *,
+        fields: Mapping[str, Shape] | None = None,
+        outputs: str | Layer | Iterable[str | Layer] | None = None,
+        seed: int = 0,
+    ) -> torch.nn.Module:
+        """A plain torch module of this model.
+
+        It is called with the fields that it needs, by position in the order of the Input layers or by name, each
+        (samples, *shape), and returns the output, or a tuple of several. Its state has the names of the weights.
+
+            result = descend.run(trainer, model, descend.zoo.digits(), rule)
+            probabilities = model.to_torch()(images)
+
+        Args:
+            weights: A run's Result, tensors by name, a run's directory, or one of its checkpoints. By default those of
+                the last run of this model, or first values where there was none.
+            fields: Shape for each sample of every field that the Inputs read; known after a run.
+            outputs: Layers whose outputs it returns. By default the predictions that the objective compares: the first
+                parents of its losses.
+            seed: Where first values are drawn from.
+
+        Raises:
+            GraphError: the model does not fit together, or an output is of no layer.
+            ConfigurationError: fields are missing, or the weights are those of another model.
+        """
+        # By its name: rooms import one way, and this one is to be had without torch.
+        plain: Any = importlib.import_module("descend.experiment.plain")
+        return plain.plain_module(self, weights, fields, outputs, seed)
 
     def __eq__(self, other: object) -> bool:
         """Whether both describe the same model: the same fields, layers in the same order, and names of neighbours."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from descend.errors import GraphError, nearest
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from descend.graph.enums import DataType
     from descend.graph.layer import Layer, Shape
@@ -45,6 +47,12 @@ class PlannedLayer:
     def output_shape(self) -> Shape:
         """Shape of the first output."""
         return self.output_shapes[0]
+
+    @property
+    def kind(self) -> str:
+        """What it is called: its class, or for a layer of operators these, from the first to the last."""
+        ops = getattr(self.layer, "ops", ())
+        return " ".join(type(op).__name__ for op in ops) or type(self.layer).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +142,21 @@ class Plan:
     other_metrics: tuple[BaseMetric, ...]
     notes: tuple[str, ...]
     batch_norm_group_size: int = 0
+
+    def needed_for(self, outputs: Iterable[str]) -> tuple[PlannedLayer, ...]:
+        """The layers that the outputs of these are computed from, and themselves, every parent before its children.
+
+        Raises:
+            GraphError: one of them is no layer.
+        """
+        known = {layer.name: layer for layer in self.layers}
+        waiting = list(outputs)
+        if unknown := [name for name in waiting if name not in known]:
+            raise GraphError([f"there is no layer '{name}'{nearest(name, known)}" for name in unknown])
+        needed: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name not in needed:
+                needed.add(name)
+                waiting += known[name].parents
+        return tuple(layer for layer in self.layers if layer.name in needed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from descend.graph.layer import shown
 from descend.graph.weights import (
+    ArrayInitializer,
     ConstantInitializer,
     GlorotNormalInitializer,
     GlorotUniformInitializer,
@@ -43,6 +44,8 @@ def start_problems(weights: PlannedWeights) -> Iterator[str]:
     start = weights.initializer
     if isinstance(start, ConstantInitializer) and not math.isfinite(start.value):
         yield f"start at {start.value!r}; expected a finite number"
+    elif isinstance(start, ArrayInitializer):
+        yield from _array_problems(start, weights)
     elif isinstance(start, ValueInitializer):
         yield from _value_problems(start, weights)
     elif isinstance(start, NumpyInitializer):
@@ -68,6 +71,15 @@ def _value_problems(start: ValueInitializer, weights: PlannedWeights) -> Iterato
         yield f"have {size} entries ({shown(weights.shape)}) in layer '{weights.layer}', and {len(start.listed)} values"
     elif not all(map(math.isfinite, start.listed)):
         yield "have a listed value that is not finite"
+
+
+def _array_problems(start: ArrayInitializer, weights: PlannedWeights) -> Iterator[str]:
+    array = start.array
+    if array.shape != weights.shape:
+        yield f"are {shown(weights.shape)} for layer '{weights.layer}', and their array is {shown(array.shape)}"
+    # Of an infinity and its opposite the sum is NaN, so a finite sum has finite terms.
+    elif array.dtype.kind != "f" or not math.isfinite(float(array.sum(dtype="float64"))):
+        yield f"start from an array of {array.dtype}; expected finite numbers of float32 or float64"
 
 
 def _file_problems(start: NumpyInitializer, weights: PlannedWeights) -> Iterator[str]:

@@ -6,7 +6,7 @@ at zero; without an optimizer it takes the experiment's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from descend.graph.enums import DataType, ShardingStrategy
 from descend.graph.fields import FieldType, described, refuse_unknown, take_all
@@ -15,7 +15,10 @@ from descend.graph.optimizers import Optimizer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
 __all__ = [
+    "ArrayInitializer",
     "ColumnsInitializer",
     "ConstantInitializer",
     "GlorotNormalInitializer",
@@ -67,6 +70,41 @@ class ValueInitializer(Initializer):
     def listed(self) -> tuple[float, ...]:
         """Whichever of the two is given."""
         return self.values_d or self.values
+
+
+class ArrayInitializer(ValueInitializer):
+    """The values of an array that has the tensor's shape; a text lists them as a ValueInitializer does.
+
+    Args:
+        array: A NumPy array of float32 or float64.
+        column_major: Whether listed values fill these weights column by column (`PlannedWeights.column_major`).
+    """
+
+    def __init__(self, array: NDArray[Any], column_major: bool = False) -> None:
+        super().__init__()
+        object.__setattr__(self, "array", array)
+        object.__setattr__(self, "_order", "F" if column_major else "C")
+
+    if TYPE_CHECKING:
+        array: NDArray[Any]
+        _order: Literal["C", "F"]
+
+    def to_fields(self) -> dict[str, Any]:
+        """The fields as the text has them."""
+        field = "values_d" if self.array.dtype.itemsize == 8 else "values"
+        return {field: tuple(self.array.ravel(self._order).tolist())}
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other holds the same values in the same shape."""
+        if not isinstance(other, ArrayInitializer) or self.array.shape != other.array.shape:
+            return False
+        return bool((self.array == other.array).all())
+
+    def __hash__(self) -> int:
+        return hash((self.array.shape, self._order))
+
+    def __repr__(self) -> str:
+        return f"ArrayInitializer({self.array.dtype} {self.array.shape})"
 
 
 @described

@@ -22,7 +22,7 @@ from descend.graph import (
     UniformInitializer,
     ValueInitializer,
 )
-from descend.graph.weights import ColumnsInitializer
+from descend.graph.weights import ArrayInitializer, ColumnsInitializer
 
 if TYPE_CHECKING:
     from descend.graph import PlannedWeights
@@ -51,6 +51,8 @@ def initial_values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.
         return torch.full(shape, start.value, dtype=dtype)
     if isinstance(start, ColumnsInitializer):
         return torch.tensor(start.values, dtype=dtype).repeat(*shape[:-1], 1)
+    if isinstance(start, ArrayInitializer):
+        return torch.tensor(start.array, dtype=dtype)
     if isinstance(start, ValueInitializer):
         return _listed(weights, start).to(dtype)
     if isinstance(start, NumpyInitializer):

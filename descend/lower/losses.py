@@ -16,6 +16,7 @@ from descend.graph import (
     TopKCategoricalAccuracy,
 )
 from descend.lower.registry import lowers
+from descend.lower.tracing import may_branch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +32,8 @@ def cross_entropy(planned: PlannedLayer) -> Forward:
         return _cross_entropy_of_indices
 
     def forward(prediction: Tensor, label: Tensor) -> Tensor:
+        if not label.requires_grad and may_branch(prediction) and float(prediction.detach().amin()) > 0:
+            return -torch.xlogy(label, prediction).flatten(1).sum(1, keepdim=True)  # the same in one kernel
         # A prediction beside a label of 0 is set to 1 before the logarithm: 0 · log 0 and its gradient would be NaN.
         logarithm = prediction.where(label != 0, 1.0).log()
         return -(label * logarithm).flatten(1).sum(1, keepdim=True)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import GraphError
+from descend.errors import ConfigurationError, GraphError
 from descend.graph import (
     BatchNormalization,
     ChannelwiseMean,
     ChannelwiseSoftmax,
+    Convolution,
     Covariance,
     CrossEntropy,
+    Deconvolution,
     EntrywiseBatchNormalization,
+    FullyConnected,
     InstanceNorm,
     L1Norm,
     L2Norm2,
@@ -26,6 +30,7 @@ from descend.graph import (
     MultiDimReduction,
     OperatorLayer,
     Reduction,
+    Relu,
     Softmax,
     Variance,
 )
@@ -47,16 +52,17 @@ from descend.lower import (
     transforms,
 )
 from descend.lower.initialize import initial_values
-from descend.lower.passes import Pass
+from descend.lower.passes import Pass, register_draws
 from descend.lower.registry import lowering
+from descend.lower.tracing import in_transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from descend.graph import Plan, PlannedLayer, PlannedWeights
     from descend.lower.registry import Forward
 
-__all__ = ["LoweredModel", "lower"]
+__all__ = ["LoweredModel", "PlainModule", "lower"]
 
 FAMILIES = (
     activations,
@@ -77,41 +83,75 @@ FAMILIES = (
 )  # importing them registers their kinds
 
 
-def lower(plan: Plan, generator: Callable[[str], torch.Generator]) -> LoweredModel:
+def lower(
+    plan: Plan,
+    generator: Callable[[str], torch.Generator],
+    outputs: Iterable[str] | None = None,
+    *,
+    channels_last: bool = False,
+) -> LoweredModel:
     """Make a module of a checked graph.
 
     Args:
         plan: What `descend.graph.check` returned.
         generator: Gives each weights object, by name, the generator that its first values are drawn from.
+        outputs: Layers whose outputs the module returns; what they do not need is left out. None: the layers that the
+            objective and the metrics read, with every layer computed.
+        channels_last: Whether images and the kernels of their convolutions are held with their channels last in memory.
+            The numbers are the same to rounding.
 
     Raises:
         Unsupported: a kind of layer is not lowered yet; every such layer is named.
-        GraphError: listed first values do not match their weights.
+        GraphError: listed first values do not match their weights, or an output is of no layer.
     """
-    return LoweredModel(plan, generator)
+    return LoweredModel(plan, generator, outputs, channels_last)
 
 
 @dataclass(frozen=True)
 class _Instruction:
-    """One layer of the program: which slots it reads, which weights it takes, which slots it fills."""
+    """One layer of the program: which slots it reads and which it fills.
+
+    Attributes:
+        name: Of the layer.
+        forward: Takes what stands in the slots it reads.
+        inputs: Those slots: the pass where it asks for it, its inputs, its weights.
+        outputs: The slots it fills.
+        last_uses: Slots that nobody reads afterwards.
+        in_place: Does the same in the place of its only input, where nobody else needs that.
+    """
 
     name: str
     forward: Forward
-    with_pass: bool
     inputs: tuple[int, ...]
-    weights: tuple[str, ...]
     outputs: tuple[int, ...]
-    last_uses: tuple[int, ...] = ()  # slots that nobody reads afterwards
+    last_uses: tuple[int, ...] = ()
+    in_place: Forward | None = None
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The layers of a plan as instructions over slots.
+
+    Slot 0 is the pass; weights, fields and outputs of layers follow.
+    """
+
+    steps: tuple[_Instruction, ...]
+    weights: tuple[str, ...]
+    fields: Mapping[str, int]
+    outputs: Mapping[str, int]
+    slots: int
+    wants_pass: bool
 
 
 class LoweredModel(torch.nn.Module):
     """The graph as a torch module. Parameters carry the names of the graph's weights.
 
-    Its forward pass takes the fields of a batch, each (samples, *shape), and returns the output of every layer that the
-    objective or a metric names, by layer name. `module.train()` and `module.eval()` say how layers act.
+    Its forward pass takes the fields of a batch, each (samples, *shape), and returns the output of every layer that was
+    asked for, by layer name. `module.train()` and `module.eval()` say how layers act.
 
     Attributes:
         plan: The checked graph.
+        channels_last: Whether images are held with their channels last.
         on_layer: Called with each layer's name and outputs as soon as they are there, where it is set; what it returns
             goes on in their place.
     """
@@ -119,13 +159,21 @@ class LoweredModel(torch.nn.Module):
     plan: Plan
     on_layer: Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None
 
-    def __init__(self, plan: Plan, generator: Callable[[str], torch.Generator]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        generator: Callable[[str], torch.Generator],
+        outputs: Iterable[str] | None = None,
+        channels_last: bool = False,
+    ) -> None:
         super().__init__()
-        self.plan, self.on_layer = plan, None
-        self._fields, self._program, self._outputs, self._slots = _compile(plan, _wanted(plan))
-        self._wants_pass = any(step.with_pass for step in self._program)
-        for weights in plan.weights.values():
-            self._own(weights, initial_values(weights, generator(weights.name)))
+        self.plan, self.on_layer, self.channels_last = plan, None, channels_last
+        self._program = _compile(plan, None if outputs is None else tuple(outputs))
+        if self._program.wants_pass:
+            register_draws()  # torch.compile may come later, from anybody
+        for name in self._program.weights:
+            weights = plan.weights[name]
+            self._own(weights, self._laid_out(initial_values(weights, generator(name))))
 
     def _own(self, weights: PlannedWeights, values: torch.Tensor) -> None:
         """Register one tensor under its own name, which may be one that a module has an attribute for."""
@@ -142,26 +190,20 @@ class LoweredModel(torch.nn.Module):
         """Every weights object by name, trained or not."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
-    def _watched(self, step: _Instruction, result: Any) -> Any:
-        watch = cast("Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]", self.on_layer)
-        one = len(step.outputs) == 1
-        outputs = watch(step.name, (result,) if one else tuple(result))
-        return outputs[0] if one else outputs
-
     def exchange(self, planned: PlannedLayer) -> None:
         """Let a layer compute what `planned` says from now on; its kind, parents, shapes and weights stay."""
         forward, _ = lowering(planned)
-        self._program = tuple(
-            replace(step, forward=forward) if step.name == planned.name else step for step in self._program
-        )
+        steps = (replace(s, forward=forward) if s.name == planned.name else s for s in self._program.steps)
+        self._program = replace(self._program, steps=tuple(steps))
 
     def widen(self) -> None:
         """Let layers that lose too much in half precision compute in float32, for a forward pass under autocast."""
         kinds = {planned.name: planned.layer for planned in self.plan.layers}
-        self._program = tuple(
+        steps = (
             replace(step, forward=_wide(step.forward)) if isinstance(kinds[step.name], _WIDE) else step
-            for step in self._program
+            for step in self._program.steps
         )
+        self._program = replace(self._program, steps=tuple(steps))
 
     def forward(
         self,
@@ -183,12 +225,11 @@ class LoweredModel(torch.nn.Module):
             Unsupported: a layer works on the whole mini-batch and was given a part of it.
             DataError: a layer was given a value that it cannot use.
         """
-        at = self._pass(fields, seed, position, batch_size) if self._wants_pass else None
-        return self._run(self._program, self._fields, self._outputs, fields, at)
+        return self._run(self._program, fields, seed, position, batch_size)
 
     def fields_of(self, layers: Iterable[str]) -> set[str]:
         """The fields that are needed to compute these layers."""
-        return set(self._part(tuple(layers))[1])
+        return set(_compile(self.plan, tuple(layers)).fields)
 
     def outputs(
         self,
@@ -199,45 +240,46 @@ class LoweredModel(torch.nn.Module):
         batch_size: int | None = None,
     ) -> dict[str, torch.Tensor]:
         """The outputs of layers, by name, of which only their ancestors are computed; arguments as for `forward`."""
-        at = self._pass(fields, 0, position, batch_size) if self._wants_pass else None
-        return self._run(*self._part(tuple(layers)), fields, at)
-
-    def _part(self, layers: tuple[str, ...]) -> tuple[tuple[_Instruction, ...], dict[str, int], dict[str, int]]:
-        """The program of some layers and their ancestors, its fields and outputs."""
-        needed = set(layers)
-        for planned in reversed(self.plan.layers):
-            if planned.name in needed:
-                needed.update(planned.parents)
-        plan = replace(self.plan, layers=tuple(planned for planned in self.plan.layers if planned.name in needed))
-        fields, program, outputs, _ = _compile(plan, layers)
-        return program, fields, outputs
+        return self._run(_compile(self.plan, tuple(layers)), fields, 0, position, batch_size)
 
     def _run(
         self,
-        program: tuple[_Instruction, ...],
-        field_slots: Mapping[str, int],
-        outputs: Mapping[str, int],
+        program: _Program,
         fields: Mapping[str, torch.Tensor],
-        at: Pass | None,
+        seed: int | None,
+        position: int,
+        batch_size: int | None,
     ) -> dict[str, torch.Tensor]:
-        slots: list[Any] = [None] * self._slots
-        for name, slot in field_slots.items():
-            slots[slot] = fields[name]
+        slots = self._filled(program, fields, seed, position, batch_size)
+        if self.on_layer is None:
+            _run(program.steps, slots)
+        else:
+            _run_watched(program.steps, slots, self.on_layer)
+        return {name: slots[slot] for name, slot in program.outputs.items()}
+
+    def _filled(
+        self,
+        program: _Program,
+        fields: Mapping[str, torch.Tensor],
+        seed: int | None,
+        position: int,
+        batch_size: int | None,
+    ) -> list[Any]:
+        """The slots before the first layer."""
         # By torch's tables and not by reference, so that torch.func.functional_call can put other tensors in.
-        weights: Mapping[str, Any] = {**self._parameters, **self._buffers}
-        for step in program:
-            given = [*[slots[i] for i in step.inputs], *[weights[name] for name in step.weights]]
-            result = step.forward(at, *given) if step.with_pass else step.forward(*given)
-            if self.on_layer is not None:
-                result = self._watched(step, result)
-            if len(step.outputs) == 1:
-                slots[step.outputs[0]] = result
-            else:
-                for slot, tensor in zip(step.outputs, result, strict=True):
-                    slots[slot] = tensor
-            for slot in step.last_uses:
-                slots[slot] = None
-        return {name: slots[slot] for name, slot in outputs.items()}
+        own, fixed = self._parameters, self._buffers
+        slots: list[Any] = [None] * program.slots
+        slots[0] = self._pass(fields, seed, position, batch_size) if program.wants_pass else None
+        slots[1 : len(program.weights) + 1] = [own[name] if name in own else fixed[name] for name in program.weights]
+        for name, slot in program.fields.items():
+            slots[slot] = self._laid_out(fields[name])
+        return slots
+
+    def _laid_out(self, x: torch.Tensor) -> torch.Tensor:
+        """Images and kernels with their channels last in memory, where that is wanted."""
+        if not self.channels_last or x.dim() != 4 or in_transform(x):
+            return x
+        return x.contiguous(memory_format=torch.channels_last)
 
     def _pass(
         self, fields: Mapping[str, torch.Tensor], seed: int | None, position: int, batch_size: int | None
@@ -247,7 +289,7 @@ class LoweredModel(torch.nn.Module):
         like = next((one for one in chain(self.parameters(), fields.values()) if one.is_floating_point()), None)
         return Pass(
             training=self.training,
-            seed=int(torch.randint(2**63 - 1, ())) if seed is None else seed,
+            seed=torch.randint(2**63 - 1, (1,)).to(some.device) if seed is None else seed,
             position=position,
             samples=len(some),
             batch_size=len(some) if batch_size is None else batch_size,
@@ -255,6 +297,59 @@ class LoweredModel(torch.nn.Module):
             device=some.device,
             group_size=self.plan.batch_norm_group_size,
         )
+
+
+class PlainModule(LoweredModel):
+    """A graph as other people's code calls a module: with tensors, for tensors.
+
+    Its forward pass takes the fields that it needs by position, in the order of the Input layers, or by name, each
+    (samples, *shape), and returns the output, or a tuple of several. Random layers draw from torch's global generator.
+    """
+
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # its callers are others
+        """Run the layers that the outputs need; see the class.
+
+        Raises:
+            ConfigurationError: a field is missing, unknown or given twice.
+        """
+        names = tuple(self._program.fields)
+        given = {**dict(zip(names, inputs, strict=False)), **named}
+        if len(inputs) + len(named) != len(names) or given.keys() != set(names):
+            what = [*(["..."] * len(inputs)), *(f"{name}=..." for name in named)]
+            raise ConfigurationError(
+                f"model '{self.plan.name}' takes {', '.join(names) or 'nothing'} and was given ({', '.join(what)})"
+            )
+        found = super().forward(given)
+        values = tuple(found[name] for name in self._program.outputs)
+        return values[0] if len(values) == 1 else values
+
+
+def _run(steps: Iterable[_Instruction], slots: list[Any]) -> None:
+    """Compute all outputs, each dropped after its last reader."""
+    for step in steps:
+        result = (step.in_place or step.forward)(*[slots[i] for i in step.inputs])
+        if len(step.outputs) == 1:
+            slots[step.outputs[0]] = result
+        else:
+            for slot, tensor in zip(step.outputs, result, strict=True):
+                slots[slot] = tensor
+        for slot in step.last_uses:
+            slots[slot] = None
+
+
+def _run_watched(
+    steps: Iterable[_Instruction],
+    slots: list[Any],
+    watch: Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]],
+) -> None:
+    """The same with somebody looking on, who may keep outputs, so nothing is done in their place."""
+    for step in steps:
+        result = step.forward(*[slots[i] for i in step.inputs])
+        seen = watch(step.name, (result,) if len(step.outputs) == 1 else tuple(result))
+        for slot, tensor in zip(step.outputs, seen, strict=True):
+            slots[slot] = tensor
+        for slot in step.last_uses:
+            slots[slot] = None
 
 
 # Exponentials, logarithms, sums over many entries, statistics; on a CPU autocast itself leaves them in half precision.
@@ -290,33 +385,67 @@ def _wide(forward: Forward) -> Forward:
     return widened
 
 
-def _compile(plan: Plan, layers: Iterable[str]) -> tuple[dict[str, int], tuple[_Instruction, ...], dict[str, int], int]:
-    """The program of a plan: fields by slot, instructions, wanted outputs by slot, and the number of slots."""
+def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:
+    """The program of a plan."""
+    layers = plan.layers if outputs is None else plan.needed_for(outputs)
+    weights = tuple(plan.weights) if outputs is None else tuple(dict.fromkeys(w for one in layers for w in one.weights))
+    of_weights = {name: slot for slot, name in enumerate(weights, 1)}
     fields: dict[str, int] = {}
     places: dict[tuple[str, int], int] = {}  # (layer, number of its output) to slot
     steps: list[_Instruction] = []
-    count = 0
-    for planned in plan.layers:
+    count = len(weights) + 1
+    wants_pass = False
+    for planned in layers:
         read = tuple(places[parent] for parent in zip(planned.parents, planned.parent_outputs, strict=True))
         field = getattr(planned.layer, "data_field", None)
         if field is not None:
             read = (fields.setdefault(field, count),)
             count = max(count, read[0] + 1)
+        forward, with_pass = lowering(planned)
+        wants_pass |= with_pass
+        read = (*((0,) if with_pass else ()), *read, *(of_weights[name] for name in planned.weights))
         filled = tuple(range(count, count + len(planned.output_shapes)))
         count += len(filled)
         places.update({(planned.name, number): slot for number, slot in enumerate(filled)})
-        steps.append(_Instruction(planned.name, *lowering(planned), read, planned.weights, filled))
-    wanted = {name: places[name, 0] for name in layers}
-    return fields, _with_last_uses(steps, wanted.values()), wanted, count
+        steps.append(_Instruction(planned.name, forward, read, filled))
+    wanted = {name: places[name, 0] for name in (_wanted(plan) if outputs is None else outputs)}
+    kept = {*range(len(weights) + 1), *wanted.values()}
+    program = _with_last_uses(_in_place(layers, steps, kept), kept)
+    return _Program(program, weights, fields, wanted, count, wants_pass)
+
+
+# Kinds that can overwrite their input, and kinds whose output is a tensor of its own that their own gradient does not
+# ask for; an output that is read once, by one of the first, and comes from one of the second is overwritten.
+_OVERWRITING: Mapping[type[Any], Forward] = {Relu: torch.relu_}
+_FRESH = (BatchNormalization, Convolution, Deconvolution, FullyConnected)
+
+
+def _in_place(
+    layers: Iterable[PlannedLayer], steps: Iterable[_Instruction], kept: Collection[int]
+) -> list[_Instruction]:
+    """Instructions that save a tensor where that is safe."""
+    steps = list(steps)
+    readers = Counter(slot for step in steps for slot in step.inputs)
+    fresh = {
+        step.outputs[0]
+        for planned, step in zip(layers, steps, strict=True)
+        if isinstance(planned.layer, _FRESH) and readers[step.outputs[0]] == 1 and step.outputs[0] not in kept
+    }
+    return [
+        replace(step, in_place=_OVERWRITING.get(type(planned.layer)) if step.inputs[0] in fresh else None)
+        if step.inputs
+        else step
+        for planned, step in zip(layers, steps, strict=True)
+    ]
 
 
 def _wanted(plan: Plan) -> list[str]:
     return [term.layer for term in plan.objective.terms] + [metric.layer for metric in plan.metrics]
 
 
-def _with_last_uses(steps: list[_Instruction], wanted: Iterable[int]) -> tuple[_Instruction, ...]:
+def _with_last_uses(steps: list[_Instruction], kept: Iterable[int]) -> tuple[_Instruction, ...]:
     """Instructions that drop each tensor after its last reader, so that an evaluation holds few of them."""
-    seen = set(wanted)
+    seen = set(kept)
     program: list[_Instruction] = []
     for step in reversed(steps):
         last = tuple(dict.fromkeys(slot for slot in (*step.inputs, *step.outputs) if slot not in seen))

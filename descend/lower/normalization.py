@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor  # torch.func has no public question for it
 from torch.nn import functional
 
 from descend.errors import Unsupported
@@ -18,6 +17,7 @@ from descend.graph import (
 )
 from descend.lower.channels import by_channel
 from descend.lower.registry import lowers
+from descend.lower.tracing import may_branch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,16 +67,21 @@ def _follow(running: Tensor, batch: Tensor, decay: float) -> None:
         running.mul_(decay).add_(batch.detach(), alpha=1.0 - decay)
 
 
-class _Statistics(NamedTuple):
+class _Running(NamedTuple):
+    """What a layer remembers of each channel, and how well; see `_follow`."""
+
     mean: Tensor
     variance: Tensor
+    decay: float
 
 
-def _normalized(x: Tensor, scale: Tensor, bias: Tensor, eps: float, correction: int) -> tuple[Tensor, _Statistics]:
-    """What batch normalization means: the output, and each channel's mean and variance, both (C,)."""
+def _normalized(x: Tensor, scale: Tensor, bias: Tensor, running: _Running, eps: float, correction: int) -> Tensor:
+    """What batch normalization means, with the running values brought up to date."""
     variance, mean = torch.var_mean(x, (0, *range(2, x.dim())), correction=correction)
     variance = variance.clamp_min(eps)
-    return _affine(x, mean, scale * (variance + eps).rsqrt(), bias), _Statistics(mean, variance)
+    _follow(running.mean, mean, running.decay)
+    _follow(running.variance, variance, running.decay)
+    return _affine(x, mean, scale * (variance + eps).rsqrt(), bias)
 
 
 def _affine(x: Tensor, mean: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
@@ -86,25 +91,28 @@ def _affine(x: Tensor, mean: Tensor, factor: Tensor, bias: Tensor) -> Tensor:
 
 
 def _normalized_by_torch(
-    x: Tensor, scale: Tensor, bias: Tensor, eps: float, correction: int
-) -> tuple[Tensor, _Statistics] | None:
+    x: Tensor, scale: Tensor, bias: Tensor, running: _Running, eps: float, correction: int
+) -> Tensor | None:
     """The same by torch's kernel, 4 times as fast; None where a variance is below ε, which that kernel does not know.
 
     It divides by n. With c = n / (n − correction) the variance wanted is c times its own, and
-    1 / √(c σ² + ε) = c^−½ / √(σ² + ε / c), so it is given ε / c and the scale times c^−½.
+    1 / √(c σ² + ε) = c^−½ / √(σ² + ε / c), so it is given ε / c and the scale times c^−½. It tells of 1 / √(σ² + ε /
+    c), which is above 1 / √(2 ε / c) where c σ² is below ε. Its own running variance is that of a division by n − 1.
     """
     n = x.numel() // x.shape[1]
     c = n / (n - correction)
-    mean, unbiased = torch.zeros_like(scale), torch.zeros_like(scale)
-    y = functional.batch_norm(x, mean, unbiased, scale * c**-0.5, bias, True, 1.0, eps / c)
-    variance = unbiased if correction else unbiased * ((n - 1) / n)
-    return (y, _Statistics(mean, variance)) if bool((variance >= eps).all()) else None
-
-
-def _may_branch(x: Tensor) -> bool:
-    """Whether asking for a value is cheap and allowed: not on a GPU, while compiling, or inside torch.func."""
-    traced = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x)
-    return x.device.type == "cpu" and not traced
+    mean, variance = running.mean.clone(), running.variance.clone()
+    # Positions: training, share of the new value, epsilon.
+    y, _, inverse = torch.native_batch_norm(x, scale * c**-0.5, bias, mean, variance, True, 1 - running.decay, eps / c)
+    if not float(inverse.amax()) ** 2 * 2 * eps <= c:
+        return None
+    running.mean.copy_(mean)
+    if correction:
+        running.variance.copy_(variance)
+    else:
+        kept = running.variance * running.decay
+        running.variance.copy_(kept + (variance - kept) * ((n - 1) / n))
+    return y
 
 
 @lowers(BatchNormalization, with_pass=True)
@@ -122,11 +130,9 @@ def batch_normalization(planned: PlannedLayer) -> Forward:
     def of_group(x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         if x.numel() // x.shape[1] == 1:  # of one number there is no variance
             return _affine(x, x.mean((0, *range(2, x.dim()))), scale * (1.0 + eps) ** -0.5, bias)
-        fast = _normalized_by_torch(x, scale, bias, eps, correction) if _may_branch(x) else None
-        y, found = fast or _normalized(x, scale, bias, eps, correction)
-        _follow(mean, found.mean, decay)
-        _follow(variance, found.variance, decay)
-        return y
+        running = _Running(mean, variance, decay)
+        fast = _normalized_by_torch(x, scale, bias, running, eps, correction) if may_branch(x) else None
+        return _normalized(x, scale, bias, running, eps, correction) if fast is None else fast
 
     return forward
 

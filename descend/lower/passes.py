@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor  # the operators' arguments are known by their annotations
 
 from descend.data.draws import GOLDEN, key_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from descend.graph import Shape
 
-__all__ = ["Pass", "stream_of"]
+__all__ = ["Pass", "register_draws", "stream_of"]
 
 # Bits of a fraction below 1 that each format holds exactly.
 _BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -57,13 +57,58 @@ def _mixed(x: Tensor) -> Tensor:
     return x.bitwise_xor_(_shifted(x, 31))
 
 
+def _numbers(seed: Tensor, position: int, samples: int, stream: int, count: int) -> Tensor:
+    """(samples, count) whole numbers of 64 random bits; the seed is (1,)."""
+    positions = torch.arange(position, position + samples, device=seed.device)
+    keys = _mixed(_mixed(positions) + _mixed(seed + stream))
+    counters = torch.arange(1, count + 1, device=seed.device) * _GOLDEN
+    return _mixed(keys[:, None] + counters)
+
+
+def _fractions(seed: Tensor, position: int, samples: int, stream: int, count: int, dtype: torch.dtype) -> Tensor:
+    """(samples, count) numbers in [0, 1)."""
+    bits = _BITS[dtype]
+    return _shifted(_numbers(seed, position, samples, stream, count), 64 - bits).to(dtype) * 2.0**-bits
+
+
+def _chances(seed: Tensor, position: int, samples: int, stream: int, count: int, bound: int) -> Tensor:
+    """(samples, count) truths: whether half a number is below a bound."""
+    halves = _numbers(seed, position, samples, stream, -(-count // 2)).view(torch.int32)[:, :count]
+    return halves < bound if bound < 2**31 else torch.ones_like(halves, dtype=torch.bool)
+
+
+class _Draws:
+    """What `torch.ops.descend` has under the same names, once it is registered."""
+
+    fractions = staticmethod(_fractions)
+    chances = staticmethod(_chances)
+
+
+@cache
+def register_draws() -> None:
+    """Make the draws operators that a compiler of torch calls and does not look into.
+
+    What inductor of torch 2.13 makes of whole numbers of 64 bits on a CPU draws other numbers, or writes past the end
+    of its buffers. Operators are registered with torch for good, so this is done when the first module that draws is
+    made, not on import.
+    """
+    fractions = torch.library.custom_op("descend::fractions", _fractions, mutates_args=())
+    chances = torch.library.custom_op("descend::chances", _chances, mutates_args=())
+    fractions.register_fake(
+        lambda seed, position, samples, stream, count, dtype: seed.new_empty((samples, count), dtype=dtype)
+    )
+    chances.register_fake(
+        lambda seed, position, samples, stream, count, bound: seed.new_empty((samples, count), dtype=torch.bool)
+    )
+
+
 @dataclass(frozen=True)
 class Pass:
     """One forward pass over some samples of a mini-batch.
 
     Args:
         training: Whether layers act as in training.
-        seed: What the random numbers of this step are a function of.
+        seed: What the random numbers of this step are a function of; a number, or (1,) int64 on the device.
         position: Place of the first of these samples in the whole mini-batch.
         samples: How many samples go through in this pass.
         batch_size: How many the whole mini-batch has, over all parts and ranks.
@@ -73,7 +118,7 @@ class Pass:
     """
 
     training: bool
-    seed: int
+    seed: int | Tensor
     position: int
     samples: int
     batch_size: int
@@ -87,11 +132,14 @@ class Pass:
 
     def uniform(self, stream: int, shape: Shape) -> Tensor:
         """(samples, *shape) numbers in [0, 1)."""
-        return self._fractions(self.positions(), stream, shape)
+        fractions = self._draws().fractions(
+            self._key(), self.position, self.samples, stream, math.prod(shape), self.dtype
+        )
+        return fractions.view(self.samples, *shape)
 
     def shared_uniform(self, stream: int, count: int) -> Tensor:
         """(count,) numbers in [0, 1) that the whole mini-batch shares."""
-        return self._fractions(torch.full((1,), _NO_SAMPLE, device=self.device), stream, (count,))[0]
+        return self._draws().fractions(self._key(), _NO_SAMPLE, 1, stream, count, self.dtype)[0]
 
     def normal(self, stream: int, shape: Shape) -> Tensor:
         """(samples, *shape) numbers of N(0, 1), by the transform of Box and Muller."""
@@ -100,20 +148,15 @@ class Pass:
 
     def chance(self, stream: int, shape: Shape, probability: float) -> Tensor:
         """(samples, *shape) truths, each true with a probability, which counts to 2⁻³²."""
-        count = math.prod(shape)
-        halves = self._numbers(self.positions(), stream, -(-count // 2)).view(torch.int32)[:, :count]
         bound = round(probability * 2**32) - 2**31  # halves are evenly spread over −2³¹ to 2³¹ − 1
-        below = halves < bound if bound < 2**31 else torch.ones_like(halves, dtype=torch.bool)
-        return below.view(self.samples, *shape)
+        chances = self._draws().chances(self._key(), self.position, self.samples, stream, math.prod(shape), bound)
+        return chances.view(self.samples, *shape)
 
-    def _fractions(self, positions: Tensor, stream: int, shape: Shape) -> Tensor:
-        bits = _BITS[self.dtype]
-        numbers = _shifted(self._numbers(positions, stream, math.prod(shape)), 64 - bits)
-        return (numbers.to(self.dtype) * 2.0**-bits).view(len(positions), *shape)
+    def _key(self) -> Tensor:
+        """The seed as a tensor."""
+        if isinstance(self.seed, Tensor):
+            return self.seed
+        return torch.full((1,), self.seed, dtype=torch.int64, device=self.device)
 
-    def _numbers(self, positions: Tensor, stream: int, count: int) -> Tensor:
-        """(positions, count) whole numbers of 64 random bits."""
-        start = _mixed(torch.full((1,), self.seed, dtype=torch.int64, device=self.device) + stream)
-        keys = _mixed(_mixed(positions.clone()) + start)
-        counters = torch.arange(1, count + 1, device=self.device) * _GOLDEN
-        return _mixed(keys[:, None] + counters)
+    def _draws(self) -> Any:
+        return torch.ops.descend if torch.compiler.is_compiling() else _Draws

@@ -397,9 +397,13 @@ class Optimizer(torch.optim.Optimizer):
                 weights, expected and found. Nothing was copied then.
         """
         self._outside_block("load_state_dict")
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = hook(self, cast("dict[str, Any]", state_dict)) or state_dict
         saved.load(self, state_dict, self._names, strict=strict)
         self._scheduled = {}
         self._residence.dissolve()
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
 
     def load_torch_state(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the moments and step counts of torch's own optimizer of the same rule (SGD, Adam, AdamW, ...).

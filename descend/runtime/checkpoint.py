@@ -4,10 +4,13 @@
         weights.safetensors           every weight and buffer under its own name
         training/optimizer.safetensors     state of the optimizer
         training/state.json           contexts, counts, seed, and the rest of what is not a tensor
-        manifest.json                 size and SHA-256 of each file above, written last
+        manifest.json                 size and SHA-256 of each file above and CRC-32 of each tensor, written last
 
 A checkpoint is written under another name, flushed, and renamed, so `step-N` is complete whenever it exists. Nothing
 here is a pickle, and no byte depends on the time or the machine, so equal runs give equal files.
+
+What is read is not trusted: a file is opened only where the manifest and this module both expect it, inside the folder,
+and headers are compared with the sizes of files before anything is allocated.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import StorageError
+from descend.names import escape, unescape
 from descend.runtime.run_directory import write_beside
+from descend.runtime.tensors import check_layout, damaged_tensors, read_tensors, write_tensors
+from descend.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +35,15 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["newest_checkpoint", "read_state", "read_weights", "save_checkpoint", "verify"]
+__all__ = ["newest_checkpoint", "read_state", "read_weights", "remove", "remove_leftovers", "save_checkpoint", "verify"]
 
 FORMAT_VERSION = 1
+
+_WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "training/optimizer.safetensors", "training/state.json"
+_MANIFEST = "manifest.json"
+_FILES = (_WEIGHTS, _OPTIMIZER, _STATE)
+_LARGEST_JSON = 2**30  # bytes; a state of a gigabyte is none of ours
+_LEFTOVER = re.compile(r"\.step-\d+\.(\d+\.part|gone)")
 
 
 def save_checkpoint(
@@ -39,6 +52,7 @@ def save_checkpoint(
     weights: Mapping[str, torch.Tensor],
     optimizer: Mapping[str, torch.Tensor],
     state: Mapping[str, Any],
+    not_finite: str | None = None,
 ) -> Path:
     """Write `folder/step-N`.
 
@@ -48,6 +62,7 @@ def save_checkpoint(
         weights: Weights and buffers by name.
         optimizer: Tensors of the optimizer's state by name.
         state: Everything else, as plain JSON values.
+        not_finite: The name of weights that hold a NaN or an infinity. No run continues from such a checkpoint.
 
     Returns:
         The checkpoint's folder.
@@ -55,45 +70,71 @@ def save_checkpoint(
     Raises:
         StorageError: it cannot be written; older checkpoints are untouched and nothing half-made is left.
     """
-    from safetensors.torch import save_file
-
     target, beside = folder / f"step-{step}", folder / f".step-{step}.{os.getpid()}.part"
     aside = folder / f".step-{step}.old"
     try:
-        _remove(beside)
+        if strange := _foreign(target):
+            raise StorageError(f"{target} holds '{strange}', which no run has written: move the folder elsewhere")
+        _remove_tree(beside)
         (beside / "training").mkdir(parents=True)
-        save_file(_contiguous(weights), beside / "weights.safetensors")
-        save_file(_contiguous(optimizer), beside / "training" / "optimizer.safetensors")
-        text = json.dumps({"format_version": FORMAT_VERSION, "step": step, **state}, indent=2, sort_keys=True)
-        write_beside(beside / "training" / "state.json", text + "\n")
-        write_beside(beside / "manifest.json", json.dumps(_manifest(beside), indent=2, sort_keys=True) + "\n")
-        for path in beside.rglob("*"):
+        facts = {
+            _WEIGHTS: write_tensors(beside / _WEIGHTS, {escape(name): tensor for name, tensor in weights.items()}),
+            _OPTIMIZER: write_tensors(beside / _OPTIMIZER, optimizer),
+            _STATE: _write_json(beside / _STATE, {"step": step, **state}),
+        }
+        _write_json(beside / _MANIFEST, _sealed(facts, not_finite))
+        for path in (beside / "training", beside):
             _flush(path)
         if target.exists():  # the same step, written before: it stays until the new one is in its place
-            _remove(aside)
+            _remove_tree(aside)
             target.replace(aside)
         beside.replace(target)
         _flush(folder)
-        _remove(aside)
+        _remove_tree(aside)
     except OSError as error:
-        _remove(beside)
+        shutil.rmtree(beside, ignore_errors=True)
         if aside.exists() and not target.exists():
             aside.replace(target)
+        if isinstance(error, StorageError):
+            raise
         raise StorageError(f"cannot write checkpoint {target}: {error.strerror or error}") from error
     return target
 
 
-def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+def _write_json(path: Path, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a JSON file; returns the facts about it that a manifest keeps."""
+    data = (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+    write_beside(path, data)
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _remove(folder: Path) -> None:
+def _sealed(files: Mapping[str, Any], not_finite: str | None) -> dict[str, Any]:
+    """A manifest with a checksum of itself."""
+    manifest = {"format_version": FORMAT_VERSION, "descend": __version__, "files": files, "not_finite": not_finite}
+    return {**manifest, "sha256": _seal(manifest)}
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _foreign(checkpoint: Path) -> str | None:
+    """A file in a checkpoint's folder that is no part of it, or None."""
+    if checkpoint.is_symlink():
+        return checkpoint.name
+    expected = {*_FILES, _MANIFEST, "training"}
+    names = sorted(str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*"))
+    return next((name for name in names if name not in expected), None)
+
+
+def _remove_tree(folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
 
 
 def _flush(path: Path) -> None:
-    """Ask the system to put a file or a folder's entries on the disk."""
+    """Ask the system to put a folder's entries on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -101,37 +142,138 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def remove(checkpoint: Path) -> bool:
+    """Remove a checkpoint at once, so that half of it is never seen; False where somebody has put files into it."""
+    if not checkpoint.is_dir() or _foreign(checkpoint):
+        return False
+    gone = checkpoint.with_name(f".{checkpoint.name}.gone")
+    try:
+        _remove_tree(gone)
+        checkpoint.replace(gone)
+        shutil.rmtree(gone)
+    except OSError as error:
+        warnings.warn(f"cannot remove the old checkpoint {checkpoint}: {error.strerror or error}", stacklevel=2)
+    return True
 
 
-def _manifest(folder: Path) -> dict[str, dict[str, str | int]]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(p.relative_to(folder)): {"bytes": p.stat().st_size, "sha256": _digest(p)} for p in files}
+def remove_leftovers(folder: Path) -> list[str]:
+    """Remove what a process that was killed while it saved has left in a checkpoints folder; returns the names.
+
+    Only for the process that owns the run directory: in anybody else's, such a file may be a save under way.
+    """
+    for aside in folder.glob(".step-*.old"):  # killed while it put a newer one of the same step in its place
+        name = aside.name.removeprefix(".").removesuffix(".old")
+        if (folder / name).exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.replace(folder / name)
+    left = [path for path in folder.glob(".step-*") if _LEFTOVER.fullmatch(path.name) and not path.is_symlink()]
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
+    return sorted(path.name for path in left)
 
 
 def verify(checkpoint: Path) -> None:
     """Compare every file with the manifest.
 
     Raises:
-        StorageError: a file is missing, of another size or of other content; all such files are named.
+        StorageError: a file is missing, of another size or of other content; all such files are named, with the
+            tensors that are damaged.
     """
-    try:
-        manifest = cast("dict[str, dict[str, str | int]]", json.loads((checkpoint / "manifest.json").read_text()))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{checkpoint} has no readable manifest.json, so it cannot be trusted: {error}") from error
+    manifest = _manifest(checkpoint)
+    files: Mapping[str, Any] = manifest["files"]
     problems: list[str] = []
-    for name, expected in manifest.items():
-        path = checkpoint / name
-        if not path.is_file():
-            problems.append(f"{path} is missing")
-        elif path.stat().st_size != expected["bytes"]:
-            problems.append(f"{path} has {path.stat().st_size:,} bytes where {int(expected['bytes']):,} were written")
-        elif _digest(path) != expected["sha256"]:
-            problems.append(f"{path} does not have the content that was written: its SHA-256 differs")
+    for name in sorted({*_FILES, *files}):
+        if name not in files or name not in _FILES:
+            what = "does not list" if name in _FILES else "lists"
+            problems.append(f"{checkpoint / _MANIFEST} {what} '{name}', so it is not one that descend wrote")
+        else:
+            problems += _file_problems(checkpoint, name, files[name])
+    if not problems and manifest["not_finite"]:
+        problems.append(f"{checkpoint} holds weights that are not finite ('{manifest['not_finite']}')")
     if problems:
-        raise StorageError([*problems, f"checkpoint {checkpoint} is damaged; use an older one"])
+        raise StorageError([*problems[:4], f"checkpoint {checkpoint} cannot be used; use an older one"])
+
+
+def _manifest(checkpoint: Path) -> dict[str, Any]:
+    """The manifest, if it is one."""
+    path = checkpoint / _MANIFEST
+    try:
+        manifest = cast("dict[str, Any]", _read_json(path, checkpoint))
+        files = cast("dict[str, Any]", manifest["files"])
+        sound = manifest["sha256"] == _seal(manifest)
+        newer = manifest["format_version"] > FORMAT_VERSION
+        good = all(isinstance(facts["bytes"], int) and isinstance(facts["sha256"], str) for facts in files.values())
+        if not good or "not_finite" not in manifest:
+            raise ValueError("it lists no sizes and checksums")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StorageError(f"{checkpoint} has no readable manifest.json, so it cannot be trusted: {error}") from error
+    text = (
+        f"{checkpoint} was written by descend {manifest.get('descend')} in format {manifest['format_version']}, "
+        f"and this is descend {__version__}, which reads up to format {FORMAT_VERSION}: install a newer descend"
+    )
+    if newer and sound:
+        raise _Newer(text)
+    if not sound:
+        also = f" (or: {text})" if newer else ""
+        raise StorageError(f"{path} does not have the content that was written: its own SHA-256 differs{also}")
+    return manifest
+
+
+class _Newer(StorageError):
+    """A checkpoint of a newer version; an older checkpoint in its place would lose what it holds."""
+
+
+def _read_json(path: Path, inside: Path) -> Any:
+    _require_inside(path, inside)
+    if path.stat().st_size > _LARGEST_JSON:
+        raise StorageError(f"{path} has {path.stat().st_size:,} bytes, more than any such file of ours")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _require_inside(path: Path, folder: Path) -> None:
+    """Refuse what leads out of the folder by a link.
+
+    Raises:
+        StorageError: it does.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise StorageError(f"{path} is a link out of the checkpoint; nothing outside it is opened")
+
+
+def _file_problems(checkpoint: Path, name: str, facts: Mapping[str, Any]) -> list[str]:
+    path = checkpoint / name
+    try:
+        _require_inside(path, checkpoint)
+        if not path.is_file():
+            return [f"{path} is missing"]
+        if (size := path.stat().st_size) != facts["bytes"]:
+            return [f"{path} has {size:,} bytes where {facts['bytes']:,} were written"]
+        if _digest(path) != facts["sha256"]:
+            return [f"{path} does not have the content that was written: its SHA-256 differs{_where(path, facts)}"]
+        if name == _STATE:
+            _read_json(path, checkpoint)
+        else:
+            check_layout(path)
+    except StorageError as error:
+        return list(error.problems)
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        return [f"{path} cannot be read: {error}"]
+    return []
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _where(path: Path, facts: Mapping[str, Any]) -> str:
+    """Which tensors of a damaged file are the damaged ones."""
+    if "tensors" not in facts:
+        return ""
+    names = damaged_tensors(path, facts["tensors"])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f", in {', '.join(f'{name!r}' for name in names[:3])}{more}" if names else ", in the header"
 
 
 def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -140,27 +282,22 @@ def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     Raises:
         StorageError: the checkpoint is damaged.
     """
-    from safetensors.torch import load_file
-
     verify(checkpoint)
-    return load_file(checkpoint / "weights.safetensors")
+    return {unescape(name): tensor for name, tensor in read_tensors(checkpoint / _WEIGHTS).items()}
 
 
 def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The rest of a checkpoint: tensors by name, and plain values. Verify it first.
 
     Raises:
-        StorageError: it was written by a newer version of this package.
+        StorageError: it was written by a newer version of this package, or cannot be read.
     """
-    from safetensors.torch import load_file
-
-    plain = cast("dict[str, Any]", json.loads((checkpoint / "training" / "state.json").read_text()))
-    if plain["format_version"] > FORMAT_VERSION:
-        raise StorageError(
-            f"{checkpoint} has format {plain['format_version']} and this version reads up to {FORMAT_VERSION}: "
-            "install a newer descend"
-        )
-    return load_file(checkpoint / "training" / "optimizer.safetensors"), plain
+    _manifest(checkpoint)
+    try:
+        plain = cast("dict[str, Any]", _read_json(checkpoint / _STATE, checkpoint))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StorageError(f"{checkpoint / _STATE} cannot be read: {error}") from error
+    return read_tensors(checkpoint / _OPTIMIZER), plain
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -170,27 +307,27 @@ def newest_checkpoint(folder: Path) -> Path | None:
         UserWarning: for each newer one that is damaged, with what is wrong.
 
     Raises:
-        StorageError: there are checkpoints and every one is damaged.
+        StorageError: there are checkpoints and every one is damaged, or one is of a newer version.
     """
-    for aside in folder.glob(".step-*.old"):  # a process ended while it put a newer one of the same step in its place
-        name = aside.name.removeprefix(".").removesuffix(".old")
-        if not (folder / name).exists():
-            aside.replace(folder / name)
-    found = sorted(folder.glob("step-*"), key=_step_of, reverse=True)
+    found = sorted((path for path in folder.glob("step-*") if _step_of(path) >= 0), key=_step_of, reverse=True)
     problems: list[str] = []
     for checkpoint in found:
         try:
+            _require_inside(checkpoint, folder)
             verify(checkpoint)
+        except _Newer:
+            raise
         except StorageError as error:
-            problems.extend(error.problems)
+            problems.append(error.problems[0])
             warnings.warn(f"{error.problems[0]}; trying the checkpoint before it", stacklevel=2)
         else:
             return checkpoint
     if problems:
-        raise StorageError([*problems, f"no checkpoint in {folder} is whole"])
+        raise StorageError([*problems[:5], f"no checkpoint in {folder} can be used; begin anew in another directory"])
     return None
 
 
 def _step_of(checkpoint: Path) -> int:
-    number = checkpoint.name.removeprefix("step-")
-    return int(number) if number.isdecimal() else -1
+    """The number of a checkpoint's folder; -1 for other names."""
+    found = re.fullmatch(r"step-(\d+)", checkpoint.name)
+    return int(found.group(1)) if found else -1

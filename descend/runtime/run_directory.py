@@ -2,22 +2,28 @@
 
 YYYYmmdd_HHMMSS_NAME/
     experiment.prototext     the run as a text that starts it again
-    run.json                 versions, seed, command, reason for the end
-    metrics.jsonl            one row for each pass over samples
+    run.json                 versions, seed, command, restarts, and how it ended
+    metrics.jsonl            one row for each pass over samples, and one for each restart
+    log.txt                  everything that was printed, with restarts and errors
     checkpoints/step-N/      weights and state, see checkpoint.py
+    checkpoints.json         which of them this run wrote, for whom, and how long it had trained by then
+    owner.json               who is at work here, while somebody is; see lease.py
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
+import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, StorageError
+from descend.runtime.lease import OWNER, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +63,7 @@ def _create(wanted: Path, given: bool) -> Path:
     for number in range(1, 10_000):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}_{number}")
         try:
-            path.mkdir(parents=True, exist_ok=given and not _taken(path))
+            path.mkdir(parents=True, exist_ok=given and (_owned(path) or not _taken(path)))
         except FileExistsError as error:
             if given:
                 what = "holds another run already" if path.is_dir() else "is a file"
@@ -73,7 +79,52 @@ def _create(wanted: Path, given: bool) -> Path:
 
 
 def _taken(path: Path) -> bool:
-    return path.is_dir() and any(path.iterdir())
+    return path.is_dir() and any(file.name != OWNER for file in path.iterdir())
+
+
+def _owned(path: Path) -> bool:
+    return (path / OWNER).is_file()
+
+
+RESTART = "restart"  # the mode of a row that marks one
+
+_OF_A_RUN = ("experiment.prototext", "run.json", "metrics.jsonl", "log.txt", "checkpoints", "checkpoints.json")
+
+
+class _Lines:
+    """A text file that lines are added to. Whole lines only; those that cannot be written wait for the next attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._waiting: list[str] = []
+        self._told = False
+
+    def add(self, line: str) -> None:
+        self._waiting.append(line)
+        try:
+            self._write("".join(f"{line}\n" for line in self._waiting).encode())
+        except OSError as error:
+            told, self._told = self._told, True
+            if not told:
+                warnings.warn(f"cannot write {self._path}: {error.strerror or error}; training goes on", stacklevel=3)
+        else:
+            self._waiting.clear()
+            self._told = False
+
+    def _write(self, data: bytes) -> None:
+        """Add all of it or nothing."""
+        with self._path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                if (written := file.write(data)) != len(data):
+                    raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were written")
+            except OSError:
+                file.truncate(size)
+                raise
+
+    def replace(self, lines: Sequence[str]) -> None:
+        self._waiting.clear()
+        write_beside(self._path, "".join(f"{line}\n" for line in lines))
 
 
 class RunDirectory:
@@ -86,7 +137,8 @@ class RunDirectory:
         resume: The directory may hold a run, which is to be continued.
 
     Raises:
-        ConfigurationError: the directory cannot be made, cannot be written, or holds another run.
+        ConfigurationError: the directory cannot be made, cannot be written, holds another run, or another process is at
+            work in it.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, name: str = "descend", resume: bool = False) -> None:
@@ -98,6 +150,14 @@ class RunDirectory:
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise ConfigurationError(
                 f"run directory {self.path} cannot be written: change its permissions or name another"
+            )
+        self._lease = Lease(self.path)
+        self._rows = _Lines(self.path / "metrics.jsonl")
+        self._log = _Lines(self.path / "log.txt")
+        if not resume and _taken(self.path):
+            self.close()
+            raise ConfigurationError(
+                f"run directory {self.path} holds another run already: name one that is new or empty"
             )
 
     @property
@@ -113,23 +173,93 @@ class RunDirectory:
         """Write one text file of the run."""
         write_beside(self.path / name, text)
 
+    def keep_text(self, name: str, text: str) -> None:
+        """Write a text file of a run that is continued; what stood there and is different stays beside it."""
+        path = self.path / name
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            return
+        if path.is_file():
+            stem = f"earlier-{{}}-{name}"
+            path.rename(next(p for n in range(1, 10_000) if not (p := self.path / stem.format(n)).exists()))
+        self.write_text(name, text)
+
+    def require_ownership(self) -> None:
+        """Raise StorageError if another process has taken the directory over."""
+        self._lease.require()
+
     def append_row(self, row: Mapping[str, Any]) -> None:
-        """Add one row to metrics.jsonl. NaN and infinities are written as the words Python's json reads back."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        """Add one row to metrics.jsonl. NaN and infinities are written as the words Python's json reads back.
 
-    def replace_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Let metrics.jsonl hold these rows and no others."""
-        write_beside(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        A row that cannot be written now is written with the next one; training does not stop for it.
+        """
+        self._rows.add(json.dumps(row))
 
-    def note_restart(self, step: int) -> None:
-        """Add to run.json that the run was continued at `step`, and when."""
-        facts = json.loads((self.path / "run.json").read_text())
+    def replace_rows(self, rows: Sequence[Mapping[str, Any]], step: int = 0) -> None:
+        """Let metrics.jsonl hold these rows, and no others but the marks of restarts up to `step`."""
+        marks = [row for row in self._read_rows() if row.get("mode") == RESTART and row["step"] <= step]
+        merged = sorted([*rows, *marks], key=lambda row: int(row.get("step", 0)))
+        self._rows.replace([json.dumps(row) for row in merged])
+
+    def seconds_of_rows(self) -> dict[tuple[str, int, int], float]:
+        """How long the passes took that metrics.jsonl has rows of, by mode, epoch and step."""
+        rows = [row for row in self._read_rows() if "seconds" in row]
+        return {(row["mode"], row["epoch"], row["step"]): row["seconds"] for row in rows}
+
+    def _read_rows(self) -> list[dict[str, Any]]:
+        path = self.path / "metrics.jsonl"
+        rows: list[Any] = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:  # the end of a line that a killed process was writing
+                continue
+        return [row for row in rows if isinstance(row, dict)]
+
+    def log(self, text: str) -> None:
+        """Add lines to log.txt; what cannot be written does not stop a run."""
+        self._log.add(text)
+
+    def note_restart(self, step: int, epoch: int, changes: Sequence[str]) -> None:
+        """Say in run.json, metrics.jsonl and log.txt that the run was continued at `step`, and with which changes."""
         when = datetime.now().astimezone().isoformat(timespec="seconds")
-        self.write_json("run.json", {**facts, "restarts": [*facts["restarts"], {"step": step, "time": when}]})
+        try:
+            facts = json.loads((self.path / "run.json").read_text())
+            restarts = [*facts["restarts"], {"step": step, "time": when, "changes": list(changes)}]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{self.path / 'run.json'} is damaged ({error}), so the run cannot be continued"
+            ) from error
+        self.write_json("run.json", {**facts, "restarts": restarts, "end": None})
+        self.append_row({"mode": RESTART, "epoch": epoch, "step": step, "time": when})
+        self.log(f"continued after step {step:,} at {when}")
+
+    def note_end(self, end: Mapping[str, Any]) -> None:
+        """Say in run.json how the run ended; what cannot be written does not matter any more."""
+        when = datetime.now().astimezone().isoformat(timespec="seconds")
+        try:
+            facts = json.loads((self.path / "run.json").read_text())
+            self.write_json("run.json", {**facts, "end": {**end, "time": when}})
+        except (OSError, ValueError, TypeError) as error:
+            self.log(f"run.json could not be written: {error}")
+
+    def set_aside(self) -> Path | None:
+        """Move a run that is not to be continued to `earlier-N` beside its successor; None if there is none."""
+        files = [path for path in self.path.iterdir() if path.name in _OF_A_RUN]
+        if not files:
+            return None
+        place = next(p for n in range(1, 10_000) if not (p := self.path / f"earlier-{n}").exists())
+        place.mkdir()
+        for path in files:
+            path.rename(place / path.name)
+        return place
+
+    def close(self) -> None:
+        """Give the directory back to whoever wants it next."""
+        self._lease.release()
 
     def discard(self) -> None:
         """Take back a directory in which nothing was started: what this object made, and nothing else."""
+        self.close()
         if self._new is not None and self._new.is_dir():
             shutil.rmtree(self._new)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from descend.errors import StorageError
+from descend.errors import StorageError, table
+from descend.names import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,12 +48,18 @@ def _take(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         return _TEXT + value
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value).items()
-        return {str(key): _take(item, f"{path}/{key}" if path else str(key), tensors) for key, item in items}
+        return {str(key): _take(item, _below(path, key), tensors) for key, item in items}
     if isinstance(value, (list, tuple)):
         return [_take(item, f"{path}/{i}", tensors) for i, item in enumerate(cast("list[Any]", value))]
     if value is None or isinstance(value, (bool, int, float)):
         return value
     raise StorageError(f"state '{path}' is a {type(value).__name__}, which no checkpoint can hold")
+
+
+def _below(path: str, key: Any) -> str:
+    """The path of an entry; a key with a slash in it stays one part of the path, so that no two paths are equal."""
+    part = escape(str(key))
+    return f"{path}/{part}" if path else part
 
 
 def unflatten(plain: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -123,10 +130,14 @@ def restore_optimizer(
     """
     now = [names[p] for group in optimizer.param_groups for p in group["params"]]
     held = {name: group for group in saved["groups"] for name in group["weights"]}
-    problems = [f"    {name:<40} now: trained      saved: not there" for name in now if name not in held]
-    problems += [f"    {name:<40} now: not there    saved: trained" for name in held if name not in now]
-    if problems:
-        raise StorageError(["the saved optimizer state is of other weights:", *problems])
+    rows = [(name, "trained", "not there") for name in now if name not in held]
+    rows += [(name, "not there", "trained") for name in held if name not in now]
+    rows += _misfits(optimizer, names, saved["weights"])
+    if rows:
+        what = "the saved optimizer state is of other weights; nothing was changed:"
+        raise StorageError(
+            table(what, rows, "pass reset_optimizer=True (--reset-optimizer) to begin with an empty state")
+        )
     state = optimizer.state_dict()
     order = [names[p] for group in optimizer.param_groups for p in group["params"]]
     numbers = [i for group in state["param_groups"] for i in group["params"]]
@@ -138,6 +149,22 @@ def restore_optimizer(
         restored = {key: value for key, value in source.items() if key not in skip and key in present}
         groups.append({**present, **{key: _like(value, present[key]) for key, value in restored.items()}})
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
+
+
+def _misfits(
+    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], saved: Mapping[str, Any]
+) -> list[tuple[str, str, str]]:
+    """Entries shaped like neither their weights nor a number nor what the optimizer holds now, as rows of a table.
+
+    Only where every entry of a weights object has the wrong number of elements is it sure to be another's.
+    """
+    rows: list[tuple[str, str, str]] = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            entries = [e for e in saved.get(names[p], {}).values() if isinstance(e, torch.Tensor) and e.dim()]
+            if entries and p.dim() and all(e.dim() == p.dim() and e.shape != p.shape for e in entries):
+                rows.append((names[p], str(tuple(p.shape)), str(tuple(entries[0].shape))))
+    return rows
 
 
 def _like(value: Any, present: Any) -> Any:

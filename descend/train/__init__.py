@@ -3,10 +3,12 @@
 The names here describe a run and need no torch; `descend.train.loop` carries it out.
 """
 
-from descend.train.algorithms import SGD, AnyOfLimits, BatchedIterativeOptimizer, Limits, TrainingAlgorithm
+from descend.train.algorithms import SGD, BatchedIterativeOptimizer, TrainingAlgorithm
 from descend.train.callback import Callback, Callbacks
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
+from descend.train.inference import BatchedInference
 from descend.train.kfac import KFAC
+from descend.train.limits import AllOfLimits, AnyOfLimits, Limits, ReachedLimit
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
 from descend.train.trainer import Trainer
@@ -15,8 +17,10 @@ __all__ = [
     "KFAC",
     "SGD",
     "AllOf",
+    "AllOfLimits",
     "AnyOf",
     "AnyOfLimits",
+    "BatchedInference",
     "BatchedIterativeOptimizer",
     "Callback",
     "Callbacks",
@@ -30,6 +34,7 @@ __all__ = [
     "PartView",
     "Progress",
     "Reached",
+    "ReachedLimit",
     "RunView",
     "Seconds",
     "SecondsPerRun",

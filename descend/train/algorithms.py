@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.described import Described
 from descend.errors import ConfigurationError
+from descend.train.limits import AnyOfLimits, Limits, limits_of, stop_of
 from descend.train.stopping import AnyOf, Epochs, Seconds, Steps, Stop
 
 if TYPE_CHECKING:
@@ -18,34 +19,17 @@ if TYPE_CHECKING:
 
     from descend.train.loop import Session
 
-__all__ = ["SGD", "AnyOfLimits", "BatchedIterativeOptimizer", "Limits", "TrainingAlgorithm"]
-
-
-@dataclass(frozen=True)
-class AnyOfLimits:
-    """Several limits of which the first one met ends the run; our own addition to LBANN's message."""
-
-    message: ClassVar[str] = "SGD.TerminationCriteria.AnyOf"
-
-    max_batches: int = 0
-    max_epochs: int = 0
-    max_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """LBANN's stopping criteria: one of three, or several in `any_of`."""
-
-    message: ClassVar[str] = "SGD.TerminationCriteria"
-
-    max_batches: int | None = None
-    max_epochs: int | None = None
-    max_seconds: float | None = None
-    any_of: AnyOfLimits | None = None
+__all__ = ["SGD", "BatchedIterativeOptimizer", "TrainingAlgorithm"]
 
 
 class TrainingAlgorithm(metaclass=Described):
-    """What is done with a model and its data. Algorithms can be parts of one another."""
+    """What is done with a model and its data. Algorithms can be parts of one another.
+
+    Attributes:
+        trains: Whether it makes updates; then the test samples are evaluated after it.
+    """
+
+    trains: ClassVar[bool] = True
 
     name: str
 
@@ -77,7 +61,7 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
         num_iterations: Stop after so many mini-batches; 0 sets no such limit.
         epoch_count: Stop after so many passes; 0 sets no such limit.
         max_seconds: Stop after so much training time; 0 sets no such limit.
-        stop: A criterion of any form instead of the three; it has no prototext form.
+        stop: A criterion of any form instead of the three.
         suppress_timer_output: Leave out the times of this algorithm in logs.
 
     Raises:
@@ -101,13 +85,11 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
 
     def to_fields(self) -> dict[str, Any]:
         """The fields as the text has them."""
-        if self.stop is not None:
-            raise ConfigurationError(
-                f"algorithm '{self.name}': stop={self.stop!r} has no prototext form; set the limits"
-            )
         steps, epochs, seconds = self.num_iterations, self.epoch_count, self.max_seconds
         limits = None
-        if bool(steps) + bool(epochs) + bool(seconds) > 1:
+        if self.stop is not None:
+            limits = limits_of(self.stop)
+        elif bool(steps) + bool(epochs) + bool(seconds) > 1:
             limits = Limits(any_of=AnyOfLimits(steps, epochs, seconds))
         elif steps or epochs or seconds:
             limits = Limits(steps or None, epochs or None, seconds or None)
@@ -121,9 +103,12 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
     def from_fields(cls, fields: Mapping[str, Any]) -> BatchedIterativeOptimizer:
         """The algorithm from the fields of a text."""
         limits: Limits = fields.get("stopping_criteria") or Limits()
+        name, quiet = fields.get("name", ""), fields.get("suppress_timer_output", False)
         found = limits.any_of or limits
         given = (found.max_batches or 0, found.max_epochs or 0, found.max_seconds or 0.0)
-        return cls(fields.get("name", ""), *given, suppress_timer_output=fields.get("suppress_timer_output", False))
+        if limits == Limits() or (any(given) and limits in _plain(*given)):
+            return cls(name, *given, suppress_timer_output=quiet)
+        return cls(name, stop=stop_of(limits), suppress_timer_output=quiet)
 
     def stopping(self, default_epochs: int = 0) -> Stop:
         """The criterion in force; without any limit, the model's own number of epochs."""
@@ -159,6 +144,12 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
         from descend.train.loop import train  # torch comes in here, not when a description is read
 
         return train(session, self.stopping(session.epochs or 0))
+
+
+def _plain(steps: int, epochs: int, seconds: float) -> tuple[Limits, ...]:
+    """The texts that say these limits and nothing else."""
+    one = Limits(max_batches=steps or None, max_epochs=epochs or None, max_seconds=seconds or None)
+    return (one, Limits(any_of=AnyOfLimits(steps, epochs, seconds)))
 
 
 SGD = BatchedIterativeOptimizer  # LBANN's other name for it

@@ -28,12 +28,15 @@ class Callback(metaclass=Described):
     Attributes:
         remembers: Names of the attributes that a checkpoint keeps: numbers, texts, tensors, None, and lists and
             dictionaries of them.
+        saves: It saves the moment it is called at, so the hooks after something are called when all other callbacks
+            have seen it: what they keep of it belongs to the moment.
 
     Raises:
         ConfigurationError: when a subclass defines a public method that begins like a hook and is none.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()
+    saves: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -97,8 +100,13 @@ class Callback(metaclass=Described):
         """At the very end, also when the run ends in an error."""
 
 
+def _saves(callback: Callback) -> bool:
+    return callback.saves
+
+
 class Callbacks:
-    """Several callbacks, called in order. Hooks that nobody overrides cost nothing."""
+    """Several callbacks, called in order, those that save after the others. Hooks that nobody overrides cost
+    nothing."""
 
     def __init__(self, callbacks: tuple[Callback, ...] = ()) -> None:
         for callback in callbacks:
@@ -107,7 +115,9 @@ class Callbacks:
         self.all = tuple(callbacks)
         self._listeners = {
             event: tuple(
-                getattr(c, event) for c in callbacks if getattr(type(c), event) is not getattr(Callback, event)
+                getattr(c, event)
+                for c in (sorted(callbacks, key=_saves) if event.startswith("after_") else callbacks)
+                if getattr(type(c), event) is not getattr(Callback, event)
             )
             for event in Event
         }

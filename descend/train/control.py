@@ -130,12 +130,20 @@ class Control:
 
     @property
     def batch_size(self) -> int:
-        """Samples of a training mini-batch; a new size holds from the next epoch on."""
+        """Samples of a training mini-batch; a new size holds from the next one on, and no sample is left out or taken
+        twice. Where partial batches are dropped it holds from the next epoch on."""
         return self._batches().batch_size
 
     @batch_size.setter
     def batch_size(self, size: int) -> None:
-        self._batches().batch_size = size
+        batches = self._batches()
+        self._session.recut = size != batches.batch_size and not batches.drop_last
+        batches.batch_size = size
+
+    @property
+    def samples(self) -> int:
+        """Training samples seen since the run began."""
+        return self._session.contexts[Mode.TRAIN].samples
 
     def _batches(self) -> Batches:
         feed = self._session.data[Mode.TRAIN]
@@ -167,13 +175,17 @@ class Control:
 
         session = self._session
         values = evaluate(session, mode)
-        if session.under_way is not None:  # the row is not made anew when this pass is continued from a checkpoint
-            session.under_way.rows_before = len(session.history)
+        session.fix_rows()
         return values
 
     def record(self, values: Mapping[str, float], step: int) -> None:
         """Add a row to the history and to `metrics.jsonl`, and let stopping criteria see its values as `train/name`."""
         self._session.note(values, step)
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the run has a directory; without one nothing is saved."""
+        return self._session.directory is not None
 
     def restore(self, checkpoint: Path) -> None:
         """Bring the run to where a checkpoint stands."""

@@ -71,7 +71,8 @@ class RunView:
         steps_per_epoch: Mini-batches a pass, by mode; None before the first pass over an iterable of unknown length.
         batch_sizes: Size of a mini-batch, and of the last one, by mode; None likewise.
         epochs: Passes planned, where known.
-        save: Writes a checkpoint of this moment and returns its folder; None where the run has no directory.
+        save: Writes a checkpoint of this moment and returns its folder; None where the run has no directory. It takes a
+            `descend.runtime.Wish` for more.
         control: What a callback may change, and ask for beyond this record.
         step: Updates applied so far; not 0 before a run that continues a checkpoint.
         passes: Whole passes over the training samples so far.
@@ -84,7 +85,7 @@ class RunView:
     steps_per_epoch: Mapping[Mode, int | None]
     batch_sizes: Mapping[Mode, tuple[int | None, int | None]]
     epochs: int | None = None
-    save: Callable[[], Path | None] = lambda: None
+    save: Callable[..., Path | None] = lambda *wish, **more: None
     control: Control = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
     step: int = 0
     passes: int = 0

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["options_of", "set_apart", "set_each", "set_option"]
 
+_BETAS = ("beta1", "beta2")
+
 
 def set_apart(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
     """The groups that hold `weights` and nothing else, made by cutting groups in two where it is needed."""
@@ -40,7 +42,7 @@ def _cut(group: dict[str, Any], inside: list[bool]) -> dict[str, Any]:
 def set_option(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor], option: str, value: Any) -> None:
     """Give `weights` another value of an option such as "lr"; all others keep theirs."""
     for group in set_apart(optimizer, weights):
-        group[option] = value
+        _store(group, option, value)
 
 
 def set_each(optimizer: torch.optim.Optimizer, values: Mapping[torch.Tensor, Any], option: str) -> None:
@@ -51,13 +53,29 @@ def set_each(optimizer: torch.optim.Optimizer, values: Mapping[torch.Tensor, Any
             set_apart(optimizer, [p])
         groups = _alone(optimizer)
     for p, value in values.items():
-        groups[id(p)][option] = value
+        _store(groups[id(p)], option, value)
 
 
 def _alone(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
     return {id(group["params"][0]): group for group in optimizer.param_groups if len(group["params"]) == 1}
 
 
+def _value(group: Mapping[str, Any], option: str) -> Any:
+    """An option of a group; torch keeps β₁ and β₂ as one option `betas`."""
+    if option in _BETAS and option not in group and "betas" in group:
+        return group["betas"][_BETAS.index(option)]
+    return group.get(option)
+
+
+def _store(group: dict[str, Any], option: str, value: Any) -> None:
+    if option in _BETAS and option not in group and "betas" in group:
+        betas = list(group["betas"])
+        betas[_BETAS.index(option)] = value
+        group["betas"] = tuple(betas)
+    else:
+        group[option] = value
+
+
 def options_of(optimizer: torch.optim.Optimizer, option: str) -> dict[int, Any]:
     """The value in force for each tensor, by its identity."""
-    return {id(p): group.get(option) for group in optimizer.param_groups for p in group["params"]}
+    return {id(p): _value(group, option) for group in optimizer.param_groups for p in group["params"]}

@@ -12,7 +12,7 @@ import torch
 
 from descend.errors import DataError, NumericalError, Stopped
 from descend.optim import Optimizer
-from descend.runtime import seed_step
+from descend.runtime import Interrupted, seed_step
 from descend.train.blame import blame
 from descend.train.control import Control
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
@@ -67,6 +67,7 @@ class Pass:
         seconds: Its training time.
         skipped: Steps left out because a gradient was not finite.
         complete: Whether its last mini-batch is done; its validation may be still to come.
+        told: Whether it was cut short and has its rows all the same; they are made anew when it goes on.
         step_seconds: Length of each step since the process began.
     """
 
@@ -76,24 +77,25 @@ class Pass:
     seconds: float = 0.0
     skipped: int = 0
     complete: bool = False
+    told: bool = False
     step_seconds: list[float] = field(default_factory=list[float])
 
     def state(self) -> dict[str, Any]:
-        """The pass as tensors and plain values; the times of its steps are not kept."""
+        """The pass as tensors and plain values without times."""
         return {
             "samples_before": self.samples_before,
             "rows_before": self.rows_before,
             "totals": self.totals.state(),
-            "seconds": self.seconds,
             "skipped": self.skipped,
             "complete": self.complete,
+            "told": self.told,
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Pass:
         """The pass that `state` described."""
-        pass_ = cls(state["samples_before"], state["rows_before"], Totals(state["totals"]), state["seconds"])
-        pass_.skipped, pass_.complete = state["skipped"], state["complete"]
+        pass_ = cls(state["samples_before"], state["rows_before"], Totals(state["totals"]))
+        pass_.skipped, pass_.complete, pass_.told = state["skipped"], state["complete"], state["told"]
         return pass_
 
 
@@ -116,8 +118,11 @@ class Session:
         numerics: Loss scale, look for non-finite gradients, clipping.
         epochs: Passes planned, where known.
         stop_requested: Returns the name of a signal that asked for an end, or None.
+        waits: Told whether the run is waiting for a mini-batch, so that a signal may end that.
         record: Takes one row of `metrics.jsonl` as soon as it is known.
-        save: Writes a checkpoint of this moment and returns its folder.
+        rewrite: Takes all rows that `metrics.jsonl` is to hold, where some were taken back.
+        save: Writes a checkpoint of this moment and returns its folder; see `descend.runtime.Wish`.
+        save_seconds: Returns the longest that a save has taken.
         before_part: Called with each part of a mini-batch before it goes through the module.
         say: Tells the user something.
         restore: Brings the session to where a checkpoint stands.
@@ -127,12 +132,14 @@ class Session:
         began: Where the training algorithm that is under way was started; None between algorithms.
         under_way: The pass over the training samples that is under way; None between passes.
         seconds: Training time over all restarts.
-        seconds_this_run: The same in this process.
         history: All rows so far.
         values: The newest value of each quantity, by `mode/name`.
         skipped_in_a_row: Steps left out since the last update.
+        end: Why the run ended, once it has.
         asked_to_stop: Why a callback wants training to end; None where none does.
+        recut: Whether the rest of the pass is to be made into mini-batches of another size.
         preconditioner: Changes the gradient of each step before it is clipped, where the algorithm has such a thing.
+        outputs: Outputs of layers that batched inference was asked for, by mode and layer.
         algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
     """
@@ -150,8 +157,11 @@ class Session:
     numerics: Numerics = field(default_factory=Numerics)
     epochs: int | None = None
     stop_requested: Callable[[], str | None] = lambda: None
+    waits: Callable[[bool], None] = lambda waiting: None
     record: Callable[[dict[str, Any]], None] = lambda row: None
-    save: Callable[[], Path | None] = lambda: None
+    rewrite: Callable[[list[dict[str, Any]]], None] = lambda rows: None
+    save: Callable[..., Path | None] = lambda *wish, **more: None
+    save_seconds: Callable[[], float] = lambda: 0.0
     before_part: Callable[[Part], None] = lambda part: None
     say: Callable[[str], None] = lambda text: None
     restore: Callable[[Path], None] = lambda checkpoint: None
@@ -163,12 +173,14 @@ class Session:
     began: ExecutionContext | None = None
     under_way: Pass | None = None
     seconds: float = 0.0
-    seconds_this_run: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
+    end: str = "ended by an error"
     asked_to_stop: str | None = None
+    recut: bool = False
     preconditioner: Preconditioner | None = None
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
 
@@ -177,6 +189,8 @@ class Session:
         self.weights = dict(self.task.module.named_parameters())
         self.watch = Watch(self.task.module)
         self.control = Control(self)
+        self._started = time.monotonic()
+        self._evaluation_seconds: dict[Mode, float] = {}
 
     @property
     def passes(self) -> int:
@@ -202,9 +216,25 @@ class Session:
     def progress(self) -> Progress:
         """What a stopping criterion sees, counted from where the algorithm under way was started."""
         now, since = self.contexts[Mode.TRAIN], self.began or ExecutionContext(Mode.TRAIN)
+        this_run = time.monotonic() - self._started
         return Progress(
-            now.step - since.step, self.passes - since.epoch, self.seconds, self.seconds_this_run, self.values
+            now.step - since.step, self.passes - since.epoch, self.seconds, this_run, self.values, self._to_end()
         )
+
+    def _to_end(self) -> float:
+        """What ending the run will take: twice the longest save, one step, and the evaluations that follow."""
+        steps = self.under_way.step_seconds if self.under_way else ()
+        return 2 * self.save_seconds() + (steps[-1] if steps else 0.0) + sum(self._evaluation_seconds.values())
+
+    def note_evaluation(self, mode: Mode, seconds: float) -> None:
+        """Keep how long an evaluation takes."""
+        self._evaluation_seconds[mode] = max(seconds, self._evaluation_seconds.get(mode, 0.0))
+
+    def rewind(self, rows: int) -> None:
+        """Take back all rows but the first so many: they are made anew."""
+        if rows < len(self.history):
+            del self.history[rows:]
+            self.rewrite(self.history)
 
     def keep(self, mode: Mode, values: Mapping[str, float], samples: int, seconds: float) -> None:
         """Keep the outcome of one pass as a row of the history."""
@@ -220,7 +250,11 @@ class Session:
         self.values.update({f"train/{name}": value for name, value in values.items()})
         self.history.append(row)
         self.record(row)
-        if self.under_way is not None:  # such rows are not made anew when the pass is continued from a checkpoint
+        self.fix_rows()
+
+    def fix_rows(self) -> None:
+        """Rows so far are not made anew when the pass under way is continued from a checkpoint."""
+        if self.under_way is not None and not self.under_way.told:
             self.under_way.rows_before = len(self.history)
 
 
@@ -236,9 +270,9 @@ def train(session: Session, stop: Stop) -> str:
     """
     if session.began is None:
         session.began = replace(session.contexts[Mode.TRAIN])
-    reason = session.asked_to_stop
-    if reason is None and session.under_way is None:
-        reason = stop.reason(session.progress())
+    reason = None
+    if session.under_way is None or session.under_way.told:
+        reason = session.asked_to_stop or stop.reason(session.progress())
     while reason is None:
         reason = _epoch(session, stop)
     session.began = None
@@ -249,6 +283,8 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     """One pass over the training samples, or what is left of it, and the validation that follows."""
     context, batches, run = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN], session.view()
     gathered = session.under_way = session.under_way or Pass(context.samples, len(session.history))
+    session.rewind(gathered.rows_before)
+    gathered.told = False
     epoch, total = context.epoch, batches.num_samples
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
     reason = _steps(session, stop, gathered, run)
@@ -260,7 +296,8 @@ def _epoch(session: Session, stop: Stop) -> str | None:
         evaluate(session, Mode.VALIDATION)
     if gathered.complete:
         context.finish_epoch()
-    session.under_way = None
+        session.under_way = None
+    gathered.told = True
     units, times = session.task.units, tuple(gathered.step_seconds)
     view = EpochView(
         epoch, context.step, run, values, units, (samples, total), gathered.seconds, times, gathered.complete
@@ -275,26 +312,49 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
     session.task.module.train()
     if gathered.complete:
         return None
+    if reason := session.asked_to_stop or stop.reason(session.progress()):  # a checkpoint of the last step of all
+        return reason
     clock = time.monotonic()
-    with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
-        for batch in steps:
-            _step(session, batch, gathered, run)
-            now = time.monotonic()
-            for_step, clock = now - clock, now
-            gathered.step_seconds.append(for_step)
-            gathered.seconds += for_step
-            session.seconds += for_step
-            session.seconds_this_run += for_step
-            _obey(session)
-            # A pass that is complete is followed by its validation first, which a criterion may want to see.
-            if not batch.last and (reason := session.asked_to_stop or stop.reason(session.progress())):
-                return reason
-    if not gathered.complete:
-        raise DataError(
-            f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data have "
-            "become fewer since the run began; continue with the same data"
-        )
+    while not gathered.complete:  # once, unless a callback changes the size of a mini-batch on the way
+        session.recut = False
+        with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
+            for batch in _awaited(session, steps):
+                _step(session, batch, gathered, run)
+                now = time.monotonic()
+                for_step, clock = now - clock, now
+                gathered.step_seconds.append(for_step)
+                gathered.seconds += for_step
+                session.seconds += for_step
+                _obey(session)
+                # A pass that is complete is followed by its validation first, which a criterion may want to see.
+                if not batch.last and (reason := session.asked_to_stop or stop.reason(session.progress())):
+                    return reason
+                if session.recut:
+                    break
+        if not gathered.complete and not session.recut:
+            raise DataError(
+                f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data "
+                "have become fewer since the run began; continue with the same data"
+            )
     return None
+
+
+def _awaited(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Batch after batch. A signal that comes while one is waited for ends the run there: no step is under way."""
+    while True:
+        try:
+            session.waits(True)
+            batch = next(batches, None)
+            session.waits(False)
+        except Interrupted:
+            _obey(session)
+            raise
+        except BaseException:
+            session.waits(False)
+            raise
+        if batch is None:
+            return
+        yield batch
 
 
 def _obey(session: Session) -> None:
@@ -319,9 +379,13 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
         callbacks.fire(Event.BEFORE_STEP, view(None))
         batch = session.batches[Mode.TRAIN]
     session.buffers.keep()
-    objective, totals = _gradient(session, batch, run)
-    seen = view(objective) if callbacks.wants(Event.AFTER_BACKWARD) or callbacks.wants(Event.AFTER_STEP) else None
-    callbacks.fire(Event.AFTER_BACKWARD, seen)
+    try:
+        objective, totals = _gradient(session, batch, run)
+        seen = view(objective) if callbacks.wants(Event.AFTER_BACKWARD) or callbacks.wants(Event.AFTER_STEP) else None
+        callbacks.fire(Event.AFTER_BACKWARD, seen)
+    except NumericalError:
+        session.buffers.restore()  # what is saved next is the state before this step
+        raise
     faulty = session.numerics.faulty(session.weights)
     if session.preconditioner is not None and not faulty:
         faulty = session.preconditioner.apply()
@@ -488,6 +552,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
         totals, seen, times = _measure(session, mode, run)
         penalty = session.task.penalty()
     values, seconds = totals.values(), time.monotonic() - began
+    session.note_evaluation(mode, seconds)
     if penalty is not None:
         values["objective"] += float(penalty)
     session.keep(mode, values, seen, seconds)
@@ -510,7 +575,7 @@ def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, l
     module.eval()
     try:
         with contextlib.closing(session.data[mode].epoch(0)) as steps:
-            for batch in steps:
+            for batch in _awaited(session, steps):
                 number = context.step + len(times) + 1
                 _evaluate_batch(session, _evaluation_step(session, mode, batch, number, run), totals)
                 seen += batch.size
@@ -521,9 +586,10 @@ def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, l
     finally:
         module.train(was_training)
         session.watch.clear()
-    context.step += len(times)
-    context.samples += seen
-    context.epoch += 1
+    if mode is not Mode.TRAIN:  # whose context says where training stands
+        context.step += len(times)
+        context.samples += seen
+        context.epoch += 1
     return totals, seen, times
 
 

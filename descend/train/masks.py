@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["Masks"]
+__all__ = ["Masks", "not_taken_over"]
 
 _WORD = 2**32
 _PER_COUNT = 8  # 32-bit numbers that Philox makes of one value of its counter
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at minus infinity, Klambauer et al. 2017, section 2
+
+
+def not_taken_over(module: nn.Module) -> list[str]:
+    """Names of the modules of torch that drop entries by functions of their own."""
+    kinds = (nn.MultiheadAttention, nn.RNNBase)
+    return [name for name, part in module.named_modules() if isinstance(part, kinds) and part.dropout > 0]
 
 
 class Masks:

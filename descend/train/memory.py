@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 __all__ = ["Sizes", "out_of_memory", "part_size", "within_memory"]
 
 _T = TypeVar("_T")
-_ON_CPU = "DefaultCPUAllocator"  # torch has a class of its own for devices alone
+# torch has a class of its own for its allocators on devices alone.
+_PHRASES = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class Sizes(Protocol):
@@ -35,7 +36,9 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether memory has run out, of a device or of this machine."""
     import torch  # here, because descriptions are checked without it
 
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _ON_CPU in str(error)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _PHRASES)
 
 
 def part_size(wanted: int | None, count: int, unit: int | None) -> int:

@@ -86,6 +86,8 @@ class Numerics:
         if self.clip_value is self.clip_norm is self.clip_global_norm is None:
             return
         parameters = [p for p in weights.values() if p.grad is not None]
+        if any(_has_rows(p) for p in parameters):
+            parameters = [_rows_of(p) for p in parameters]
         if self.clip_value is not None:
             clip_grad_value_(parameters, self.clip_value)
         if self.clip_norm is not None:
@@ -95,12 +97,32 @@ class Numerics:
             clip_grad_norm_(parameters, self.clip_global_norm)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """One update by gradients that have been unscaled."""
-        if self.scaler is None:
-            optimizer.step()
-        else:
-            self.scaler.step(optimizer)
-            self.scaler.update()
+        """One update by gradients that have been unscaled.
+
+        Raises:
+            ConfigurationError: a learning rate is negative or not finite, as a schedule may have made it; or the
+                optimizer does not take the gradients, which is found out in the first step.
+        """
+        for number, group in enumerate(optimizer.param_groups):
+            rate = group.get("lr")
+            if type(rate) is float and not 0.0 <= rate < math.inf:
+                raise ConfigurationError(
+                    f"the learning rate of group {number} has become {rate!r} and is to be finite and at least 0: look "
+                    "at what sets it"
+                )
+        try:
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+                self.scaler.update()
+        except RuntimeError as error:
+            if sparse := _sparse(optimizer):
+                raise ConfigurationError(
+                    f"{type(optimizer).__name__} does not take the sparse gradient of {', '.join(sparse)} ({error}): "
+                    "build the embedding with sparse=False, or choose torch.optim.SGD, Adagrad or SparseAdam for it"
+                ) from error
+            raise
 
     def lower_scale(self) -> bool:
         """Answer gradients that overflowed with a smaller scale; False where the scale is not to blame."""
@@ -108,6 +130,33 @@ class Numerics:
             return False
         self.scaler.update()
         return True
+
+
+def _rows_of(p: torch.Tensor) -> torch.Tensor:
+    """Of weights with a sparse gradient, a stand-in whose gradient is the rows that it has, repeated ones summed once.
+
+    The values share their memory with the gradient, so what is clipped there is clipped.
+    """
+    if p.grad is None or not p.grad.is_sparse:
+        return p
+    p.grad = p.grad.coalesce()
+    rows = p.grad.values()
+    stand_in = torch.empty_like(rows)
+    stand_in.grad = rows
+    return stand_in
+
+
+def _sparse(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Names of the weights with a sparse gradient."""
+    found: list[str] = []
+    for group in optimizer.param_groups:
+        names = group.get("param_names") or [f"weights {i}" for i in range(len(group["params"]))]
+        found += [f"'{name}'" for name, p in zip(names, group["params"], strict=True) if _has_rows(p)]
+    return found
+
+
+def _has_rows(p: torch.Tensor) -> bool:
+    return p.grad is not None and p.grad.is_sparse
 
 
 def _total(sums: list[torch.Tensor]) -> complex:
@@ -126,27 +175,30 @@ def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch
 class Buffers:
     """The buffers of a module as they were before a step, so that a step that is left out leaves no trace in them.
 
-    Running statistics are new after each forward pass and are copied before it; a buffer that nobody writes to is
-    copied once, as torch's count of writes to it stays the same.
+    All are copied before each forward pass. Torch's count of writes to a tensor does not tell which ones are needed:
+    its batch norm writes to running statistics without counting.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._owners = [part for part in module.modules() if any(True for _ in part.buffers(recurse=False))]
-        self._kept: dict[tuple[torch.nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._kept: dict[tuple[torch.nn.Module, str], torch.Tensor] = {}
 
+    @torch.no_grad()
     def keep(self) -> None:
         """Remember what all buffers hold now."""
         for place, buffer in self._buffers():
-            known = self._kept.get(place)
-            if known is None or known[0] is not buffer or known[1] != buffer._version:
-                self._kept[place] = (buffer, buffer._version, buffer.detach().clone())
+            copy = self._kept.get(place)
+            if copy is None or copy.shape != buffer.shape or copy.dtype != buffer.dtype:
+                self._kept[place] = buffer.detach().clone()
+            else:
+                copy.copy_(buffer)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Give all buffers what they held at `keep`."""
         for place, buffer in self._buffers():
             if place in self._kept:
-                buffer.copy_(self._kept[place][2])
+                buffer.copy_(self._kept[place])
 
     def _buffers(self) -> Iterator[tuple[tuple[torch.nn.Module, str], torch.Tensor]]:
         """All buffers that are there now; a module may put another tensor in the place of one."""

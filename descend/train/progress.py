@@ -77,8 +77,10 @@ class Progress:
         step: Updates applied, counted from where the algorithm was started.
         epoch: Whole passes, counted likewise.
         seconds: Training time by the monotonic clock over all restarts.
-        seconds_this_run: The same since this process began.
+        seconds_this_run: Time since this process began the run, evaluations and saves included.
         values: The newest value of each recorded quantity, by `mode/name` such as "validation/accuracy".
+        seconds_to_end: What ending the run will take, as far as it was measured: twice the longest save, one step, and
+            the evaluations.
     """
 
     step: int
@@ -86,3 +88,4 @@ class Progress:
     seconds: float
     seconds_this_run: float = 0.0
     values: dict[str, float] = field(default_factory=dict[str, float])
+    seconds_to_end: float = 0.0

@@ -77,7 +77,11 @@ class Epochs(Stop):
 
 @dataclass(frozen=True)
 class Seconds(Stop):
-    """Stop after `seconds` of training time by the monotonic clock, counted over all restarts of the run."""
+    """Stop after `seconds` of training time by the monotonic clock, counted over all restarts of the run.
+
+    Training time is that of steps, callbacks included; evaluations are not counted, nor the time that a suspended
+    machine sleeps.
+    """
 
     seconds: float
 
@@ -92,7 +96,12 @@ class Seconds(Stop):
 
 @dataclass(frozen=True)
 class SecondsPerRun(Stop):
-    """Stop after `seconds` of training time in this process, however long the run was before a restart."""
+    """Stop so early that this process has ended the run within `seconds`, however long the run was before a restart.
+
+    Counted by the monotonic clock from the beginning of the run in this process, evaluations and saves included; the
+    time that a suspended machine sleeps is not. What is left then is for twice the longest save, one step and the
+    evaluations, as they were measured.
+    """
 
     seconds: float
 
@@ -101,8 +110,12 @@ class SecondsPerRun(Stop):
 
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""
-        done = at.seconds_this_run >= self.seconds
-        return f"trained for {at.seconds_this_run:.1f} of {self.seconds:g} seconds in this run" if done else None
+        if at.seconds_this_run + at.seconds_to_end < self.seconds:
+            return None
+        return (
+            f"ran for {at.seconds_this_run:.1f} of {self.seconds:g} seconds in this process, {at.seconds_to_end:.1f} "
+            "being kept to save and to evaluate"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,13 @@
 import pytest
 import torch
 from callback_runs import Watcher, follow, in_one_go_and_in_two
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from toys import data
 
-from descend.callbacks import MinibatchSchedule, MinibatchScheduleStep, StepMinibatch
+from descend.callbacks import MinibatchRamp, MinibatchSchedule, MinibatchScheduleStep, StepMinibatch
 from descend.errors import ConfigurationError
+from descend.train import Callback
 
 
 def sizes_and_rates(callback, epochs, most=8):
@@ -61,3 +64,69 @@ def test_a_run_that_was_stopped_and_continued_is_the_same_run(tmp_path):
 def test_settings_that_make_no_sense_are_refused(given):
     with pytest.raises(ConfigurationError, match="StepMinibatch"):
         StepMinibatch(**given)
+
+
+class Seen(Callback):
+    """Sizes and numbers of the samples of each step."""
+
+    def after_setup(self, run):
+        self.sizes, self.ids = [], []
+
+    def after_step(self, step):
+        self.sizes.append(step.batch.size)
+        self.ids += step.batch.ids.tolist()
+
+
+@given(
+    start=st.integers(1, 9),
+    target=st.integers(0, 20),
+    num_samples=st.integers(1, 120),
+    multiple_of=st.integers(0, 5),
+    shuffle=st.booleans(),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_ramp_is_its_formula_and_each_epoch_takes_every_sample_once(start, target, num_samples, multiple_of, shuffle):
+    end, multiple = target or 20, multiple_of or 1
+    if end < start:
+        return
+    seen = Seen()
+    ramp = MinibatchRamp(start, target, num_samples, multiple_of)
+    follow(seen, ramp, epochs=3, batches=data(samples=47, ignored=(), batch_size=20, shuffle=shuffle))
+    for epoch in range(3):
+        assert sorted(seen.ids[47 * epoch : 47 * (epoch + 1)]) == list(range(47))
+    taken, expected = 0, []
+    while taken < 3 * 47:
+        growth = (end - start) * taken // num_samples
+        size = end if taken >= num_samples else start + growth // multiple * multiple
+        expected.append(min(size, 47 - taken % 47))
+        taken += expected[-1]
+    assert seen.sizes == expected
+
+
+def test_a_ramp_that_was_stopped_and_continued_is_the_same_run(tmp_path):
+    def make():
+        return [MinibatchRamp(starting_mbsize=1, num_samples=60)]
+
+    whole, parts = in_one_go_and_in_two(tmp_path, make, at=(3, 20, 31))
+    assert parts.steps == whole.steps > 24
+    for name, weights in whole.weights.items():
+        torch.testing.assert_close(parts.weights[name], weights, rtol=0, atol=0)
+
+
+def test_a_size_that_a_callback_sets_in_the_midst_of_an_epoch_holds_from_the_next_step():
+    class Set(Callback):
+        def after_step(self, step):
+            if step.step == 2:
+                step.run.control.batch_size = 5
+
+    seen = Seen()
+    follow(Set(), seen, epochs=1, batches=data(samples=16, ignored=(), batch_size=3))
+    assert seen.sizes == [3, 3, 5, 5]
+    assert seen.ids == list(range(16))
+
+
+def test_ramps_that_cannot_be_are_refused():
+    with pytest.raises(ConfigurationError, match="num_samples is 0"):
+        MinibatchRamp(starting_mbsize=2)
+    with pytest.raises(ConfigurationError, match="from 2 to 16 with mini-batches of 8 at most"):
+        follow(MinibatchRamp(2, 16, 10), batches=data(samples=16, batch_size=8))

@@ -1,7 +1,8 @@
 import numpy as np
+import onnxruntime
 import pytest
 import torch
-from callback_runs import graph_run, in_one_go_and_in_two
+from callback_runs import follow, graph_run, in_one_go_and_in_two, samples
 
 from descend.callbacks import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
 from descend.errors import ConfigurationError, StorageError, Unsupported
@@ -61,7 +62,24 @@ def test_saving_can_be_switched_off(tmp_path):
 
 
 def test_what_cannot_be_had_is_refused():
-    with pytest.raises(Unsupported, match=r"torch\.onnx\.export"):
-        ExportOnnx(output_filename="model.onnx")
     with pytest.raises(ConfigurationError, match="SaveModel needs dir="):
         SaveModel()
+    with pytest.raises(ConfigurationError, match="ExportOnnx needs output_filename="):
+        ExportOnnx()
+    with pytest.raises(Unsupported, match=r"torch\.onnx\.export"):
+        follow(ExportOnnx(output_filename="model.onnx"))
+
+
+def test_the_trained_model_lies_as_onnx_in_the_run_directory(tmp_path):
+    """Its predictions are those of the module, for any number of samples."""
+    given = ExportOnnx(output_filename="out/model.onnx", debug_string_filename="out/model.txt")
+    result = graph_run(tmp_path, given, epochs=1)
+    session = onnxruntime.InferenceSession(tmp_path / "run" / "out" / "model.onnx")
+    x = samples(7)["samples"]
+    (got,) = session.run(None, {"samples": x})
+    w = {name: tensor.numpy() for name, tensor in result.weights.items()}
+    hidden = np.maximum(x.reshape(7, -1) @ w["fc1_linearity_weights"].T + w["fc1_bias_weights"], 0)
+    logits = hidden @ w["fc2_linearity_weights"].T + w["fc2_bias_weights"]
+    want = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert 'op_type: "Gemm"' in (tmp_path / "run" / "out" / "model.txt").read_text()

@@ -1,3 +1,4 @@
+import functools
 import math
 from dataclasses import replace
 
@@ -161,3 +162,57 @@ def test_a_run_that_was_stopped_and_continued_is_the_same_run(tmp_path):
     whole, parts = in_one_go_and_in_two(tmp_path, make)
     for name, weights in whole.weights.items():
         torch.testing.assert_close(parts.weights[name], weights, rtol=0, atol=0)
+
+
+# ---- plain modules
+
+
+def plain(*callbacks, optimizer=torch.optim.Adam, seed=3):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Dropout(0.2), torch.nn.Linear(4, 4), torch.nn.Dropout1d(0.4))
+    module.append(torch.nn.Linear(4, 3))
+    x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    options = {"optimizer": functools.partial(optimizer, lr=0.01), "batch_size": 8, "stop": descend.Steps(2)}
+    descend.fit(module, "cross_entropy", (x, y), seed=seed, callbacks=callbacks, **options)
+    return module
+
+
+class Shares(Callback):
+    def after_setup(self, run):
+        self.seen = [run.module[0].p, run.module[2].p]
+
+
+def test_dropout_of_a_plain_module_keeps_another_share_and_has_its_own_again():
+    """p is multiplied by exp(factor · N(0, 1)), a draw for each layer, and stays in [0, 0.5]."""
+    draws = []
+    for seed in range(30):
+        shares = Shares()
+        module = plain(PerturbDropout(keep_dropout_factor=0.2), shares, seed=seed)
+        draws.append([math.log(p / before) / 0.2 for p, before in zip(shares.seen, (0.2, 0.4), strict=True)])
+        assert (module[0].p, module[2].p) == (0.2, 0.4)
+        assert max(shares.seen) <= 0.5
+    first, second = torch.tensor(draws).T
+    assert abs(float(first.mean())) < 4 / 30**0.5
+    assert 0.6 < float(first.std()) < 1.5
+    assert not torch.allclose(first, second)
+    one = Shares()
+    plain(PerturbDropout(keep_dropout_factor=0.2, layers="2"), one)
+    assert one.seen[0] == 0.2 != one.seen[1]
+    with pytest.raises(ConfigurationError, match="no Dropout layer '5'"):
+        plain(PerturbDropout(keep_dropout_factor=0.2, layers="5"))
+
+
+def test_torch_s_adam_is_perturbed_as_ours_is():
+    """torch keeps β₁ and β₂ in one option and calls rate and ε as we do."""
+
+    class Groups(Callback):
+        def after_setup(self, run):
+            self.groups = [dict(group) for group in run.optimizer.param_groups]
+
+    groups = Groups()
+    plain(PerturbAdam(learning_rate_factor=0.5, beta1_factor=0.5, beta2_factor=0.5, eps_factor=0.5), groups)
+    assert len({group["betas"] for group in groups.groups}) == 4
+    assert all(0 <= beta < 1 and beta not in (0.9, 0.999) for group in groups.groups for beta in group["betas"])
+    assert all(group["lr"] != 0.01 and group["eps"] != 1e-8 for group in groups.groups)
+    with pytest.raises(ConfigurationError, match="no weights have a rule with 'beta1'"):
+        plain(PerturbAdam(beta1_factor=0.5), optimizer=torch.optim.SGD)

@@ -2,13 +2,17 @@
 
 import functools
 import json
+import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from toys import Regression, data
 
-from descend.errors import ConfigurationError, Stopped, StorageError
+from descend.callbacks import CheckMetric, Checkpoint
+from descend.callbacks.output import say
+from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
 from descend.experiment.conduct import Work, conduct
 from descend.runtime import Process
 from descend.train import BatchedIterativeOptimizer, Callback, Mode
@@ -70,7 +74,9 @@ def test_stopped_and_continued_is_the_same_run(tmp_path, stops, optimizer):
             conduct(work(optimizer=optimizer, callbacks=[StopAt(step)]), tmp_path / "parts", resume=True)
     result = conduct(work(optimizer=optimizer), tmp_path / "parts", resume=True)
     assert final_files(tmp_path / "parts") == final_files(tmp_path / "whole")
-    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+    marks = [row for row in rows(tmp_path / "parts") if row["mode"] == "restart"]
+    assert [row for row in rows(tmp_path / "parts") if row not in marks] == rows(tmp_path / "whole")
+    assert [mark["step"] for mark in marks] == stops
     assert result.reason == whole.reason == "finished 4 of 4 epochs"
     restarts = json.loads((tmp_path / "parts" / "run.json").read_text())["restarts"]
     assert [restart["step"] for restart in restarts] == stops
@@ -151,7 +157,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_a_table(tmp_path):
     other = Regression()
     other.module.register_parameter("extra", torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)))
     before = other.module.weight.detach().clone()
-    with pytest.raises(StorageError, match=r"extra\s+now: \(2,\) float64\s+saved: not there"):
+    with pytest.raises(StorageError, match=r"extra\s+\(2,\) float64\s+nothing"):
         conduct(work(other), tmp_path, resume=True)
     torch.testing.assert_close(other.module.weight.detach(), before, rtol=0, atol=0)
 
@@ -163,3 +169,132 @@ def test_resume_without_a_directory_is_refused():
 
 def test_resume_of_an_empty_directory_begins(tmp_path):
     assert conduct(work(epochs=1), tmp_path / "new", resume=True).steps == 6
+
+
+# ---- rows and times over restarts
+
+
+def rows_of_passes(run_dir):
+    return [(row["mode"], row["epoch"], row["step"], row.get("samples")) for row in rows(run_dir)]
+
+
+def test_a_limit_within_a_pass_that_is_raised_leaves_one_row_for_the_pass(tmp_path):
+    """The pass that was cut short has a row; when it goes on, the whole pass has one in its place."""
+    steps = lambda n: {"algorithm": BatchedIterativeOptimizer(num_iterations=n)}  # noqa: E731
+    short = conduct(work_with(**steps(9)), tmp_path / "parts")
+    assert [row["samples"] for row in short.history if row["mode"] == "train"] == [23, 12]
+    again = conduct(work_with(**steps(9)), tmp_path / "parts", resume=True)
+    assert again.steps == 9
+    assert [row["mode"] for row in again.history] == [row["mode"] for row in short.history]
+    for limit in (10, 15):
+        conduct(work_with(**steps(limit)), tmp_path / "parts", resume=True)
+    whole = conduct(work_with(**steps(15)), tmp_path / "whole")
+    unmarked = [row for row in rows(tmp_path / "parts") if row["mode"] != "restart"]
+    assert unmarked == rows(tmp_path / "whole")
+    assert final_files(tmp_path / "parts") == final_files(tmp_path / "whole")
+    assert [row["samples"] for row in whole.history if row["mode"] == "train"] == [23, 23, 12]
+
+
+def work_with(**settings):
+    return replace(work(), **settings)
+
+
+def test_a_checkpoint_of_the_very_last_step_makes_no_step_more(tmp_path):
+    """Killed after the save of the step that was to be the last one, and before the run could end."""
+
+    class Die(Callback):
+        def after_step(self, step):
+            if step.step == 9:
+                raise KeyboardInterrupt
+
+    algorithm = BatchedIterativeOptimizer(num_iterations=9)
+    callbacks = (Checkpoint(every_steps=3), Die())
+    with pytest.raises(KeyboardInterrupt):
+        conduct(work_with(algorithm=algorithm, callbacks=callbacks), tmp_path / "parts")
+    result = conduct(work_with(algorithm=algorithm), tmp_path / "parts", resume=True)
+    whole = conduct(work_with(algorithm=algorithm), tmp_path / "whole")
+    assert result.steps == whole.steps == 9
+    assert final_files(tmp_path / "parts") == final_files(tmp_path / "whole")
+    assert [row for row in rows(tmp_path / "parts") if row["mode"] != "restart"] == rows(tmp_path / "whole")
+
+
+def test_a_crash_leaves_one_clean_series_with_a_mark(tmp_path):
+    """Rows of steps that are made again stand once, in their order, and a row marks the restart."""
+
+    class Record(Callback):
+        def after_step(self, step):
+            step.run.control.record({"loss": step.loss}, step.step)
+            if step.step == dies:
+                raise RuntimeError("crash")
+
+    dies = 17
+    with pytest.raises(RuntimeError, match="crash"):
+        conduct(work(callbacks=[Checkpoint(every_steps=5), Record()]), tmp_path)
+    dies = 0
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"mode": "train", "st')  # the row that a killed process was writing
+    conduct(work(callbacks=[Checkpoint(every_steps=5), Record()]), tmp_path, resume=True)
+    found = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["step"] for row in found if "loss" in row]
+    assert steps == list(range(1, 25))
+    (mark,) = [row for row in found if row["mode"] == "restart"]
+    assert mark["step"] == 15
+    assert [row["step"] for row in found] == sorted(row["step"] for row in found)
+    assert "continued after step 15" in (tmp_path / "log.txt").read_text()
+
+
+def test_training_time_and_lengths_of_passes_survive_a_restart(tmp_path):
+    with pytest.raises(Stopped):
+        conduct(work(callbacks=[StopAt(15)]), tmp_path)
+    before = {(row["mode"], row["epoch"]): row["seconds"] for row in rows_with_times(tmp_path)}
+    conduct(work(), tmp_path, resume=True)
+    after = {(row["mode"], row["epoch"]): row["seconds"] for row in rows_with_times(tmp_path)}
+    assert all(after[key] == seconds for key, seconds in before.items())
+    ledger = json.loads((tmp_path / "checkpoints.json").read_text())
+    assert ledger["step-24"]["times"]["seconds"] > ledger["step-15"]["times"]["seconds"] > 0
+
+
+def rows_with_times(run_dir):
+    found = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in found if "seconds" in row]
+
+
+def test_a_failed_check_is_said_to_stand_after_its_step(tmp_path):
+    """CheckMetric looks after the update: what is saved is the state after it."""
+    check = CheckMetric(metric="absolute", lower_bound=-2.0, upper_bound=-1.0, error_on_failure=True)
+    with pytest.raises(NumericalError, match=r"the state after 6 updates is saved in .*step-6") as caught:
+        conduct(work(callbacks=[check]), tmp_path)
+    assert "before that step" not in str(caught.value)
+
+
+def test_the_end_is_written_down(tmp_path):
+    """In run.json and log.txt, whatever it was."""
+    conduct(work(), tmp_path / "a")
+    end = json.loads((tmp_path / "a/run.json").read_text())["end"]
+    assert (end["exit_code"], end["reason"], end["step"]) == (0, "finished 4 of 4 epochs", 24)
+
+    class Fail(Callback):
+        def after_step(self, step):
+            raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match="no such thing"):
+        conduct(work(callbacks=[Fail()]), tmp_path / "b")
+    end = json.loads((tmp_path / "b/run.json").read_text())["end"]
+    assert (end["exit_code"], end["error"]) == (1, ["ValueError: no such thing"])
+    assert "ended: ValueError: no such thing" in (tmp_path / "b/log.txt").read_text()
+
+
+def test_the_log_has_what_was_printed_and_the_warnings(tmp_path, capsys):
+    class Speak(Callback):
+        def after_epoch(self, epoch):
+            say(f"pass {epoch.epoch}")
+            warnings.warn("beware", stacklevel=1)
+
+    before = warnings.showwarning
+    with pytest.warns(UserWarning, match="beware"):
+        conduct(work(callbacks=[Speak()]), tmp_path)
+    assert warnings.showwarning is before
+    log = (tmp_path / "log.txt").read_text().splitlines()
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in log if line.startswith("pass")] == printed == [f"pass {i}" for i in range(4)]
+    assert "warning: beware" in log

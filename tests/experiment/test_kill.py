@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import time
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from data.torch_sets import Augmented
 from torch import nn
 
 import descend
+from descend.runtime import verify
 
 STEPS = 40
 
@@ -82,7 +84,7 @@ def files(folder):
     names = ("weights.safetensors", "training/optimizer.safetensors")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [(newest / name).read_bytes() for name in names], [
-        {key: value for key, value in row.items() if key != "seconds"} for row in rows
+        {key: value for key, value in row.items() if key != "seconds"} for row in rows if row["mode"] != "restart"
     ]
 
 
@@ -96,18 +98,28 @@ def steps(folder):
 
 
 OPTIMIZERS = {
+    "our Adam": functools.partial(descend.optim.Adam, lr=lambda step: 0.01 / (1 + step)),
+    "LAMB": functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1),
     "Adam": functools.partial(torch.optim.Adam, lr=0.01),
     "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
     "SGLD": lambda named: descend.optim.SGLD(named, lr=0.001, seed=4),
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore:.*normalizes over", "ignore:.*fork")
 @pytest.mark.parametrize(
     ("optimizer", "workers", "attempts"),
-    [("Adam", 0, 20), ("momentum", 0, 5), ("SGLD", 0, 5), ("Adam", 2, 2)],
+    [
+        ("Adam", 0, 1),
+        pytest.param("Adam", 0, 20, marks=pytest.mark.slow),
+        pytest.param("momentum", 0, 5, marks=pytest.mark.slow),
+        pytest.param("SGLD", 0, 5, marks=pytest.mark.slow),
+        pytest.param("our Adam", 0, 5, marks=pytest.mark.slow),
+        pytest.param("LAMB", 0, 5, marks=pytest.mark.slow),
+        pytest.param("Adam", 2, 2, marks=pytest.mark.slow),
+        pytest.param("SGLD", 5, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_at_random_points_and_continued(tmp_path, optimizer, workers, attempts):
     rule = OPTIMIZERS[optimizer]
@@ -124,3 +136,78 @@ def test_killed_at_random_points_and_continued(tmp_path, optimizer, workers, att
         assert in_a_child(functools.partial(run, folder, rule, -1, workers)) == 0
         assert files(folder) == files(tmp_path / "whole")
         assert steps(folder) == steps(tmp_path / "whole")
+
+
+class Padded(nn.Module):
+    """Large enough for a save to take a while."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.body = nn.Sequential(nn.Linear(3, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 2))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def save_all_the_time(folder, asynchronous, last):
+    draw = torch.Generator().manual_seed(0)
+    descend.fit(
+        Padded(),
+        "cross_entropy",
+        (torch.randn(24, 3, generator=draw), torch.arange(24) % 2),
+        optimizer=OPTIMIZERS["Adam"],
+        batch_size=6,
+        stop=descend.Steps(last),
+        callbacks=[descend.Checkpoint(every_steps=1, keep=2, asynchronous=asynchronous)],
+        run_dir=folder,
+        resume=True,
+    )
+
+
+def killed_while_saving(function, folder, newest, seconds):
+    """Run it in a child and kill that some time after its first save; the exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123  # closed with the process
+            function()
+        finally:
+            os._exit(0)
+    while max(saved(folder), default=0) <= newest:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def saved(folder):
+    return [int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*")]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_killed_at_random_instants_while_saving(tmp_path, kills, asynchronous):
+    """Whatever is there under its name is whole, the newest never goes back, and the end is the end without kills."""
+    importlib.import_module("torch._dynamo")
+    importlib.import_module("descend.experiment.fit")
+    draw, newest, folder, died = random.Random(kills), 0, tmp_path / "run", 0
+    for _ in range(kills):
+        run_on = functools.partial(save_all_the_time, folder, asynchronous, 100_000)
+        died += killed_while_saving(run_on, folder, newest, draw.uniform(0, 0.05)) == -signal.SIGKILL
+        for step in saved(folder):
+            verify(folder / "checkpoints" / f"step-{step}")
+        assert max(saved(folder)) > newest
+        newest = max(saved(folder))
+    assert died == kills
+    last = newest + 3
+    assert in_a_child(lambda: save_all_the_time(folder, asynchronous, last)) == 0
+    assert in_a_child(lambda: save_all_the_time(tmp_path / "whole", False, last)) == 0
+    ours, theirs = (path / "checkpoints" / f"step-{last}" for path in (folder, tmp_path / "whole"))
+    for name in ("weights.safetensors", "training/optimizer.safetensors"):
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes()
+    assert not list((folder / "checkpoints").glob(".*"))
+    assert len(list((folder / "checkpoints").glob("step-*"))) <= 4  # the newest two, and what kills left unlisted

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 import descend
-from descend.errors import ConfigurationError, Stopped
+from descend.errors import ConfigurationError, Stopped, StorageError
 from descend.experiment.run import run
 from descend.zoo import demo_experiment
 
@@ -70,5 +70,5 @@ def test_another_model_is_refused(tmp_path):
     images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
     x = descend.Softmax(descend.FullyConnected(images, num_neurons=10))
     model = descend.Model(1, objective_function=descend.CrossEntropy(x, labels))
-    with pytest.raises(ConfigurationError, match="model"):
+    with pytest.raises(StorageError, match="holds other weights than this model"):
         run(experiment.trainer, model, experiment.data_reader, experiment.optimizer, tmp_path, resume=True)

@@ -190,11 +190,16 @@ def test_a_callback_and_a_criterion_of_one_s_own_run_and_are_named_in_the_text(t
 
     experiment = short()
     experiment.model.callbacks = [Watcher(), descend.Print()]
-    stop = descend.BatchedIterativeOptimizer("mine", stop=descend.Steps(3))
+
+    class Third(descend.train.Stop):
+        def reason(self, at):
+            return "made 3 updates" if at.step >= 3 else None
+
+    stop = descend.BatchedIterativeOptimizer("mine", stop=Third())
     experiment.trainer = dataclasses.replace(experiment.trainer, training_algo=stop)
     result = start(experiment, tmp_path / "run")
     assert seen == [1, 2, 3]
-    assert result.reason == "applied 3 of 3 updates"
+    assert result.reason == "made 3 updates"
     text = (tmp_path / "run" / "experiment.prototext").read_text()
     assert text.startswith("# left out, because it has no text form: Watcher\n# left out")
     assert [

@@ -46,9 +46,33 @@ def test_multiply_adds_of_one_layer(layer, shapes, count):
 
 def test_a_line_says_what_a_layer_is_and_needs():
     lines = layer_table(checked(lambda x: descend.FullyConnected(x, num_neurons=3, name="fc"), (5,)), 10).splitlines()
-    assert lines[0].split() == ["layer", "kind", "parents", "output", "trained", "multiply-adds", "bytes"]
-    assert lines[2].split() == ["fc", "FullyConnected", "x", "3", "15", "15", "120"]
+    assert lines[0].split() == ["layer", "kind", "parents", "output", "trained", "multiply-adds", "bytes", "weights"]
+    assert lines[2].split() == [
+        "fc",
+        "FullyConnected",
+        "x",
+        "3",
+        "15",
+        "15",
+        "120",
+        "fc_linearity_weights",
+        "(3",
+        "x",
+        "5)",
+    ]
     assert "360 bytes of outputs at a mini-batch of 10, and 120 of weights and gradients" in lines[-2] + lines[-3]
+
+
+def test_parents_are_those_that_were_given_and_operators_have_their_names():
+    def make(x):
+        y = descend.Tanh(x, name="y")
+        return descend.OperatorLayer(
+            descend.Add(y, x, name="sum"), ops=[descend.ops.Exp(), descend.ops.Abs()], name="z"
+        )
+
+    rows = {line.split()[0]: line.split() for line in layer_table(checked(make, (5,))).splitlines()}
+    assert rows["sum"][:4] == ["sum", "Add", "y,", "x"]
+    assert rows["z"][:4] == ["z", "Exp", "Abs", "sum"]
 
 
 WITHOUT_TORCH = """

@@ -16,21 +16,7 @@ def lowered(result, extra=(), fields=None, dtype=torch.float64):
     metrics = [descend.Metric(descend.MeanSquaredError(layer, layer), name=layer.name) for layer in extra]
     model = descend.Model(1, objective_function=scalar, metrics=metrics)
     plan = check(model, fields or {"x": (3, 6, 5)})
-    module = lower(plan, lambda name: generator(1, name)).to(dtype)
-    module._outputs = {result.name: find(module, plan, result.name)}
-    return module, plan
-
-
-def find(module, plan, name):
-    """The slot of a layer's output, kept from being dropped."""
-    import dataclasses
-
-    place = [planned.name for planned in plan.layers].index(name)
-    (slot,) = module._program[place].outputs[:1]
-    module._program = tuple(
-        dataclasses.replace(step, last_uses=tuple(s for s in step.last_uses if s != slot)) for step in module._program
-    )
-    return slot
+    return lower(plan, lambda name: generator(1, name), [result.name]).to(dtype), plan
 
 
 def apply(layer_of, x, **fields):

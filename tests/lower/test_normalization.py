@@ -84,11 +84,22 @@ def test_torchs_kernel_gives_what_batch_normalization_means(correction):
     x, scale, bias = random(5, 3, 2), f64(1.5, -2, 0.5).requires_grad_(), f64(0, 1, 2).requires_grad_()
     results = []
     for way in (normalization._normalized, normalization._normalized_by_torch):
-        y, statistics = way(x, scale, bias, 0.01, correction)
-        results.append((y, *statistics, *torch.autograd.grad((y**3).sum(), (x, scale, bias))))
+        running = normalization._Running(f64(0, 1, 2), f64(3, 2, 1), 0.8)
+        y = way(x, scale, bias, running, 0.01, correction)
+        results.append((y, *running[:2], *torch.autograd.grad((y**3).sum(), (x, scale, bias))))
     for plain, fast in zip(*results, strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-10, atol=1e-11)
-    assert normalization._normalized_by_torch(x, scale, bias, 100.0, correction) is None
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_torchs_kernel_is_left_alone_where_a_variance_is_below_epsilon(correction):
+    x, ones = random(5, 3, 2).detach(), torch.ones(3, dtype=torch.float64)
+    smallest = float(x.var((0, 2), correction=correction).min())
+    for eps, fits in ((0.999 * smallest, True), (1.001 * smallest, False)):
+        running = normalization._Running(f64(0, 1, 2), f64(3, 2, 1), 0.8)
+        y = normalization._normalized_by_torch(x, ones, 0 * ones, running, eps, correction)
+        assert (y is not None) is fits
+        assert (running.mean.tolist() == [0, 1, 2]) is not fits
 
 
 def test_batch_normalization_works_under_vmap():

@@ -333,7 +333,35 @@ def test_noise_of_the_wrong_size_is_caught():
 
 def test_what_cannot_be_examined_is_said():
     assert examine(torch.optim.LBFGS).findings[0].verdict is Verdict.NOT_APPLICABLE
-    assert "dense gradients" in examine(torch.optim.SparseAdam).findings[0].seen
+    assert examine(torch.optim.SparseAdam).findings[0].seen == "not examined: a step of it needs sparse gradients"
+
+
+class WantsClosure(Toy):
+    def step(self, closure=None):
+        if closure is None:
+            raise ValueError("this optimizer wants a closure")
+        return super().step(closure)
+
+
+class WantsGraph(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * torch.autograd.grad(g.sum(), p, retain_graph=True)[0])
+
+    def step(self, closure=None):
+        with torch.enable_grad():
+            return super().step(closure)
+
+
+class Never(Toy):
+    def step(self, closure=None):
+        raise ValueError("never")
+
+
+def test_a_step_that_wants_more_than_gradients_is_told_from_one_that_fails():
+    assert examine(WantsClosure).findings[0].seen == "not examined: a step of it needs a closure"
+    assert examine(WantsClosure).passed
+    assert examine(Never).findings[0].verdict is Verdict.FAIL
+    assert "never" in examine(Never).findings[0].seen
 
 
 def test_mistakes_of_the_caller_are_errors():
@@ -347,6 +375,42 @@ def test_mistakes_of_the_caller_are_errors():
         load("no_such_module:Adam")
     with pytest.raises(RuleError, match="name=value"):
         arguments(["lr"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import no_such_thing", "No module named 'no_such_thing'"),
+        ("def f(:", "importing 'broken' raised SyntaxError"),
+        ("raise SystemExit(7)", "importing 'broken' raised SystemExit: 7"),
+        ("1 / 0", "importing 'broken' raised ZeroDivisionError"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_an_error(text, words, tmp_path, monkeypatch):
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RuleError, match=words):
+        load("broken:Adam")
+
+
+def test_what_builds_nothing_to_examine_is_an_error():
+    class Needs(Toy):
+        def __init__(self, params, must, *, other):
+            super().__init__(params)
+
+    class Stubborn(Toy):
+        def __init__(self, params):
+            raise ValueError("no luck")
+
+    with pytest.raises(RuleError, match="Needs cannot be built without other: "):
+        examine(Needs, must=1)
+    assert examine(Needs, must=1, other=2)["takes a step"].verdict is Verdict.OK
+    with pytest.raises(RuleError, match="Stubborn cannot be built over a list of one matrix: ValueError: no luck"):
+        examine(Stubborn)
+    with pytest.raises(RuleError, match=r"Adam\(lr=-1.0\) cannot be built"):
+        examine(torch.optim.Adam, lr=-1.0)
+    with pytest.raises(RuleError, match=r"list builds a list, which is no torch.optim.Optimizer"):
+        examine(list)
 
 
 def test_arguments_are_literals_or_text():
@@ -377,7 +441,7 @@ def test_a_survey_takes_every_class_of_a_module_once():
     module.Optimizer = torch.optim.Optimizer
     toy, needs = sorted(survey(module), key=lambda report: report.title == "NeedsMore")
     assert toy.title == "Toy"
-    assert needs.findings[0].seen == "not examined: it cannot be built without model"
+    assert needs.line.startswith("NeedsMore: not examined: NeedsMore cannot be built without model")
     assert needs.passed
 
 

@@ -318,19 +318,6 @@ def test_allow_lets_it_through_and_large_finite_gradients_pass(runner: str) -> N
     assert torch.equal(q, -q.grad)
 
 
-def test_a_sparse_gradient_is_refused_with_a_remedy() -> None:
-    for count in (1, 2):
-        embedding = nn.Embedding(10, 3, sparse=True)
-        optimizer = descend.optim.Adam(embedding.named_parameters())
-        if count == 2:
-            embedding.weight.grad = torch.zeros_like(embedding.weight)
-            optimizer.step()
-            embedding.weight.grad = None
-        embedding(torch.tensor([1, 1, 2])).sum().backward()
-        with pytest.raises(RuleError, match=r"'weight' has a sparse gradient .*sparse=False"):
-            optimizer.step()
-
-
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_gradients_are_left_alone(runner: str) -> None:
     model = net()

@@ -1,3 +1,4 @@
+import os
 import pathlib
 
 import pytest
@@ -6,6 +7,7 @@ from safetensors.torch import load_file
 
 from descend.errors import StorageError
 from descend.runtime import newest_checkpoint, read_weights, save_checkpoint, verify
+from descend.runtime.checkpoint import remove_leftovers
 
 
 def save(folder, step=3, value=1.0):
@@ -54,10 +56,10 @@ def test_a_truncated_and_a_missing_file_are_both_reported(tmp_path):
 def test_a_failed_save_leaves_older_checkpoints_and_no_leftovers(tmp_path, monkeypatch):
     save(tmp_path, step=1)
 
-    def full(*arguments, **options):
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="No space left"):
         save(tmp_path, step=2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
@@ -78,6 +80,7 @@ def test_a_step_that_is_saved_again_is_there_at_every_instant(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, value=2.0)
     monkeypatch.undo()
+    remove_leftovers(tmp_path)
     found = newest_checkpoint(tmp_path)
     assert found == tmp_path / "step-3"
     assert float(read_weights(found)["kernel"][0, 0]) == 1.0

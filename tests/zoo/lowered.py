@@ -15,20 +15,14 @@ def lowered(make, *shapes):
     y = make(*inputs)
     model = descend.Model(1, objective_function=descend.Reduction(y, name="total"))
     plan = check(model, {f"x{i}": shape for i, shape in enumerate(shapes)})
-    module = lower(plan, lambda name: generator(1, name)).double()
+    # The output itself: a metric of each of its entries would be one number only.
+    module = lower(plan, lambda name: generator(1, name), [y.name]).double()
     with torch.no_grad():  # first values are made in float32
         for name, tensor in module.named_weights().items():
             tensor.copy_(initial_values(plan.weights[name], generator(1, name), torch.float64))
-    # The output itself: a metric of each of its entries would be one number only.
-    module._outputs = {
-        "y": next(step.outputs[0] for step, p in zip(module._program, plan.layers, strict=True) if p.name == y.name)
-    }
-    keep = module._outputs["y"]
-    for step in module._program:
-        object.__setattr__(step, "last_uses", tuple(slot for slot in step.last_uses if slot != keep))
 
     def call(*xs):
-        return module({f"x{i}": x for i, x in enumerate(xs)})["y"]
+        return module({f"x{i}": x for i, x in enumerate(xs)})[y.name]
 
     return module, call, plan
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -16,6 +16,7 @@ from descend.optim.conformance import group_checks as groups
 from descend.optim.conformance import rule_checks as rules
 from descend.optim.conformance import state_checks as state
 from descend.optim.conformance import tensor_checks as tensors
+from descend.optim.conformance.demand import demand
 from descend.optim.conformance.published import Published, find, guess
 from descend.optim.conformance.report import Finding, Outcome, Report, Verdict, fail, not_applicable, ok
 from descend.optim.conformance.subject import Refused, Subject, first_line
@@ -70,12 +71,13 @@ CHECKS = (
 
 
 def _takes_a_step(subject: Subject) -> Outcome:
+    if subject.needs_closure:
+        return not_applicable("not examined: a step of it evaluates the loss several times")
     try:
-        if subject.needs_closure:
-            return not_applicable("not examined: a step of it evaluates the loss several times")
         shapes = subject.shapes
     except Refused as problem:
-        return fail(str(problem))
+        other = demand(subject)
+        return fail(str(problem)) if other is None else not_applicable(f"not examined: a step of it needs {other}")
     return ok("over weights of shape " + ", ".join(str(shape) for shape in shapes))
 
 
@@ -94,10 +96,12 @@ def examine(build: Build, *, rule: str | None = None, **args: Any) -> Report:
         The table. An optimizer over one thread and small tensors takes about a second.
 
     Raises:
-        RuleError: No published rule has the name `rule`.
+        RuleError: No published rule has the name `rule`; an argument is unknown or missing, or none can be built with
+            them over one matrix.
     """
     plain = Subject(build, args)
     _check_names(plain)
+    _check_built(plain)
     published = find(rule) if rule is not None else _promised(plain)
     subject = Subject(build, args, noisy_rule=published is not None and published.noisy)
     first = _finding(_BEGINS, subject)
@@ -128,6 +132,24 @@ def _check_names(subject: Subject) -> None:
                 for name in wrong
             ]
         )
+
+
+def _check_built(subject: Subject) -> None:
+    """Raise RuleError where there is nothing to examine: what the arguments make is no optimizer over weights."""
+    if missing := _missing(subject):
+        raise RuleError(
+            f"{subject.name} cannot be built without {', '.join(missing)}: give what is missing as an argument, "
+            f"{missing[0]}=... (after --args on the command line), or examine a function that builds it"
+        )
+    try:
+        built = cast("object", subject.built)
+    except Refused as problem:
+        raise RuleError(
+            f"{subject.title} cannot be built over a list of one matrix: {problem}; give other arguments, or examine a "
+            "function that builds it"
+        ) from None
+    if not isinstance(built, torch.optim.Optimizer):
+        raise RuleError(f"{subject.name} builds a {type(built).__name__}, which is no torch.optim.Optimizer")
 
 
 def _rule_checks(subject: Subject, rule: Published | None) -> Iterator[Check]:
@@ -163,15 +185,14 @@ def survey(module: ModuleType) -> Iterator[Report]:
     if not found:
         raise RuleError(f"module '{module.__name__}' offers no torch.optim.Optimizer")
     for each in found:
-        missing = _missing(Subject(each, {}))
-        if missing:
-            needs = not_applicable(f"not examined: it cannot be built without {', '.join(missing)}")
-            yield Report(each.__name__, (Finding(_BEGINS.name, _BEGINS.expected, needs.seen, needs.verdict),))
-        else:
+        try:
             yield examine(each)
+        except RuleError as problem:
+            needs = not_applicable(f"not examined: {problem}")
+            yield Report(each.__name__, (Finding(_BEGINS.name, _BEGINS.expected, needs.seen, needs.verdict),))
 
 
 def _missing(subject: Subject) -> list[str]:
     """Arguments without a default that we do not know how to give."""
     _weights, *others = [name for name, default in subject.stated.items() if default is inspect.Parameter.empty] or [""]
-    return [name for name in others if name != "lr"]
+    return [name for name in others if name != "lr" and name not in subject.args]

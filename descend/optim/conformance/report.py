@@ -99,6 +99,8 @@ class Report:
     def line(self) -> str:
         """The report in one line, for a survey."""
         failed = ", ".join(finding.check for finding in self.failures)
+        if len(self.findings) == 1 and self.passed:
+            return f"{self.title}: {self.findings[0].seen}"
         return f"{self.title}: {self.counts}" + (f" ({failed})" if failed else "")
 
 

@@ -90,7 +90,7 @@ class Subject:
     @property
     def needs_closure(self) -> bool:
         """Whether a step insists on a closure, since it evaluates the loss several times."""
-        asked = inspect.signature(self._built.step).parameters.get("closure")
+        asked = inspect.signature(self.built.step).parameters.get("closure")
         return asked is not None and asked.default is inspect.Parameter.empty
 
     def over(self, params: Any, **more: Any) -> torch.optim.Optimizer:
@@ -117,16 +117,17 @@ class Subject:
     def options(self) -> dict[str, Any]:
         """Everything it was told: defaults of the signature, our arguments, and what its first group holds."""
         known = {name: value for name, value in self.stated.items() if value is not inspect.Parameter.empty}
-        group = self._built.param_groups[0]
+        group = self.built.param_groups[0]
         return {**known, **self.args, **{key: value for key, value in group.items() if key != "params"}}
 
     @property
     def class_name(self) -> str:
         """Name of the class of what is built."""
-        return type(self._built).__name__
+        return type(self.built).__name__
 
     @cached_property
-    def _built(self) -> torch.optim.Optimizer:
+    def built(self) -> torch.optim.Optimizer:
+        """One over a single matrix."""
         return self.over([torch.nn.Parameter(draw((4, 3), 0))])
 
     @property

@@ -28,10 +28,7 @@ def load(target: str) -> Any:
         RuleError: There is no such module, or no such name in it.
     """
     module_name, _, name = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as problem:
-        raise RuleError(f"{target}: {problem}; write module:Class, or a module alone for all of its classes") from None
+    module = _imported(target, module_name)
     if not name:
         return module
     found = getattr(module, name, None)
@@ -39,6 +36,17 @@ def load(target: str) -> Any:
         close = nearest(name, [each.__name__ for each in classes(module)])
         raise RuleError(f"module '{module_name}' has no optimizer '{name}'{close}")
     return found
+
+
+def _imported(target: str, name: str) -> ModuleType:
+    """The module, whatever its import may raise."""
+    try:
+        return importlib.import_module(name)
+    except (ImportError, ValueError) as problem:
+        message = f"{target}: {problem}; write module:Class, or a module alone for all of its classes"
+    except (Exception, SystemExit) as problem:
+        message = f"{target}: importing '{name}' raised {type(problem).__name__}: {problem}"
+    raise RuleError(message)
 
 
 def classes(module: ModuleType) -> list[type[torch.optim.Optimizer]]:

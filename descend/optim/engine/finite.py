@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from descend.optim.engine.prepare import local
+from descend.optim.engine.prepare import has_rows, local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ def unfit(tasks: Sequence[Task]) -> list[str]:
 
 
 def _fit(g: Tensor) -> bool:
-    mine = sum_is_finite(local(g))
+    mine = sum_is_finite(g.coalesce().values() if has_rows(g) else local(g))
     mesh = getattr(g, "device_mesh", None)
     if mesh is None:
         return mine

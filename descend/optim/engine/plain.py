@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.optim.engine.noise import noise_for
-from descend.optim.engine.prepare import local
+from descend.optim.engine.prepare import has_rows, local, named_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -118,8 +118,13 @@ def scalar(x: float) -> Tensor:
 
 
 def apply(task: Task, seed: int) -> None:
-    """One update of one tensor, written back in place."""
-    p, settings = task.weights(), task.settings
+    """One update of one tensor, written back in place; of a sparse gradient, of the rows that it has."""
+    g, s, rows = local(task.gradient), task.state(), None
+    if has_rows(g):
+        # A row that stands several times in the gradient counts once, with the sum of what it says.
+        g, rows = g.coalesce().values(), g.coalesce().indices()[0]
+        s = s and s._replace(**{name: x[rows] for name, x in named_entries(s).items() if x.ndim})
+    p, settings = task.weights(rows), task.settings
     scalars = {
         "t": scalar(task.count + 1),
         "lr": scalar(settings.lr),
@@ -131,5 +136,4 @@ def apply(task: Task, seed: int) -> None:
         "total": functools.partial(total, whole=task.param),
         "noise": noise_for(p, seed, _place(task), task.count + 1),
     }
-    g = local(task.gradient).to(p.dtype)
-    task.write(*update(g, p, task.state(), settings, scalars, provided))
+    task.write(*update(g.to(p.dtype), p, s, settings, scalars, provided), rows)

@@ -27,6 +27,8 @@ __all__ = [
     "Entry",
     "Task",
     "check_gradient",
+    "follow",
+    "has_rows",
     "local",
     "named_entries",
     "names_of",
@@ -72,27 +74,40 @@ def open_entry(entry: Entry, rule: Rule, p: Tensor) -> None:
     entry.update(step=torch.zeros((), dtype=torch.float64), **made)
 
 
-def follow(entry: Entry, p: Tensor) -> None:
-    """Move the state to where the weights went, e.g. by `model.to(device)` after construction."""
+def follow(entry: Entry, rule: Rule, p: Tensor) -> None:
+    """Move and cast the state to where the weights went, e.g. by `model.to(device)` after construction."""
+    kinds = {name: value.dtype for name, value in named_entries(template(rule, p)).items()}
     for name, value in entry.items():
-        if name != "step" and value.device != p.device:
-            entry[name] = value.to(p.device)
+        if name in kinds or name == "master":
+            entry[name] = value.to(device=p.device, dtype=kinds.get(name, value.dtype))
     if p.dtype in LOW_PRECISION and "master" not in entry:
         entry["master"] = p.detach().to(torch.float32)
     if p.dtype not in LOW_PRECISION:
         entry.pop("master", None)
 
 
-def check_gradient(g: Tensor, p: Tensor, name: str) -> None:
-    """Refuse a gradient that no rule here can use, naming the weights.
+def has_rows(g: Tensor) -> bool:
+    """Whether g is a sparse gradient: whole rows of a tensor, as embeddings have them."""
+    return g.layout is torch.sparse_coo and g.sparse_dim() == 1
+
+
+def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None) -> None:
+    """Refuse a gradient that cannot be used, naming the weights.
+
+    Args:
+        g: The gradient.
+        p: The weights.
+        name: How they are called.
+        rule: Their rule; None where gradients have to be dense, since the weights live among others.
 
     Raises:
-        RuleError: The gradient is sparse, complex, of another shape or on another device.
+        RuleError: The gradient is sparse and the rule does not go by rows, or of another shape or on another device.
     """
-    if g.layout is not torch.strided:
+    if g.layout is not torch.strided and not (rule is not None and rule.rowwise and has_rows(g)):
+        owner = f"which {type(rule).__name__} does not take" if rule is not None else "and had dense ones before"
         raise RuleError(
-            f"'{name}' has a sparse gradient ({g.layout}), which no rule here takes; build the embedding with "
-            "sparse=False, or give these weights to torch.optim.SparseAdam"
+            f"'{name}' has a sparse gradient ({g.layout}), {owner}; build the embedding with sparse=False, or give "
+            "these weights SGD, AdaGrad or Adam in a group of their own, which go by rows"
         )
     if g.shape != p.shape or g.device != p.device:
         raise RuleError(
@@ -118,7 +133,7 @@ def take_up(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
                 f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)} and is {found}; an empty "
                 "entry starts it anew"
             )
-    follow(entry, p)
+    follow(entry, rule, p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,28 +168,40 @@ class Task:
             return None
         return form._replace(**{name: local(self.entry[name]) for name in named_entries(form)})
 
-    def weights(self) -> Tensor:
-        """The weights to update, in the precision of the state.
+    def weights(self, rows: Tensor | None = None) -> Tensor:
+        """The weights to update, or some rows of them, in the precision of the state.
 
         Where somebody wrote into low-precision weights since the last step, the master takes what was written.
         """
-        p = local(self.param.detach())
+        p = _rows(local(self.param.detach()), rows)
         master = self.entry.get("master")
         if master is None:
             return p
-        master = local(master)
+        master = _rows(local(master), rows)
         return master.copy_(torch.where(master.to(p.dtype) == p, master, p.to(master.dtype)))
 
-    def write(self, new: Tensor, after: Any) -> None:
-        """Store the new weights and state in place and count the update."""
+    def write(self, new: Tensor, after: Any, rows: Tensor | None = None) -> None:
+        """Store the new weights and state, or some rows of them, in place and count the update."""
         for name, value in named_entries(after).items():
             held = local(self.entry[name])
             if held is not value:
-                held.copy_(value)
+                _put(held, value, rows)
         if "master" in self.entry:
-            local(self.entry["master"]).copy_(new)
-        local(self.param.detach()).copy_(new)
+            _put(local(self.entry["master"]), new, rows)
+        _put(local(self.param.detach()), new, rows)
         self.entry["step"] += 1
+
+
+def _rows(x: Tensor, rows: Tensor | None) -> Tensor:
+    return x if rows is None else x[rows]
+
+
+def _put(place: Tensor, value: Tensor, rows: Tensor | None) -> None:
+    """Copy a tensor, or some rows of it, to its place; a number stays one number."""
+    if rows is None or not place.ndim:
+        place.copy_(value)
+    else:
+        place.index_copy_(0, rows, value.to(place.dtype))
 
 
 def names_of(groups: list[dict[str, Any]]) -> list[list[str]]:
@@ -212,7 +239,7 @@ def tasks_of(
             g = p.grad
             if id(p) in without or g is None or not p.requires_grad:
                 continue
-            check_gradient(g, p, name)
+            check_gradient(g, p, name, common.rule)
             if common.rule.whole_tensor and hasattr(p, "device_mesh"):
                 raise RuleError(
                     f"'{name}' is distributed over ranks and {type(common.rule).__name__} needs whole matrices; give "

@@ -23,7 +23,7 @@ from descend.optim.engine.blocks import Step, step_arena
 from descend.optim.engine.cuda import CudaJob
 from descend.optim.engine.kernels import Schedule, Workshop
 from descend.optim.engine.native import CpuJob, Native
-from descend.optim.engine.prepare import LOW_PRECISION, Task, named_entries, template
+from descend.optim.engine.prepare import LOW_PRECISION, Task, has_rows, named_entries, template
 from descend.optim.engine.reader import Known, Reader, ReaderJob
 from descend.optim.engine.stages import cut
 from descend.optim.engine.text import Text, Untraceable, read
@@ -223,7 +223,7 @@ def jobs_of(arena: Arena) -> list[CpuJob] | list[CudaJob]:
 def _fits(task: Task, texts: Mapping[bool, Sequence[Text | None]]) -> bool:
     """Whether a tensor can live in an arena under its rule."""
     text = texts[task.param.dtype in LOW_PRECISION][task.group]
-    if text is None or not may_live_in_an_arena(task.param):
+    if text is None or not may_live_in_an_arena(task.param) or has_rows(task.gradient):
         return False
     # Noise is drawn in the order of the elements, which is not the order in memory of a transposed tensor.
     ordered = task.param.is_contiguous() or not text.draws

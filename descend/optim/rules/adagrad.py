@@ -57,6 +57,7 @@ class AdaGrad(Rule):
         RuleError: a number is negative or not finite.
     """
 
+    rowwise: ClassVar[bool] = True
     default_lr: ClassVar[float] = 0.01
 
     eps: float = 1e-6

@@ -16,6 +16,7 @@ Source: Kingma and Ba 2015, Algorithm 1, https://arxiv.org/abs/1412.6980
 |---|---|
 | paper | none: ε is added to the corrected root |
 | torch `Adam`, `AdamW` | none; amsgrad keeps the largest uncorrected v, as here |
+| torch `SparseAdam` | `eps_at="uncorrected"`, on the rows of a sparse gradient alone |
 | MXNet `Adam` | ε is added to the uncorrected root: `eps_at="uncorrected"`; 1 − β₂ is rounded to float32 (not copied) |
 | MXNet 2.0 `AdamW` | the same, and λ is multiplied by the corrected rate: `decay_at="corrected"` |
 | ... without its kernel | and the weight that has already moved decays: `decay_at="corrected after"` |
@@ -92,6 +93,8 @@ class Adam(Rule):
     Raises:
         RuleError: beta1 or beta2 is outside [0, 1), eps is negative, or eps_at is none of the three.
     """
+
+    rowwise: ClassVar[bool] = True
 
     beta1: float = 0.9
     beta2: float = 0.999

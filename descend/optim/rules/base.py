@@ -26,6 +26,9 @@ A state whose entry is shaped like p is kept for each element; an entry of shape
 that the settings do not need is None. A rule that needs the shape of its tensor (rows, matrices) says
 `whole_tensor = True` and is given one tensor at a time by every runner; its entries may have other shapes.
 
+A rule of elements alone may say `rowwise = True`: of a sparse gradient it then updates the rows that the gradient has,
+with their state, and the other rows stay as they are, moments and decay included.
+
 The class also states the defaults of what the engine applies around the rule: `default_lr`, `default_weight_decay` and
 `default_decay` ("coupled", "clipped" or "decoupled"; of no meaning for a rule that asks for `decay`).
 """
@@ -58,6 +61,7 @@ class Rule:
     """
 
     whole_tensor: ClassVar[bool] = False
+    rowwise: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # the names that the rule's method asks for
     moves: ClassVar[str] = "direction"  # the method that the rule defines
     default_lr: ClassVar[float] = 1e-3

@@ -58,6 +58,7 @@ class SGD(Rule):
         RuleError: momentum or dampening is outside [0, 1), or a setting needs momentum and there is none.
     """
 
+    rowwise: ClassVar[bool] = True
     default_lr: ClassVar[float] = 0.1
 
     momentum: float = 0.0

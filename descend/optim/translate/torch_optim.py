@@ -99,6 +99,12 @@ def _adamw(
     return _recipe(rule, lr, weight_decay, maximize, differentiable, decoupled=True)
 
 
+def _sparse_adam(
+    lr: float = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8, maximize: bool = False
+) -> Recipe:
+    return _recipe(Adam(*_pair(betas), eps, "uncorrected"), lr, 0.0, maximize, differentiable=False)
+
+
 def _adamax(
     lr: float = 2e-3,
     betas: Sequence[float] = (0.9, 0.999),
@@ -227,6 +233,7 @@ OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
     "SGD": _sgd,
     "Adam": _adam,
     "AdamW": _adamw,
+    "SparseAdam": _sparse_adam,
     "Adamax": _adamax,
     "NAdam": _nadam,
     "RMSprop": _rmsprop,
@@ -239,7 +246,6 @@ OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
 
 REFUSED = {
     "LBFGS": "it needs several evaluations of the loss for one update; a rule here sees one gradient",
-    "SparseAdam": "it is for sparse gradients, which no rule here takes; use torch.optim.SparseAdam",
     "ASGD": "its average of the weights is not part of any rule here; ScheduleFreeSGD averages",
     "RAdam": "its rectification is not among the rules here; Adam with a warm-up does the same work",
 }

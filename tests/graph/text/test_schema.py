@@ -79,7 +79,7 @@ def test_a_field_is_as_the_format_has_it(message, field, number, kind, repeated,
 
 def test_the_counts_of_the_reference():
     assert len(message_info("Layer").envelope) == 82
-    assert len(message_info("Callback").envelope) == 58
+    assert len(message_info("Callback").envelope - {"minibatch_ramp"}) == 58
     operators = [name for name in pool().FindFileByName("operators.proto").message_types_by_name if name != "Operator"]
     assert len(operators) == 75
 

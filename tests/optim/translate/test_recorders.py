@@ -3,12 +3,12 @@
 What is recorded is judged by test_trajectories.py itself, in a process of its own, as any other folder would be.
 torch.optim is at hand always. The rest want an interpreter with the library in it, named by a variable:
 
-    DESCEND_MXNET19_PYTHON    MXNet 1.9.1: Python 3.8, numpy<1.24
-    DESCEND_MXNET20_PYTHON    MXNet 2.0.0b1: Python 3.8, numpy<1.24
-    DESCEND_OPTAX_PYTHON      optax, with jax on the CPU
-    DESCEND_PYTORCH_OPTIMIZER_PYTHON
-    DESCEND_RECORDER_SEED     another seed than 0
-    DESCEND_RECORDER_CASES    another number of cases than 60
+    DESCEND_MXNET19              MXNet 1.9.1: Python 3.8, numpy<1.24
+    DESCEND_MXNET20              MXNet 2.0.0b1: Python 3.8, numpy<1.24
+    DESCEND_OPTAX      optax, with jax on the CPU
+    DESCEND_PYTORCH_OPTIMIZER    pytorch_optimizer 4.1
+    DESCEND_RECORDER_SEED        another seed than 0
+    DESCEND_RECORDER_CASES       another number of cases than 60
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ TRAJECTORIES = HERE.parent / "test_trajectories.py"
 RECORDERS = {
     "torch": (None, "torch_cases.py", ()),
     "lbann": (None, "lbann_cases.py", ()),
-    "mxnet-1.9": ("DESCEND_MXNET19_PYTHON", "mxnet_cases.py", ()),
-    "mxnet-2.0": ("DESCEND_MXNET20_PYTHON", "mxnet_cases.py", ()),
-    "optax": ("DESCEND_OPTAX_PYTHON", "optax_cases.py", ()),
-    "pytorch_optimizer": ("DESCEND_PYTORCH_OPTIMIZER_PYTHON", "torch_cases.py", ("pytorch_optimizer",)),
+    "mxnet-1.9": ("DESCEND_MXNET19", "mxnet_cases.py", ()),
+    "mxnet-2.0": ("DESCEND_MXNET20", "mxnet_cases.py", ()),
+    "optax": ("DESCEND_OPTAX", "optax_cases.py", ()),
+    "pytorch_optimizer": ("DESCEND_PYTORCH_OPTIMIZER", "torch_cases.py", ("pytorch_optimizer",)),
 }
 
 

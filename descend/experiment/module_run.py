@@ -1,0 +1,117 @@
+"""A run of a model that is a torch module: the parts of `run`, with the module in the place of a graph."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from descend.callbacks.names import problems as unknown_names
+from descend.data import Batches
+from descend.errors import ConfigurationError
+from descend.experiment import rule
+from descend.experiment.check import check_parts
+from descend.experiment.conduct import Work
+from descend.experiment.losses import describe, loss_of
+from descend.experiment.measures import measures
+from descend.experiment.module_task import ModuleTask
+from descend.experiment.precision import precision_of
+from descend.experiment.text import run_text
+from descend.experiment.training import device_of, in_training
+from descend.experiment.unused import UnusedWeights
+from descend.runtime import Process, stored_seed
+from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train.layers import layer_names
+from descend.train.numerics import Numerics
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Generator, Iterable
+
+    from descend.data import OpenReader
+    from descend.experiment.experiment import Experiment
+    from descend.graph import TorchModel
+    from descend.train import Trainer
+
+__all__ = ["batches", "prepare_module", "run_seed"]
+
+
+@contextmanager
+def prepare_module(
+    experiment: Experiment, model: TorchModel, continued: str | os.PathLike[str] | None = None
+) -> Generator[Work]:
+    """See `descend.experiment.run.prepare`; the module is as it was when this ends, but for what it has learnt."""
+    trainer = experiment.trainer
+    seed = run_seed(trainer, continued)
+    readers = check_parts(experiment, seed)
+    objective, measured = loss_of(model.loss), measures(model.measures, model.loss)
+    callbacks = (*trainer.callbacks, *model.callbacks)
+    _check_names(model, callbacks, list(measured))
+    process = Process(device=device_of(model.module))
+    made = rule.build(experiment.optimizer, model.module)
+    for part in (objective, *measured.values()):
+        part.to(process.device)
+    data = {mode: batches(readers[mode.role], trainer, mode, seed, process) for mode in Mode if mode.role in readers}
+    autocast, scaler = precision_of(model.amp, process.device)
+    task = ModuleTask(model.module, objective, measured, model.targets, autocast)
+    algorithm = trainer.training_algo or BatchedIterativeOptimizer()
+    settings = {
+        "batch_size": trainer.mini_batch_size,
+        "seed": seed,
+        "samples": data[Mode.TRAIN].num_samples if Mode.TRAIN in data else None,
+        "stop": f"{algorithm!r}, {model.epochs} epochs by default",
+        "loss": describe(model.loss),
+        "precision": repr(model.amp) if model.amp and model.amp.enabled else None,
+        "micro_batch_size": trainer.micro_batch_size or None,
+        "batch_norm_group_size": model.batch_norm_group_size or None,
+        **rule.settings(made),
+    }
+    sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
+    with in_training(task, seed, next(iter(data.values())), *sizes) as training:
+        yield Work(
+            name=model.name,
+            task=task,
+            before_part=training.begin,
+            unit=training.unit,
+            micro_batch_size=trainer.micro_batch_size or "auto",
+            numerics=Numerics(scaler=scaler),
+            optimizer=made,
+            data=data,
+            process=process,
+            algorithm=algorithm,
+            seed=seed,
+            callbacks=(*callbacks, UnusedWeights()),
+            default_epochs=model.epochs,
+            files={"experiment.prototext": run_text(experiment)},
+            settings=settings,
+        )
+
+
+def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None) -> int:
+    """The seed that is given, else that of the run which is continued, else one from the clock."""
+    return trainer.random_seed or stored_seed(continued) or time.time_ns() % 2**31
+
+
+def _check_names(model: TorchModel, callbacks: Iterable[Any], metrics: Iterable[str]) -> None:
+    """Refuse names in callbacks that nothing has.
+
+    Raises:
+        ConfigurationError: all of them.
+    """
+    weights = [name for name, _ in (*model.module.named_parameters(), *model.module.named_buffers())]
+    known = {"layer": layer_names(model.module), "weights": weights, "metric": metrics}
+    if found := unknown_names(callbacks, known):
+        raise ConfigurationError(found)
+
+
+def batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process) -> Batches:
+    """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
+    shuffle = mode is Mode.TRAIN and reader.shuffle
+    ahead = 0 if trainer.serialize_io else 2
+    made = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead)
+    made.check_first_sample()  # a damaged file ends the run here, before anything is written
+    if mode is Mode.TRAIN:
+        for note in made.notes:
+            warnings.warn(note, stacklevel=3)
+    return made

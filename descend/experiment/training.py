@@ -1,0 +1,76 @@
+"""A user's module while it is trained: what holds for `fit` and for `run` of a model made of a torch module."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from descend.errors import Unsupported
+from descend.experiment.batch_norm import BatchNormGroups
+from descend.train.masks import Masks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from descend.data import Feed
+    from descend.experiment.module_task import ModuleTask
+    from descend.train.loop import Part
+
+__all__ = ["Training", "device_of", "in_training"]
+
+
+class Training(NamedTuple):
+    """What a run asks of a module that is being trained."""
+
+    begin: Callable[[Part], None]  # to be called with each part of a mini-batch before it goes through the module
+    unit: int | None  # samples that micro-batches are made of; None where a mini-batch cannot be cut
+
+
+def device_of(module: torch.nn.Module) -> torch.device:
+    """Where the module is.
+
+    Raises:
+        Unsupported: its weights are on several devices.
+    """
+    devices = {p.device for p in module.parameters()}
+    if len(devices) > 1:
+        places = ", ".join(sorted(map(str, devices)))
+        raise Unsupported(f"the weights of {type(module).__name__} are on several devices ({places}); move them to one")
+    return devices.pop() if devices else torch.device("cpu")
+
+
+@contextmanager
+def in_training(
+    task: ModuleTask,
+    seed: int,
+    feed: Feed,
+    micro_batch_size: int | str | None = None,
+    batch_norm_group_size: int | None = None,
+) -> Generator[Training]:
+    """Let random layers draw by sample and batch norm work by groups, and leave every part of the module as it was.
+
+    Args:
+        task: The module and its losses.
+        seed: Of the run.
+        feed: The training data.
+        micro_batch_size: Samples that go through the module at once.
+        batch_norm_group_size: Samples that share the statistics of batch norm; None for those that go through at once.
+    """
+    module = task.module
+    before = [(part, part.training) for part in module.modules()]
+    with Masks(module, seed) as masks:
+        norms = BatchNormGroups(module, feed, micro_batch_size, batch_norm_group_size)
+
+        def begin(part: Part) -> None:
+            masks.begin(part.step, part.count, part.position)
+            norms.begin(part)
+            task.begin(part)
+
+        try:
+            yield Training(begin, norms.unit)
+        finally:
+            norms.close()
+            for part, training in before:
+                part.training = training

@@ -1,0 +1,238 @@
+"""A model of an ONNX file. Nothing of the file is run: nodes are looked up in a table, and constants are computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import external_data_helper, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from descend.errors import StorageError, Unsupported, nearest
+from descend.graph import Identity, Input, Model, Trained
+from descend.lower.onnx.reader import Fixed, Node, Reader, Reading, Refused, Sizes, Tensor, Value, reading
+from descend.lower.onnx.readings import JOINABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from descend.graph import Shape
+
+__all__ = ["read"]
+
+_MAX_CONSTANT = 10**8  # entries of a constant that is computed from others: a few bytes of a file can ask for more
+_SAME_TENSOR = ("Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # a weight that goes through them is still one
+
+
+def read(path: Path, fields: Mapping[str, Shape]) -> Model:
+    """See `descend.onnx.load`."""
+    return _File(path, fields).model()
+
+
+class _File:
+    """One file while it is read."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Shape]) -> None:
+        self.path, self.fields = path, fields
+        self.proto = _opened(path)
+        self.problems: list[str] = []
+        graph = self.proto.graph
+        self.opsets = {one.domain: one.version for one in self.proto.opset_import}
+        self.uses = Counter(name for node in graph.node for name in node.input)
+        self.uses.update(one.name for one in graph.output)
+        self.values: dict[str, Value | None] = {
+            tensor.name: Fixed(self.array(tensor), tensor.name) for tensor in graph.initializer
+        }
+        self.inputs = [one for one in graph.input if one.name not in self.values]
+        self.reader = Reader(Counter(), _batch(self.inputs))
+
+    def model(self) -> Model:
+        graph = self.proto.graph
+        shapes = {one.name: self._shape(one) for one in self.inputs}
+        for name in self.fields.keys() - shapes.keys():
+            self.problems.append(f"the file has no input '{name}'{nearest(name, shapes)}")
+        for name, shape in shapes.items():
+            self.values[name] = None if shape is None else self._input(name, shape)
+        for place, node in enumerate(graph.node):
+            self.values.update(zip(node.output, self._outputs(node, place), strict=False))
+        for one in graph.output:
+            self._name_output(one.name)
+        if self.problems:
+            raise Unsupported([f"{self.path}: {problem}" for problem in self.problems])
+        model = Model(0, self.reader.layers, name=graph.name or self.path.stem)
+        model.trained = Trained({name: shape for name, shape in shapes.items() if shape is not None}, None)
+        return model
+
+    def _input(self, name: str, shape: Shape) -> Tensor:
+        layer = Input(data_field=name, name=self.reader.name(name))
+        self.reader.layers.append(layer)
+        return Tensor(layer, shape)
+
+    def _shape(self, one: onnx.ValueInfoProto) -> Shape | None:
+        """The shape of a sample of an input; None, and a problem, where the file and `fields` leave it open."""
+        if one.name in self.fields:
+            return tuple(self.fields[one.name])
+        dims = [dim.dim_value for dim in one.type.tensor_type.shape.dim]
+        if len(dims) > 1 and all(size > 0 for size in dims[1:]):
+            return tuple(dims[1:])
+        shown = ", ".join(str(size or "?") for size in dims)
+        self.problems.append(
+            f"input '{one.name}' is ({shown}), where (samples, ...) with known sizes is needed: pass "
+            f"fields={{'{one.name}': (...)}}, the shape of one sample"
+        )
+        return None
+
+    def _outputs(self, proto: onnx.NodeProto, place: int) -> tuple[Value | None, ...]:
+        """The values of a node's outputs; None for each where it cannot be had."""
+        nothing = (None,) * len(proto.output)
+        name = proto.name or f"{proto.op_type}_{place}"
+        given = [self.values.get(one) if one else None for one in proto.input]
+        if any(one and self.values.get(one) is None for one in proto.input):
+            return nothing  # behind a node that is reported
+        try:
+            return self._read(proto, name, given)
+        except Refused as reason:
+            self.problems.append(f"node '{name}' ({proto.op_type}) {reason}")
+            return nothing
+
+    def _read(self, proto: onnx.NodeProto, name: str, given: list[Value | None]) -> tuple[Value | None, ...]:
+        kind = proto.op_type
+        read_node = reading(kind) if proto.domain in ("", "ai.onnx") else None
+        if kind == "Constant" and proto.domain in ("", "ai.onnx"):
+            return (self._constant(proto),)
+        if kind != "Identity" and given and all(isinstance(one, Fixed) or one is None for one in given):
+            return self._folded(proto, [one for one in given if isinstance(one, Fixed)])
+        if read_node is None:
+            where = f" of '{proto.domain}'" if proto.domain else ""
+            raise Refused(f"has no layer here: the operator{where} is not known")
+        used = max((i for i, one in enumerate(proto.output, 1) if self.uses[one]), default=1)
+        node = Node(name, kind, tuple(given), self._attributes(proto), used)
+        made = _read_joined(self.reader, node, read_node)
+        outputs = made if isinstance(made, tuple) else (made,)
+        for one, value in zip(proto.output, outputs, strict=False):
+            if isinstance(value, Tensor):
+                self.reader.uses[value.layer.name] = self.uses[one]
+        return tuple(_settled(value) for value in outputs)
+
+    def _attributes(self, proto: onnx.NodeProto) -> dict[str, Any]:
+        found = {one.name: helper.get_attribute_value(one) for one in proto.attribute}
+        return {name: self.array(one) if isinstance(one, onnx.TensorProto) else one for name, one in found.items()}
+
+    def _constant(self, proto: onnx.NodeProto) -> Fixed:
+        ((name, value),) = self._attributes(proto).items()
+        if name == "sparse_value":
+            raise Refused("is a sparse constant")
+        return Fixed(np.asarray(value, np.float32 if name in ("value_float", "value_floats") else None))
+
+    def _folded(self, proto: onnx.NodeProto, given: list[Fixed]) -> tuple[Value, ...]:
+        """A node of constants alone, computed by the reference of ONNX itself."""
+        kind = proto.op_type
+        if kind in ("Expand", "ConstantOfShape", "Tile", "Range", "Pad", "Resize", "OneHot"):
+            sizes = [abs(one.array.astype(np.float64)).prod() for one in given if one.array.dtype.kind in "iu"]
+            if max(sizes, default=0) * max(one.array.size for one in given) > _MAX_CONSTANT:
+                raise Refused(f"computes a constant of more than {_MAX_CONSTANT:,} entries")
+        if any(one.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for one in proto.attribute):
+            raise Refused("has graphs of its own")
+        try:
+            names = [name for name in proto.input if name]
+            arrays: Any = ReferenceEvaluator(proto, opsets=self.opsets).run(
+                None, {name: one.array for name, one in zip(names, given, strict=True)}
+            )
+        except Exception as error:  # whatever the reference raises for a node that is wrong
+            raise Refused(f"cannot be computed: {error}") from None
+        name = base = given[0].name if kind in _SAME_TENSOR else None
+        if name is not None and self.uses[name] > 1:
+            name = f"{name}_{kind}"
+        turned = kind == "Transpose" and given[0].array.ndim == 2
+        return tuple(Fixed(np.asarray(array), name, base if turned else None) for array in arrays)
+
+    def _name_output(self, name: str) -> None:
+        """Call the layer that gives an output of the file by the output's name."""
+        value = self.values.get(name)
+        if value is None:
+            return
+        if not isinstance(value, Tensor):
+            self.problems.append(f"output '{name}' does not depend on the data")
+            return
+        if value.joined:
+            self.problems.append(f"output '{name}' has samples joined with other dimensions")
+            return
+        layer, reader = value.layer, self.reader
+        taken = isinstance(layer, Input) or any(one.name == layer.name for one in self.proto.graph.output)
+        if layer.name == name:
+            return
+        if taken:
+            reader.layer(Identity, name, value)
+        else:
+            layer.name = reader.name(name)
+
+    def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
+        """The values of a tensor, from the file or from one in its folder.
+
+        Raises:
+            StorageError: they are not there, or are elsewhere.
+        """
+        folder = self.path.resolve().parent
+        if external_data_helper.uses_external_data(tensor):
+            location = next((one.value for one in tensor.external_data if one.key == "location"), "")
+            if not (folder / location).resolve().is_relative_to(folder) or not location:
+                raise StorageError(
+                    f"{self.path}: tensor '{tensor.name}' is to be read from '{location}', outside the file's folder"
+                )
+        try:
+            return numpy_helper.to_array(tensor, str(folder))
+        except Exception as error:  # OSError, ValueError, and the library's own
+            raise StorageError(f"{self.path}: tensor '{tensor.name}' cannot be read: {error}") from None
+
+
+def _opened(path: Path) -> onnx.ModelProto:
+    if not path.is_file():
+        raise StorageError(f"{path} is no file")
+    try:
+        proto = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # the library raises errors of Protobuf's own, which differ between its versions
+        raise StorageError(f"{path} is no ONNX file, or is damaged: {error}") from None
+    if not proto.graph.node:
+        raise StorageError(f"{path} is no ONNX file, or holds no nodes")
+    return proto
+
+
+def _batch(inputs: list[onnx.ValueInfoProto]) -> int | None:
+    """The number of samples that a file was made for, where it fixes one."""
+    first = {one.type.tensor_type.shape.dim[0].dim_value for one in inputs if one.type.tensor_type.shape.dim}
+    return next(iter(first)) or None if len(first) == 1 else None
+
+
+def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
+    """Read a node; one that works within each of samples · heads works within each of the heads."""
+    joined = {one.joined for one in node.inputs if isinstance(one, Tensor)}
+    if joined <= {0} or node.kind == "Reshape":
+        return read_node(reader, node)
+    if len(joined) > 1 or node.kind not in JOINABLE:
+        raise Refused("is given samples joined with other dimensions")
+    (count,) = joined
+    apart = tuple(replace(one, joined=0) if isinstance(one, Tensor) else one for one in node.inputs)
+    attributes = dict(node.attributes)
+    if node.kind == "Transpose":
+        perm = attributes["perm"]
+        if perm[0] != 0:
+            raise Refused(f"moves the dimension of the samples (perm {list(perm)})")
+        attributes["perm"] = [*range(count + 1), *(axis + count for axis in perm[1:])]
+    elif attributes.get("axis", -1) > 0:
+        attributes["axis"] += count
+    made = read_node(reader, replace(node, inputs=apart, attributes=attributes))
+    return replace(made, joined=count) if isinstance(made, Tensor) else made
+
+
+def _settled(value: Value) -> Value:
+    """Sizes that are all known are a constant."""
+    if isinstance(value, Sizes) and None not in value.sizes:
+        array = np.array(value.sizes, np.int64)
+        return Fixed(array.reshape(()) if value.single else array)
+    return value

@@ -1,0 +1,23 @@
+"""Whether a forward pass may look at values: not while somebody turns it into another program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C._functorch import is_functorch_wrapped_tensor  # torch.func has no public question for it
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["in_transform", "may_branch"]
+
+
+def in_transform(x: Tensor) -> bool:
+    """Whether x is inside torch.func, whose tensors answer no questions of layout or value."""
+    return is_functorch_wrapped_tensor(x)
+
+
+def may_branch(x: Tensor) -> bool:
+    """Whether asking for a value is cheap and allowed: not on a GPU, while compiling, or inside torch.func."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not in_transform(x)

@@ -1,0 +1,503 @@
+"""ONNX files that others wrote, against what onnxruntime or the torch module computes."""
+
+import math
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+import descend
+from descend import zoo
+from descend.errors import StorageError, Unsupported
+
+FLOAT = TensorProto.FLOAT
+
+
+def drawn(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def write(path, nodes, inputs, outputs=("y",), constants=(), opset=20):
+    """A file of these nodes; inputs and constants by name."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(name, FLOAT, ["n", *shape]) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in dict(constants).items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_operatorsetid("", opset)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def agree(path, *xs, tolerance=1e-5):
+    """The loaded model gives what onnxruntime gives; the model."""
+    model = descend.onnx.load(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    given = dict(zip([one.name for one in session.get_inputs()], xs, strict=True))
+    wanted = session.run(None, given)
+    names = [one.name for one in session.get_outputs()]
+    module = model.to_torch(outputs=names).eval()
+    with torch.no_grad():
+        got = module(**{name: torch.from_numpy(x) for name, x in given.items()})
+    for one, want in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
+        np.testing.assert_allclose(one.numpy(), want, rtol=tolerance, atol=tolerance)
+    return model
+
+
+def node(kind, *inputs, out="y", **attributes):
+    return helper.make_node(kind, inputs, [out], name=f"the_{kind}", **attributes)
+
+
+S = (3, 6, 4)
+UNARY = ("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Neg", "Relu", "Round", "Sigmoid", "Sign", "Sin")
+UNARY += ("Softplus", "Softsign", "Tanh", "Atan", "Sinh", "Cosh", "Asinh")
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [
+        *[(kind, {}) for kind in UNARY],
+        ("LeakyRelu", {"alpha": 0.25}),
+        ("LeakyRelu", {}),
+        ("Elu", {"alpha": 0.5}),
+        ("Selu", {}),
+        ("HardSigmoid", {}),
+        ("HardSwish", {}),
+        ("Gelu", {}),
+        ("Gelu", {"approximate": "tanh"}),
+        ("Softmax", {}),
+        ("Softmax", {"axis": 1}),
+        ("Softmax", {"axis": -2}),
+        ("Flatten", {}),
+        ("GlobalAveragePool", {}),
+        ("GlobalMaxPool", {}),
+        ("Transpose", {"perm": [0, 3, 1, 2]}),
+        ("MaxPool", {"kernel_shape": [2, 3], "strides": [2, 1], "pads": [1, 1, 1, 1]}),
+        ("MaxPool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        ("MaxPool", {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER"}),
+        ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+        ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+        ("LRN", {"size": 3, "alpha": 0.5, "beta": 0.6, "bias": 1.5}),
+        ("Identity", {}),
+    ],
+)
+def test_operators_of_one_tensor(tmp_path, kind, attributes):
+    agree(write(tmp_path / "m.onnx", [node(kind, "x", **attributes)], {"x": S}), drawn(2, *S))
+
+
+@pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [1, 2]])
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("kind", ["Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "SumSquare"])
+def test_reductions(tmp_path, kind, axes, keep):
+    path = write(
+        tmp_path / "m.onnx",
+        [node(f"Reduce{kind}", "x", "axes", keepdims=keep)],
+        {"x": S},
+        constants={"axes": np.array(axes)},
+    )
+    agree(path, drawn(2, *S))
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"])
+@pytest.mark.parametrize("other", [(), (1,), (4,), (6, 1), (3, 1, 1), (1, 3, 6, 4), (1, 1, 1, 4)])
+@pytest.mark.parametrize("first", [False, True])
+def test_constants_are_broadcast_as_onnx_says(tmp_path, kind, other, first):
+    constant = np.abs(drawn(*other, seed=3)) + 0.5
+    names = ("c", "x") if first else ("x", "c")
+    path = write(tmp_path / "m.onnx", [node(kind, *names)], {"x": S}, constants={"c": constant.astype(np.float32)})
+    agree(path, np.abs(drawn(2, *S)) + 0.5)
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 4), (1, 6, 1), (3, 1, 4)])
+def test_tensors_are_broadcast_within_a_sample(tmp_path, shape):
+    path = write(tmp_path / "m.onnx", [node("Add", "x", "z")], {"x": S, "z": shape})
+    agree(path, drawn(2, *S), drawn(2, *shape, seed=1))
+
+
+def constants_of(kind):
+    c = {"w": drawn(4, 3, 3, 2, seed=1), "b": drawn(4, seed=2), "s": drawn(3, seed=3), "t": drawn(3, seed=4)}
+    c |= {"m": drawn(3, seed=5), "v": np.abs(drawn(3, seed=6)) + 0.5, "g": drawn(3, 2, 3, 3, seed=7)}
+    return c | {"row": drawn(4, seed=8), "col": drawn(4, seed=9)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "attributes"),
+    [
+        ("Conv", ["w", "b"], {"strides": [2, 1], "pads": [1, 0, 1, 0], "dilations": [1, 2]}),
+        ("Conv", ["w"], {"auto_pad": "VALID"}),
+        ("ConvTranspose", ["g"], {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 0]}),
+        ("BatchNormalization", ["s", "t", "m", "v"], {"epsilon": 1e-3}),
+        ("InstanceNormalization", ["s", "t"], {}),
+        ("LayerNormalization", ["row", "col"], {"axis": -1, "epsilon": 1e-3}),
+        ("LayerNormalization", ["row"], {"axis": 3}),
+    ],
+)
+def test_operators_with_weights(tmp_path, kind, inputs, attributes):
+    constants = {name: array for name, array in constants_of(kind).items() if name in inputs}
+    path = write(tmp_path / "m.onnx", [node(kind, "x", *inputs, **attributes)], {"x": S}, constants=constants)
+    model = agree(path, drawn(2, *S))
+    assert {one.name for one in model.weights} == set(inputs) or kind == "InstanceNormalization"
+
+
+@pytest.mark.parametrize(("transposed", "bias"), [(0, True), (1, True), (1, False)])
+def test_matrices(tmp_path, transposed, bias):
+    w = drawn(4, 5) if transposed else drawn(5, 4)
+    constants = {"w": w, **({"b": drawn(4, seed=1)} if bias else {})}
+    path = write(
+        tmp_path / "m.onnx", [node("Gemm", "x", *constants, transB=transposed)], {"x": (5,)}, constants=constants
+    )
+    agree(path, drawn(3, 5))
+
+
+def test_a_constant_that_is_added_to_a_product_is_its_bias(tmp_path):
+    nodes = [node("MatMul", "x", "w", out="p"), node("Add", "b", "p")]
+    path = write(tmp_path / "m.onnx", nodes, {"x": (6, 5)}, constants={"w": drawn(5, 4), "b": drawn(4, seed=1)})
+    model = agree(path, drawn(2, 6, 5))
+    assert [type(layer).__name__ for layer in model.layers] == ["Input", "ChannelwiseFullyConnected"]
+
+
+def test_a_product_that_others_read_too_gets_no_bias(tmp_path):
+    nodes = [node("MatMul", "x", "w", out="p"), node("Add", "p", "b", out="q"), node("Mul", "p", "q")]
+    path = write(tmp_path / "m.onnx", nodes, {"x": (6, 5)}, constants={"w": drawn(5, 4), "b": drawn(4, seed=1)})
+    agree(path, drawn(2, 6, 5))
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_products_of_tensors(tmp_path, rank):
+    a, b = (2, 3, 6, 5)[4 - rank :], (2, 3, 5, 4)[4 - rank :]
+    path = write(tmp_path / "m.onnx", [node("MatMul", "x", "z")], {"x": a, "z": b})
+    agree(path, drawn(2, *a), drawn(2, *b, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "constants", "attributes"),
+    [
+        ("Reshape", [[0, -1, 4]], {}),
+        ("Reshape", [[-1, 9, 8]], {}),
+        ("Squeeze", [[2]], {}),
+        ("Unsqueeze", [[1, -1]], {}),
+        ("Slice", [[1, -3], [9, 6], [3, 2]], {}),
+        ("Expand", [[1, 3, 5, 6, 4]], {}),
+        ("Expand", [[5, 6, 4]], {}),
+        ("Tile", [[1, 2, 1, 1, 3]], {}),
+        ("Gather", [[2]], {"axis": 3}),
+        ("Gather", [[1, 2, 3]], {"axis": 3}),
+        ("Gather", [[-1, 0, 2]], {"axis": 3}),
+        ("Gather", [[0, 1, 2, 0, 1, 2]], {"axis": 1}),
+        ("Gather", [[0, 0, 1, 1, 2, 2]], {"axis": 1}),
+    ],
+)
+def test_shapes(tmp_path, kind, constants, attributes):
+    shape = (3, 1, 6, 4)
+    named = {f"c{i}": np.array(one, np.int64) for i, one in enumerate(constants)}
+    path = write(tmp_path / "m.onnx", [node(kind, "x", *named, **attributes)], {"x": shape}, constants=named)
+    agree(path, drawn(2, *shape))
+
+
+def test_a_single_place_loses_its_dimension(tmp_path):
+    path = write(
+        tmp_path / "m.onnx", [node("Gather", "x", "i", axis=2)], {"x": S}, constants={"i": np.array(3, np.int64)}
+    )
+    agree(path, drawn(2, *S))
+
+
+def test_pieces_and_their_order(tmp_path):
+    split = helper.make_node("Split", ["x", "sizes"], ["a", "b"], name="split", axis=2)
+    path = write(
+        tmp_path / "m.onnx",
+        [split, node("Concat", "b", "a", "b", axis=-2)],
+        {"x": S},
+        constants={"sizes": np.array([2, 4], np.int64)},
+    )
+    agree(path, drawn(2, *S))
+
+
+@pytest.mark.parametrize(("mode", "place"), [("nearest", "asymmetric"), ("linear", "half_pixel")])
+def test_resize(tmp_path, mode, place):
+    given = {"mode": mode, "coordinate_transformation_mode": place}
+    if mode == "nearest":
+        given["nearest_mode"] = "floor"
+    scales = np.array([1, 1, 2, 3], np.float32)
+    path = write(
+        tmp_path / "m.onnx", [node("Resize", "x", "", "scales", **given)], {"x": S}, constants={"scales": scales}
+    )
+    agree(path, drawn(2, *S))
+
+
+def test_where_and_comparisons(tmp_path):
+    nodes = [node("Less", "x", "c", out="t"), node("Where", "t", "x", "z")]
+    path = write(tmp_path / "m.onnx", nodes, {"x": S, "z": S}, constants={"c": np.array(0.25, np.float32)})
+    agree(path, drawn(2, *S), drawn(2, *S, seed=1))
+
+
+def test_shapes_that_are_computed_from_the_number_of_samples(tmp_path):
+    """As exporters write x.view(len(x), -1, 2)."""
+    nodes = [
+        node("Shape", "x", out="sizes"),
+        node("Gather", "sizes", "zero", out="first"),
+        node("Unsqueeze", "first", "axes", out="list"),
+        node("Concat", "list", "rest", out="wanted", axis=0),
+        node("Reshape", "x", "wanted"),
+    ]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1, 2])}
+    agree(write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants), drawn(5, *S))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("ReduceSum", "x", "zero")],
+        [node("Transpose", "x", perm=[1, 0, 2, 3])],
+        [node("Expand", "x", "more")],
+        [node("Squeeze", "x", "zero")],
+        [node("Concat", "x", "x", axis=0)],
+        [node("Softmax", "x", axis=0)],
+        [node("CumSum", "x", "axis")],
+        [node("MaxPool", "x", kernel_shape=[2, 2], pads=[0, 0, 1, 1])],
+        [node("Add", "x", "each_sample")],
+    ],
+    ids=lambda nodes: nodes[0].op_type,
+)
+def test_what_works_on_samples_or_has_no_layer_is_refused_by_name(tmp_path, nodes):
+    constants = {
+        "zero": np.array([0]),
+        "more": np.array([1, 2, 3, 6, 4]),
+        "axis": np.array(1),
+        "each_sample": drawn(2, 3, 6, 4),
+    }
+    path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants)
+    with pytest.raises(Unsupported, match=rf"node 'the_{nodes[0].op_type}' \({nodes[0].op_type}\) "):
+        descend.onnx.load(path)
+
+
+def test_an_output_must_have_the_samples_first(tmp_path):
+    nodes = [node("Reshape", "x", "rows", out="r"), node("Relu", "r")]
+    path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants={"rows": np.array([-1, 4])})
+    with pytest.raises(Unsupported, match="output 'y' has samples joined with other dimensions"):
+        descend.onnx.load(path)
+
+
+def test_all_that_cannot_be_had_is_found_in_one_pass(tmp_path):
+    nodes = [
+        node("CumSum", "x", "axis", out="a"),
+        node("Relu", "a", out="b"),
+        helper.make_node("Fancy", ["x"], ["c"], name="own", domain="com.example"),
+        node("Det", "x", out="d"),
+        node("Add", "b", "c"),
+    ]
+    path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants={"axis": np.array(1)})
+    with pytest.raises(Unsupported) as caught:
+        descend.onnx.load(path)
+    assert [problem.partition(": ")[2].split(" has")[0] for problem in caught.value.problems] == [
+        "node 'the_CumSum' (CumSum)",
+        "node 'own' (Fancy)",
+        "node 'the_Det' (Det)",
+    ]
+
+
+def test_sizes_that_the_file_leaves_open_are_asked_for(tmp_path):
+    path = tmp_path / "m.onnx"
+    write(path, [node("Relu", "x")], {"x": ("h", "w")})
+    with pytest.raises(Unsupported, match=r"input 'x' is \(\?, \?, \?\), .* pass fields=\{'x': \(\.\.\.\)\}"):
+        descend.onnx.load(path)
+    model = descend.onnx.load(path, fields={"x": (4, 5)})
+    x = torch.randn(2, 4, 5)
+    assert torch.equal(model.to_torch()(x), x.relu())
+    with pytest.raises(Unsupported, match="the file has no input 'xx'; did you mean 'x'"):
+        descend.onnx.load(path, fields={"xx": (4, 5)})
+
+
+def external(path, location):
+    """A file whose only weight lies elsewhere."""
+    write(path, [node("MatMul", "x", "w")], {"x": (2,)}, constants={"w": np.eye(2, dtype=np.float32)})
+    model = onnx.load(path)
+    tensor = model.graph.initializer[0]
+    (path.parent / "inside.bin").write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    onnx.save(model, path)
+    return path
+
+
+def test_values_outside_the_file_are_read_from_its_folder_alone(tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (tmp_path / "secret.bin").write_bytes(np.eye(2, dtype=np.float32).tobytes())
+    model = descend.onnx.load(external(folder / "m.onnx", "inside.bin"))
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(model.to_torch()(x), x)
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    for location in ("../secret.bin", str(tmp_path / "secret.bin"), "link.bin", ""):
+        with pytest.raises(StorageError, match=r"tensor 'w' is to be read from '.*', outside the file's folder"):
+            descend.onnx.load(external(folder / "m.onnx", location))
+    with pytest.raises(StorageError, match="tensor 'w' cannot be read"):
+        descend.onnx.load(external(folder / "m.onnx", "missing.bin"))
+
+
+def test_files_that_are_none_are_refused(tmp_path):
+    with pytest.raises(StorageError, match="is no file"):
+        descend.onnx.load(tmp_path / "none.onnx")
+    (tmp_path / "m.onnx").write_bytes(b"\x00\x01 no protobuf")
+    with pytest.raises(StorageError, match="no ONNX file"):
+        descend.onnx.load(tmp_path / "m.onnx")
+
+
+def test_a_few_bytes_cannot_ask_for_all_memory(tmp_path):
+    nodes = [node("Expand", "c", "sizes", out="d"), node("Add", "x", "d")]
+    constants = {"c": np.ones(1, np.float32), "sizes": np.array([10**6, 10**6])}
+    with pytest.raises(Unsupported, match=r"node 'the_Expand' .* constant of more than 100,000,000 entries"):
+        descend.onnx.load(write(tmp_path / "m.onnx", nodes, {"x": (1, 4)}, constants=constants))
+
+
+class Attention(nn.Module):
+    """Causal attention in two heads, written by hand; `joined` puts samples and heads in one dimension."""
+
+    def __init__(self, joined):
+        super().__init__()
+        self.qkv, self.out, self.joined = nn.Linear(8, 24), nn.Linear(8, 8), joined
+
+    def forward(self, x):
+        n, t, _ = x.shape
+        q, k, v = (part.view(n, t, 2, 4).transpose(1, 2) for part in self.qkv(x).split(8, 2))
+        if self.joined:
+            q, k, v = (part.reshape(n * 2, t, 4) for part in (q, k, v))
+        mask = torch.full((t, t), -1e9).triu(1)
+        share = (q @ k.transpose(-2, -1) / math.sqrt(4) + mask).softmax(-1)
+        return self.out((share @ v).view(n, 2, t, 4).transpose(1, 2).reshape(n, t, 8))
+
+
+class GPT(nn.Module):
+    """A small transformer with a table that is its classifier too."""
+
+    def __init__(self, joined):
+        super().__init__()
+        self.table, self.places = nn.Embedding(11, 8), nn.Parameter(torch.randn(5, 8))
+        self.norm1, self.norm2, self.attention = nn.LayerNorm(8), nn.LayerNorm(8), Attention(joined)
+        self.dense = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        x = self.table(tokens) + self.places
+        x = x + self.attention(self.norm1(x))
+        return self.head(x + self.dense(self.norm2(x)))
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norm, a shortcut and a classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.an, self.bn, self.short = nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.Conv2d(3, 8, 1)
+        self.out = nn.Linear(8, 5)
+
+    def forward(self, x):
+        y = torch.relu(self.bn(self.b(torch.relu(self.an(self.a(x))))) + self.short(x))
+        return self.out(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+CONVOLUTIONS = nn.Sequential(
+    nn.Conv2d(3, 8, 3, stride=2, padding=1),
+    nn.LeakyReLU(0.1),
+    nn.MaxPool2d(2),
+    nn.Conv2d(8, 8, 3, groups=4),
+    nn.SiLU(),
+    nn.AvgPool2d(2, 1),
+    nn.GroupNorm(2, 8),
+    nn.Flatten(),
+    nn.Linear(8 * 4 * 4, 7),
+    nn.LogSoftmax(1),
+)
+NETWORKS = {
+    "MLP": (nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.BatchNorm1d(20), nn.Linear(20, 3), nn.Softmax(1)), (10,)),
+    "convolutions": (CONVOLUTIONS, (3, 28, 28)),
+    "residual": (Residual(), (3, 16, 16)),
+    "GPT": (GPT(joined=False), None),
+    "GPT, heads joined": (GPT(joined=True), None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.filterwarnings("ignore")
+def test_torch_modules_come_in_through_torchs_own_exporter(tmp_path, name, dynamo):
+    if dynamo:
+        pytest.importorskip("onnxscript")
+    module, shape = NETWORKS[name]
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(11, (2, 5), generator=draw) if shape is None else torch.randn(2, *shape, generator=draw)
+    more = torch.cat([x, x.flip(0), x])
+    module.eval()
+    path = str(tmp_path / "net.onnx")
+    free = (
+        {"dynamic_shapes": ({0: torch.export.Dim("n", min=1, max=64)},)}
+        if dynamo
+        else {"dynamic_axes": {"x": {0: "n"}}}
+    )
+    torch.onnx.export(module, (x,), path, dynamo=dynamo, input_names=["x"], output_names=["y"], **free)
+    loaded = descend.onnx.load(path)
+    got = loaded.to_torch().eval()(more)
+    torch.testing.assert_close(got, module(more), rtol=1e-5, atol=1e-5)
+
+
+CLASSIFIERS = {
+    "Gemm": [node("Flatten", "e", out="row"), node("Gemm", "row", "table", transB=1)],
+    "MatMul": [node("Transpose", "table", out="t", perm=[1, 0]), node("MatMul", "e", "t")],
+}
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_a_table_that_is_a_classifier_too_stays_one_weights_object(tmp_path, classifier):
+    nodes = [node("Gather", "table", "x", out="e"), *CLASSIFIERS[classifier]]
+    path = tmp_path / "m.onnx"
+    write(path, nodes, {"x": (1,)}, constants={"table": drawn(7, 3)})
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    onnx.save(model, path)
+    loaded = agree(path, np.array([[0], [6], [2]]))
+    assert [one.name for one in loaded.weights] == ["table"]
+    module = loaded.to_torch()
+    module(torch.tensor([[3]])).sum().backward()
+    assert (module.table.grad != 0).all()  # as a classifier for every row, as a table for row 3 too
+
+
+def test_out_and_in_again_gives_the_same_numbers_and_can_be_trained(tmp_path):
+    x = descend.Input(data_field="samples", name="images")
+    network = zoo.small_lenet(x)
+    model = descend.Model(objective_function=descend.L2Norm2(network), name="net")
+    fields = {"samples": (1, 8, 8)}
+    path = descend.onnx.save(model, tmp_path / "net.onnx", fields=fields, outputs=network)
+    again = descend.onnx.load(path)
+    images = torch.rand(3, 1, 8, 8)
+    want = model.to_torch(fields=fields, outputs=network)(images)
+    torch.testing.assert_close(again.to_torch()(images), want, rtol=1e-6, atol=1e-7)
+    assert {one.name for one in again.weights} == {
+        one.name for one in descend.graph.check(model, fields).weights.values()
+    }
+    labels = descend.Input(data_field="labels", name="labels")
+    (end,) = [layer for layer in again.layers if layer.name == "probabilities"]
+    accuracy = descend.Metric(descend.CategoricalAccuracy(end, labels), name="accuracy")
+    trained = descend.Model(2, objective_function=descend.CrossEntropy(end, labels), metrics=[accuracy])
+    rule = descend.SGD(learn_rate=0.05, momentum=0.9)
+    trainer = descend.Trainer(mini_batch_size=64, random_seed=1)
+    result = descend.run(trainer, trained, descend.zoo.digits(), rule, run_dir=tmp_path / "run")
+    assert result.history[-1]["accuracy"] > 0.7
+    first = {one.name: one.initializer.array for one in again.weights}
+    assert not np.allclose(first["conv1_kernel"], result.weights["conv1_kernel"])
+
+
+def test_a_loaded_model_has_a_text_that_starts_alike(tmp_path):
+    path = write(tmp_path / "m.onnx", [node("Gemm", "x", "w")], {"x": (2,)}, constants={"w": drawn(2, 3)})
+    model = descend.onnx.load(path)
+    again = descend.from_text(descend.to_text(model))
+    x = torch.randn(4, 2)
+    torch.testing.assert_close(again.to_torch(fields={"x": (2,)})(x), model.to_torch()(x), rtol=1e-6, atol=1e-7)
