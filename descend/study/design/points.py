@@ -6,6 +6,7 @@ the name of a dimension share its coordinate, so that the same arm under two nam
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import warnings
@@ -71,6 +72,7 @@ def points(
     ]
 
 
+@functools.lru_cache(maxsize=256)
 def _sobol(dimensions: int, count: int, seed: int) -> Sequence[Sequence[float]]:
     try:
         qmc: Any = importlib.import_module("scipy.stats.qmc")
