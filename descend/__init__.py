@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from descend.experiment.fit import fit as fit
     from descend.experiment.run import run as run
     from descend.graph import *  # noqa: F403
+    from descend.study.comparing import compare as compare
+    from descend.study.design import Study as Study
     from descend.train import *  # noqa: F403
 
 # Where each public name lives. A room's whole list is public when it stands in _WHOLE.
@@ -70,6 +72,8 @@ _SINGLE = {
     "fit": "experiment.fit",
     "Result": "experiment.conduct",
     "run": "experiment.run",
+    "Study": "study.design",
+    "compare": "study.comparing",
     "BatchedIterativeOptimizer": "train",
     "Callback": "train",
     "Epochs": "train",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Remark", "lint", "lint_edges"]
 
 _SWITCHES = ("bias_correction", "eps_at", "rate_inside", "decay", "eps", "ratio_of", "one_at_zero_gradient")
+_SMOOTH = 8.0  # largest part of its peak times steps that a quadratic warm-up of a quarter of the run changes in a step
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _schedules(study: Study) -> Iterable[Remark]:
         options = {name.removeprefix("schedule."): v for name, v in middle.items() if name.startswith("schedule.")}
         for steps in sorted({count for size in study.batch_sizes for count in study.budgets(size)}):
             schedule = make_schedule(arm.schedule, options, float(middle["lr"]), steps)
-            for finding in look(schedule, steps):
+            for finding in look(schedule, steps, jump=max(0.1, _SMOOTH / steps)):
                 yield Remark("schedule", title, f"with {steps} updates, {finding}")
 
 

@@ -55,7 +55,7 @@ class Target(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    value: float
+    value: float = Field(allow_inf_nan=False)
     rule: Literal["median"] = "median"
     consecutive: int = Field(default=1, ge=1)
 

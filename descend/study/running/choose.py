@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Run = Callable[[Task, Sequence[Trial], int, dict[str, Any]], Iterator[Record]]
 
-__all__ = ["EXECUTORS", "Executor", "choose"]
+__all__ = ["EXECUTORS", "Executor", "choose", "seconds_a_step"]
 
 EXECUTORS = ("auto", "one", "together")
 _MOST_AT_ONCE = 64
@@ -43,12 +43,16 @@ class Executor:
     reason: str
 
 
-def choose(task: Task, trials: Sequence[Trial], evaluations: int, wanted: str, kinds: dict[str, Any]) -> Executor:
-    """The executor for trials that are alike.
+def choose(
+    task: Task, trials: Sequence[Trial], evaluations: int, wanted: str | Executor, kinds: dict[str, Any]
+) -> Executor:
+    """The executor for trials that are alike; one that is handed in is taken.
 
     Raises:
         ConfigurationError: there is no such executor, or these trials cannot run together.
     """
+    if isinstance(wanted, Executor):
+        return wanted
     if wanted not in EXECUTORS:
         close = nearest(wanted, EXECUTORS)
         raise ConfigurationError(f"there is no executor '{wanted}'{close or ';'} there are {', '.join(EXECUTORS)}")
@@ -61,19 +65,20 @@ def choose(task: Task, trials: Sequence[Trial], evaluations: int, wanted: str, k
         return one
     if wanted == "together":
         return together
-    times = {way.name: _seconds_a_trial(way, task, trials, kinds) for way in (one, together)}
+    times = {way.name: seconds_a_step(way, task, trials, kinds) for way in (one, together)}
     shown = ", ".join(f"{name} {seconds * 1e3:.2g} ms" for name, seconds in times.items())
     faster = min((one, together), key=lambda way: times[way.name])
-    return dataclasses.replace(faster, reason=f"a trial of {_MEASURED_STEPS} steps takes {shown}")
+    return dataclasses.replace(faster, reason=f"a step of a trial takes {shown}")
 
 
-def _seconds_a_trial(way: Executor, task: Task, trials: Sequence[Trial], kinds: dict[str, Any]) -> float:
-    """Of a short trial, the second time, so that what is made once does not count."""
-    short = [dataclasses.replace(trial, steps=min(trial.steps, _MEASURED_STEPS)) for trial in trials[: way.at_once]]
-    seconds = 0.0
-    for _ in range(2):
+def seconds_a_step(way: Executor, task: Task, trials: Sequence[Trial], kinds: dict[str, Any]) -> float:
+    """Of one trial among as many as run at once, from two short runs, so that what is made once does not count."""
+    chosen = trials[: way.at_once]
+    seconds: list[float] = []
+    for steps in (1, 1 + _MEASURED_STEPS):
+        short = [dataclasses.replace(trial, steps=steps) for trial in chosen]
         began = time.perf_counter()
         for _ in way.run(task, short, 1, kinds):
             pass
-        seconds = (time.perf_counter() - began) / len(short)
-    return seconds
+        seconds.append(time.perf_counter() - began)
+    return max(seconds[1] - seconds[0], 1e-9) / _MEASURED_STEPS / len(chosen)

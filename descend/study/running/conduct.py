@@ -28,7 +28,7 @@ def conduct(
     study: Study,
     ledger: Ledger,
     *,
-    executor: str = "auto",
+    executor: str | Executor = "auto",
     task: Task | None = None,
     said: Callable[[dict[str, Record], Record], None] = lambda records, record: None,
 ) -> dict[str, Record]:
@@ -37,7 +37,7 @@ def conduct(
     Args:
         study: The study.
         ledger: Where trials are claimed and recorded.
-        executor: "one" by one, "together", or "auto", which measures a few steps of both.
+        executor: "one" by one, "together", "auto", which measures a few steps of both, or one of your own.
         task: The opened workload; without it that of the study is opened.
         said: Called with all records and the new one after each trial.
 

@@ -1,8 +1,8 @@
 """Trials of one architecture at once: the weights of all of them are stacked, and every operation works on the stack.
 
-Each trial has its own weights, order of samples, rates, decays and constants of its rule. What it computes is what
-it would compute alone, up to rounding, since matrix products of a stack add up in another order; run again, it gives
-the same bits. A trial that is not finite goes on as NaN without touching the others, and is recorded as having diverged.
+Each trial has its own weights, order of samples, rates, decays and constants of its rule. What it computes is what it
+would compute alone, up to rounding, since products of a stack add up in another order; run again, it gives the same
+bits. A trial that is not finite goes on as NaN without touching the others, and is recorded as having diverged.
 """
 
 from __future__ import annotations

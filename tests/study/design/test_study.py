@@ -3,7 +3,8 @@
 import pytest
 
 from descend.errors import ConfigurationError
-from descend.study.design import Arm, Study, arm, log, make_study, preset, read_study
+from descend.study.design import Arm, Study, Target, arm, log, make_study, preset, read_study
+from descend.study.design.toml import to_toml
 
 FILE = """
 name = "nesterov-against-lars"
@@ -122,10 +123,11 @@ def test_a_class_is_an_arm():
 
 
 @pytest.mark.parametrize("name", ["table2", "table4", "tunability", "aa"])
-def test_presets_are_valid_studies(name):
-    study = preset(name, "task.py:task", batch_size=1024, steps=100)
+def test_presets_are_valid_studies_and_files(name, tmp_path):
+    study = preset(name, "task.py:task", batch_size=1024, steps=100, target=Target(value=0.9))
     assert isinstance(study, Study)
     assert make_study(study.plain()) == study
+    assert read_study(written(tmp_path, to_toml(study))) == study
 
 
 def test_table4_has_the_papers_rows():
