@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from descend.experiment.run import run as run
     from descend.graph import *  # noqa: F403
     from descend.train import *  # noqa: F403
+    from descend.zoo import models as models
+    from descend.zoo import modules as modules
 
 # Where each public name lives. A room's whole list is public when it stands in _WHOLE.
 _ROOMS = (
@@ -87,6 +89,8 @@ _SINGLE = {
     "SecondsPerRun": "train",
     "Steps": "train",
     "Trainer": "train",
+    "models": "zoo",
+    "modules": "zoo",
     "TrainingAlgorithm": "train",
 }
 
