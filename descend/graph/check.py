@@ -103,6 +103,7 @@ class _Checker:
         self.weights: dict[str, PlannedWeights] = {}
         self.roles: dict[str, Selected] = {}  # what rules such as "bias" and "norm" look at
         self.compared = 0
+        self.formats = any(one.datatype for one in (*model.layers, *model.weights))
 
     def plan(self) -> Plan:
         self._check_model()
@@ -166,11 +167,10 @@ class _Checker:
                 self._say_of(layer, f"has data_layout '{layer.data_layout}'; expected data_parallel or model_parallel")
 
     def _refuse_datatype(self, thing: Layer | Weights, what: str) -> None:
-        if thing.datatype not in (None, DataType.FLOAT):
+        asked = thing.datatype
+        if asked is not None and asked.name.startswith("COMPLEX"):
             self._say(
-                thing.where,
-                f"{what} has datatype {thing.datatype.name}, which is not to be had: a graph has FLOAT tensors; leave "
-                "it out, or set the model's amp for half precision",
+                thing.where, f"{what} has datatype {asked.name}, which is not to be had: expected FLOAT, DOUBLE or FP16"
             )
 
     def _refuse_twins(self, what: str, things: Iterable[Any]) -> None:
@@ -371,6 +371,8 @@ class _Checker:
             return given  # reported as missing
         own = given or Weights(slot.initializer, name=f"{layer.name}_{slot.suffix}")
         before = self.weights.get(own.name)
+        if not slot.trainable and own.datatype and own.datatype != (layer.datatype or DataType.FLOAT):
+            self._say_of(layer, f"follows running values in weights '{own.name}' of another datatype; give both one")
         role = self.roles.get(own.name, Selected(own.name, len(slot.shape), is_bias=False, is_norm=False))
         self.roles[own.name] = role._replace(
             is_bias=role.is_bias or "bias" in slot.suffix, is_norm=role.is_norm or layer.normalizes
@@ -500,6 +502,7 @@ class _Checker:
             output_shapes=node.outputs or (),
             weights=node.weights,
             inserted=node in self.inserted,
+            format=(node.layer.datatype or DataType.FLOAT) if self.formats else None,
         )
 
     # Saying what is wrong
