@@ -150,6 +150,10 @@ class _Checker:
         self._refuse_twins("metrics", self.model.metrics)
         for weights in self.model.weights:
             self._refuse_datatype(weights, f"weights '{weights.name}'")
+        for metric in self.model.metrics:
+            kind = type(metric).__name__
+            missing = [name for name in metric.needs if not getattr(metric, name)]
+            self._say(metric.where, *(f"metric '{metric.name}' ({kind}) needs {name}=" for name in missing))
         for layer in self.model.layers:
             for link, word in ((layer.parents, "parent"), (layer.children, "child")):
                 for name in link:
