@@ -101,7 +101,8 @@ class _Checker:
         self.readers: dict[_Node, tuple[str | None, str]] = {}  # whom an inserted Evaluation serves, for errors
         self.inserted: set[_Node] = set()
         self.weights: dict[str, PlannedWeights] = {}
-        self.roles: dict[str, Selected] = {}  # what rules such as "bias" and "norm" look at
+        self.biases: set[str] = set()  # whom the rules "bias" and "norm" mean
+        self.norms: set[str] = set()
         self.compared = 0
         self.formats = any(one.datatype for one in (*model.layers, *model.weights))
 
@@ -377,10 +378,10 @@ class _Checker:
         before = self.weights.get(own.name)
         if not slot.trainable and own.datatype and own.datatype != (layer.datatype or DataType.FLOAT):
             self._say_of(layer, f"follows running values in weights '{own.name}' of another datatype; give both one")
-        role = self.roles.get(own.name, Selected(own.name, len(slot.shape), is_bias=False, is_norm=False))
-        self.roles[own.name] = role._replace(
-            is_bias=role.is_bias or "bias" in slot.suffix, is_norm=role.is_norm or layer.normalizes
-        )
+        if "bias" in slot.suffix:
+            self.biases.add(own.name)
+        if layer.normalizes:
+            self.norms.add(own.name)
         planned = PlannedWeights(
             name=own.name,
             shape=slot.shape,
@@ -475,7 +476,11 @@ class _Checker:
 
     def _regularized(self, term: L2WeightRegularization) -> tuple[str, ...]:
         names = tuple(map(_name, term.weights)) or tuple(name for name, one in self.weights.items() if one.trainable)
-        chosen = [self.roles[name] for name in names if name in self.roles]
+        chosen = [
+            Selected(name, len(self.weights[name].shape), name in self.biases, name in self.norms)
+            for name in names
+            if term.exclude and name in self.weights
+        ]
         for rule in term.exclude if chosen else ():
             if not any(selects(rule, one) for one in chosen):
                 near = nearest(rule, ["bias", "norm", *names])
