@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from descend.study.comparing import compare as compare
     from descend.study.design import Study as Study
     from descend.train import *  # noqa: F403
+    from descend.zoo import models as models
+    from descend.zoo import modules as modules
 
 # Where each public name lives. A room's whole list is public when it stands in _WHOLE.
 _ROOMS = (
@@ -93,6 +95,8 @@ _SINGLE = {
     "SecondsPerRun": "train",
     "Steps": "train",
     "Trainer": "train",
+    "models": "zoo",
+    "modules": "zoo",
     "TrainingAlgorithm": "train",
 }
 

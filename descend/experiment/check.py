@@ -119,7 +119,7 @@ def _check_names(experiment: Experiment, plan: Plan) -> None:
     known = {
         "layer": [layer.name for layer in plan.layers],
         "weights": list(plan.weights),
-        "metric": [metric.name for metric in plan.metrics],
+        "metric": [metric.name for metric in (*plan.metrics, *plan.other_metrics)],
     }
     found = [
         f"{type(callback).__name__} watches a model, and a trainer takes Checkpoint alone; move it to the model"
