@@ -10,7 +10,6 @@ Micro-batches are made of whole groups, so they change nothing. Without a group,
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,7 +65,8 @@ class BatchNormGroups:
             tell_of_whole_groups(self._wanted, self.unit)
         self._sizes = f"{feed.num_samples} samples, batch_size={feed.first_size}, {self._means()}"
         self._alone = 1 in _last_groups(feed, group_size)
-        for name, layer in self._layers:
+        self._taken = self._layers if group_size or self._alone else []
+        for name, layer in self._taken:
             layer.forward = self._replacement(name, layer)
 
     def begin(self, part: Part) -> None:
@@ -77,7 +77,7 @@ class BatchNormGroups:
 
     def close(self) -> None:
         """Leave the layers as they were."""
-        for _, layer in self._layers:
+        for _, layer in self._taken:
             del layer.forward  # what is left is the method of its class
 
     def _check(self, size: int | None) -> None:
@@ -98,11 +98,11 @@ class BatchNormGroups:
         def forward(input: Tensor) -> Tensor:  # noqa: A002  # torch's name for it
             if not layer.training or not self._count:
                 return original(input)
-            rows = self._rows(name, layer, input)
-            if self._alone and rows * math.prod(input.shape[2:]) == 1:
+            if self._alone and input.numel() == self._count * input.shape[1]:
                 raise self._alone_error(name, layer)
             if self._group is None or self._count <= self._group:
                 return original(input)
+            rows = self._rows(name, layer, input)
             return torch.cat([original(group) for group in input.split(self._group * rows)])
 
         return forward
@@ -112,7 +112,7 @@ class BatchNormGroups:
         if len(x) % self._count:
             raise ConfigurationError(
                 f"'{name}' ({type(layer).__name__}) is given {len(x)} rows for {self._count} samples, so it is not "
-                "clear which of them share statistics: leave out batch_norm_group_size and micro_batch_size"
+                "clear which of them share statistics: leave out batch_norm_group_size"
             )
         return len(x) // self._count
 

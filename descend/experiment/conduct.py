@@ -89,6 +89,7 @@ class Work:
         before_part: Called with each part of a mini-batch before it goes through the module.
         reset_optimizer: Continue a checkpoint with an optimizer without state.
         weights_only: Begin anew with those weights of a checkpoint that fit.
+        outside: Metrics that the module does not compute; given the run directory.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Work:
     before_part: Callable[[Part], None] = lambda part: None
     reset_optimizer: bool = False
     weights_only: bool = False
+    outside: Callable[[Path | None], Mapping[str, float]] = lambda directory: {}
 
 
 def conduct(
@@ -207,6 +209,7 @@ def _session(work: Work, directory: RunDirectory | None, archive: Archive | None
         waits=requests.wait,
         summary_dir=work.summary_dir,
         before_part=work.before_part,
+        outside=lambda: work.outside(directory.path if directory is not None else None),
         say=say,
     )
     session.restore = lambda checkpoint: restore(load(checkpoint), session)

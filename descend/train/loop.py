@@ -124,6 +124,7 @@ class Session:
         save: Writes a checkpoint of this moment and returns its folder; see `descend.runtime.Wish`.
         save_seconds: Returns the longest that a save has taken.
         before_part: Called with each part of a mini-batch before it goes through the module.
+        outside: Metrics that the module does not compute, asked at the end of each pass.
         say: Tells the user something.
         restore: Brings the session to where a checkpoint stands.
         directory: Where files of callbacks go; None for the current folder.
@@ -163,6 +164,7 @@ class Session:
     save: Callable[..., Path | None] = lambda *wish, **more: None
     save_seconds: Callable[[], float] = lambda: 0.0
     before_part: Callable[[Part], None] = lambda part: None
+    outside: Callable[[], Mapping[str, float]] = dict
     say: Callable[[str], None] = lambda text: None
     restore: Callable[[Path], None] = lambda checkpoint: None
     directory: Path | None = None
@@ -288,7 +290,8 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     epoch, total = context.epoch, batches.num_samples
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
     reason = _steps(session, stop, gathered, run)
-    values, samples = gathered.totals.values(), context.samples - gathered.samples_before
+    values = gathered.totals.values() | dict(session.outside())
+    samples = context.samples - gathered.samples_before
     if gathered.skipped:
         values["skipped_steps"] = float(gathered.skipped)
     session.keep(Mode.TRAIN, values, samples, gathered.seconds)
@@ -551,7 +554,8 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     with averaged(session.optimizer):
         totals, seen, times = _measure(session, mode, run)
         penalty = session.task.penalty()
-    values, seconds = totals.values(), time.monotonic() - began
+        values = totals.values() | dict(session.outside())
+    seconds = time.monotonic() - began
     session.note_evaluation(mode, seconds)
     if penalty is not None:
         values["objective"] += float(penalty)
