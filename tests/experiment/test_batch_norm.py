@@ -171,7 +171,7 @@ def graph_run(tmp_path, monkeypatch, group, micro_batch_size, samples=22, kind="
     draw = np.random.default_rng(0)
     data = {"samples": draw.normal(size=(samples, 2, 5, 5)), "labels": np.eye(3)[draw.integers(3, size=samples)]}
     monkeypatch.setattr("descend.experiment.check.open_readers", lambda *_: {"train": ArrayReader(data)})
-    monkeypatch.setattr("descend.experiment.run.lower", lambda *a: lower(*a).double())
+    monkeypatch.setattr("descend.experiment.run.lower", lambda *a, **options: lower(*a, **options).double())
     trainer = descend.Trainer(batch_size, random_seed=3, micro_batch_size=micro_batch_size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
