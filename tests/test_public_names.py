@@ -8,19 +8,6 @@ import pytest
 import descend
 
 ROOMS = "errors graph optim data lower runtime train callbacks experiment zoo study onnx".split()
-    "errors",
-    "graph",
-    "optim",
-    "data",
-    "lower",
-    "runtime",
-    "train",
-    "callbacks",
-    "experiment",
-    "zoo",
-    "study",
-    "onnx",
-]
 
 
 @pytest.mark.parametrize("room", ROOMS)
