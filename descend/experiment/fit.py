@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -127,7 +127,7 @@ def fit(
     if isinstance(module, TorchModel):
         loss, metrics = module.loss if loss is None else loss, metrics or module.measures
         targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
-        module = module.module
+        module = cast("torch.nn.Module", module.module)
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
