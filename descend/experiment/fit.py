@@ -111,7 +111,8 @@ def fit(
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
         weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
-            over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
+            over is a group of its own. None is what goes through at once: the whole batch, or a micro-batch that was
+            asked for.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
 
     Returns:
