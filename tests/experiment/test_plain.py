@@ -102,7 +102,10 @@ def test_without_an_objective_predictions_are_what_nobody_takes():
     assert predictions(check(descend.Model(layers=ends), {"x": (2,)})) == ("a", "b")
 
 
-@pytest.mark.parametrize("options", [{"channels_last": True}, pytest.param({"compile": True}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "options",
+    [{"channels_last": True}, pytest.param({"compile": True}, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+)
 def test_options_of_a_model_train_it_alike_and_stand_in_its_text(trained, tmp_path, options):
     given = model(**options)
     result = run(given, tmp_path / "run")
