@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -111,7 +111,8 @@ def fit(
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
         weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
-            over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
+            over is a group of its own. None is what goes through at once: the whole batch, or a micro-batch that was
+            asked for.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
 
     Returns:
@@ -127,7 +128,7 @@ def fit(
     if isinstance(module, TorchModel):
         loss, metrics = module.loss if loss is None else loss, metrics or module.measures
         targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
-        module = module.module
+        module = cast("torch.nn.Module", module.module)
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)

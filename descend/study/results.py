@@ -120,6 +120,8 @@ class Scaling:
         arm: Its name.
         batch_sizes: In rising order.
         steps: Median over all re-runs at each; inf where the target was missed.
+        intervals: Around each, from the lowest to the highest end of the 95 % intervals of its searches, so that the
+            accident of a search is within; None below 6 seeds.
         fit: The hyperbola; None where it is refused.
         interval: Of the critical batch size.
         refused: Why there is no fit.
@@ -128,6 +130,7 @@ class Scaling:
     arm: str
     batch_sizes: tuple[int, ...]
     steps: tuple[float, ...]
+    intervals: tuple[Interval | None, ...]
     fit: CriticalBatchSize | None
     interval: Interval | None
     refused: tuple[str, ...]
@@ -380,10 +383,12 @@ def _sentence(pair: Pair, unit: str) -> str:
 def _scaling(study: Study, arm: str, groups: Sequence[Group]) -> Scaling:
     examples: dict[float, list[float]] = {}
     every: list[float] = []
+    intervals: list[Interval | None] = []
     for group in sorted(groups, key=lambda group: group.batch_size):
         values = list(itertools.chain.from_iterable(row.values for row in group.of(arm)))
         if values:
             examples[group.batch_size] = [value * group.batch_size for value in values]
+            intervals.append(_hull([row.interval for row in group.of(arm)]))
             every.append(group.steps / min(group.steps, study.evaluations) * group.batch_size)
     sizes = [*examples]
     medians = [median(examples[size]) for size in sizes]
@@ -393,8 +398,16 @@ def _scaling(study: Study, arm: str, groups: Sequence[Group]) -> Scaling:
         fit = fit_critical_batch_size(sizes, medians, evaluated_every=every)
         interval = critical_batch_size_interval(examples)
     except Refused as refused:
-        return Scaling(arm, batch_sizes, steps, None, None, tuple(refused.problems))
-    return Scaling(arm, batch_sizes, steps, fit, interval, ())
+        return Scaling(arm, batch_sizes, steps, tuple(intervals), None, None, tuple(refused.problems))
+    return Scaling(arm, batch_sizes, steps, tuple(intervals), fit, interval, ())
+
+
+def _hull(intervals: Sequence[Interval | None]) -> Interval | None:
+    """From the lowest to the highest end of all; None where one is missing."""
+    known = [interval for interval in intervals if interval is not None]
+    if len(known) < len(intervals):
+        return None
+    return Interval(min(low for low, _ in known), max(high for _, high in known))
 
 
 def _number(value: Any) -> str:

@@ -243,10 +243,12 @@ def test_a_batch_larger_than_the_data_set_is_one_partial_batch_and_says_so():
     ("settings", "sizes"),
     [
         ({"batch_size": 3}, "10 samples, batch_size=3, a group is the whole batch"),
+        ({"micro_batch_size": 3}, "10 samples, batch_size=10, micro_batch_size=3"),
         ({"batch_norm_group_size": 3}, "10 samples, batch_size=10, batch_norm_group_size=3"),
         ({"batch_size": 1}, "10 samples, batch_size=1, a group is the whole batch"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*normalizes over")
 def test_a_group_of_one_sample_into_batch_norm_is_found_before_the_first_update(settings, sizes):
     module = net(nn.BatchNorm1d(8).double())
     before = snapshot(module)

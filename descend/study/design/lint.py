@@ -8,11 +8,15 @@ search-space edge    a winner within a tenth of an end of its range
 
 from __future__ import annotations
 
+import ast
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from descend.catalogue import entries
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from descend.study.design.arm import Arm
     from descend.study.design.space import Dimension
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Remark", "lint", "lint_edges"]
 
 _SWITCHES = ("bias_correction", "eps_at", "rate_inside", "decay", "eps", "ratio_of", "one_at_zero_gradient")
-_SMOOTH = 8.0  # largest part of its peak times steps that a quadratic warm-up of a quarter of the run changes in a step
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ def _freedom(arms: Mapping[str, Arm]) -> Iterable[Remark]:
     for name in sorted(names):
         tuned = [title for title, arm in arms.items() if name in arm.space]
         set_apart = [title for title, arm in arms.items() if name in arm.fixed]
+        if not tuned and len({repr(_held(arm, name)) for arm in arms.values()}) == 1:
+            continue
         for title, arm in arms.items():
             if name in arm.space:
                 continue
@@ -90,6 +95,13 @@ def _freedom(arms: Mapping[str, Arm]) -> Iterable[Remark]:
     for title, size in sizes.items():
         if size < max(sizes.values()):
             yield Remark("freedom", title, f"{size} numbers are tuned here and {max(sizes.values())} elsewhere")
+
+
+def _held(arm: Arm, name: str) -> Any:
+    """The value of a setting that is not searched over: as it is fixed, or by default."""
+    known = entries().get(arm.title.lower())
+    default = dict(known.options).get(name) if known else None
+    return arm.fixed.get(name, ast.literal_eval(default) if default else None)
 
 
 def _ranges(arms: Mapping[str, Arm]) -> Iterable[Remark]:
@@ -130,8 +142,18 @@ def _schedules(study: Study) -> Iterable[Remark]:
         options = {name.removeprefix("schedule."): v for name, v in middle.items() if name.startswith("schedule.")}
         for steps in sorted({count for size in study.batch_sizes for count in study.budgets(size)}):
             schedule = make_schedule(arm.schedule, options, float(middle["lr"]), steps)
-            for finding in look(schedule, steps, jump=max(0.1, _SMOOTH / steps)):
+            rates = [rate for _, rate in schedule.curve(steps)]
+            for finding in look(schedule, steps):
+                if finding.kind == "jump" and not _stands_out(rates, finding.step):
+                    continue
                 yield Remark("schedule", title, f"with {steps} updates, {finding}")
+
+
+def _stands_out(rates: Sequence[float], step: int) -> bool:
+    """Whether the change before a step is more than twice those around it; a ramp in a short run has large ones."""
+    changes = [abs(after - before) for before, after in itertools.pairwise(rates)]
+    around = [changes[place] for place in (step - 2, step) if 0 <= place < len(changes)]
+    return changes[step - 1] > 2 * max(around, default=0.0)
 
 
 def lint_edges(

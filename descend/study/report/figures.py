@@ -99,7 +99,8 @@ def scaling(comparison: Comparison) -> str:
     lines: list[Line] = []
     for one in comparison.scaling:
         sizes: Sequence[float] = [float(size) for size in one.batch_sizes]
-        lines.append(Line(one.arm, tuple(zip(sizes, one.steps, strict=True))))
+        band = [(s, i.low, i.high) for s, i in zip(sizes, one.intervals, strict=True) if i is not None]
+        lines.append(Line(one.arm, tuple(zip(sizes, one.steps, strict=True)), tuple(band)))
         if one.fit is not None:
             lines.append(
                 Line(f"{one.arm}, fit", tuple((s, one.fit.steps(s)) for s in sizes), marked=False, dashed=True)

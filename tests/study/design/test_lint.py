@@ -49,6 +49,17 @@ def test_a_jump_of_a_schedule_is_seen():
     assert "38% of its peak" in found[0].text
 
 
+def test_a_ramp_in_a_short_run_is_no_jump():
+    arm = Arm("AdamW", LR, {"schedule.warmup_fraction": 0.2}, schedule="cosine")
+    short = Study(workload="t.py:t", batch_sizes=(64,), steps=(20,), arms={"a": arm, "b": arm}, trials=8)
+    assert lint(short) == []
+
+
+def test_a_value_that_is_the_others_default_is_no_freedom():
+    assert lint(study(lamb=Arm("LAMB", LR, {"weight_decay": 0.0}), adam=Arm("Adam", LR))) == []
+    assert kinds(lint(study(a=Arm("SGD", LR, {"weight_decay": 0.1}), b=Arm("SGD", LR)))) == {("freedom", "b")}
+
+
 def test_winners_at_the_end_of_their_range_are_named():
     spaces = {"nesterov": {"weight_decay": log(1e-4, 1e-2), "lr": log(0.01, 10)}}
     found = lint_edges({"nesterov": [{"weight_decay": 7.8e-3, "lr": 0.5}, {"weight_decay": 1e-3, "lr": 0.5}]}, spaces)
