@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, DescendError, nearest
+from descend.experiment import rule
 from descend.study.design.arm import Arm, arm
 from descend.study.design.study import Study, make_study
 from descend.study.results import Comparison, compare_records
+from descend.study.running.choose import Executor
 from descend.study.running.conduct import conduct
 from descend.study.running.ledger import Memory, StudyDirectory
+from descend.study.running.optimizer import make
 from descend.study.task import Task, open_task
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from descend.study.running.choose import Executor
     from descend.study.running.trial import Record
 
 __all__ = ["compare", "open_directory", "read_directory", "run_study"]
@@ -161,7 +163,7 @@ def run_study(
     Raises:
         ConfigurationError: the workload cannot be opened, or the directory holds another study.
     """
-    task, hashes = _opened(study)
+    task, hashes = _opened(study, check=not isinstance(executor, Executor))
     if directory is None:
         records = conduct(study, Memory(), executor=executor, task=task, said=said)
         return compare_records(study, records, hashes=hashes)
@@ -190,8 +192,8 @@ def read_directory(directory: str | os.PathLike[str]) -> Comparison:
     return compare_records(make_study(frozen["study"]), ledger.records(), frozen["amendments"], frozen["hashes"])
 
 
-def _opened(study: Study) -> tuple[Task, dict[str, str]]:
-    """The workload, and hashes of its code and data."""
+def _opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
+    """The workload, and hashes of its code and data; with `check` every arm's optimizer is made once."""
     task = _first_task(study)
     known = task.metrics
     if study.metric != "loss" and study.metric not in known:
@@ -199,7 +201,30 @@ def _opened(study: Study) -> tuple[Task, dict[str, str]]:
         raise ConfigurationError(
             f"the workload has no metric '{study.metric}'{close or ';'} it has {', '.join(('loss', *known))}"
         )
+    if check:
+        _check_arms(study, task)
     return task, {"data": task.fingerprint(), **_code(study)}
+
+
+def _check_arms(study: Study, task: Task) -> None:
+    """Make the optimizer of each arm once, at the middle of its space, so that what it refuses is known before a run.
+
+    Raises:
+        ConfigurationError: every arm whose optimizer cannot be made, with the reason.
+    """
+    problems: list[str] = []
+    for name, one in study.arms.items():
+        middle = one.configuration({key: dimension.at(0.5) for key, dimension in one.space.items()})
+        module = task.module(study.seed)
+        kind = None if isinstance(one.optimizer, str) else one.optimizer
+        try:
+            rule.build(make(middle, study.budgets(study.batch_sizes[0])[0], module, kind), module)
+        except DescendError as error:
+            problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
+        except (TypeError, ValueError) as error:  # how optimizers of other libraries refuse an option
+            problems.append(f"arms.{name}: {one.title}: {error}")
+    if problems:
+        raise ConfigurationError(problems)
 
 
 def _first_task(study: Study) -> Task:

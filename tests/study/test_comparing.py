@@ -132,6 +132,15 @@ def test_steps_to_a_target_against_the_batch_size():
     [
         ({"arms": {"a": "nestrov"}}, "did you mean 'nesterov'"),
         ({"arms": {"a": Arm("SGD", {"lr": log(0.1, 1)}, {"momentun": 0.9})}}, "did you mean 'momentum'"),
+        (
+            {"arms": {"a": Arm("SGD", {"lr": log(0.1, 1)}, {"roles.vectors.optimizer": "SDG"})}},
+            "arms.a: .*did you mean 'sgd'",
+        ),
+        (
+            {"arms": {"a": Arm("torch.optim:SGD", {"lr": log(0.1, 1)}, {"momentun": 0.9})}},
+            "arms.a: .*did you mean 'momentum'",
+        ),
+        ({"arms": {"a": Arm("torch.optim:SDG", {"lr": log(0.1, 1)})}}, "did you mean 'SGD'"),
         ({"metric": "acuracy"}, "did you mean 'accuracy'"),
         ({"trials": 0}, "trials is 0"),
         ({"steps": 0}, "at least 1"),

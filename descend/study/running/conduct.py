@@ -63,12 +63,13 @@ def conduct(
         key = (group[0].arm, group[0].batch_size)
         if key not in chosen:
             chosen[key] = choose(tasks.of(group[0]), group, study.evaluations, executor, tasks.kinds)
-        mine = ledger.claim(group, chosen[key].at_once) or ledger.claim(left, 1)
+        way, mine = chosen[key], ledger.claim(group, chosen[key].at_once)
+        if not mine and (mine := ledger.claim(left, 1)):  # others have all of these; help with something else
+            way = choose(tasks.of(mine[0]), mine, study.evaluations, executor, tasks.kinds)
         if not mine:
             time.sleep(_POLL_SECONDS)
             continue
-        mine = _alike(mine)
-        for record in chosen[key].run(tasks.of(mine[0]), mine, study.evaluations, tasks.kinds):
+        for record in way.run(tasks.of(mine[0]), mine, study.evaluations, tasks.kinds):
             tried[record.trial.id] = tried.get(record.trial.id, 0) + 1
             ledger.record(record)
             said(records, record)

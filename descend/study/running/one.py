@@ -10,7 +10,7 @@ import torch
 
 from descend.errors import NumericalError, Stopped
 from descend.experiment.fit import fit
-from descend.study.running.optimizer import make, schedule_of
+from descend.study.running.optimizer import make, multipliers, schedule_of
 from descend.study.running.scores import Scorer
 from descend.study.running.trial import Record, Trial, evaluation_steps
 from descend.train import Callback, Steps
@@ -69,13 +69,15 @@ class _Rates(Callback):
     Costs: one assignment a group.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, multipliers: list[float]) -> None:
         self.schedule = schedule
+        self.multipliers = multipliers
 
     def before_step(self, step: StepView) -> None:
         """Set the rate of the update that follows."""
-        for group in step.optimizer.param_groups:
-            group["lr"] = group["lr_mult"] * self.schedule(step.step - 1)
+        rate = self.schedule(step.step - 1)
+        for group, multiplier in zip(step.optimizer.param_groups, self.multipliers, strict=True):
+            group["lr"] = multiplier * rate
 
 
 def run_one(task: Task, trial: Trial, evaluations: int, *, scorer: Scorer | None = None, kind: Any = None) -> Record:
@@ -98,7 +100,8 @@ def run_one(task: Task, trial: Trial, evaluations: int, *, scorer: Scorer | None
         module = task.module(trial.seed)
         optimizer = make(trial.configuration, trial.steps, module, kind)
         foreign = kind is not None or ":" in trial.configuration["optimizer"]
-        rates = [_Rates(schedule_of(trial.configuration, trial.steps))] if foreign else []
+        schedule = schedule_of(trial.configuration, trial.steps)
+        rates = [_Rates(schedule, multipliers(trial.configuration, module))] if foreign else []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fit(

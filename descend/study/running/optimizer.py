@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
     from descend.optim.schedules import Schedule
 
-__all__ = ["Share", "build", "make", "shares"]
+__all__ = ["Share", "build", "make", "multipliers", "schedule_of", "shares"]
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,20 @@ def build(
         ]
         return Optimizer(groups, rule=told[0].rule, lr=schedule_of(configuration, steps))
     first = schedule_of(configuration, steps)(0)
-    foreign: list[dict[str, Any]] = []
-    for names, told in _told(configuration, module):
-        options = {k: v for k, v in told.items() if k not in ("optimizer", "lr_mult")}
-        mult = float(told.get("lr_mult", 1.0))
-        foreign.append({"params": [weights[name] for name in names], "lr": mult * first, "lr_mult": mult, **options})
+    foreign = [
+        {
+            "params": [weights[name] for name in names],
+            "lr": float(told.get("lr_mult", 1.0)) * first,
+            **{option: value for option, value in told.items() if option not in ("optimizer", "lr_mult")},
+        }
+        for names, told in _told(configuration, module)
+    ]
     return kind(foreign, lr=first)
+
+
+def multipliers(configuration: Mapping[str, Any], module: nn.Module) -> list[float]:
+    """Of the rate, one for each group of an optimizer of another library, which has no option for it."""
+    return [float(told.get("lr_mult", 1.0)) for _, told in _told(configuration, module)]
 
 
 def foreign_class(title: str) -> Any:

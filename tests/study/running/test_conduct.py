@@ -16,7 +16,7 @@ from descend.errors import ConfigurationError, DescendError
 from descend.study.design import Arm, Study, log
 from descend.study.running.conduct import conduct, run_in_processes
 from descend.study.running.ledger import Memory, StudyDirectory
-from descend.study.running.phases import total_trials
+from descend.study.running.phases import pending, total_trials
 from descend.study.task import Task
 
 WORKLOAD = f"{Path(__file__).parents[2] / 'study_tasks.py'}:mlp"
@@ -102,6 +102,26 @@ def test_what_cannot_run_together_is_refused_only_when_asked_for():
         conduct(small, Memory(), executor="together")
     with pytest.raises(ConfigurationError, match="did you mean 'together'"):
         conduct(small, Memory(), executor="togther")
+
+
+def test_a_process_helps_with_another_arm_in_that_arms_own_way(tmp_path):
+    """Somebody else holds all trials of the arm that runs together; the other arm's optimizer cannot."""
+    arms = {"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)}), "torch": Arm("torch.optim:SGD", {"lr": log(1e-2, 1.0)})}
+    small = study(arms=arms, searches=1, confirmation_seeds=1)
+    holder = StudyDirectory(tmp_path, small)
+    holder.claim([one for one in pending(small, {}) if one.arm == "sgd"], 100)
+
+    class Enough(Exception):
+        pass
+
+    def said(records, record):
+        assert record.trial.arm == "torch"
+        assert record.status == "done"
+        if record.trial.phase == "confirmation":
+            raise Enough
+
+    with StudyDirectory(tmp_path) as helper, pytest.raises(Enough):
+        conduct(small, helper, said=said)
 
 
 def test_a_class_and_an_argument_of_the_workload_can_be_searched():
