@@ -2,6 +2,8 @@
 
     python benchmarks/optimizer_step.py                          # all rules, all models, ten minutes or more
     python benchmarks/optimizer_step.py --rules Adam SGD --models resnet50 --rounds 15
+    python benchmarks/optimizer_step.py --no-compiler            # as on a machine without a C++ compiler
+    python benchmarks/optimizer_step.py --start                  # first steps, compiling on the way, memory
     python benchmarks/optimizer_step.py --device cuda
 
 Every contender takes one step in turn, `--rounds` times, so a change of the machine's mood meets all of them alike; the
@@ -20,6 +22,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from collections.abc import Callable, Iterator
@@ -31,6 +34,7 @@ import torch
 from torch import Tensor
 
 import descend.optim
+from descend.optim.engine.kernels import obstacle
 
 Shapes = list[tuple[int, ...]]
 Step = Callable[[], Any]
@@ -125,12 +129,13 @@ def contenders(rule: Rule, shapes: Shapes, device: str, environments: Path | Non
     if not hasattr(descend.optim, rule.ours):
         return
     make = getattr(descend.optim, rule.ours)
-    for runner in ("compiled", "blocks", "plain"):
+    fastest = "blocks" if obstacle(device) else "compiled"
+    for runner in dict.fromkeys((fastest, "blocks", "plain")):
         yield (
             f"descend {runner}",
             make(weights(shapes, device), runner=runner, on_nonfinite="allow", **rule.options).step,
         )
-    yield "descend compiled, checked", make(weights(shapes, device), runner="compiled", **rule.options).step
+    yield f"descend {fastest}, checked", make(weights(shapes, device), runner=fastest, **rule.options).step
     if rule.torch_name:
         peer = getattr(torch.optim, rule.torch_name)
         for form in ("fused", "foreach", "loop"):
@@ -225,8 +230,10 @@ def copying(elements: int, device: str) -> Step:
 def report(rule: Rule, model: str, times: dict[str, list[float]], elements: int) -> None:
     """One table of one rule on one model."""
     peers = {name: t for name, t in times.items() if not name.startswith(("descend", "copy"))}
-    fused = {name: t for name, t in peers.items() if name == "torch fused"}
-    best = min(fused or peers, key=lambda name: statistics.median(peers[name]), default=None)
+    # Where nothing can be compiled, torch's own compiled kernel is no measure.
+    wanted = "torch foreach" if obstacle("cpu") else "torch fused"
+    measure = {name: t for name, t in peers.items() if name == wanted}
+    best = min(measure or peers, key=lambda name: statistics.median(peers[name]), default=None)
     base = statistics.median(peers[best]) if best else float("nan")
     bytes_of_copy = 2 * 4 * elements / statistics.median(times["copy"])
     print(f"\n{rule.ours} on {model}   (ratios to {best}; a copy moves {bytes_of_copy / 1e9:.1f} GB/s)")
@@ -237,6 +244,56 @@ def report(rule: Rule, model: str, times: dict[str, list[float]], elements: int)
             f"  {name:<28}{1e3 * middle:9.3f} ms  ({1e3 * low:.3f} to {1e3 * high:.3f})   {middle / base:7.3f} x"
             + (f"   {moved / bytes_of_copy:5.2f} of a copy's bytes/s" if name.startswith("descend") else "")
         )
+
+
+COMPILERS = ("++", "gcc", "clang", "cc")  # parts of their names
+
+
+def hide_compilers(folder: Path) -> None:
+    """Make a path on which everything is but compilers, for this process and those it starts."""
+    places = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep)]
+    for tool in (tool for place in places if place.is_dir() for tool in place.iterdir()):
+        link = folder / tool.name
+        if not any(name in tool.name for name in COMPILERS) and not link.is_symlink():
+            link.symlink_to(tool)
+    os.environ["PATH"] = str(folder)
+    os.environ.pop("CXX", None)
+
+
+def beginning(
+    module: str, name: str, options: dict[str, Any], shapes: Shapes, seconds: float, cache: str
+) -> dict[str, Any]:
+    """What `first_step.py` found in a process with this kernel cache."""
+    told = {"module": module, "name": name, "options": options, "shapes": shapes, "seconds": seconds}
+    root = str(Path(__file__).resolve().parents[1])
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("first_step.py")],
+        input=json.dumps(told) + "\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": root},
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def report_beginnings(rule: Rule, model: str, shapes: Shapes) -> None:
+    """First steps, when compiled kernels were in place, and memory."""
+    print(f"\n{rule.ours} on {model}")
+    peer = None
+    if rule.torch_name:
+        options = {"lr": 1e-3, **rule.torch_options, **({"fused": True} if rule.fused else {})}
+        peer = beginning("torch.optim", rule.torch_name, options, shapes, 0.0, "")["first"]
+        print(f"  torch, first step               {peer:7.2f} s")
+    with tempfile.TemporaryDirectory() as cache:
+        for words, seconds in (("no kernel in the cache", 30.0), ("kernels in the cache", 3.0)):
+            found = beginning("descend.optim", rule.ours, rule.options, shapes, seconds, cache)
+            later = "" if peer is None else f"  ({found['first'] - peer:+.2f} s)"
+            print(f"  descend, {words:<23}{found['first']:7.2f} s{later}")
+            ready = "not within the run" if found["compiled"] is None else f"after {found['compiled']:.2f} s"
+            print(f"    compiled kernels {ready}; longest later step {found['longest']:.3f} s")
+            extra = "unknown here" if found["extra"] is None else f"{100 * found['extra']:.1f} % of the weights"
+            print(f"    extra memory of a step: {extra}")
 
 
 def check_idle() -> None:
@@ -254,7 +311,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--environments", type=Path, default=None, help="folder for the peers' environments")
+    parser.add_argument("--start", action="store_true", help="first steps, when kernels are compiled, and memory")
+    parser.add_argument("--no-compiler", action="store_true", help="hide C++ compilers")
     given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.no_compiler:
+            hide_compilers(Path(folder))
+        run(given)
+
+
+def run(given: argparse.Namespace) -> None:
+    """All tables."""
     check_idle()
     print(f"python {sys.version.split()[0]}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     for model in given.models:
@@ -262,6 +329,9 @@ def main() -> None:
         elements = sum(torch.Size(shape).numel() for shape in shapes)
         for rule in RULES:
             if rule.ours not in given.rules:
+                continue
+            if given.start:
+                report_beginnings(rule, model, shapes)
                 continue
             steps = dict(contenders(rule, shapes, given.device, given.environments))
             if not steps:

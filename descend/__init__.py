@@ -46,7 +46,11 @@ if TYPE_CHECKING:
     from descend.experiment.infer import infer as infer
     from descend.experiment.run import run as run
     from descend.graph import *  # noqa: F403
+    from descend.study.comparing import compare as compare
+    from descend.study.design import Study as Study
     from descend.train import *  # noqa: F403
+    from descend.zoo import models as models
+    from descend.zoo import modules as modules
 
 # Where each public name lives. A room's whole list is public when it stands in _WHOLE.
 _ROOMS = (
@@ -82,6 +86,8 @@ _SINGLE = {
     "infer": "experiment.infer",
     "Result": "experiment.conduct",
     "run": "experiment.run",
+    "Study": "study.design",
+    "compare": "study.comparing",
     "BatchedInference": "train",
     "BatchedIterativeOptimizer": "train",
     "Callback": "train",
@@ -93,6 +99,8 @@ _SINGLE = {
     "SecondsPerRun": "train",
     "Steps": "train",
     "Trainer": "train",
+    "models": "zoo",
+    "modules": "zoo",
     "TrainingAlgorithm": "train",
 }
 

@@ -34,15 +34,35 @@ def test_the_rule_runs_in_the_engine():
     torch.testing.assert_close(p.detach(), torch.tensor([0.5, -1.5, 0.0]))
 
 
-def test_the_layer_kind_is_the_one_of_the_package():
-    """The example is real: both halves stand in the package as they are shown."""
-    root = Path(__file__).parent.parent
-    for half in re.split(r"# (descend/\S+\.py)\n", block("class LeakyRelu"))[1:]:
-        if half.startswith("descend/"):
-            source = (root / half).read_text()
-            continue
-        for line in half.strip().splitlines():
-            assert line.split("  #")[0] in source, line
+def test_the_layer_kind_needs_two_files_and_a_row(monkeypatch):
+    """Each half is put where it says, with that file's imports and no others, and then does all that a kind does."""
+    import numpy as np
+
+    import descend
+    from descend.graph.kinds import activations as described
+    from descend.lower import activations as lowered
+    from descend.lower import registry
+    from tests.lower import test_every_kind as every_kind
+
+    monkeypatch.setattr(registry, "_LOWERINGS", dict(registry._LOWERINGS))
+    _, where, kind, also, lowering = re.split(r"# (descend/\S+\.py)\n", block("class Swish"))
+    assert (where, also) == ("descend/graph/kinds/activations.py", "descend/lower/activations.py")
+    future = "from __future__ import annotations\n"  # as both files have it
+    swish = defined(future + kind, vars(described))["Swish"]
+    defined(future + lowering, {**vars(lowered), "Swish": swish})
+
+    monkeypatch.setattr(descend, "Swish", swish, raising=False)
+    names = {"Row": every_kind.Row, "random": every_kind.random, "np": np}
+    row = eval(block('Row("Swish"').partition("\n")[2], names)
+    every_kind.test_values_are_those_of_numpy(row)
+    every_kind.test_gradients_are_finite_differences(row)
+    every_kind.test_float32_is_the_same_to_rounding(row)
+
+    model = descend.Model(1, objective_function=descend.L2Norm2(swish(descend.Input(data_field="x"), beta=2)))
+    text = descend.graph.to_text(model)
+    assert 'own_kind {\n    kind: "Swish"\n    setting {\n      name: "beta"\n      numbers: [2.0]' in text
+    assert descend.graph.from_text(text) == model
+    assert "numbers: 2" in TEXT
 
 
 def test_the_callback_can_be_defined(capsys):

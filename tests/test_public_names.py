@@ -7,7 +7,20 @@ import pytest
 
 import descend
 
-ROOMS = ["errors", "graph", "optim", "data", "lower", "runtime", "train", "callbacks", "experiment", "zoo", "study"]
+ROOMS = [
+    "errors",
+    "graph",
+    "optim",
+    "data",
+    "lower",
+    "runtime",
+    "train",
+    "callbacks",
+    "experiment",
+    "zoo",
+    "study",
+    "onnx",
+]
 
 
 @pytest.mark.parametrize("room", ROOMS)

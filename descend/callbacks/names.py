@@ -21,6 +21,7 @@ _FIELDS: Mapping[str, str] = {
     "weights": "weights",
     "output_name": "weights",
     "layers": "layer",
+    "disable_layers": "layer",
     "layers_1": "layer",
     "layers_2": "layer",
     "source_layers": "layer",

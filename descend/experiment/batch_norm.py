@@ -5,13 +5,13 @@
                   groups one after the other; running statistics take them in that order
     evaluation    by the running statistics; the group has no part in it
 
-Micro-batches are made of whole groups, so they change nothing. Without a group, a mini-batch cannot be cut.
+Micro-batches are made of whole groups, so they change nothing. Without a group, micro-batches of a size that was asked
+for are the groups, with a warning, and none are made where memory runs out.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from descend.data import Feed
     from descend.train.loop import Part
 
-__all__ = ["BatchNormGroups"]
+__all__ = ["BatchNormGroups", "share_unit"]
+
+
+def share_unit(module: nn.Module, micro_batch_size: int | str | None, group_size: int | None) -> int:
+    """Samples of a mini-batch that stay together on one rank: those that share statistics."""
+    if group_size or not any(_takes_statistics(part) for part in module.modules()):
+        return group_size or 1
+    return micro_batch_size if isinstance(micro_batch_size, int) else 1
 
 
 class BatchNormGroups:
@@ -46,9 +53,12 @@ class BatchNormGroups:
         unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
         running: The running statistics of the layers.
 
+    Warns:
+        UserWarning: micro-batches change the statistics, and with them the result.
+
     Raises:
-        ConfigurationError: the mini-batch would be cut and no group is declared; a group that is declared and used by
-            nothing; from the first forward pass, a group that leaves one value a channel.
+        ConfigurationError: a group that is declared and used by nothing; from the first forward pass, a group that
+            leaves one value a channel.
     """
 
     def __init__(
@@ -63,41 +73,48 @@ class BatchNormGroups:
             raise ConfigurationError(
                 f"batch_norm_group_size={group_size}: {type(module).__name__} has no batch norm layer; leave it out"
             )
-        self._check(feed.first_size)
-        self.unit = (group_size if self._layers else 1) or None
+        self._told = False
+        self._warn(feed.first_size)
+        self.unit = (group_size or (self._wanted and 1)) if self._layers else 1
         if self._wanted:
             tell_of_whole_groups(self._wanted, self.unit)
         self._sizes = f"{feed.num_samples} samples, batch_size={feed.first_size}, {self._means()}"
-        self._alone = 1 in _last_groups(feed, group_size)
-        self._followed: Counter[str] = Counter()
+        self._alone = 1 in _last_groups(feed, group_size or self._wanted)
+        self._taken = self._layers if group_size or self._alone or feed.first_size is None else []
+        self._followed = 0
         self.running = [self._running(name, layer) for name, layer in self._layers if layer.track_running_stats]
-        for name, layer in self._layers:
+        for name, layer in self._taken:
             layer.forward = self._replacement(name, layer)
 
     def begin(self, part: Part) -> None:
         """Say which samples the next forward pass is for."""
         self._count = part.count
-        if part.start == 0:
-            self._followed.clear()
+        groups = -(-part.count // self._group) if self._group else 1
+        self._followed = groups + (self._followed if part.start else 0)
         if self._layers and self._layers[0][1].training:
-            self._check(len(part.batch.ids))
+            self._warn(len(part.batch.ids))
 
     def close(self) -> None:
         """Leave the layers as they were."""
-        for _, layer in self._layers:
+        for _, layer in self._taken:
             del layer.forward  # what is left is the method of its class
 
-    def _check(self, size: int | None) -> None:
-        """Refuse to cut a batch of this size, where it is known, without a group."""
-        if self._layers and not self._group and size and self._wanted and self._wanted < size:
-            name, layer = self._layers[0]
-            raise ConfigurationError(
-                f"'{name}' ({type(layer).__name__}) takes its statistics over what goes through the module at once, so "
-                f"the result would depend on micro_batch_size={self._wanted}: {GROUP}"
-            )
+    def _warn(self, size: int | None) -> None:
+        """Say once that a batch of this size, where it is known, will be cut without a group."""
+        if self._told or self._group or not (self._layers and size and self._wanted and self._wanted < size):
+            return
+        self._told = True
+        name, layer = self._layers[0]
+        warnings.warn(
+            f"'{name}' ({type(layer).__name__}) normalizes over the {self._wanted} samples of a micro-batch and not "
+            f"over the batch, so the result depends on micro_batch_size: {GROUP}",
+            stacklevel=4,
+        )
 
     def _means(self) -> str:
-        return "a group is the whole batch" if self._group is None else f"batch_norm_group_size={self._group}"
+        if self._group:
+            return f"batch_norm_group_size={self._group}"
+        return f"micro_batch_size={self._wanted}" if self._wanted else "a group is the whole batch"
 
     def _replacement(self, name: str, layer: Any) -> Callable[..., Tensor]:
         original: Callable[[Tensor], Tensor] = layer.forward
@@ -105,12 +122,13 @@ class BatchNormGroups:
         def forward(input: Tensor) -> Tensor:  # noqa: A002  # torch's name for it
             if not layer.training or not self._count:
                 return original(input)
-            rows = self._rows(name, layer, input)
-            if self._alone and rows * math.prod(input.shape[2:]) == 1:
+            alone = self._alone or last_group(self._count, self._group) == 1
+            if alone and input.numel() == self._count * input.shape[1]:
                 raise self._alone_error(name, layer)
-            groups = (input,) if self._group is None else input.split(self._group * rows)
-            self._followed[name] += len(groups)
-            return original(input) if len(groups) == 1 else torch.cat([original(group) for group in groups])
+            if self._group is None or self._count <= self._group:
+                return original(input)
+            rows = self._rows(name, layer, input)
+            return torch.cat([original(group) for group in input.split(self._group * rows)])
 
         return forward
 
@@ -122,7 +140,7 @@ class BatchNormGroups:
             names,
             None if layer.momentum is None else 1 - layer.momentum,
             f"{prefix}num_batches_tracked" if counts else None,
-            lambda batch: self._followed[name],
+            lambda batch: self._followed,
         )
 
     def _rows(self, name: str, layer: Any, x: Tensor) -> int:
@@ -130,7 +148,7 @@ class BatchNormGroups:
         if len(x) % self._count:
             raise ConfigurationError(
                 f"'{name}' ({type(layer).__name__}) is given {len(x)} rows for {self._count} samples, so it is not "
-                "clear which of them share statistics: leave out batch_norm_group_size and micro_batch_size"
+                "clear which of them share statistics: leave out batch_norm_group_size"
             )
         return len(x) // self._count
 

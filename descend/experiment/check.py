@@ -13,7 +13,7 @@ from descend.errors import ConfigurationError, DataError, DescendError
 from descend.experiment.parts import graph_unit
 from descend.graph import check as check_graph
 from descend.graph import check_optimizer
-from descend.train import Mode
+from descend.train import BatchedInference, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,7 +64,9 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     algorithm = experiment.trainer.training_algo
     unit = None
     if plan is not None:
-        _attempt(lambda: _check_callbacks(experiment, plan), errors)
+        _attempt(lambda: _check_names(experiment, plan), errors)
+        if isinstance(algorithm, BatchedInference):
+            _attempt(lambda: algorithm.check_modes(mode for mode in Mode if mode.role in (readers or {})), errors)
         if algorithm is not None and algorithm.trains and not (plan.objective.terms or plan.objective.l2):
             name = experiment.model.name
             errors.append(
@@ -111,20 +113,20 @@ def _joined(errors: list[DescendError]) -> DescendError:
     return kind([problem for error in errors for problem in error.problems])
 
 
-def _check_callbacks(experiment: Experiment, plan: Plan) -> None:
-    """Refuse callbacks in the wrong place and names in them that nothing has."""
+def _check_names(experiment: Experiment, plan: Plan) -> None:
+    """Refuse callbacks in the wrong place, and names in callbacks and algorithms that nothing has."""
     model, trainer = experiment.model.callbacks, experiment.trainer.callbacks
     known = {
         "layer": [layer.name for layer in plan.layers],
         "weights": list(plan.weights),
-        "metric": [metric.name for metric in plan.metrics],
+        "metric": [metric.name for metric in (*plan.metrics, *plan.other_metrics)],
     }
     found = [
         f"{type(callback).__name__} watches a model, and a trainer takes Checkpoint alone; move it to the model"
         for callback in trainer
         if not isinstance(callback, Checkpoint)
     ]
-    if found := [*found, *unknown_names([*trainer, *model], known)]:
+    if found := [*found, *unknown_names([*trainer, *model, experiment.trainer.training_algo], known)]:
         raise ConfigurationError(found)
 
 

@@ -93,6 +93,7 @@ class Work:
         weights_only: Begin anew with those weights of a checkpoint that fit.
         running: Buffers of the module that are running statistics of batch norm.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only.
+        outside: Metrics that the module does not compute; given the run directory.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Work:
     weights_only: bool = False
     running: Sequence[Running] = ()
     shard_optimizer: bool = False
+    outside: Callable[[Path | None], Mapping[str, float]] = lambda directory: {}
 
 
 def conduct(
@@ -231,6 +233,7 @@ def _session(work: Work, requests: StopRequests) -> Session:
         waits=requests.wait if work.process.ranks == 1 else lambda waiting: None,  # of several, none leaves alone
         summary_dir=work.summary_dir,
         before_part=work.before_part,
+        outside=lambda: work.process.by_first(lambda: dict(work.outside(session.directory))),
         say=say,
         running=work.running,
         shard_optimizer=work.shard_optimizer,

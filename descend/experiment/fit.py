@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -14,6 +14,7 @@ from descend.data.samples import SampleReader
 from descend.described import with_known_options
 from descend.errors import ConfigurationError
 from descend.experiment import rule
+from descend.experiment.batch_norm import share_unit
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
@@ -113,7 +114,8 @@ def fit(
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
         weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
-            over is a group of its own. None is the whole batch, which then cannot be cut into micro-batches.
+            over is a group of its own. None is what goes through at once: the whole batch, or a micro-batch that was
+            asked for.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only; the updates are the
             same. One rank keeps all.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
@@ -131,7 +133,7 @@ def fit(
     if isinstance(module, TorchModel):
         loss, metrics = module.loss if loss is None else loss, metrics or module.measures
         targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
-        module = module.module
+        module = cast("torch.nn.Module", module.module)
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
@@ -154,7 +156,7 @@ def fit(
             workers=workers,
             skip_bad=skip_bad,
             timeout_seconds=timeout_seconds,
-            unit=batch_norm_group_size or 1,
+            unit=share_unit(module, micro_batch_size, batch_norm_group_size),
         )
         feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
         _tell_of_draws(module, feeds[Mode.TRAIN], micro_batch_size)

@@ -21,7 +21,7 @@ from descend.experiment.losses import loss_of
 from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
-from descend.lower.module import LoweredModel
+from descend.lower.module import LoweredModel, PlainModule
 from descend.runtime import Process
 from descend.train.loop import Part
 from descend.train.memory import part_size, within_memory
@@ -87,7 +87,7 @@ def infer(
         ConfigurationError: there is no such layer, or nothing to compute.
         DataError: a field is missing, or the data are not what they should be.
     """
-    graph = isinstance(module, LoweredModel)
+    graph = isinstance(module, LoweredModel) and not isinstance(module, PlainModule)
     if graph and not layers:
         raise ConfigurationError("infer: name the layers of the graph whose outputs are wanted, as in layers=['prob']")
     device = device_of(module)
@@ -97,7 +97,7 @@ def infer(
     found: list[Any] = []
 
     def of_part(part: Part) -> Any:
-        if isinstance(module, LoweredModel):
+        if graph and isinstance(module, LoweredModel):
             return _of_graph(module, layers, part, autocast), {}
         watch.layers(layers)
         with watch.attached():

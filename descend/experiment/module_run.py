@@ -11,6 +11,7 @@ from descend.callbacks.names import problems as unknown_names
 from descend.data import Batches
 from descend.errors import ConfigurationError
 from descend.experiment import rule
+from descend.experiment.batch_norm import share_unit
 from descend.experiment.check import check_parts
 from descend.experiment.conduct import Work
 from descend.experiment.losses import describe, loss_of
@@ -52,7 +53,8 @@ def prepare_module(
     made = rule.build(experiment.optimizer, model.module)
     for part in (objective, *measured.values()):
         part.to(process.device)
-    modes, unit = [mode for mode in Mode if mode.role in readers], model.batch_norm_group_size or 1
+    modes = [mode for mode in Mode if mode.role in readers]
+    unit = share_unit(model.module, trainer.micro_batch_size or None, model.batch_norm_group_size or None)
     data = {mode: batches(readers[mode.role], trainer, mode, seed, process, unit) for mode in modes}
     autocast, scaler = precision_of(model.amp, process.device)
     task = ModuleTask(model.module, objective, measured, model.targets, autocast)

@@ -14,6 +14,7 @@ from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
 from descend.experiment.module_run import batches, prepare_module, run_seed
 from descend.experiment.optimizer import build_optimizer
+from descend.experiment.outside import OutsideMetrics
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import running_of, silent
 from descend.experiment.rule import settings
@@ -111,6 +112,7 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
         name=model.name or "model0",
         task=task,
         before_part=task.begin,
+        outside=OutsideMetrics(checked.plan.other_metrics, _place(trainer, model), process),
         optimizer=rule,
         data=data,
         process=process,
@@ -126,6 +128,11 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
         settings=_settings(experiment, seed, rule, data),
         running=running_of(checked.plan),
     )
+
+
+def _place(trainer: Trainer, model: Model) -> str:
+    """Where LBANN keeps the files of a model."""
+    return f"{trainer.name or 'trainer0'}/{model.name or 'model0'}"
 
 
 def _settings(

@@ -101,8 +101,10 @@ class _Checker:
         self.readers: dict[_Node, tuple[str | None, str]] = {}  # whom an inserted Evaluation serves, for errors
         self.inserted: set[_Node] = set()
         self.weights: dict[str, PlannedWeights] = {}
-        self.roles: dict[str, Selected] = {}  # what rules such as "bias" and "norm" look at
+        self.biases: set[str] = set()  # whom the rules "bias" and "norm" mean
+        self.norms: set[str] = set()
         self.compared = 0
+        self.formats = any(one.datatype for one in (*model.layers, *model.weights))
 
     def plan(self) -> Plan:
         self._check_model()
@@ -149,6 +151,10 @@ class _Checker:
         self._refuse_twins("metrics", self.model.metrics)
         for weights in self.model.weights:
             self._refuse_datatype(weights, f"weights '{weights.name}'")
+        for metric in self.model.metrics:
+            kind = type(metric).__name__
+            missing = [name for name in metric.needs if not getattr(metric, name)]
+            self._say(metric.where, *(f"metric '{metric.name}' ({kind}) needs {name}=" for name in missing))
         for layer in self.model.layers:
             for link, word in ((layer.parents, "parent"), (layer.children, "child")):
                 for name in link:
@@ -166,11 +172,10 @@ class _Checker:
                 self._say_of(layer, f"has data_layout '{layer.data_layout}'; expected data_parallel or model_parallel")
 
     def _refuse_datatype(self, thing: Layer | Weights, what: str) -> None:
-        if thing.datatype not in (None, DataType.FLOAT):
+        asked = thing.datatype
+        if asked is not None and asked.name.startswith("COMPLEX"):
             self._say(
-                thing.where,
-                f"{what} has datatype {thing.datatype.name}, which is not to be had: a graph has FLOAT tensors; leave "
-                "it out, or set the model's amp for half precision",
+                thing.where, f"{what} has datatype {asked.name}, which is not to be had: expected FLOAT, DOUBLE or FP16"
             )
 
     def _refuse_twins(self, what: str, things: Iterable[Any]) -> None:
@@ -371,10 +376,12 @@ class _Checker:
             return given  # reported as missing
         own = given or Weights(slot.initializer, name=f"{layer.name}_{slot.suffix}")
         before = self.weights.get(own.name)
-        role = self.roles.get(own.name, Selected(own.name, len(slot.shape), is_bias=False, is_norm=False))
-        self.roles[own.name] = role._replace(
-            is_bias=role.is_bias or "bias" in slot.suffix, is_norm=role.is_norm or layer.normalizes
-        )
+        if not slot.trainable and own.datatype and own.datatype != (layer.datatype or DataType.FLOAT):
+            self._say_of(layer, f"follows running values in weights '{own.name}' of another datatype; give both one")
+        if "bias" in slot.suffix:
+            self.biases.add(own.name)
+        if layer.normalizes:
+            self.norms.add(own.name)
         planned = PlannedWeights(
             name=own.name,
             shape=slot.shape,
@@ -469,7 +476,11 @@ class _Checker:
 
     def _regularized(self, term: L2WeightRegularization) -> tuple[str, ...]:
         names = tuple(map(_name, term.weights)) or tuple(name for name, one in self.weights.items() if one.trainable)
-        chosen = [self.roles[name] for name in names if name in self.roles]
+        chosen = [
+            Selected(name, len(self.weights[name].shape), name in self.biases, name in self.norms)
+            for name in names
+            if term.exclude and name in self.weights
+        ]
         for rule in term.exclude if chosen else ():
             if not any(selects(rule, one) for one in chosen):
                 near = nearest(rule, ["bias", "norm", *names])
@@ -500,6 +511,7 @@ class _Checker:
             output_shapes=node.outputs or (),
             weights=node.weights,
             inserted=node in self.inserted,
+            format=(node.layer.datatype or DataType.FLOAT) if self.formats else None,
         )
 
     # Saying what is wrong

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, nearest
 from descend.graph.enums import DataType
 from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
 from descend.graph.weights import Initializer, Weights
@@ -28,7 +29,7 @@ from descend.graph.weights import Initializer, Weights
 if TYPE_CHECKING:
     from descend.graph.optimizers import Optimizer
 
-__all__ = ["Incoming", "Layer", "ParallelStrategy", "Shape", "WeightSlot", "check_layer", "shown"]
+__all__ = ["Incoming", "Layer", "ParallelStrategy", "Setting", "Shape", "WeightSlot", "check_layer", "shown"]
 
 Shape = tuple[int, ...]
 
@@ -89,6 +90,38 @@ class ParallelStrategy:
     grid_tag: int | None = None
 
 
+@described
+class Setting:
+    """A field of a layer whose kind has no message; one of the lists holds its value or values."""
+
+    message: ClassVar[str] = "OwnKind.Setting"
+
+    name: str = ""
+    integers: tuple[int, ...] = ()
+    numbers: tuple[float, ...] = ()
+    truths: tuple[bool, ...] = ()
+    texts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, kind: FieldType, value: Any) -> Setting:
+        """The setting of a field.
+
+        Raises:
+            ConfigurationError: the field is of a type that has no list.
+        """
+        lists = {int: "integers", float: "numbers", bool: "truths", str: "texts"}
+        base = int if issubclass(kind.base, IntEnum) else kind.base
+        if base not in lists:
+            raise ConfigurationError(f"field '{name}' holds a {kind.base.__name__}; a kind needs a message for that")
+        return cls(name, **{lists[base]: value})
+
+    def value(self, kind: type[Layer]) -> Any:
+        """What the class is given: one value, or all where its field has many."""
+        values = self.integers or self.numbers or self.truths or self.texts
+        field = kind.own_fields().get(self.name)
+        return values if field is None or field.many or len(values) != 1 else values[0]
+
+
 _COMMON: Mapping[str, FieldType] = {
     "name": FieldType(str, optional=True),
     "device": FieldType(str, optional=True),
@@ -126,7 +159,7 @@ class Layer:
         children: Layers in the order in which they were attached, the order of the outputs of a kind with several.
     """
 
-    message: ClassVar[str]
+    message: ClassVar[str] = "OwnKind"  # where the text has them; each of LBANN's kinds has a message of its own
     defaults: ClassVar[Mapping[str, Any]] = {}  # what stands for a field that is not set
     num_parents: ClassVar[int | None] = 1  # None: one or more
     refusal: ClassVar[str | None] = None  # why a kind that is part of the format cannot be had
@@ -268,17 +301,49 @@ class Layer:
             "parallel_strategy": self.parallel_strategy,
             "freeze": self.freeze,
         }
+        if self.message == Layer.message:
+            return fields | {"kind": type(self).__name__, "setting": self._settings()}
         return fields | {name: getattr(self, name) for name in self.own_fields()}
+
+    def _settings(self) -> list[Setting]:
+        """The fields that are set, for kinds without a message."""
+        return [
+            Setting.of(name, kind, value)
+            for name, kind in self.own_fields().items()
+            if (value := getattr(self, name)) != getattr(type(self), name)
+        ]
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Layer:
         """A layer from the fields of a text. Names of layers and weights stay names until the model joins them."""
         given: dict[str, Any] = {"name": "", **fields}
+        if cls is Layer:
+            kind = _own_kind(given.pop("kind", ""))
+            settings: Iterable[Setting] = given.pop("setting", ())
+            return kind.from_fields(given | {one.name: one.value(kind) for one in settings})
         links = {link: given.pop(link, ()) for link in ("parents", "children", "weights")}
         given["device"] = given.pop("device_allocation", None)
         layer = cls(**given)
         layer.parents, layer.children, layer.weights = (list(names) for names in links.values())
         return layer
+
+
+def _own_kind(name: str) -> type[Layer]:
+    """The class of this name whose kind has no message.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    waiting, known = [Layer], dict[str, type[Layer]]()
+    while waiting:
+        found = waiting.pop()
+        known |= {found.__name__: found} if found.message == Layer.message else {}
+        waiting += found.__subclasses__()
+    if name not in known or name == Layer.__name__:
+        raise ConfigurationError(
+            f"there is no kind of layers '{name}'{nearest(name, known) or ';'} import the module that defines it first"
+        )
+    return known[name]
 
 
 def check_layer(owner: str, given: Any) -> None:

@@ -19,6 +19,8 @@ class BaseMetric:
     """What all metrics have in common."""
 
     message: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()  # fields that must be set
+    name: str
     where: str | None = None
 
 
@@ -70,6 +72,7 @@ class ExecutableMetric(BaseMetric):
     """The number that a program prints; it is started as `filename other_args EXPERIMENT`."""
 
     message: ClassVar[str] = "Metric.ExecutableMetric"
+    needs: ClassVar[tuple[str, ...]] = ("name", "filename")
 
     name: str = ""
     filename: str = ""
@@ -81,6 +84,7 @@ class PythonMetric(BaseMetric):
     """What a function of a Python module returns for (experiment, rank); `function` is evaluate unless set."""
 
     message: ClassVar[str] = "Metric.PythonMetric"
+    needs: ClassVar[tuple[str, ...]] = ("name", "module")
 
     name: str = ""
     module: str = ""

@@ -19,8 +19,6 @@ from descend.graph.order import reached, topological
 from descend.graph.weights import Weights
 
 if TYPE_CHECKING:
-    import torch
-
     from descend.graph.layer import Shape
     from descend.graph.torch_model import TorchModel
 
@@ -92,7 +90,7 @@ class Trained(NamedTuple):
     """What is known of a model beside its description, from a run or a file."""
 
     fields: Mapping[str, Shape]  # shape for each sample of the data that it reads
-    weights: Mapping[str, torch.Tensor] | None  # by name, where it was trained
+    weights: Mapping[str, Any] | None  # tensors by name, where it was trained
 
 
 _TYPES: Mapping[str, FieldType] = {
@@ -266,7 +264,7 @@ class Model:
 
     @staticmethod
     def from_torch(
-        module: torch.nn.Module,
+        module: Any,
         loss: Any,
         metrics: Mapping[str, Any] | Iterable[str] = (),
         *,
@@ -289,7 +287,7 @@ class Model:
         fields: Mapping[str, Shape] | None = None,
         outputs: str | Layer | Iterable[str | Layer] | None = None,
         seed: int = 0,
-    ) -> torch.nn.Module:
+    ) -> Any:
         """A plain torch module of this model.
 
         It is called with the fields that it needs, by position in the order of the Input layers or by name, each

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from descend.errors import ConfigurationError
 from descend.graph.model import AutomaticMixedPrecision, Model
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["TorchModel"]
 
@@ -39,7 +36,7 @@ class TorchModel(Model):
 
     def __init__(
         self,
-        module: torch.nn.Module,
+        module: Any,
         loss: Any,
         metrics: Mapping[str, Any] | Iterable[str] = (),
         epochs: int = 0,

@@ -23,6 +23,7 @@ from descend.graph import (
     ValueInitializer,
 )
 from descend.graph.weights import ArrayInitializer, ColumnsInitializer
+from descend.lower.formats import torch_format
 
 if TYPE_CHECKING:
     from descend.graph import PlannedWeights
@@ -32,13 +33,13 @@ __all__ = ["initial_values"]
 _NORMAL = (GlorotNormalInitializer, HeNormalInitializer, LeCunNormalInitializer)
 
 
-def initial_values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def initial_values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The first values of one weights object.
 
     Args:
         weights: Its shape, initializer and fans.
         draw: A generator that belongs to these weights alone, so that no other weights change what is drawn.
-        dtype: Format of the result. Random numbers are drawn in it.
+        dtype: Format of the result, in which random numbers are drawn; without it what the weights ask for, or float32.
 
     Returns:
         A tensor of the weights' shape.
@@ -47,6 +48,7 @@ def initial_values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.
         GraphError: listed values or a file do not match the shape.
     """
     shape, start = weights.shape, weights.initializer
+    dtype = dtype or torch_format(weights.datatype)
     if isinstance(start, ConstantInitializer):
         return torch.full(shape, start.value, dtype=dtype)
     if isinstance(start, ColumnsInitializer):

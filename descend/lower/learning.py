@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, cast
 
 from torch.nn import functional
 
-from descend.errors import Unsupported
 from descend.graph import (
     ChannelwiseFullyConnected,
     ChannelwiseScaleBias,
@@ -19,8 +18,6 @@ from descend.lower.channels import by_channel
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch import Tensor
 
     from descend.graph import PlannedLayer
@@ -46,7 +43,7 @@ def convolution(planned: PlannedLayer) -> Forward:
     """Cross-correlation in one to three spatial dimensions."""
     layer = cast("Convolution", planned.layer)
     window, groups = layer.window(), layer.setting("groups")
-    convolve = _of_dimensions(_CONVOLUTIONS, planned, layer.num_dims)
+    convolve = _CONVOLUTIONS[layer.num_dims]
 
     def forward(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
         return convolve(x, kernel, bias, window.stride, window.padding, window.dilation, groups)
@@ -59,18 +56,12 @@ def deconvolution(planned: PlannedLayer) -> Forward:
     """Transposed convolution in one to three spatial dimensions."""
     layer = cast("Deconvolution", planned.layer)
     window, extra, groups = layer.window(), layer.extra(), layer.setting("groups")
-    convolve = _of_dimensions(_TRANSPOSED, planned, layer.num_dims)
+    convolve = _TRANSPOSED[layer.num_dims]
 
     def forward(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Tensor:
         return convolve(x, kernel, bias, window.stride, window.padding, extra, groups, window.dilation)
 
     return forward
-
-
-def _of_dimensions(functions: Mapping[int, Callable[..., Tensor]], planned: PlannedLayer, dims: int) -> Forward:
-    if dims not in functions:
-        raise Unsupported(f"layer '{planned.name}': a convolution of {dims} dimensions is not lowered; use 1 to 3")
-    return functions[dims]
 
 
 @lowers(ChannelwiseFullyConnected)

@@ -15,6 +15,7 @@ from descend.graph import (
     MeanSquaredError,
     TopKCategoricalAccuracy,
 )
+from descend.lower.indexing import whole_indices
 from descend.lower.registry import lowers
 from descend.lower.tracing import may_branch
 
@@ -42,8 +43,12 @@ def cross_entropy(planned: PlannedLayer) -> Forward:
 
 
 def _cross_entropy_of_indices(prediction: Tensor, label: Tensor) -> Tensor:
-    """The same with class indices (samples, 1, *space) for labels and classes along the first dimension."""
-    return -prediction.gather(1, label.long()).log().flatten(1).sum(1, keepdim=True)
+    """The same with class indices (samples, 1, *space) for labels and classes along the first dimension.
+
+    An index out of range is no class, as in OneHot, and adds nothing.
+    """
+    index, valid = whole_indices(label, prediction.shape[1])
+    return -prediction.gather(1, index).where(valid, 1.0).log().flatten(1).sum(1, keepdim=True)
 
 
 @lowers(MeanSquaredError)

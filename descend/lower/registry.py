@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import Unsupported
+from descend.lower.formats import in_format
 
 if TYPE_CHECKING:
     from descend.graph import PlannedLayer
@@ -45,5 +46,6 @@ def lowering(planned: PlannedLayer) -> tuple[Forward, bool]:
     for kind in type(planned.layer).__mro__:
         if kind in _LOWERINGS:
             function, with_pass = _LOWERINGS[kind]
-            return function(planned), with_pass
+            forward = function(planned)
+            return (forward if planned.format is None else in_format(forward, with_pass, planned.format)), with_pass
     raise Unsupported(f"layer '{planned.name}': kind {type(planned.layer).__name__} is not lowered")

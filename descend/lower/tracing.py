@@ -19,5 +19,5 @@ def in_transform(x: Tensor) -> bool:
 
 
 def may_branch(x: Tensor) -> bool:
-    """Whether asking for a value is cheap and allowed: not on a GPU, while compiling, or inside torch.func."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling() and not in_transform(x)
+    """Whether asking for a value is cheap and allowed: not on a GPU, while compiling, inside torch.func, or of none."""
+    return x.device.type == "cpu" and x.numel() > 0 and not torch.compiler.is_compiling() and not in_transform(x)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch.nn import functional
 
-from descend.errors import Unsupported
 from descend.graph import (
     Concatenation,
     Cross_Grid_Sum,
@@ -44,13 +44,31 @@ def pooling(planned: PlannedLayer) -> Forward:
     """The largest or the mean entry of each window; "average" counts padding as zeros."""
     layer = cast("Pooling", planned.layer)
     size, stride, padding, _ = layer.window()
-    if layer.num_dims not in _MAX:
-        raise Unsupported(f"layer '{planned.name}': pooling of {layer.num_dims} dimensions is not lowered; use 1 to 3")
+    if any(2 * pad > length for pad, length in zip(padding, size, strict=True)):
+        return _pooling_of_padded(layer)
     if layer.pool_mode == "max":
         pool = _MAX[layer.num_dims]
         return lambda x: pool(x, size, stride, padding)
     average, counted = _AVERAGE[layer.num_dims], layer.pool_mode == "average"
     return lambda x: average(x, size, stride, padding, count_include_pad=counted)
+
+
+def _pooling_of_padded(layer: Pooling) -> Forward:
+    """The same where torch's own padding, half a window at most, is not enough."""
+    size, stride, padding, _ = layer.window()
+    sides = [pad for one in reversed(padding) for pad in (one, one)]
+    if layer.pool_mode == "max":
+        pool = _MAX[layer.num_dims]
+        return lambda x: pool(functional.pad(x, sides, value=-math.inf), size, stride)
+    average = _AVERAGE[layer.num_dims]
+    if layer.pool_mode == "average":
+        return lambda x: average(functional.pad(x, sides), size, stride)
+
+    def of_entries(x: Tensor) -> Tensor:
+        share = average(functional.pad(torch.ones_like(x[:1]), sides), size, stride)
+        return average(functional.pad(x, sides), size, stride) / share
+
+    return of_entries
 
 
 @lowers(Reshape)

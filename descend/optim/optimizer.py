@@ -27,6 +27,7 @@ from torch import Tensor
 
 from descend.errors import NumericalError, RuleError, nearest
 from descend.optim.engine import finite, ownership, prepare, saved
+from descend.optim.engine.entries import State
 from descend.optim.engine.plain import step_plain
 from descend.optim.engine.prepare import local
 from descend.optim.engine.residence import RUNNERS, Residence
@@ -71,6 +72,25 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's wrapper around an optimizer's step, entered where somebody listens: hooks or a profiler.
+
+    It opens a profiler's record at each step, which takes as long as updating a small net.
+    """
+    wrapped = torch.optim.Optimizer.profile_hook_step(step)
+    hooks = vars(sys.modules[torch.optim.Optimizer.__module__])
+    everybodys = (hooks["_global_optimizer_pre_hooks"], hooks["_global_optimizer_post_hooks"])
+
+    @functools.wraps(step)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        heard = (*everybodys, self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks)
+        listened = any(heard) or getattr(torch.autograd.profiler, "_is_profiler_enabled", True)
+        return (wrapped if listened else step)(self, *args, **kwargs)
+
+    cast("Any", call).hooked = True  # torch's own mark: it does not wrap this again
+    return call
+
+
 class Optimizer(torch.optim.Optimizer):
     """Applies a rule to weights, in any torch loop.
 
@@ -91,9 +111,9 @@ class Optimizer(torch.optim.Optimizer):
         runner: "auto", "compiled", "blocks" or "plain". "plain" updates one tensor at a time, the meaning of an update;
             "blocks" all together, without a compiler; "compiled" by compiled kernels from the first step on, for which
             it waits where the cache has none. "auto" begins as "blocks" and goes over to compiled kernels when they
-            are there, at a time that no seed decides. On a CPU with AVX-512 the two agree to the last bit in float32
-            for every rule here, so a run repeats; other processors, and rules of one's own that take exponentials,
-            logarithms or powers, may differ by rounding, and there "blocks" and "compiled" repeat.
+            are there, at a time that no seed decides. On a CPU the two agree to the last bit for every rule here, so a
+            run repeats; rules of one's own that take exponentials, logarithms or powers may differ by rounding, as all
+            may on CUDA, and there "blocks" and "compiled" repeat.
         on_nonfinite: What a NaN or an infinity in a gradient does before anything changed: "raise" a NumericalError,
             "skip" the step and count it in `skipped`, or "allow" it without looking.
         seed: Start of the noise, for rules that draw any.
@@ -186,6 +206,11 @@ class Optimizer(torch.optim.Optimizer):
         self.param_groups.append(group)
         self._names = names
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compiled kernels update the weights by now, all that can be updated so."""
+        return self._residence.is_compiled
+
     def regrouped(self) -> None:
         """To be called after groups were cut or joined in `param_groups`; weights and state stay as they are."""
         self._names = prepare.names_of(self.param_groups)
@@ -223,6 +248,7 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- the step
 
+    @_with_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Apply one update to all weights that have a gradient.
 
@@ -244,24 +270,32 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     @_outside_graphs
-    @torch.no_grad()
     def _update(self) -> None:
         self._outside_block("a step")
         settings = self._with_scaler(self._settings())
-        home = self._residence
-        if not home.is_current(settings, self.state):
-            home.dissolve()
+        home, state = self._residence, self._watched_state()
+        if not home.has_lists(self.param_groups):
+            ownership.check(self.param_groups, self._names, self.title)
+            home.hold_lists(self.param_groups)
+        taken = home.take(settings, state)
         tasks = self._outside(settings)
-        taken = home.take()
         if not self._fit(settings, tasks, taken):
             self.skipped += 1
             return
-        plain = home.admit(tasks, settings)
-        taken += home.take(since=len(taken))
-        prepare.open_states(plain)
-        step_plain(plain, self.seed)
+        if tasks:
+            plain, new = home.admit(tasks, settings)
+            prepare.open_states(plain)
+            step_plain(plain, self.seed)
+            taken += new
         home.step(taken, settings, self.seed)
+        state.changes.seen = True
         self.updates += 1
+
+    def _watched_state(self) -> State:
+        """The state, which may have been replaced as a whole."""
+        if not isinstance(self.state, State):
+            self.state = State(self.state)
+        return self.state
 
     def _outside(self, settings: list[Settings]) -> list[prepare.Task]:
         """Tensors with a gradient that live in no arena."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,3 +43,146 @@ def simulate(
         edges = [f"{size:,} ({', '.join(one.on_edge)})" for size, one in zip(sizes, row, strict=True) if one.on_edge]
         if edges:
             typer.echo(f"{rule}: the best setting lies on an edge of its grid at batch size {'; '.join(edges)}")
+
+
+@app.command()
+def new(
+    preset: Annotated[str, typer.Argument(help="table2, table4, tunability, scaling or aa.")],
+    workload: Annotated[str, typer.Option(help="file.py:function or module:function.")],
+    batch_size: Annotated[str, typer.Option(help="A size; for scaling several, as 32,128 or FROM:TO:xFACTOR.")],
+    steps: Annotated[int, typer.Option(min=1, help="Updates; for scaling those at the smallest batch size.")],
+    target: Annotated[float | None, typer.Option(help="Value of the metric that counts as success.")] = None,
+    file: Annotated[Path, typer.Option(help="Where to write it.")] = Path("study.toml"),
+) -> None:
+    """Write the file of a ready-made study, to be changed as you like."""
+    from descend.errors import ConfigurationError
+    from descend.study.batch_sizes import read_batch_sizes
+    from descend.study.design import Target
+    from descend.study.design.presets import preset as make
+    from descend.study.design.toml import to_toml
+
+    if file.exists():
+        raise ConfigurationError(f"{file} exists; name another with --file")
+    sizes = read_batch_sizes(batch_size)
+    if preset == "scaling":
+        if target is None:
+            raise ConfigurationError("scaling counts steps to a target: give one with --target")
+        budgets = {size: max(1, min(steps, 4 * steps * sizes[0] // size)) for size in sizes}
+        study = make(preset, workload, batch_sizes=sizes, steps=budgets, target=target)
+    else:
+        extra = {} if target is None else {"target": Target(value=target)}
+        study = make(preset, workload, batch_size=sizes[0], steps=steps, **extra)
+    file.write_text(to_toml(study), encoding="utf-8")
+    typer.echo(f"{file}: {len(study.arms)} arms; next: descend study lint {file}")
+
+
+@app.command()
+def lint(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) -> None:
+    """Check FILE and say what looks unfair. Exits with 1 when something does; starts nothing."""
+    from descend.study.design import lint as look
+    from descend.study.design import read_study
+
+    remarks = look(read_study(file))
+    for remark in remarks:
+        typer.echo(str(remark))
+    if not remarks:
+        typer.echo(f"{file}: nothing unfair found")
+    raise typer.Exit(1 if remarks else 0)
+
+
+@app.command()
+def plan(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) -> None:
+    """Say what FILE costs, from a few measured steps of each arm."""
+    from descend.study.design import read_study
+    from descend.study.plan import plan_study
+
+    typer.echo(plan_study(read_study(file)))
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
+    directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun goes on.")],
+    processes: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    executor: Annotated[str, typer.Option(help="one, together, or auto, which measures both.")] = "auto",
+) -> None:
+    """Run the study in FILE, or what is left of it. The same command on another machine helps."""
+    from descend.study.comparing import run_study
+    from descend.study.design import read_study
+    from descend.study.progress import Progress
+
+    study = read_study(file)
+    if processes > 1:
+        from descend.study.comparing import open_directory
+        from descend.study.running.conduct import run_in_processes
+
+        open_directory(study, directory)
+        run_in_processes(directory, processes, executor)
+    result = run_study(study, directory, executor=executor, said=Progress(study))
+    result.report(directory)
+    typer.echo(result.verdict)
+    typer.echo(f"report: {directory / 'report.html'}")
+
+
+@app.command()
+def status(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> None:
+    """Say how far the study in DIRECTORY is, how trials ended, and what they took."""
+    from descend.study.progress import status_of
+
+    typer.echo(status_of(directory))
+
+
+@app.command()
+def show(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> None:
+    """Print the verdict, the table and the lints of the study in DIRECTORY."""
+    from descend.study.comparing import read_directory
+
+    result = read_directory(directory)
+    typer.echo(result.verdict)
+    typer.echo(result.table)
+    for remark in result.remarks:
+        typer.echo(str(remark))
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="Of the study.")],
+    to: Annotated[Path | None, typer.Option(help="An HTML file, or a directory; that of the study without it.")] = None,
+) -> None:
+    """Write the report of the study in DIRECTORY: HTML that opens offline, Markdown and CSV."""
+    from descend.study.comparing import read_directory
+
+    typer.echo(str(read_directory(directory).report(to or directory)))
+
+
+@app.command()
+def swap(
+    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    setting: Annotated[str, typer.Option(help="A setting of all arms, such as schedule.warmup_power.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds for each cell.")] = 10,
+) -> None:
+    """Give each arm's winner the others' value of a setting, change nothing else, and run them."""
+    from descend.study.comparing import read_directory
+    from descend.study.follow_up import swap_setting
+
+    for cell in swap_setting(read_directory(directory), setting, seeds):
+        between = "" if cell.interval is None else f" [{cell.interval.low:.4g}, {cell.interval.high:.4g}]"
+        whose = "its own" if cell.arm == cell.giver else f"that of {cell.giver} ({cell.change:+.4g})"
+        typer.echo(f"{cell.arm} with {whose}: {cell.median:.4g}{between}")
+
+
+@app.command()
+def minimize(
+    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    arm: Annotated[str, typer.Option(help="Whose winner is taken apart.")],
+    to: Annotated[str, typer.Option(help="The arm whose settings it is brought back to.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds for each attempt.")] = 10,
+) -> None:
+    """Find the smallest set of settings by which an arm's winner must differ from another's."""
+    from descend.study.comparing import read_directory
+    from descend.study.follow_up import minimize_difference
+
+    found = minimize_difference(read_directory(directory), arm, to, seeds)
+    for name, (theirs, ours) in found.needed.items():
+        typer.echo(f"needed: {name} = {ours}, not {theirs}")
+    typer.echo(f"not needed: {', '.join(found.taken_back) or 'nothing'}; {len(found.tried)} configurations were tried")

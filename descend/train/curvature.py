@@ -91,9 +91,7 @@ class Curvature:
             raise ConfigurationError(
                 [f"KFAC: disable_layers: there is no layer '{x}'{nearest(x, layers.values())}" for x in unknown]
             )
-        self._names = {
-            id(p): name for name, p in session.weights.items() if p.requires_grad and layers.get(name) not in left_out
-        }
+        self._names = {id(p): name for name, p in session.weights.items() if layers.get(name) not in left_out}
         self._sums: dict[str, _Sums] = {}
         self._denominator: Tensor | float = 1.0
         self._gathers = False
@@ -200,18 +198,19 @@ class Curvature:
                 block["G_inverse"] = invert(block["G"], of_g / pi)
 
     def _precondition(self, name: str, block: Mapping[str, Any], rates: Mapping[int, float]) -> None:
-        weights = self._session.weights
-        weight, bias = weights[name], weights[block["bias"]] if block["bias"] else None
-        if weight.grad is None or (bias is not None and bias.grad is None):
-            return
+        weight = self._session.weights[name]
+        bias = self._session.weights[block["bias"]] if block["bias"] else None
+        bias_grad = None if bias is None else bias.grad
+        if weight.grad is None or (bias is not None and bias_grad is None):
+            return  # frozen since, or without a part in this objective
         matrix = (weight.grad.t() if block["transposed"] else weight.grad.flatten(1)).to(block["A"].dtype)
-        if bias is not None and bias.grad is not None:
-            matrix = torch.cat([matrix, bias.grad.to(matrix.dtype).unsqueeze(1)], 1)
+        if bias_grad is not None:
+            matrix = torch.cat([matrix, bias_grad.to(matrix.dtype).unsqueeze(1)], 1)
         found = block["G_inverse"] @ matrix @ block["A_inverse"] * self._settings.learning_rate_factor
-        if bias is not None and bias.grad is not None:
-            bias.grad.copy_(self._bounded(found[:, -1], rates[id(bias)]))
+        if bias_grad is not None:
+            bias_grad.copy_(self._bounded(found[:, -1], rates.get(id(bias), 0.0)))
             found = found[:, :-1]
-        found = self._bounded(found, rates[id(weight)])
+        found = self._bounded(found, rates.get(id(weight), 0.0))
         weight.grad.copy_(found.t() if block["transposed"] else found.reshape(weight.shape))
 
     def _bounded(self, gradient: Tensor, rate: float) -> Tensor:
@@ -264,7 +263,8 @@ class _Uses(TorchFunctionMode):
         bias_name = None if bias is None else self._names.get(id(bias))
         convolution = func is not functional.linear
         batched = not convolution or given["input"].dim() == given["weight"].dim()
-        if name is None or given.get("groups", 1) != 1 or (bias_name is None) != (bias is None) or not batched:
+        plain = given.get("groups", 1) == 1 and (bias_name is None) == (bias is None) and batched
+        if name is None or not weight.requires_grad or not plain:
             return
         dtype = weight.dtype if weight.dtype.itemsize >= 4 else torch.float32
         use = _Use(name, bias_name, transposed, convolution, given, dtype, self._count, name not in self._met)

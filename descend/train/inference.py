@@ -11,6 +11,8 @@ from descend.train.callback import Callback, Callbacks
 from descend.train.progress import Mode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from descend.train.events import StepView
@@ -53,15 +55,19 @@ class BatchedInference(TrainingAlgorithm):
         """See `TrainingAlgorithm.epochs`."""
         return 0
 
+    def check_modes(self, there: Iterable[Mode]) -> None:
+        """Refuse modes that there are no data for."""
+        known = list(there)
+        if missing := [word for word in self.modes.split() if Mode(word) not in known]:
+            raise ConfigurationError(f"algorithm '{self.name}': there are no data for {', '.join(missing)}")
+
     def apply(self, session: Session) -> str:
         """See `TrainingAlgorithm.apply`."""
         from descend.train.loop import evaluate  # torch comes in here, not when a description is read
 
-        modes = [Mode(word) for word in self.modes.split()]
-        if missing := [mode.value for mode in modes if mode not in session.data]:
-            raise ConfigurationError(f"algorithm '{self.name}': there are no data for {', '.join(missing)}")
+        self.check_modes(session.data)
         said: list[str] = []
-        for mode in modes:
+        for mode in map(Mode, self.modes.split()):
             outputs = _Outputs(tuple(self.layers.split()))
             watching, session.callbacks = session.callbacks, Callbacks((*session.callbacks.all, outputs))
             try:

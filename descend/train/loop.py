@@ -126,6 +126,7 @@ class Session:
         save: Writes a checkpoint of this moment and returns its folder; see `descend.runtime.Wish`.
         save_seconds: Returns the longest that a save has taken.
         before_part: Called with each part of a mini-batch before it goes through the module.
+        outside: Metrics that the module does not compute, asked at the end of each pass.
         say: Tells the user something.
         restore: Brings the session to where a checkpoint stands.
         directory: Where files of callbacks go; None for the current folder.
@@ -168,6 +169,7 @@ class Session:
     save: Callable[..., Path | None] = lambda *wish, **more: None
     save_seconds: Callable[[], float] = lambda: 0.0
     before_part: Callable[[Part], None] = lambda part: None
+    outside: Callable[[], Mapping[str, float]] = dict
     say: Callable[[str], None] = lambda text: None
     restore: Callable[[Path], None] = lambda checkpoint: None
     directory: Path | None = None
@@ -320,7 +322,7 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     session.meet(f"the beginning of epoch {epoch}, step {context.step}")
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
     reason = _steps(session, stop, gathered, run)
-    values = gathered.totals.over(session.process).values()
+    values = gathered.totals.over(session.process).values() | dict(session.outside())
     samples = context.samples - gathered.samples_before
     if gathered.skipped:
         values["skipped_steps"] = float(gathered.skipped)
@@ -616,7 +618,8 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     with _averaged(session):
         totals, seen, times = _measure(session, mode, run)
         penalty = session.task.penalty()
-    values, seconds = totals.over(session.process).values(), session.process.now() - began
+        values = totals.over(session.process).values() | dict(session.outside())
+    seconds = session.process.now() - began
     session.note_evaluation(mode, seconds)
     if penalty is not None:
         values["objective"] += float(penalty)

@@ -183,9 +183,13 @@ class Buffers:
         self._owners = [part for part in module.modules() if any(True for _ in part.buffers(recurse=False))]
         self._kept: dict[tuple[torch.nn.Module, str], torch.Tensor] = {}
 
-    @torch.no_grad()
     def keep(self) -> None:
         """Remember what all buffers hold now."""
+        if self._owners:
+            self._copy()
+
+    @torch.no_grad()
+    def _copy(self) -> None:
         for place, buffer in self._buffers():
             copy = self._kept.get(place)
             if copy is None or copy.shape != buffer.shape or copy.dtype != buffer.dtype:

@@ -6,10 +6,11 @@ LeNet, AlexNet, MLP, ResNet18, ...      networks as modules: ResNet50(1000)(imag
 Transformer, BERT, RoBERTa, GPT         the transformer, encoders of texts, and a model that goes on with a text
 TransformerEncoderLayer, ...            what they are made of
 modules                                 what they are built of, with LBANN's names
+models                                  LBANN's list of models
 demo_experiment(name)                   a whole run, ready made
 """
 
-from descend.zoo import modules
+from descend.zoo import models, modules
 from descend.zoo.datasets import digits, fashion_mnist
 from descend.zoo.demo import demo_experiment
 from descend.zoo.language import BERT, GPT, EncoderConfig, RoBERTa, bert_config, next_token_loss
@@ -43,6 +44,7 @@ __all__ = [
     "digits",
     "fashion_mnist",
     "lenet",
+    "models",
     "modules",
     "next_token_loss",
     "small_lenet",

@@ -109,11 +109,18 @@ class _TransformerLayer(Module):
         epsilon: float = 1e-5,
         attention_dropout: float | None = None,
         inner_dropout: float | None = None,
+        branches: int = 0,
     ) -> None:
         super().__init__(name)
         dropped = dropout if attention_dropout is None else attention_dropout
         self.attentions = [
-            MultiheadAttention(embed_dim, num_heads, dropout=dropped, name=f"{self.name}_attention{suffix}")
+            MultiheadAttention(
+                embed_dim,
+                num_heads,
+                dropout=dropped,
+                subgraph_branches=branches,
+                name=f"{self.name}_attention{suffix}",
+            )
             for suffix in _numbers(self.attentions_count)
         ]
         inner = dropout if inner_dropout is None else inner_dropout
@@ -142,6 +149,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         epsilon: ε of the norms.
         attention_dropout: Probability for attention alone; `dropout` without it.
         inner_dropout: Probability between the two maps; `dropout` without it.
+        branches: As subgraph_branches in MultiheadAttention.
     """
 
     prefix: ClassVar[str] = "transformerencoderlayer"
@@ -201,6 +209,7 @@ class Transformer(Module):
         activation: As in TransformerEncoderLayer; so norm_first and epsilon.
         norm_first: See there; encoder and decoder then end in a norm.
         epsilon: See there.
+        branches: See there.
 
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
     """
@@ -220,6 +229,7 @@ class Transformer(Module):
         activation: Activation = Relu,
         norm_first: bool = False,
         epsilon: float = 1e-5,
+        branches: int = 0,
     ) -> None:
         super().__init__(name)
         self.hidden_size, self.num_heads = hidden_size, num_heads
@@ -228,7 +238,12 @@ class Transformer(Module):
         self.positional_encoding = positional_encoding or PositionalEncoding(
             hidden_size, dropout, name=f"{self.name}_positions"
         )
-        options: dict[str, Any] = {"activation": activation, "norm_first": norm_first, "epsilon": epsilon}
+        options: dict[str, Any] = {
+            "activation": activation,
+            "norm_first": norm_first,
+            "epsilon": epsilon,
+            "branches": branches,
+        }
         self.encoder = [
             TransformerEncoderLayer(*sizes, name=f"{self.name}_encoder{i + 1}", **options)
             for i in range(num_encoder_layers)

@@ -13,7 +13,7 @@ from descend import callbacks
 from descend.callbacks.names import problems
 from descend.errors import ConfigurationError, TextError, Unsupported
 from descend.experiment import classes
-from descend.experiment.check import _check_callbacks
+from descend.experiment.check import _check_names
 from descend.graph import check, text
 from descend.graph.model import from_text, to_text
 
@@ -201,7 +201,7 @@ def test_names_that_nothing_has_are_all_found_before_a_run():
     model = graph(callbacks=watching)
     experiment = descend.Experiment(descend.Trainer(4), model, None, None)
     with pytest.raises(ConfigurationError) as found:
-        _check_callbacks(experiment, check(model, {"samples": (1, 4, 4), "labels": (3,)}))
+        _check_names(experiment, check(model, {"samples": (1, 4, 4), "labels": (3,)}))
     assert [problem.split("; did")[1] for problem in found.value.problems] == [
         " you mean 'fc2'?",
         " you mean 'fc1_linearity_weights'?",
@@ -214,7 +214,7 @@ def test_a_trainer_takes_checkpoints_alone():
     model = graph()
     experiment = descend.Experiment(descend.Trainer(4, callbacks=[callbacks.Print()]), model, None, None)
     with pytest.raises(ConfigurationError, match="Print watches a model, and a trainer takes Checkpoint alone"):
-        _check_callbacks(experiment, check(model, {"samples": (1, 4, 4), "labels": (3,)}))
+        _check_names(experiment, check(model, {"samples": (1, 4, 4), "labels": (3,)}))
 
 
 def test_callbacks_are_described_without_torch():

@@ -112,20 +112,41 @@ def test_several_rows_of_a_sample_stay_in_its_group():
     agree(found.module.state_dict(), expected.state_dict())
 
 
-def test_micro_batches_without_a_group_are_refused_with_the_remedy():
-    with pytest.raises(ConfigurationError, match=r"'1' \(BatchNorm2d\).*as in batch_norm_group_size=64"):
-        fit(net(), micro_batch_size=5)
+class Packed(nn.Module):
+    """Normalizes rows of which a sample has one or two, as nodes of graphs or words of texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(50).double(), nn.Linear(50, 3).double()
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.out(self.norm(torch.cat([x, x[:1]]))[: len(x)])
 
 
-def test_micro_batches_of_unknown_batches_without_a_group_are_refused_in_the_first_step():
-    module = net()
-    before = copy.deepcopy(module.state_dict())
+def test_rows_that_belong_to_no_sample_are_the_module_s_own_affair_until_a_group_is_declared():
+    assert fit(Packed()).steps == 3
+    with pytest.raises(ConfigurationError, match="given 23 rows for 22 samples, so it is not clear"):
+        fit(Packed(), batch_norm_group_size=4)
+
+
+def test_micro_batches_without_a_group_are_the_groups_and_that_is_told_with_the_remedy():
+    data = {"optimizer": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), "batch_size": 22, "shuffle": False}
+    message = r"'1' \(BatchNorm2d\) normalizes over the 4 samples of a micro-batch.*as in batch_norm_group_size=64"
+    with pytest.warns(UserWarning, match=message):
+        found = descend.fit(net(), "cross_entropy", (X, Y), micro_batch_size=4, stop=descend.Steps(3), **data)
+    agree(found.module.state_dict(), by_hand())
+
+
+@pytest.mark.filterwarnings("ignore:.*normalizes over")
+def test_micro_batches_of_unknown_batches_without_a_group_are_told_in_the_first_step():
     batches = [(X[:11], Y[:11]), (X[11:], Y[11:])]
     optimizer = functools.partial(torch.optim.SGD, lr=0.1)
     options = {"optimizer": optimizer, "batch_size": None, "stop": descend.Epochs(1)}
-    with pytest.raises(ConfigurationError, match="batch_norm_group_size=64"):
-        descend.fit(module, "cross_entropy", lambda: iter(batches), micro_batch_size=5, **options)
-    agree(module.state_dict(), before)
+    with pytest.warns(UserWarning, match="batch_norm_group_size=64"):
+        descend.fit(net(), "cross_entropy", lambda: iter(batches), micro_batch_size=6, **options)
+    with pytest.raises(ConfigurationError, match="a batch leaves a group of 1 sample"):
+        descend.fit(net(), "cross_entropy", lambda: iter(batches), micro_batch_size=5, **options)
 
 
 def test_micro_batches_of_another_size_than_whole_groups_are_told():
@@ -171,7 +192,7 @@ def graph_run(tmp_path, monkeypatch, group, micro_batch_size, samples=22, kind="
     draw = np.random.default_rng(0)
     data = {"samples": draw.normal(size=(samples, 2, 5, 5)), "labels": np.eye(3)[draw.integers(3, size=samples)]}
     monkeypatch.setattr("descend.experiment.check.open_readers", lambda *_: {"train": ArrayReader(data)})
-    monkeypatch.setattr("descend.experiment.run.lower", lambda *a: lower(*a).double())
+    monkeypatch.setattr("descend.experiment.run.lower", lambda *a, **k: lower(*a, **k).double())
     trainer = descend.Trainer(batch_size, random_seed=3, micro_batch_size=micro_batch_size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -55,6 +55,7 @@ def run(folder, optimizer, dies_at=-1, workers=0):
         optimizer=optimizer,
         batch_size=6,
         micro_batch_size=3,
+        batch_norm_group_size=3,
         workers=workers,
         stop=descend.Steps(STEPS),
         callbacks=[descend.Checkpoint(every_steps=3, keep=2), Log(folder.with_suffix(".log"))],

@@ -102,7 +102,10 @@ def test_without_an_objective_predictions_are_what_nobody_takes():
     assert predictions(check(descend.Model(layers=ends), {"x": (2,)})) == ("a", "b")
 
 
-@pytest.mark.parametrize("options", [{"channels_last": True}, pytest.param({"compile": True}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "options",
+    [{"channels_last": True}, pytest.param({"compile": True}, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+)
 def test_options_of_a_model_train_it_alike_and_stand_in_its_text(trained, tmp_path, options):
     given = model(**options)
     result = run(given, tmp_path / "run")
@@ -112,3 +115,25 @@ def test_options_of_a_model_train_it_alike_and_stand_in_its_text(trained, tmp_pa
     assert f"{option}: true" in (result.run_dir / "experiment.prototext").read_text()
     assert getattr(descend.from_text(descend.to_text(given)), option)
     assert not getattr(model(), option)
+
+
+def test_it_is_a_module_like_any_other_for_fit_and_infer():
+    given = model().to_torch(fields=FIELDS)
+    x, y = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
+
+    def loss(probabilities, target):
+        return torch.nn.functional.nll_loss(probabilities.log(), target)
+
+    result = descend.fit(
+        given,
+        loss,
+        (x, y),
+        optimizer=descend.SGD(learn_rate=0.05, momentum=0.9),
+        batch_size=20,
+        stop=descend.Epochs(20),
+        metrics=["accuracy"],
+    )
+    assert result.history[-1]["objective"] < result.history[0]["objective"]
+    found = descend.infer(given, x, batch_size=16, layers=["conv1"])
+    torch.testing.assert_close(found.outputs, given.eval()(x).detach(), rtol=1e-5, atol=1e-6)
+    assert found.layers["conv1"].shape == (40, 16, 8, 8)

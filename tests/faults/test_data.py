@@ -145,13 +145,15 @@ def test_fewer_samples_than_a_batch():
     assert (result.steps, result.history[0]["samples"]) == (3, 40)
 
 
-@pytest.mark.parametrize("settings", [{"batch_size": 13}, {"batch_size": 1}, {"batch_size": 10, "micro_batch_size": 3}])
+@pytest.mark.parametrize(
+    "settings", [{"batch_size": 13}, {"batch_size": 1}, {"batch_size": 10, "batch_norm_group_size": 3}]
+)
 @pytest.mark.filterwarnings("ignore:.*normalizes over")
 def test_a_batch_of_one_into_batch_norm(settings):
     """Named before training where the sizes imply it."""
     module = net()
     before = snapshot(module)
-    fault(lambda: fit(module, data=(X[:40], Y[:40]), **settings), 2, "has 1 sample", "'1' (BatchNorm1d)", "batch_size")
+    fault(lambda: fit(module, data=(X[:40], Y[:40]), **settings), 2, "of 1 sample", "'1' (BatchNorm1d)", "batch_size")
     assert is_unchanged(module, before)
 
 

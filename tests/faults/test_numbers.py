@@ -64,7 +64,7 @@ def test_a_gradient_that_is_not_finite(tmp_path, value, optimizer, settings):
     dtype = settings.get("dtype", torch.float32)
     given = {name: value for name, value in settings.items() if name != "dtype"}
     if "micro_batch_size" in given:
-        given = {"micro_batch_size": 5}
+        given = {"micro_batch_size": 5, "batch_norm_group_size": 5}
     module, watcher = net(dtype), Weights()
     poison = Poison(value, [6])
     said = fault(

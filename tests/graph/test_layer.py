@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import descend.graph as g
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, TextError
 
 
 def test_parents_come_as_arguments_lists_or_keywords_and_learn_of_their_children():
@@ -152,3 +152,50 @@ def test_a_list_of_numbers_may_be_one_text():
         g.Slice(x, slice_points="0 2.5")
     with pytest.raises(ConfigurationError, match=r"Reshape.dims is '3x3'; expected a list of: a whole number"):
         g.Reshape(x, dims="3x3")
+
+
+class Blend(g.kinds.base.SameShape):
+    """A kind without a message of its own."""
+
+    share: float = 0.0
+    places: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    hard: bool = False
+    most: int | None = None
+    where_to: g.DeviceAllocation = g.DeviceAllocation.DEFAULT_DEVICE
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"share": 0.1, "places": [3], "names": ["a b"], "hard": True, "most": 0, "where_to": "GPU"},
+        {"places": [1, -(2**40)], "names": ["", "b"]},
+    ],
+    ids=str,
+)
+def test_a_kind_without_a_message_has_a_text_and_a_binary_form(fields):
+    x = g.Input(data_field="x", name="x")
+    y = Blend(x, name="y", device="CPU", weights=[g.Weights(name="w")], **fields)
+    model = g.Model(1, objective_function=g.LayerTerm(y, 2.0))
+    again = g.from_text(g.to_text(model))
+    assert again == model
+    read = next(layer for layer in again.layers if layer.name == "y")
+    assert type(read) is Blend
+    assert {name: getattr(read, name) for name in Blend.own_fields()} == {
+        name: getattr(y, name) for name in Blend.own_fields()
+    }
+    binary = g.text.parse_binary(g.text.render_binary(model), message="Model")
+    assert g.text.to_value(binary, g.CLASSES) == model
+
+
+def test_a_kind_that_is_not_there_is_refused_with_the_nearest():
+    text = 'layer { name: "y" own_kind { kind: "Blond" } }'
+    with pytest.raises(TextError, match=r"f:1:1: there is no kind of layers .Blond.; did you mean .Blend."):
+        g.from_text(text, "f")
+    for kind in ("Layer", "Relu", ""):
+        with pytest.raises(TextError, match=f"there is no kind of layers '{kind}'"):
+            g.from_text(text.replace("Blond", kind))
+    wrong = 'layer { name: "y" own_kind { kind: "Blend" setting { name: "shape" numbers: 1 } } }'
+    with pytest.raises(TextError, match="Blend has no field 'shape'; did you mean 'share'"):
+        g.from_text(wrong)

@@ -93,6 +93,8 @@ def poolings():
         ((1, 5, 4), (3, 2), (1, 3), (1, 0), True),
         ((3, 4, 4, 5), (2, 3, 2), (2, 1, 2), (0, 1, 1), True),
         ((2, 1, 1), 1, 1, 0, False),
+        ((2, 5), 3, 2, 2, False),
+        ((1, 1, 4), (4, 3), (1, 2), (3, 1), True),
     ]
     for mode in ("max", "average", "average_no_pad"):
         for shape, size, stride, padding, vectors in settings:
@@ -218,6 +220,10 @@ def losses():
         ),
         (0,),
     )
+    odd = f64([5], [1.7], [-1], [0])
+    line = random(4, 3, low=0.1, high=0.9)
+    picked = lambda p, y: -np.array([[0], [np.log(p[1, 1])], [0], [np.log(p[3, 0])]])  # noqa: E731
+    yield Row("CrossEntropy", {"use_labels": True}, (line, odd), picked, (0,), samples=4)
     yield Row("MeanSquaredError", {}, (p, y), lambda p, y: one_number((p - y) ** 2).mean(1, keepdims=True), (0, 1))
     yield Row("MeanAbsoluteError", {}, (p, y), lambda p, y: one_number(abs(p - y)).mean(1, keepdims=True), (0, 1))
     yield Row("L2Norm2", {}, (p,), lambda x: one_number(x**2).sum(1, keepdims=True))

@@ -120,7 +120,7 @@ def test_scale_and_bias_stand_in_two_columns(kind, pairs):
     ("layer", "shape", "problem"),
     [
         (descend.ChannelwiseFullyConnected(), (3, 4), "has output_channel_dims nothing; expected one or more sizes"),
-        (descend.Deconvolution(), (3, 4), "has num_dims 0; it must be at least 1"),
+        (descend.Deconvolution(), (3, 4), "has num_dims 0; it must be 1 to 3"),
         (descend.Deconvolution(num_dims=1), (3, 4), "has 0 numbers in kernel_size"),
         (descend.Deconvolution(num_dims=1, kernel_size=2), (3, 4), "has out_channels 0; it must be at least 1"),
         (descend.Deconvolution(num_dims=2, kernel_size=2, out_channels=1), (3, 4), "works on channels and 2 spatial"),

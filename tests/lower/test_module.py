@@ -99,6 +99,7 @@ def test_channels_last_gives_the_same_numbers_in_another_order_of_memory():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # it waits for a compiler, three times
 def test_a_compiled_module_gives_the_same_numbers_and_draws():
     plain, compiled = made(), made()
     compiled.compile()

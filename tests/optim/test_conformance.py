@@ -316,6 +316,46 @@ def test_vectors_left_out_of_scaling_are_a_variant():
     assert "4x3, 3x2x2 agree" in report["published rule"].seen
 
 
+class ScaledWhereDecayed(Toy):
+    """As timm's: what is not decayed is not scaled."""
+
+    def __init__(self, params, lr=0.1, weight_decay=0.0):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+
+    def move(self, p, g, group, i):
+        decay, state = group["weight_decay"], self.state[p]
+        ratio = 1e-3 * p.norm() / (g.norm() + decay * p.norm()) if decay else 1.0
+        state["b"] = 0.9 * state.get("b", 0.0) + group["lr"] * ratio * (g + decay * p)
+        p.sub_(state["b"])
+
+
+def test_a_first_step_that_is_right_with_decay_is_a_deviation():
+    report = examine(ScaledWhereDecayed, rule="LARS")
+    assert report["length of the first step"].verdict is Verdict.DEVIATION
+    assert report["length of the first step"].seen.startswith(
+        "1 x with weight decay; tensors without it are not scaled"
+    )
+    assert report["published rule with decay"].verdict is Verdict.OK
+
+
+def test_adabelief_as_its_authors_rectify_it_is_a_variant():
+    class AdaBelief(Toy):
+        def move(self, p, g, group, i):
+            s = self.state[p]
+            t = s["t"] = s.get("t", 0) + 1
+            m = s["m"] = 0.9 * s.get("m", 0.0) + 0.1 * g
+            v = s["v"] = 0.999 * s.get("v", 0.0) + 0.001 * (g - m) ** 2 + 1e-16
+            most = 2 / 0.001 - 1
+            rho = most - 2 * t * 0.999**t / (1 - 0.999**t)
+            d = m / (1 - 0.9**t)
+            if rho >= 5:
+                r = (rho - 4) / (most - 4) * (rho - 2) / rho * most / (most - 2)
+                d = (r * (1 - 0.999**t)) ** 0.5 * d / (v.sqrt() + 1e-16)
+            p.sub_(group["lr"] * d)
+
+    assert "known variant: rectified as RAdam" in examine(AdaBelief)["published rule"].seen
+
+
 def test_a_function_that_builds_one_is_examined_by_the_name_of_what_it_builds():
     report = examine(lambda params: torch.optim.Adam(params, lr=0.02, betas=(0.8, 0.99)))
     assert report["published rule"].verdict is Verdict.OK

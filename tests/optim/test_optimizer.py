@@ -19,8 +19,9 @@ from torch import Tensor, nn
 import descend.optim
 from descend.errors import NumericalError, RuleError
 from descend.optim import Optimizer, Rule
+from descend.optim.engine.kernels import compiler
 
-RUNNERS = ["plain", "blocks"]
+RUNNERS = ["plain", "blocks", *(["compiled"] if compiler() else [])]
 
 
 class KickState(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +43,64 @@ def test_help_needs_no_torch():
     code = "import sys; sys.argv = ['descend', 'study', 'simulate', '--batch-sizes', '65536']; "
     code += "from descend.__main__ import app; app(standalone_mode=False); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A small study of the digits."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.py").write_text(Path(__file__).parents[1].joinpath("study_tasks.py").read_text())
+    text = """
+name = "digits"
+workload = "task.py:mlp"
+batch_sizes = 32
+steps = 10
+trials = 4
+shortlist = 1
+confirmation_seeds = 6
+
+[arms.sgd]
+optimizer = "SGD"
+fixed = { momentum = 0.5 }
+space = { lr = { log = [0.05, 1.0] } }
+
+[arms.adam]
+optimizer = "Adam"
+space = { lr = { log = [1e-3, 1e-1] } }
+"""
+    (tmp_path / "study.toml").write_text(text)
+    return tmp_path / "study.toml"
+
+
+def test_a_study_from_lint_to_report(descend, file):
+    assert "freedom: adam: the ranges of 'lr'" not in descend("lint", file, code=1)
+    assert "about" in descend("plan", file)
+    text = descend("run", file, "kept", "--executor", "one")
+    assert text.startswith("cannot rank")
+    assert "digits: 40 of 40 trials" in descend("status", "kept")
+    shown = descend("show", "kept")
+    assert "median of re-runs" in shown
+    assert descend("report", "kept", "--to", "elsewhere").strip() == "elsewhere/report.html"
+    assert Path("elsewhere/report.html").read_bytes() == Path("kept/report.html").read_bytes()
+    assert "adam with that of sgd" in descend("swap", "kept", "--setting", "lr", "--seeds", "2")
+    assert "configurations were tried" in descend("minimize", "kept", "--arm", "sgd", "--to", "adam", "--seeds", "6")
+
+
+def test_a_new_study_is_a_file_that_can_be_read(descend, tmp_path):
+    wanted = tmp_path / "t2.toml"
+    given = ("--workload", "task.py:mlp", "--batch-size", "64", "--steps", "20", "--file", wanted)
+    assert "next: descend study lint" in descend("new", "table2", *given)
+    assert "nothing unfair found" in descend("lint", wanted)
+    assert "exists" in descend("new", "table2", *given, code=2)
+    assert "did you mean 'table2'" in descend("new", "tabel2", *given[:-1], tmp_path / "x", code=2)
+
+
+def test_a_new_scaling_study_has_a_budget_for_each_size(descend, tmp_path):
+    given = ("--workload", "t.py:t", "--batch-size", "32:512:x4", "--steps", "1000", "--file", tmp_path / "s.toml")
+    assert "--target" in descend("new", "scaling", *given, code=2)
+    descend("new", "scaling", *given, "--target", "0.4")
+    assert "steps = { 32 = 1000, 128 = 1000, 512 = 250 }" in (tmp_path / "s.toml").read_text()
+
+
+def test_a_directory_without_a_study_is_a_mistake(descend, tmp_path):
+    assert "holds no study" in descend("status", tmp_path, code=2)

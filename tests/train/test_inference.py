@@ -82,3 +82,18 @@ def test_test_samples_and_layers_are_enough(tmp_path, monkeypatch):
     scores = data["samples"].reshape(10, -1) @ found.weights["fc_linearity_weights"].numpy().T
     expected = torch.softmax(torch.tensor(scores), 1)
     torch.testing.assert_close(found.outputs["test/prob"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_names_and_modes_are_checked_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("descend.experiment.check.open_readers", lambda *_: {"test": ArrayReader(samples(10), "test")})
+    x = descend.Input(data_field="samples", name="x")
+    model = descend.Model(0, layers=descend.Softmax(descend.FullyConnected(x, num_neurons=3, name="fc"), name="prob"))
+    for algorithm, message in (
+        (BatchedInference(layers="prop"), "BatchedInference.layers names a layer 'prop' that does not exist"),
+        (BatchedInference(modes="validation"), "there are no data for validation"),
+        (descend.KFAC(disable_layers="fc9"), "KFAC.disable_layers names a layer 'fc9' that does not exist"),
+    ):
+        trainer = descend.Trainer(4, random_seed=1, training_algo=algorithm)
+        with pytest.raises(ConfigurationError, match=message):
+            run(trainer, model, descend.DataReader([]), descend.SGD(learn_rate=0.1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

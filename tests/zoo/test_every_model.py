@@ -203,11 +203,9 @@ def from_one(monkeypatch):
 
 
 def test_the_table_has_every_network_and_module():
-    no_networks = {
-        "EncoderConfig", "PositionalEncoding", "bert_config", "demo_experiment", "digits", "fashion_mnist", "modules",
-        "next_token_loss",
-    }  # fmt: skip
-    assert set(NETWORKS) == set(zoo.__all__) - no_networks
+    no_networks = "EncoderConfig PositionalEncoding bert_config demo_experiment digits fashion_mnist models modules"
+    no_networks += " next_token_loss"
+    assert set(NETWORKS) == set(zoo.__all__) - set(no_networks.split())
     assert set(MODULES) == set(modules.__all__) - {"Module"}
 
 

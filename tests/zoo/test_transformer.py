@@ -137,3 +137,13 @@ def test_lengths_that_are_none_are_refused(lengths):
     x = descend.Input()
     with pytest.raises(ConfigurationError, match=r"has lengths .*; they must be at least 1"):
         zoo.Transformer(8, 2, 1, 1)(x, lengths[0], x, lengths[1])
+
+
+def test_branches_lay_heads_on_grids_and_change_nothing():
+    make = lambda s, t, n: zoo.models.subgraph.Transformer(8, 2, 1, 1, dropout=0.0, name="t", branches=n)(s, 3, t, 4)  # noqa: E731
+    whole, call, _ = lowered(lambda s, t: make(s, t, 0), (3, 8), (4, 8))
+    parts, call_parts, plan = lowered(lambda s, t: make(s, t, 2), (3, 8), (4, 8))
+    parts.load_state_dict(whole.state_dict())
+    xs = random(2, 3, 8), random(2, 4, 8, seed=1)
+    torch.testing.assert_close(call_parts(*xs), call(*xs), rtol=1e-10, atol=1e-12)
+    assert {layer.layer.grid_tag for layer in plan.layers} == {None, 1, 2}

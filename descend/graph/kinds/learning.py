@@ -266,8 +266,8 @@ class Deconvolution(Layer):
 def conv_window(layer: Convolution | Deconvolution) -> Window:
     """The window of a convolution with every default filled in."""
     dims = layer.num_dims
-    if dims < 1:
-        raise GraphError(f"has num_dims {dims}; it must be at least 1 (2 for images)")
+    if not 1 <= dims <= 3:
+        raise GraphError(f"has num_dims {dims}; it must be 1 to 3 (2 for images)")
     return Window(
         per_dimension("kernel_size", layer.kernel_size, dims, None, 1),
         per_dimension("stride", layer.stride, dims, 1, 1),

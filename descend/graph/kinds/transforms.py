@@ -103,8 +103,8 @@ class Pooling(Layer):
             GraphError: one of them has the wrong length or a number out of range.
         """
         dims = self.num_dims
-        if dims < 1:
-            raise GraphError(f"has num_dims {dims}; it must be at least 1 (2 for images)")
+        if not 1 <= dims <= 3:
+            raise GraphError(f"has num_dims {dims}; it must be 1 to 3 (2 for images)")
         if not self.has_vectors and (self.pool_dims or self.pool_pads or self.pool_strides):
             raise GraphError(
                 "has pool_dims, pool_pads or pool_strides, which count with has_vectors alone: set has_vectors"
@@ -124,6 +124,11 @@ class Pooling(Layer):
         if self.pool_mode not in ("max", "average", "average_no_pad"):
             raise GraphError(f"has pool_mode '{self.pool_mode}'; expected max, average or average_no_pad")
         window = self.window()
+        if any(pad >= size for pad, size in zip(window.padding, window.size, strict=True)):
+            raise GraphError(
+                f"has windows of {shown(window.size)} and padding {shown(window.padding)}, so a window would lie in "
+                "the padding alone; the padding must be smaller"
+            )
         check_channels_first(incoming, self.num_dims)
         return (incoming.shape[0], *window_shape(incoming, window.size, window.stride, window.padding, window.dilation))
 

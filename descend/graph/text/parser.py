@@ -7,6 +7,7 @@ The reader keeps its own stack, so nesting cannot exhaust Python's, and takes ti
 from __future__ import annotations
 
 import math
+import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,15 +78,19 @@ def parse_text(text: str | bytes, file: str, root: MessageInfo) -> Parsed:
 
 
 def check_size(size: int, file: str) -> None:
-    """Refuse what is larger than MAX_BYTES.
+    """Refuse what is larger than MAX_BYTES, or than the variable DESCEND_MAX_TEXT_BYTES says.
 
     Raises:
-        TextError: it is.
+        TextError: it is, or the variable is no number.
     """
-    if size > MAX_BYTES:
+    said = os.environ.get("DESCEND_MAX_TEXT_BYTES", "")
+    if said and not said.isdecimal():
+        raise TextError(f"DESCEND_MAX_TEXT_BYTES is '{said}'; expected a number of bytes")
+    limit = int(said) if said else MAX_BYTES
+    if size > limit:
         raise TextError(
-            f"{file}: {size:,} bytes are more than the limit of {MAX_BYTES:,}; "
-            "keep large values in a .npy file (NumpyInitializer)"
+            f"{file}: {size:,} bytes are more than the limit of {limit:,}; keep large values in a .npy file "
+            f"(NumpyInitializer), or set the environment variable DESCEND_MAX_TEXT_BYTES={size}"
         )
 
 

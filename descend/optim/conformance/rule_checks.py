@@ -205,17 +205,35 @@ def first_length(subject: Subject, rule: Published | None) -> Outcome:
     """Whether the first step of LAMB or LARS has the length that defines the rule."""
     if rule is None or rule.name not in ("LAMB", "LARS"):
         return not_applicable("only for LAMB and LARS")
-    trial = Trial(subject, subject.weights(), **subject.without_decay())
-    trial.step(*subject.gradients(1))
-    part = subject.lr
-    if rule.name == "LARS":
-        part *= float(constants_of(rule, subject.options)["trust"])
-    moved = zip(trial.values, trial.starts, strict=True)
-    lengths = [float((value - start).norm() / (part * start.norm())) for value, start in moved]
+    plain = _first_lengths(subject, rule, subject.without_decay(), 0.0)
     seen = ", ".join(
-        f"{'x'.join(map(str, shape))}: {length:.4g}" for shape, length in zip(subject.shapes, lengths, strict=True)
+        f"{'x'.join(map(str, shape))}: {length:.4g}" for shape, length in zip(subject.shapes, plain, strict=True)
     )
-    wrong = [len(shape) for shape, length in zip(subject.shapes, lengths, strict=True) if abs(length - 1) > 1e-3]
-    if not wrong:
+    if not _wrong(subject, plain):
         return ok(f"1 x for every tensor ({seen})")
-    return deviation(f"vectors are left out ({seen})") if max(wrong) < 2 else fail(f"times the expected length: {seen}")
+    if max(_wrong(subject, plain)) < 2:
+        return deviation(f"vectors are left out ({seen})")
+    if subject.takes_decay and not _wrong(subject, _first_lengths(subject, rule, subject.with_decay(), 0.01)):
+        return deviation(f"1 x with weight decay; tensors without it are not scaled ({seen})")
+    return fail(f"times the expected length: {seen}")
+
+
+def _first_lengths(subject: Subject, rule: Published, more: Mapping[str, Any], decay: float) -> list[float]:
+    """How far each tensor moves in its first step, in units of what the rule says."""
+    trial = Trial(subject, subject.weights(), **more)
+    gradients = subject.gradients(1)
+    trial.step(*gradients)
+    parts = [subject.lr for _ in gradients]
+    if rule.name == "LARS":
+        trust = float(constants_of(rule, subject.options)["trust"])
+        parts = [
+            subject.lr * trust * float((g + decay * w).norm() / (g.norm() + decay * w.norm()))
+            for g, w in zip(gradients, trial.starts, strict=True)
+        ]
+    moved = zip(trial.values, trial.starts, parts, strict=True)
+    return [float((value - start).norm() / (part * start.norm())) for value, start, part in moved]
+
+
+def _wrong(subject: Subject, lengths: list[float]) -> list[int]:
+    """Numbers of dimensions of the tensors whose first step is not as long as the rule says."""
+    return [len(shape) for shape, length in zip(subject.shapes, lengths, strict=True) if abs(length - 1) > 1e-3]

@@ -1,33 +1,37 @@
-"""One step of an arena: numbers in float64, then one kernel a stage over the segments.
+"""One step of an arena: numbers in float64, then one kernel a stage.
 
-The kernels run eagerly, some thousands of blocks at a time so that what they compute on the way stays in the cache,
-or compiled where a compiled one is at hand. Both carry out the same text.
+On a CPU a compiled kernel updates all tensors in one call. Eager kernels, and compiled ones for CUDA, take the parts
+one by one; eager ones some hundred blocks at a time, so that what they compute on the way stays in the cache.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from descend.optim.engine.eager import machines
+from descend.optim.engine import eager
+from descend.optim.engine.arena import Addressed, Gathered
 from descend.optim.engine.noise import draw
-from descend.optim.engine.parts import BLOCK, Direct, Part, Piece
+from descend.optim.engine.parts import BLOCK, UNIT, Direct, Part, Piece
 from descend.optim.engine.stages import Kernel, cut, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from descend.optim.engine.arena import Arena, Taken
-    from descend.optim.engine.kernels import Compiled
+    from descend.optim.engine.cuda import Compiled
     from descend.optim.engine.settings import Settings
     from descend.optim.engine.text import Text
 
 __all__ = ["Step", "step_arena"]
 
-CHUNK = 2**11  # blocks an eager kernel takes at once: half a MiB of float32 a buffer
+CHUNK = 2**10  # blocks an eager kernel takes at once: 128 KiB of float32 a buffer
+ALONE = 2**12  # blocks that one thread updates sooner than several do
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Step:
         settings: Of each group.
         texts: Of each group, all of one structure.
         seed: Start of the noise.
-        compiled: For each kernel the compiled one, or nothing to run eagerly.
+        compiled: For each kernel the compiled one for CUDA, or nothing.
     """
 
     taken: Taken
@@ -66,54 +70,82 @@ def step_arena(step: Step) -> None:
     for k in range(len(kernels), arena.text.stages):
         numbers(arena.text, known, k)
     _store_numbers(step, known)
+    step.taken.release()
     arena.advance(step.taken.absent)
 
 
 def _inputs(step: Step) -> dict[int, Any]:
     """Numbers that come from outside: a float where all tensors agree, else float64 of shape (tensors,)."""
+    arena, text = step.arena, step.arena.text
+    settings = [step.settings[g] for g in arena.groups]
+    if arena.settled is None or any(map(operator.is_not, arena.settled[0], settings)):
+        arena.settled = (settings, _settled(step))
+    known = arena.settled[1].copy()
+    for at, name in text.given:
+        if name == "t":
+            known[at] = arena.common + 1.0 if arena.common is not None else (arena.counts + 1).to(arena.index.device)
+        elif name in arena.numbers:
+            known[at] = arena.numbers[name]
+    return known
+
+
+def _settled(step: Step) -> dict[int, Any]:
+    """Those of them that the settings of the groups decide, which most steps leave as they are."""
     arena = step.arena
     groups = arena.groups
     place = {group: i for i, group in enumerate(groups)}
     owner = [place[member.group] for member in arena.members] if len(groups) > 1 else []
 
     def spread(values: list[float]) -> Any:
-        if len(values) == 1 or all(value == values[0] for value in values):
+        if all(value == values[0] for value in values):
             return values[0]
         return torch.tensor(values, dtype=torch.float64, device=arena.index.device)[owner]
 
-    named: dict[str, Any] = {
+    named = {
         "lr": spread([step.settings[g].lr for g in groups]),
         "decay": spread([step.settings[g].decay for g in groups]),
         "scaled": spread([float(step.settings[g].scaled) for g in groups]),
-        "t": float(arena.common + 1) if arena.common is not None else (arena.counts + 1).to(arena.index.device),
-        **arena.numbers,
     }
-    known: dict[int, Any] = {at: named[name] for at, name in arena.text.given}
+    known = {at: named[name] for at, name in arena.text.given if name in named}
     for at, i in arena.text.constants:
         known[at] = spread([step.texts[g].literals[i] for g in groups])
     return known
 
 
 def _run(step: Step, k: int, kernel: Kernel, known: Mapping[int, Any]) -> list[Tensor]:
-    """Run a kernel over all parts; its sums, each one number a tensor, (tensors,)."""
-    arena = step.arena
-    totals = [torch.zeros_like(arena.counts, device=arena.index.device) for _ in kernel.sums]
-    taken, compiled = step.taken, step.compiled[k] if step.compiled else None
-    table = _table(arena, kernel, k, known) if compiled else None
-    narrowed = {} if compiled else _narrowed(arena, kernel, known)
-    if not compiled and not arena.machines:
-        arena.machines = machines(cut(arena.text), arena.buffers["p"], arena.low, min(CHUNK, arena.rows))
-    for i, part in enumerate(taken.parts):
-        extra = {"g": taken.rows[i] if taken.rows else part.rows(taken.gradients)}
-        for name in kernel.noises:
-            extra[name] = _noise(step, part, name)
-        if compiled and table is not None:
-            sums = compiled(_arguments(arena, kernel, k, part, extra, table))
-        else:
-            sums = _eager(arena, k, part, extra, narrowed)
-        for total, rows in zip(totals, sums, strict=True):
-            _add(arena, part, rows, total)
-    return totals
+    """Run a kernel over all tensors; its sums, each one number a tensor, (tensors,)."""
+    arena, taken = step.arena, step.taken
+    if isinstance(taken, Addressed):
+        return taken.native.run(k, kernel, [known[at] for at in kernel.numbers], step.seed)
+    assert isinstance(taken, Gathered)
+    shape = (len(kernel.sums), arena.rows)
+    sums = torch.zeros(shape, dtype=arena.buffers["p"].dtype, device=arena.index.device)
+    if step.compiled:
+        _compiled(step, taken, k, known, sums)
+    else:
+        _eager(step, taken, k, known, sums)
+    return [_by_tensor(arena, blocks) for blocks in sums]
+
+
+def _by_tensor(arena: Arena, blocks: Tensor) -> Tensor:
+    """Add sums over blocks up to those of the tensors, in float64; on a CPU in the order of a compiled kernel."""
+    if blocks.device.type != "cpu":
+        return torch.segment_reduce(blocks.to(torch.float64), "sum", offsets=arena.bounds)
+    row = np.arange(arena.rows) - arena.bounds.numpy()[arena.index.numpy()]  # of each block, within its tensor
+    new = row % (UNIT // BLOCK) == 0
+    units = np.zeros((int(new.sum()), UNIT // BLOCK))
+    units[np.cumsum(new) - 1, row % (UNIT // BLOCK)] = blocks.numpy()
+    np.add.accumulate(units, axis=1, out=units)  # one after the other
+    return torch.from_numpy(np.add.reduceat(units[:, -1], np.flatnonzero(row[new] == 0)))
+
+
+def _extra(step: Step, taken: Gathered, kernel: Kernel, i: int) -> dict[str, Tensor]:
+    """The gradient and the noise of a part."""
+    part = taken.parts[i]
+    extra = {"g": taken.rows[i] if taken.rows else part.rows(taken.gradients)}
+    for name in kernel.noises:
+        extra[name] = _noise(step, part, name)
+    return extra
 
 
 def _noise(step: Step, part: Part, name: str) -> Tensor:
@@ -123,6 +155,17 @@ def _noise(step: Step, part: Part, name: str) -> Tensor:
     source = (step.seed, arena.members[part.first].name, int(arena.counts[part.first]) + 1)
     draw(room.view(-1)[: part.count], source, int(name.split()[1]), part.offset)
     return room
+
+
+@torch.no_grad()
+def _compiled(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
+    """One call of the compiled kernel a part."""
+    kernel = cut(step.arena.text)[k]
+    table = _table(step.arena, kernel, k, known)
+    for i, part in enumerate(taken.parts):
+        found = step.compiled[k](_arguments(step.arena, kernel, k, part, _extra(step, taken, kernel, i), table))
+        for total, rows in zip(sums, found, strict=True):
+            total[part.start : part.stop] = rows
 
 
 def _table(arena: Arena, kernel: Kernel, k: int, known: Mapping[int, Any]) -> Tensor:
@@ -152,36 +195,67 @@ def _arguments(
     return [*(extra[next(names)] if x is None else x for x in kept), table]
 
 
-def _eager(
-    arena: Arena, k: int, part: Part, extra: Mapping[str, Tensor], numbers: Mapping[int, Tensor]
-) -> list[Tensor]:
-    machine = arena.machines[k]
-    alone = part.first if part.last - part.first == 1 else None
-    found: list[list[Tensor]] = []
-    for a in range(part.start, part.stop, CHUNK):
-        b = min(a + CHUNK, part.stop)
-        here = dict(_chunk(arena, part, k, a, b))
-        for name, rows in extra.items():
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Blocks `start` to `stop` - 1 of a part, with what else the part needs by name: (blocks of the part, B)."""
+
+    part: Part
+    start: int
+    stop: int
+    extra: Mapping[str, Any]
+
+
+@torch.no_grad()
+def _eager(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
+    """Chunk after chunk, shared by as many threads as torch has."""
+    arena, kernels = step.arena, cut(step.arena.text)
+    threads = torch.get_num_threads() if arena.rows > ALONE and arena.low is None else 1
+    blocks = min(CHUNK, arena.rows)
+    machines = eager.machines(arena.machines, kernels, arena.buffers["p"], arena.low, blocks, threads)
+    machine = machines[0][k]
+    numbers = _narrowed(arena, kernels[k], known)
+    same = {at: machine.held(value) for at, value in numbers.items() if not value.ndim}
+    each = {at: value for at, value in numbers.items() if value.ndim}
+
+    def update(thread: int, chunk: Chunk) -> None:
+        part, a, b = chunk.part, chunk.start, chunk.stop
+        here = _held(arena, part, k, machine, a, b).copy()
+        for name, rows in chunk.extra.items():
             here[name] = rows[a - part.start : b - part.start]
-        table = {at: _column(arena, numbers[at], a, b, alone) for at in machine.kernel.numbers}
-        found.append(machine.run(here, table, arena.valid[a:b], full=isinstance(part, Direct)))
-    return [torch.cat(rows) for rows in zip(*found, strict=True)]
+        table = same | {at: machine.held(_column(arena, value, part, a, b)) for at, value in each.items()}
+        valid = None if isinstance(part, Direct) else arena.valid[a:b]
+        found = machines[thread][k].run(here, table, b - a, valid)
+        for i, rows in enumerate(found):
+            sums[i, a:b] = rows
+
+    for chunks in _batches(step, taken, machine):
+        eager.together(update, chunks, threads)
 
 
-def _chunk(arena: Arena, part: Part, k: int, a: int, b: int) -> dict[str, Tensor]:
+def _batches(step: Step, taken: Gathered, machine: eager.Machine) -> Iterator[list[Chunk]]:
+    """All chunks; part by part where noise is drawn, so that no more of it is kept than is needed."""
+    chunks: list[Chunk] = []
+    for i, part in enumerate(taken.parts):
+        extra = {name: machine.held(x) for name, x in _extra(step, taken, machine.kernel, i).items()}
+        chunks += [Chunk(part, a, min(a + CHUNK, part.stop), extra) for a in range(part.start, part.stop, CHUNK)]
+        if machine.kernel.noises:
+            yield chunks
+            chunks = []
+    yield chunks
+
+
+def _held(arena: Arena, part: Part, k: int, machine: eager.Machine, a: int, b: int) -> dict[str, Any]:
     """The arena's own buffers of a kernel, cut to some blocks; remembered, since cutting costs as much as computing."""
     known = part.chunks.get((k, a))
     if known is None:
-        known = {name: arena.buffers[name][a:b] for name in arena.machines[k].kernel.buffers if name in arena.buffers}
-        part.chunks[k, a] = known
+        names = [name for name in machine.kernel.buffers if name in arena.buffers]
+        known = part.chunks[k, a] = {name: machine.held(arena.buffers[name][a:b]) for name in names}
     return known
 
 
-def _column(arena: Arena, value: Tensor, a: int, b: int, alone: int | None) -> Tensor:
-    """A number as blocks a to b - 1 see it: of shape () where it is the same for all, else (rows, 1)."""
-    if value.ndim == 0:
-        return value
-    return value[alone] if alone is not None else value[arena.index[a:b]][:, None]
+def _column(arena: Arena, value: Tensor, part: Part, a: int, b: int) -> Tensor:
+    """A number a tensor as blocks a to b - 1 see it: of shape () where they are of one tensor, else (rows, 1)."""
+    return value[part.first] if part.last - part.first == 1 else value[arena.index[a:b]][:, None]
 
 
 def _narrowed(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> dict[int, Tensor]:
@@ -194,20 +268,12 @@ def _narrowed(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> dict[in
     }
 
 
-def _add(arena: Arena, part: Part, rows: Tensor, total: Tensor) -> None:
-    """Add a part's sums over blocks to those of its tensors, in float64 and in the order of the blocks."""
-    if part.last - part.first == 1:
-        total[part.first] += rows.sum(dtype=torch.float64)
-    else:
-        bounds = arena.bounds[part.first : part.last + 1] - part.start
-        total[part.first : part.last] += torch.segment_reduce(rows.to(torch.float64), "sum", offsets=bounds)
-
-
 def _store_numbers(step: Step, known: Mapping[int, Any]) -> None:
     arena = step.arena
     if not arena.numbers:
         return
-    here = torch.tensor([g is not None for g in step.taken.gradients], device=arena.index.device)
+    here = torch.ones(len(arena.members), dtype=torch.bool, device=arena.index.device)
+    here[list(step.taken.absent)] = False
     for name, column in arena.numbers.items():
         new = known[arena.text.outputs[name]]
         column.copy_(torch.where(here, torch.as_tensor(new, dtype=torch.float64, device=column.device), column))

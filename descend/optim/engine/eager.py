@@ -1,5 +1,8 @@
 """Carrying out a kernel without a compiler, and without making a tensor for each operation.
 
+On a CPU NumPy computes: it rounds a square root as IEEE has it, which torch does not in a sixth of all cases, it starts
+no threads of its own, and it lets other threads run meanwhile. On other devices, and for low precision, torch does.
+
 Memory for what is computed on the way is a handful of registers of one chunk each, given out when the kernel is first
 seen: a value's register is free again after its last reader. So a chunk stays in the cache from its first operation to
 its last.
@@ -7,7 +10,7 @@ its last.
 
 from __future__ import annotations
 
-import functools
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +24,9 @@ from descend.optim.engine.text import Op, Ref
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Machine", "machines"]
+    from numpy.typing import NDArray
+
+__all__ = ["Machine", "machines", "together"]
 
 _SAME_NAME = (
     "abs add addcdiv addcmul ceil clamp copysign div eq exp expm1 floor ge gt le lerp log log1p logical_and "
@@ -55,11 +60,79 @@ _INTO: Mapping[str, Callable[..., Tensor]] = {
 }
 
 
-# A piece of memory for one chunk: its precision and its number. A result goes there or to the buffer where it stays.
-Register = tuple[torch.dtype, int]
+def _filled(value: float) -> Callable[..., NDArray[Any]]:
+    def fill(_: Any, *, out: NDArray[Any]) -> NDArray[Any]:
+        out.fill(value)
+        return out
 
-# Place, operation, the function where it can be called straight away, and its arguments: a constant, or a place.
-Line = tuple[int, Op, "Callable[..., Tensor] | None", tuple[tuple[Any, int], ...]]
+    return fill
+
+
+def _where(condition: Any, a: Any, b: Any, *, out: NDArray[Any]) -> NDArray[Any]:
+    # A value that lies in the result itself is overwritten last.
+    if a is out:
+        np.copyto(out, b, where=np.logical_not(condition))
+        return out
+    if b is not out:
+        np.copyto(out, b)
+    np.copyto(out, a, where=condition)
+    return out
+
+
+def _clamp(x: Any, min: Any = None, max: Any = None, *, out: NDArray[Any]) -> NDArray[Any]:  # noqa: A002  # torch's names
+    return np.clip(x, min, max, out=out)
+
+
+def _sign(x: Any, *, out: NDArray[Any]) -> NDArray[Any]:
+    np.sign(x, out=out)
+    np.copyto(out, 0, where=np.isnan(out))  # torch's sign of NaN
+    return out
+
+
+def _power(x: Any, exponent: Any, *, out: NDArray[Any]) -> NDArray[Any]:
+    return np.square(x, out=out) if exponent == 2 else np.power(x, exponent, out=out)
+
+
+_SAME_IN_NUMPY = (
+    "ceil copysign exp expm1 floor fmax fmin isfinite isinf isnan log log1p logical_and logical_not logical_or maximum "
+    "minimum reciprocal sqrt square tanh trunc"
+)
+_NUMPY: Mapping[str, Callable[..., NDArray[Any]]] = {
+    **{name: getattr(np, name) for name in _SAME_IN_NUMPY.split()},
+    "abs": np.absolute,
+    "clamp": _clamp,
+    "clone": np.positive,
+    "detach": np.positive,
+    "ones_like": _filled(1.0),
+    "sgn": _sign,
+    "sign": _sign,
+    "where": _where,
+    "zeros_like": _filled(0.0),
+    "operator.abs": np.absolute,
+    "operator.neg": np.negative,
+    "operator.pow": _power,
+    "operator.and_": np.logical_and,
+    "operator.or_": np.logical_or,
+    "operator.invert": np.logical_not,
+    **{
+        f"operator.{name}": function for name, function in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply))
+    },
+    "operator.truediv": np.divide,
+    "operator.gt": np.greater,
+    "operator.ge": np.greater_equal,
+    "operator.lt": np.less,
+    "operator.le": np.less_equal,
+    "operator.eq": np.equal,
+    "operator.ne": np.not_equal,
+}
+
+
+# A piece of memory for one chunk: whether it holds truth values, and its number.
+Register = tuple[bool, int]
+
+# An operation with all that is known beforehand: its place in the text, the operation, the function that carries it out
+# in given memory or None, the places of its arguments, and where the result goes, or None for memory of its own.
+Line = tuple[int, Op, "Callable[..., Any] | None", tuple[int, ...], "Register | str | None"]
 
 
 @dataclass
@@ -82,9 +155,12 @@ class Machine:
     blocks: int
     width: int
     places: dict[int, Register | str] = field(default_factory=dict[int, "Register | str"])
-    memory: dict[Register, Tensor] = field(default_factory=dict[Register, Tensor])
+    memory: dict[Register, Any] = field(default_factory=dict[Register, Any])
+    constants: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:
+        self.by_numpy = self.device.type == "cpu" and self.low is None
+        self.functions = _NUMPY if self.by_numpy else _INTO
         ops = self.kernel.text.ops
         self.casts = {"widen": self.wide, "narrow": self.low}
         self.todo = [(at, ops[at]) for at in self.kernel.order if at not in self.kernel.loads]
@@ -98,110 +174,153 @@ class Machine:
 
     def _line(self, at: int, op: Op) -> Line:
         """An operation with all that is known of it beforehand."""
-        simple = not op.kwargs and at in self.places
-        function = _INTO[op.name] if simple else None
-        return at, op, function, tuple((None, x.at) if isinstance(x, Ref) else (x, -1) for x in op.args)
+        place = self.places.get(at)
+        function = self.functions[op.name] if place is not None and not op.kwargs else None
+        return at, op, function, tuple(self._argument(x) for x in op.args), place
+
+    def _argument(self, x: Any) -> int:
+        """The place of an argument; constants get places after the last operation."""
+        if isinstance(x, Ref):
+            return x.at
+        self.constants.append(x)
+        return len(self.kernel.text.ops) + len(self.constants) - 1
 
     def _settle_writes(self) -> None:
         """Let a new value be computed in its buffer, where nobody reads the old one any more."""
         old = {name: at for at, name in self.kernel.loads.items()}
         for name, at in self.kernel.writes.items():
             unread = name not in old or self.last.get(old[name], -1) <= at
-            if unread and self.kernel.text.ops[at].name in _INTO and at not in self.places:
+            if unread and self.kernel.text.ops[at].name in self.functions and at not in self.places:
                 self.places[at] = name
 
     def _give_registers(self) -> None:
         """Give every other value a register until its last reader has run."""
         kept = set(self.kernel.writes.values())
-        free: dict[torch.dtype, list[int]] = {self.wide: [], torch.bool: []}
-        count = {self.wide: 0, torch.bool: 0}
+        free: dict[bool, list[int]] = {False: [], True: []}
+        count = {False: 0, True: 0}
         for at, op in self.todo:
-            if op.name in _INTO and at not in self.places:
-                dtype = torch.bool if op.boolean else self.wide
-                if not free[dtype]:
-                    free[dtype].append(count[dtype])
-                    count[dtype] += 1
-                self.places[at] = (dtype, free[dtype].pop())
+            if op.name in self.functions and at not in self.places:
+                if not free[op.boolean]:
+                    free[op.boolean].append(count[op.boolean])
+                    count[op.boolean] += 1
+                self.places[at] = (op.boolean, free[op.boolean].pop())
             for ref in set(op.refs) - kept:
                 place = self.places.get(ref)
                 if self.last[ref] == at and isinstance(place, tuple):
                     free[place[0]].append(place[1])
 
-    def _room(self, place: Register, rows: int) -> Tensor:
+    def held(self, x: Tensor) -> Any:
+        """A tensor as this machine computes with it."""
+        return x.numpy() if self.by_numpy else x
+
+    def _room(self, place: Register, rows: int) -> Any:
         room = self.memory.get(place)
         if room is None:
-            room = torch.empty(self.blocks, self.width, dtype=place[0], device=self.device)
+            dtype = torch.bool if place[0] else self.wide
+            room = self.held(torch.empty(self.blocks, self.width, dtype=dtype, device=self.device))
             self.memory[place] = room
         return room if rows == self.blocks else room[:rows]
 
     def run(
-        self, buffers: Mapping[str, Tensor], table: Mapping[int, Tensor], valid: Tensor, full: bool = False
+        self, buffers: Mapping[str, Any], table: Mapping[int, Any], rows: int, valid: Tensor | None
     ) -> list[Tensor]:
         """Update the buffers of one chunk in place.
 
         Args:
-            buffers: (rows, B) views by name, rows at most `blocks`.
-            table: Value of each number, of shape () or (rows, 1), by its place.
-            valid: (rows,), how many elements of each block belong to a tensor.
-            full: Whether that is known to be all.
+            buffers: (rows, B) views by name as `held`, rows at most `blocks`.
+            table: Value of each number as `held`, of shape () or (rows, 1), by its place.
+            rows: Number of blocks.
+            valid: (rows,), how many elements of each block belong to a tensor; None for all.
 
         Returns:
             Sums over the blocks, each (rows,).
         """
-        kernel, rows = self.kernel, valid.shape[0]
-        values: dict[int, Any] = {**table, **{at: buffers[name] for at, name in kernel.loads.items()}}
-        for at, op, function, args in self.lines:
-            place = self.places.get(at)
+        kernel = self.kernel
+        values: list[Any] = [*[None] * len(kernel.text.ops), *self.constants]
+        for at, number in table.items():
+            values[at] = number
+        for at, name in kernel.loads.items():
+            values[at] = buffers[name]
+        for at, op, function, args, place in self.lines:
             if place is None:
-                values[at] = carry_out(op, values, self.casts)
+                values[at] = self._carry_out(op, values)
                 continue
             room = buffers[place] if isinstance(place, str) else self._room(place, rows)
             if function is None:
-                values[at] = _into(op, values, room)
+                values[at] = self._into(op, values, room)
             else:
-                values[at] = function(*[x if ref < 0 else values[ref] for x, ref in args], out=room)
+                values[at] = function(*[values[x] for x in args], out=room)
         ops = kernel.text.ops
-        sums = [_block_sums(ops[at].name, values[ops[at].refs[0]], None if full else valid) for at in kernel.sums]
+        summed = [(ops[at].name, torch.as_tensor(values[ops[at].refs[0]])) for at in kernel.sums]
+        sums = [_block_sums(name, x, valid) for name, x in summed]
         for name, at in self.late:
-            buffers[name].copy_(values[at])
+            buffers[name][...] = values[at]
         return sums
 
+    def _into(self, op: Op, values: Sequence[Any], room: Any) -> Any:
+        args = [values[x.at] if isinstance(x, Ref) else x for x in op.args]
+        named = {key: values[x.at] if isinstance(x, Ref) else x for key, x in op.kwargs}
+        return self.functions[op.name](*args, **named, out=room)
 
-def _into(op: Op, values: Mapping[int, Any], room: Tensor) -> Tensor:
-    args = [values[x.at] if isinstance(x, Ref) else x for x in op.args]
-    named = {key: values[x.at] if isinstance(x, Ref) else x for key, x in op.kwargs}
-    return _INTO[op.name](*args, **named, out=room)
-
-
-def _lanes() -> int:
-    """How many float32 a register of this processor holds."""
-    return 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
+    def _carry_out(self, op: Op, values: Sequence[Any]) -> Any:
+        """The value of an operation that needs memory of its own, by torch."""
+        known = {ref: torch.as_tensor(values[ref]) for ref in op.refs}
+        return self.held(carry_out(op, known, self.casts))
 
 
 def _block_sums(reduction: str, x: Tensor, valid: Tensor | None) -> Tensor:
-    """The sums of `stages.block_sums`, added up in the order of a compiled kernel on a processor with AVX.
-
-    It adds whole registers of float32, or pairs of registers of float64, and then the lanes of what is left: by
-    halves in float32, the pair and then one after the other in float64. Other orders agree to rounding.
-    """
+    """The sums of `stages.block_sums`, added up in the order of `fold` in kernel.h."""
     if valid is not None:
         x = torch.where(torch.arange(x.shape[-1], device=x.device) < valid[:, None], x, 0.0)
     if reduction == "norm":
         x = x * x
-    registers = x.view(x.shape[0], -1, _lanes())
-    sums = registers[:, 0] + registers[:, 1]
-    for i in range(2, registers.shape[1]):
-        sums += registers[:, i]
+    lanes = x.view(x.shape[0], -1, 16)
+    sums = lanes[:, 0] + lanes[:, 1]
+    for i in range(2, lanes.shape[1]):
+        sums += lanes[:, i]
     half = sums.shape[1] // 2
-    if x.dtype == torch.float64:
-        pair = sums[:, :half] + sums[:, half:]
-        return functools.reduce(torch.add, pair.unbind(1))
     while half:
         sums = sums[:, :half] + sums[:, half:]
         half //= 2
     return sums[:, 0]
 
 
-def machines(kernels: Sequence[Kernel], like: Tensor, low: torch.dtype | None, blocks: int) -> list[Machine]:
-    """One for each kernel, for buffers like this one."""
-    return [Machine(kernel, like.dtype, low, like.device, blocks, like.shape[1]) for kernel in kernels]
+def machines(
+    made: list[list[Machine]],
+    kernels: Sequence[Kernel],
+    like: Tensor,
+    low: torch.dtype | None,
+    blocks: int,
+    threads: int,
+) -> list[list[Machine]]:
+    """For each thread one for each kernel, for buffers like this one; `made` are those there are, and grows."""
+    while len(made) < threads:
+        made.append([Machine(kernel, like.dtype, low, like.device, blocks, like.shape[1]) for kernel in kernels])
+    return made
+
+
+def together(update: Callable[[int, Any], None], todo: Sequence[Any], threads: int) -> None:
+    """Call `update(thread, item)` for all items, each by the thread that is free.
+
+    Threads live as long as this call: some tens of microseconds, and nothing is left over that a fork would break.
+    """
+    items = iter(todo)
+    problems: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        # Both belong to a thread.
+        with torch.no_grad(), np.errstate(all="ignore"):
+            try:
+                for item in items:
+                    update(thread, item)
+            except BaseException as problem:
+                problems.append(problem)
+
+    others = [threading.Thread(target=work, args=(i,)) for i in range(1, min(threads, len(todo)))]
+    for thread in others:
+        thread.start()
+    work(0)
+    for thread in others:
+        thread.join()
+    for problem in problems:
+        raise problem

@@ -32,9 +32,10 @@ def sum_is_finite(x: Tensor) -> bool:
 
 def all_finite(tasks: Sequence[Task], arenas: Iterable[Taken]) -> bool:
     """Whether every gradient is finite, the same on all ranks that share a tensor; one wait for the device."""
-    return all(bool(torch.isfinite(taken.is_finite())) for taken in arenas) and not unfit(tasks)
+    return all(taken.is_finite() for taken in arenas) and not (tasks and unfit(tasks))
 
 
+@torch.no_grad()
 def unfit(tasks: Sequence[Task]) -> list[str]:
     """Names of the weights whose gradient holds a NaN or an infinity, the same on all ranks that share a tensor."""
     return [task.name for task in tasks if not _fit(task.gradient)]

@@ -46,6 +46,12 @@ def check(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], t
     Raises:
         RuleError: Names every place.
     """
+    for i, (group, called) in enumerate(zip(groups, names, strict=True)):
+        if len(group["params"]) != len(called):
+            raise RuleError(
+                f"{title}, group {i}: holds {len(group['params'])} weights and held {len(called)} when it was made; "
+                "use add_param_group, or call regrouped() after cutting or joining groups"
+            )
     places = [
         (p, name, f"'{name}' (group {i})" if "param_names" in group else f"{name}")
         for i, (group, called) in enumerate(zip(groups, names, strict=True))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["step_plain", "update"]
 
 
+@torch.no_grad()
 def step_plain(tasks: Iterable[Task], seed: int) -> None:
     """Apply one update to each task, one after the other."""
     for task in tasks:

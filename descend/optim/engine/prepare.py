@@ -34,6 +34,7 @@ __all__ = [
     "names_of",
     "open_entry",
     "open_states",
+    "take_up",
     "tasks_of",
     "template",
 ]
@@ -77,7 +78,7 @@ def follow(entry: Entry, rule: Rule, p: Tensor) -> None:
     """Move and cast the state to where the weights went, e.g. by `model.to(device)` after construction."""
     kinds = {name: value.dtype for name, value in named_entries(template(rule, p)).items()}
     for name, value in entry.items():
-        if name != "step":
+        if name in kinds or name == "master":
             entry[name] = value.to(device=p.device, dtype=kinds.get(name, value.dtype))
     if p.dtype in LOW_PRECISION and "master" not in entry:
         entry["master"] = p.detach().to(torch.float32)
@@ -115,6 +116,26 @@ def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None) ->
         )
 
 
+def take_up(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
+    """Make the state of weights that are updated for the first time, else see that it fits and lies where they lie.
+
+    Raises:
+        RuleError: Somebody changed the state: an entry is missing, no tensor, or of another shape.
+    """
+    if "step" not in entry:
+        open_entry(entry, rule, p)
+        return
+    for key, like in named_entries(template(rule, p)).items():
+        held = entry.get(key)
+        if not isinstance(held, torch.Tensor) or held.shape != like.shape:
+            found = "nothing" if held is None else f"{tuple(held.shape)}" if hasattr(held, "shape") else repr(held)
+            raise RuleError(
+                f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)} and is {found}; an empty "
+                "entry starts it anew"
+            )
+    follow(entry, rule, p)
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One tensor that takes part in a step.
@@ -145,9 +166,7 @@ class Task:
         form = template(self.settings.rule, self.param)
         if form is None:
             return None
-        return (
-            None if form is None else form._replace(**{name: local(self.entry[name]) for name in named_entries(form)})
-        )
+        return form._replace(**{name: local(self.entry[name]) for name in named_entries(form)})
 
     def weights(self, rows: Tensor | None = None) -> Tensor:
         """The weights to update, or some rows of them, in the precision of the state.
@@ -233,7 +252,4 @@ def tasks_of(
 def open_states(tasks: list[Task]) -> None:
     """Make the state of tensors that are updated for the first time; move it where the weights moved."""
     for task in tasks:
-        if "step" not in task.entry:
-            open_entry(task.entry, task.settings.rule, task.param)
-        else:
-            follow(task.entry, task.settings.rule, task.param)
+        take_up(task.entry, task.settings.rule, task.param, task.name)

@@ -17,21 +17,28 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from descend.optim.engine.arena import Arena, Taken, may_live_in_an_arena, merged
 from descend.optim.engine.blocks import Step, step_arena
-from descend.optim.engine.kernels import Compiled, Schedule, Workshop, jobs_of
+from descend.optim.engine.cuda import CudaJob
+from descend.optim.engine.kernels import Schedule, Workshop
+from descend.optim.engine.native import CpuJob, Native
 from descend.optim.engine.prepare import LOW_PRECISION, Task, has_rows, named_entries, template
+from descend.optim.engine.reader import Known, Reader, ReaderJob
+from descend.optim.engine.stages import cut
 from descend.optim.engine.text import Text, Untraceable, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import Tensor
+
+    from descend.optim.engine.cuda import Compiled
+    from descend.optim.engine.entries import State
     from descend.optim.engine.settings import Settings
     from descend.optim.rules.base import Rule
 
-__all__ = ["RUNNERS", "Residence"]
+__all__ = ["RUNNERS", "Residence", "jobs_of"]
 
 RUNNERS = ("auto", "compiled", "blocks", "plain")
 
@@ -71,15 +78,36 @@ class Residence:
 
     Attributes:
         runner: One of `RUNNERS`.
+        arenas: Where tensors live.
+        compiled: Kernels for CUDA of the arenas that have them, by number of the arena.
+        schedule: When to ask for compiled kernels.
+        known: Settings of each group, as of the last step.
+        texts: Of each arena under those, by group.
+        residents: Identities of all tensors that live in an arena.
+        lists: The tensors of each group, as of the last step.
+        entries: The tensors of the residents' state.
+        reader: Finds gradients, and that all is where it was.
     """
 
     runner: str
     arenas: list[Arena] = field(default_factory=list[Arena])
-    compiled: dict[int, list[Compiled]] = field(default_factory=dict[int, list[Compiled]])
+    compiled: dict[int, list[Compiled]] = field(default_factory=dict[int, "list[Compiled]"])
     schedule: Schedule = field(default_factory=Schedule)
-    known: list[Settings] = field(default_factory=list["Settings"])  # of each group, as of the last step
-    texts: list[dict[int, Text]] = field(default_factory=list[dict[int, Text]])  # of each arena under those, by group
+    known: list[Settings] = field(default_factory=list["Settings"])
+    texts: list[dict[int, Text]] = field(default_factory=list[dict[int, Text]])
     residents: set[int] = field(default_factory=set[int])
+    lists: list[Known] = field(default_factory=list[Known])
+    entries: Known = field(default_factory=lambda: Known([]))
+    reader: Reader = field(default_factory=Reader)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether every arena has compiled kernels, and there is one."""
+        return bool(self.arenas) and not self._bare()
+
+    def _bare(self) -> list[int]:
+        """Numbers of the arenas without compiled kernels."""
+        return [i for i, arena in enumerate(self.arenas) if arena.native is None and i not in self.compiled]
 
     def dissolve(self) -> None:
         """Forget the arenas; tensors and state keep the memory they have until the next step moves them."""
@@ -88,12 +116,34 @@ class Residence:
         self.compiled.clear()
         self.residents.clear()
 
-    def is_current(self, settings: Sequence[Settings], state: Mapping[Tensor, Any]) -> bool:
+    def has_lists(self, groups: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the groups hold the tensors that `hold_lists` saw."""
+        same = self.reader.same
+        return len(groups) == len(self.lists) and all(
+            same(group["params"], known) for group, known in zip(groups, self.lists, strict=True)
+        )
+
+    def hold_lists(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Take note of the tensors of each group; arenas are made anew."""
+        self.lists = [Known(group["params"]) for group in groups]
+        self.dissolve()
+
+    def take(self, settings: Sequence[Settings], state: State) -> list[Taken]:
+        """Who takes part in this step, of each arena. Arenas that are not as they were are dissolved before."""
+        if self.arenas:
+            self._equip()
+            if not self._is_current(settings, state):
+                self.dissolve()
+        return [arena.take() for arena in self.arenas]
+
+    def _is_current(self, settings: Sequence[Settings], state: State) -> bool:
         """Whether weights and state still lie in their arenas and the groups still have the arenas' texts."""
+        if not state.changes.seen or not self.reader.stayed(self.entries):
+            return False
         for arena, texts in zip(self.arenas, self._texts(settings), strict=True):
-            if not arena.is_intact() or state.get(arena.params[0]) is not arena.members[0].entry:
-                return False
             if any(text.structure is not arena.text.structure for text in texts.values()):
+                return False
+            if not arena.is_intact(self.reader):
                 return False
         return True
 
@@ -109,10 +159,16 @@ class Residence:
             ]
         return self.texts
 
-    def admit(self, tasks: Sequence[Task], settings: Sequence[Settings]) -> list[Task]:
-        """Move the tensors that can into arenas; returns those that cannot."""
+    @torch.no_grad()
+    def admit(self, tasks: Sequence[Task], settings: Sequence[Settings]) -> tuple[list[Task], list[Taken]]:
+        """Move the tensors that can into arenas.
+
+        Returns:
+            The others, and who takes part of the new arenas.
+        """
         if self.runner == "plain" or not tasks:
-            return list(tasks)
+            return list(tasks), []
+        before = len(self.arenas)
         texts = {low: texts_of(settings, low) for low in (False, True)}
         for together in merged([task for task in tasks if _fits(task, texts)], texts).values():
             low = together[0].param.dtype in LOW_PRECISION
@@ -120,31 +176,48 @@ class Residence:
             assert text is not None
             self.arenas.append(Arena.of(text, together))
             self.residents |= {id(task.param) for task in together}
-        return [task for task in tasks if id(task.param) not in self.residents]
-
-    def take(self, since: int = 0) -> list[Taken]:
-        """Who takes part in this step, of each arena from number `since` on."""
-        return [arena.take() for arena in self.arenas[since:]]
+        self.entries = Known([x for arena in self.arenas for member in arena.members for x in member.entry.values()])
+        self._equip()
+        new = self.arenas[before:]
+        for arena in new:
+            arena.is_intact(self.reader)
+        return [task for task in tasks if id(task.param) not in self.residents], [arena.take() for arena in new]
 
     def step(self, taken: Sequence[Taken], settings: Sequence[Settings], seed: int) -> None:
         """One update of everybody who lives in an arena and has a gradient."""
         for i, (one, texts) in enumerate(zip(taken, self._texts(settings), strict=True)):
-            step_arena(Step(one, settings, texts, seed, self._kernels(i, one.arena)))
+            step_arena(Step(one, settings, texts, seed, self.compiled.get(i, [])))
 
-    def _kernels(self, i: int, arena: Arena) -> list[Compiled]:
-        if i in self.compiled or self.runner == "blocks":
-            return self.compiled.get(i, [])
-        if self.runner == "auto" and not self.schedule.may_look():
-            return []
-        jobs = jobs_of(arena)
-        found = _workshop.take(jobs)
-        if not found and (self.runner == "compiled" or self.schedule.lasts()):
-            _workshop.order(jobs)
-            _workshop.collect(jobs, wait=self.runner == "compiled")
-            found = _workshop.take(jobs)
-        if found:
-            self.compiled[i] = found
-        return found
+    def _equip(self) -> None:
+        """Give arenas their compiled kernels as these come to be."""
+        bare = self._bare()
+        done = type(self.reader) is not Reader or _workshop.has_failed(ReaderJob())
+        if (done and not bare) or self.runner == "blocks" or (self.runner == "auto" and not self.schedule.may_look()):
+            return
+        wait = self.runner == "compiled"
+        jobs = {i: jobs_of(self.arenas[i]) for i in bare}
+        wanted = [job for held in jobs.values() for job in held] + [ReaderJob()]
+        if wait or self.schedule.lasts():
+            _workshop.order(wanted)
+            _workshop.collect(wanted, wait=wait)
+        for i, held in jobs.items():
+            kernels = _workshop.take(held)
+            if kernels and held[0].device == "cuda":
+                self.compiled[i] = kernels
+            elif kernels:
+                self.arenas[i].native = Native(self.arenas[i], kernels[0])
+        for reader in _workshop.take([ReaderJob()]):
+            self.reader = reader
+
+
+def jobs_of(arena: Arena) -> list[CpuJob] | list[CudaJob]:
+    """The kernels that an arena could use."""
+    dtype = str(arena.buffers["p"].dtype).removeprefix("torch.")
+    low = None if arena.low is None else str(arena.low).removeprefix("torch.")
+    structure = arena.text.structure
+    if arena.index.device.type == "cpu":
+        return [CpuJob(structure, dtype, low)]
+    return [CudaJob(structure, k, dtype, low) for k in range(len(cut(arena.text)))]
 
 
 def _fits(task: Task, texts: Mapping[bool, Sequence[Text | None]]) -> bool:

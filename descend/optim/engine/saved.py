@@ -65,6 +65,7 @@ def pack(holder: Holder, torch_dict: dict[str, Any]) -> dict[str, Any]:
         group.pop("schedule")
         group.pop("reasons", None)
         group.update(counters)
+    torch_dict["state"] = {key: dict(entry) for key, entry in torch_dict["state"].items() if entry}
     return torch_dict
 
 

@@ -12,6 +12,7 @@ Source: Zhuang et al. 2020, Algorithm 2, https://arxiv.org/abs/2010.07468
 |---|---|
 | paper | none with ε = 1e-8; the authors' code uses 1e-16, as here |
 | MXNet 2.0 `AdaBelief` | ε = 1e-6 beside the uncorrected root: `eps_at="uncorrected"`; `decay="clipped"` |
+| authors' code, timm | rectify as RAdam and decouple the decay by default; not rectified here |
 | optax `adabelief` | none when its eps and eps_root are equal; its default is 1e-16 |
 """
 

@@ -11,7 +11,7 @@ Source: Zeiler 2012, Algorithm 1, https://arxiv.org/abs/1212.5701
 | where | deviation, and the setting that gives it |
 |---|---|
 | paper | none with lr = 1; ρ = 0.95 there |
-| MXNet 2.0, torch, optax | none |
+| MXNet 2.0, torch, timm, optax | none |
 | MXNet 1.9 | no rate at all and w ← w − d − λ w: `lr=1` and `decay="decoupled"` |
 """
 

@@ -11,7 +11,7 @@ Source: Kingma and Ba 2015, Algorithm 2, https://arxiv.org/abs/1412.6980
 |---|---|
 | paper, MXNet 1.9 | ε = 0; they divide 0 by 0 where all gradients were 0, here such an entry does not move |
 | MXNet 2.0 | none, ε = 1e-8 |
-| torch `Adamax`, optax `adamax` | uₜ = max(β₂ uₜ₋₁, |gₜ| + ε) and no ε later: `eps_inside=True` |
+| torch and timm `Adamax`, optax `adamax` | uₜ = max(β₂ uₜ₋₁, |gₜ| + ε) and no ε later: `eps_inside=True` |
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Source: You et al. 2020, Algorithm 2, https://arxiv.org/abs/1904.00962
 |---|---|
 | paper | none |
 | MXNet | none; the bounds limit ‖p‖ and not r. 2.0 with `aggregate_num=1` counts every update twice (not copied) |
-| timm `Lamb` | clips the norm of all gradients to 1 by default, and scales only decayed tensors |
+| timm `Lamb` | clips the norm of all gradients to 1 by default; scales only decayed tensors unless `always_adapt` |
 | optax `lamb`, NVIDIA | none; NVIDIA's clips the norm of all gradients |
 | pytorch_optimizer `Lamb` | v uncorrected, r of the uncorrected direction, ‖p‖ is at most 10: another rule, not had |
 | Flax `lamb` until 2022 | r = 0 where ‖p‖ = 0, so weights that start at zero never move |

@@ -14,7 +14,7 @@ Source: You, Gitman and Ginsburg 2017, Algorithm 1, https://arxiv.org/abs/1708.0
 | optax | r = c ‖p‖ / (‖g + λp‖ + ε): `ratio_of="sum"` |
 | MXNet 2.0 | ε = 1e-8, clipping after the norm is taken: `clip_inside`; momentum 0 by default |
 | MXNet 1.9 | ε = 0; μ times the rate over the rate before: `momentum_correction=True`, there for the first tensors |
-| timm | rate outside; clips the norm of all gradients to 1 by default (not here) |
+| timm | rate outside, ε = 1e-8; scales only decayed tensors (`scaled=False` for the others) unless `always_adapt` |
 | pytorch_optimizer | rate outside; `one_at_zero_gradient=False`; vectors neither scaled nor decayed |
 
 Which tensors are scaled is the caller's choice: a group with `scaled=False` has r = 1, for biases and normalisation.

@@ -14,6 +14,7 @@ Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; scale: L
 |---|---|
 | Jordan's code | x in bfloat16: `bfloat16=True`; here in the precision of the state |
 | torch `Muon` | bfloat16 too; only matrices are taken; lr = 1e-3 and decay 0.1 by default |
+| timm `Muon` | `adjust="match_rms_adamw"`; vectors and matrices with a side below 4 go under AdamW |
 | Jordan's advice | weights with fewer than two dimensions, embeddings and the last layer belong under AdamW |
 
 With five iterations the singular values of x lie between about 0.7 and 1.2, not at 1: the authors' choice, for speed.

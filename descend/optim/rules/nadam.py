@@ -14,6 +14,7 @@ Source: Dozat 2016, https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ
 | paper | none (ψ = 0.004) |
 | MXNet `Nadam` | one Π for the whole optimizer, multiplied once a tensor, so that their number matters (not copied) |
 | torch `NAdam` | none; Π is kept in float32 there |
+| timm `NAdam` | as torch's |
 | optax `nadam` | constant μ: `schedule_decay` has no such value, not had |
 """
 

@@ -80,7 +80,7 @@ class SGD(Rule):
         if s is None:
             return p - lr * g, None
         u = lr * g if self.rate_inside else g
-        b = self.momentum * s.b + (1 - self.dampening) * u
+        b = self.momentum * s.b + ((1 - self.dampening) * u if self.dampening else u)
         if self.dampening:
             b = torch.where(t == 1, u, b)
         d = u + self.momentum * b if self.nesterov else b

@@ -118,10 +118,9 @@ def first_hit(
             f, q = powers.get(level)
             after = _advance(f, q, moments)
             hit = (_risk(rule, modes, after) <= target) & np.isinf(found)
-            for place in np.flatnonzero(hit):
-                found[place] = step + _halve(
-                    rule, modes, powers, level, moments[:, :, place : place + 1], int(place), target
-                )
+            for place in map(int, np.flatnonzero(hit)):
+                before = moments[:, :, place : place + 1]
+                found[place] = step + _halve(rule, modes, powers, level, before, place, target)
             moments, step = after, step + 2**level
             if hit.any() and (not all_settings or np.isfinite(found).all()):
                 break

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["sample"]
 
+_BLOCK = 64  # steps whose noise is drawn in one call
+
 
 def sample(
     rule: str | Method,
@@ -55,6 +57,7 @@ def sample(
     buffer, average = np.zeros_like(theta), theta.copy()
     beta, gamma = (np.broadcast_to(np.asarray(x, dtype=np.float64), trials)[:, None] for x in (momenta, averages))
     looks: list[NDArray[np.float64]] = []
+    noise = np.empty(0)
     with np.errstate(all="ignore"):
         for step in range(steps + 1):
             if step % every_steps == 0:
@@ -63,7 +66,9 @@ def sample(
             if step == steps:
                 break
             rate = np.array([one(step) if callable(one) else one for one in rates])[:, None]
-            gradient = h * theta + sigma * np.stack([draw.normal(size=len(h)) for draw in draws])
+            if step % _BLOCK == 0:
+                noise = np.stack([draw.normal(size=(min(_BLOCK, steps - step), len(h))) for draw in draws], axis=1)
+            gradient = h * theta + sigma * noise[step % _BLOCK]
             if chosen.momentum == "sgd":
                 theta = theta - rate * gradient
             else:

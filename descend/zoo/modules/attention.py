@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MultiheadAttention"]
 
+_PARTS = ("query", "key", "value")
+
 
 class MultiheadAttention(Module):
     """Attention in several heads.
@@ -195,6 +197,3 @@ class MultiheadAttention(Module):
         if self.dropout:
             share = Dropout(share, keep_prob=1 - self.dropout, grid_tag=tag, name=self.label(f"dropout{which}"))
         return MatMul(share, v, grid_tag=tag, name=self.label(f"mean{which}"))
-
-
-_PARTS = ("query", "key", "value")

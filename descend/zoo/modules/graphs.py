@@ -123,7 +123,7 @@ class _Normalized(_GraphModule):
 
 
 class GCNConv(_Normalized):
-    """Graph convolution; see `_Normalized`, with A_ij the number of edges from j to i.
+    """Graph convolution: each node takes a mean of itself and of its neighbours, weighted by their degrees.
 
         y_i = W Σ_j x_j / √(d_i d_j) + b      over j = i and the sources j of edges to i;  d_i = 1 + edges to i
 

@@ -134,7 +134,13 @@ def test_losses_give_one_number():
     ("layer", "shapes", "problem"),
     [
         (g.FullyConnected(), [(3,)], "has num_neurons 0; it must be at least 1"),
-        (g.Convolution(), [(3, 8, 8)], "has num_dims 0; it must be at least 1"),
+        (g.Convolution(num_dims=4), [(3, 8, 8)], "has num_dims 4; it must be 1 to 3"),
+        (
+            g.Pooling(num_dims=1, pool_mode="max", pool_dims_i=2, pool_pads_i=2, pool_strides_i=1),
+            [(3, 8)],
+            "has windows of 2 and padding 2, so a window would lie in the padding alone; the padding must be smaller",
+        ),
+        (g.Convolution(), [(3, 8, 8)], "has num_dims 0; it must be 1 to 3"),
         (g.Convolution(num_dims=2, out_channels=4), [(3, 8, 8)], "has 0 numbers in kernel_size; it needs 1, or 2"),
         (
             g.Convolution(num_dims=2, out_channels=4, kernel_size=[1, 2, 3]),

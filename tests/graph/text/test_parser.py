@@ -255,11 +255,18 @@ def test_nesting_within_the_limit_is_read():
     assert text.parse(source, message="TrainingAlgorithm").message == expected
 
 
-def test_a_text_of_100_megabytes_is_refused_with_the_limit():
-    assert problems('model { name: "' + "x" * 100_000_000 + '" }') == [
-        "f.prototext: 100,000,018 bytes are more than the limit of 67,108,864; "
-        "keep large values in a .npy file (NumpyInitializer)"
+def test_a_text_of_100_megabytes_is_refused_with_the_limit_and_how_to_raise_it(monkeypatch):
+    source = 'model { name: "' + "x" * 100_000_000 + '" }'
+    assert problems(source) == [
+        "f.prototext: 100,000,018 bytes are more than the limit of 67,108,864; keep large values in a .npy file "
+        "(NumpyInitializer), or set the environment variable DESCEND_MAX_TEXT_BYTES=100000018"
     ]
+    monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "100000018")
+    assert len(text.parse(source).message.model.name) == 100_000_000
+    monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "10")
+    assert "are more than the limit of 10;" in problems("model { num_epochs: 1 }")[0]
+    monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "1e9")
+    assert problems("model {}") == ["DESCEND_MAX_TEXT_BYTES is '1e9'; expected a number of bytes"]
 
 
 def test_a_hopeless_text_is_given_up_after_a_hundred_problems():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
 import subprocess
 import sys
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ import torch
 
 import descend.optim
 from descend.errors import RuleError
-from descend.optim.engine import kernels, residence
+from descend.optim.engine import cuda, kernels, native, residence
 from descend.optim.engine.settings import Settings
 from descend.optim.engine.text import read
+from descend.optim.rules import Rule
 
 
 @pytest.fixture
@@ -61,10 +64,28 @@ def test_without_a_compiler_everything_works_and_one_line_says_so(
         optimizer("compiled").step()
 
 
+@dataclass(frozen=True)
+class Unwritten(Rule):
+    def direction(self, g: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.sinc(g), None
+
+
+def test_a_rule_that_has_no_form_in_cpp_runs_eagerly_and_one_line_says_so(
+    workshop: kernels.Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", sys.executable)  # not asked, since there is nothing to compile
+    monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
+    p = torch.nn.Parameter(torch.zeros(4))
+    p.grad = torch.tensor([0.0, 0.5, 1.0, -0.5])
+    with pytest.warns(UserWarning, match=r"a kernel cannot be made \(sinc has no form in C\+\+ here\)"):
+        descend.optim.Optimizer([p], Unwritten(), lr=1.0).step()
+    torch.testing.assert_close(p.detach(), torch.tensor([-1.0, -2 / math.pi, 0.0, -2 / math.pi]))
+
+
 def test_a_kernel_that_cannot_be_loaded_or_trusted_is_left_aside(workshop: kernels.Workshop) -> None:
     ours = optimizer("blocks")
     ours.step()
-    path = kernels.jobs_of(ours._residence.arenas[0])[0].path
+    path = residence.jobs_of(ours._residence.arenas[0])[0].path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not a kernel")
     path.chmod(0o666)
@@ -84,21 +105,19 @@ def test_one_kernel_serves_all_sizes_rates_and_constants() -> None:
         p.grad = torch.ones(shape)
         ours = descend.optim.Adam([p], runner="blocks", **options)
         ours.step()
-        return kernels.jobs_of(ours._residence.arenas[0])
+        return [*residence.jobs_of(ours._residence.arenas[0])]
 
     assert jobs((3,)) == jobs((500, 70), lr=0.3, beta1=0.5, eps=1e-3)
     assert jobs((3,), weight_decay=0.1) == jobs((4, 5), weight_decay=0.2)
     assert jobs((3,)) != jobs((3,), weight_decay=0.1)
 
 
-def adam_job() -> kernels.Job:
-    return kernels.Job(
-        read(Settings(descend.optim.rules.Adam(), 0.1, 0.0, "coupled", 1.0, None, True), False).structure,
-        0,
-        "float32",
-        None,
-        "cpu",
-    )
+def adam_structure() -> str:
+    return read(Settings(descend.optim.rules.Adam(), 0.1, 0.0, "coupled", 1.0, None, True), False).structure
+
+
+def adam_job() -> native.CpuJob:
+    return native.CpuJob(adam_structure(), "float32", None)
 
 
 def test_kernels_of_other_sources_are_other_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -117,10 +136,10 @@ def test_kernels_of_other_sources_are_other_files(monkeypatch: pytest.MonkeyPatc
     assert there != here == adam_job().path
 
 
-def test_a_kernel_is_not_called_with_what_it_does_not_expect() -> None:
+def test_a_kernel_for_cuda_is_not_called_with_what_it_does_not_expect() -> None:
     calls: list[list[torch.Tensor]] = []
-    job = adam_job()
-    kernel = kernels.Compiled(lambda given: calls.append(given) or [], job.dtypes, len(job.cut.numbers))
+    job = cuda.CudaJob(adam_structure(), 0, "float32", None)
+    kernel = cuda.Compiled(lambda given: calls.append(given) or [], job.dtypes, len(job.cut.numbers))
 
     def arguments() -> list[torch.Tensor]:
         index, valid = torch.zeros(7, dtype=torch.int32), torch.full((7,), 64, dtype=torch.int32)
@@ -146,7 +165,7 @@ def test_a_kernel_is_not_called_with_what_it_does_not_expect() -> None:
 def test_a_kernel_under_another_name_is_left_aside(workshop: kernels.Workshop) -> None:
     ours = optimizer("compiled")
     ours.step()
-    (job,) = kernels.jobs_of(ours._residence.arenas[0])
+    (job,) = residence.jobs_of(ours._residence.arenas[0])
     other = dataclasses.replace(job, dtype="float64")
     shutil.copy(job.path, other.path)
     assert workshop.take([job])
@@ -163,12 +182,11 @@ def test_a_long_run_gets_its_kernel_in_the_background(
     monkeypatch.setattr(kernels, "PATIENCE_SECONDS", 0.0)
     ours, plain = optimizer(), optimizer("plain")
     until = time.monotonic() + 300.0
-    while not ours._residence.compiled and time.monotonic() < until:
+    while ours._residence.arenas == [] or (not ours._residence.arenas[0].native and time.monotonic() < until):
         ours.step()
         plain.step()
         time.sleep(0.05)
-    assert ours._residence.compiled
-    assert not workshop.building
+    assert ours._residence.arenas[0].native
     torch.testing.assert_close(ours.param_groups[0]["params"][0], plain.param_groups[0]["params"][0])
 
 
@@ -193,7 +211,7 @@ def test_nothing_is_left_running_when_a_run_ends_early(tmp_path: Path) -> None:
     pid = int(done.stdout)
     until = time.monotonic() + 10.0
     while Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < until:
-        if b"engine.build" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"c++" not in Path(f"/proc/{pid}/cmdline").read_bytes():
             break
         time.sleep(0.1)
     else:

@@ -105,10 +105,10 @@ def equal(rule: Rule, dtype: torch.dtype) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="sums have another order")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rule", [rule for rule in ALL_RULES if not rule.whole_tensor], ids=repr)
-def test_compiled_equals_blocks_to_the_last_bit(rule: Rule) -> None:
-    equal(rule, torch.float32)
+def test_compiled_equals_blocks_to_the_last_bit(rule: Rule, dtype: torch.dtype) -> None:
+    equal(rule, dtype)
 
 
 @pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")

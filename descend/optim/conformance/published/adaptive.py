@@ -45,9 +45,22 @@ def _adabelief(h: Constants, w: Array) -> Step:
     def step(w: Array, g: Array, t: int, lr: float, decay: float) -> Array:
         m[...] = h["beta1"] * m + (1 - h["beta1"]) * g
         s[...] = h["beta2"] * s + (1 - h["beta2"]) * (g - m) ** 2 + (h["eps"] if h["eps_each_step"] else 0.0)
+        if h["rectified"]:
+            return w - lr * _rectified(m, s, h, t)
         return w - lr * adam_direction(m, s, h, t)
 
     return step
+
+
+def _rectified(m: Array, v: Array, h: Constants, t: int) -> Array:
+    """RAdam's direction (Liu et al. 2020, Algorithm 2): momentum alone until the variance of 1/√v is finite."""
+    m_hat = m / (1 - h["beta1"] ** t)
+    largest = 2 / (1 - h["beta2"]) - 1
+    rho = largest - 2 * t * h["beta2"] ** t / (1 - h["beta2"] ** t)
+    if rho < 5:  # 4 in the paper, 5 in the code that is in use
+        return m_hat
+    r = ((rho - 4) * (rho - 2) * largest / ((largest - 4) * (largest - 2) * rho)) ** 0.5
+    return r * (1 - h["beta2"] ** t) ** 0.5 * m_hat / (np.sqrt(v) + h["eps"])
 
 
 def _adamax(h: Constants, w: Array) -> Step:
@@ -210,8 +223,8 @@ ADAPTIVE: tuple[Published, ...] = (
         "AdaBelief",
         "Zhuang et al. 2020, Algorithm 2",
         _adabelief,
-        {**_ADAM, **_PLACES, "eps": 1e-16, "eps_each_step": True, **_COUPLED},
-        {"ε not added to s": {"eps_each_step": False}, **_PLACES_VARIANTS},
+        {**_ADAM, **_PLACES, "eps": 1e-16, "eps_each_step": True, "rectified": False, **_COUPLED},
+        {"ε not added to s": {"eps_each_step": False}, "rectified as RAdam": {"rectified": True}, **_PLACES_VARIANTS},
     ),
     Published(
         "Adamax",

@@ -83,8 +83,9 @@ def _lars(h: Constants, w: Array) -> Step:
 
 
 def _adafactor(h: Constants, w: Array) -> Step:
-    row = np.zeros((*w.shape[:-1], 1) if w.ndim > 1 else w.shape)
-    column = np.zeros((*w.shape[:-2], 1, w.shape[-1])) if w.ndim > 1 else None
+    factored = w.ndim > 1 and min(w.shape[-2:]) >= h["least_side"]
+    row = np.zeros((*w.shape[:-1], 1) if factored else w.shape)
+    column = np.zeros((*w.shape[:-2], 1, w.shape[-1])) if factored else None
     (m,) = zeros(w, 1)
     tiny = np.finfo(np.float64).eps if h["eps1"] is None else h["eps1"]
 
@@ -104,7 +105,7 @@ def _adafactor(h: Constants, w: Array) -> Step:
         size = max(h["eps2"], rms(w)) * min(0.01 if h["relative_step"] else lr, t**-0.5)
         u = g / np.maximum(np.sqrt(second(g, 1 - t ** h["beta2_decay"])), tiny if h["eps1_limits"] else 0.0)
         m[...] = h["first_moment"] * m + (1 - h["first_moment"]) * size * u / max(1.0, rms(u) / h["d"])
-        return (1 - lr * decay) * w - m
+        return (1 - (size if h["decay_by_step"] else lr) * decay) * w - m
 
     return step
 
@@ -218,9 +219,16 @@ LAYERWISE: tuple[Published, ...] = (
             "first_moment": 0.0,
             "relative_step": False,
             "eps1_limits": False,
+            "least_side": 1,
+            "decay_by_step": False,
             "decay_form": "own",
         },
-        {"ε₁ limits √V from below (torch)": {"eps1_limits": True}, "decay in the gradient": {"decay_form": "coupled"}},
+        {
+            "ε₁ limits √V from below (torch)": {"eps1_limits": True},
+            "small matrices are not factored (timm, optax)": {"least_side": 16},
+            "decay at the relative step (fairseq)": {"decay_by_step": True},
+            "decay in the gradient": {"decay_form": "coupled"},
+        },
     ),
     Published(
         "Muon",

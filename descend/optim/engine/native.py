@@ -1,0 +1,227 @@
+"""Compiled kernels for a CPU: made of C++ by the compiler of the machine, and called once for all tensors.
+
+A kernel is given addresses. Weights and state lie in the arena; gradients are read where they lie, whether large or
+small, so a step copies nothing. It works through *units*, pieces of one tensor each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from descend.optim.engine.kernels import Job, compile_command, compiler, key_of
+from descend.optim.engine.noise import PIECE, draw
+from descend.optim.engine.parts import BLOCK, UNIT
+from descend.optim.engine.prepare import check_gradient
+from descend.optim.engine.reader import ABSENT, MOVED, ODD, Reader
+from descend.optim.engine.source import cpp
+from descend.optim.engine.stages import Kernel, cut
+from descend.optim.engine.text import from_structure
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from descend.optim.engine.arena import Arena
+
+__all__ = ["CpuJob", "Native"]
+
+# Vectors as wide as torch's own kernels use here. Named, and not "native": the cache may be shared between machines.
+VECTORS = {
+    "AVX512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mf16c", "-mprefer-vector-width=512"),
+    "AVX2": ("-mavx2", "-mf16c"),
+}
+# Each operation is rounded by itself (no contraction), as in the eager form; errno and traps have no reader here.
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+# Where the compiler has it beside it; elsewhere kernels run in one thread.
+THREADS = ("-fopenmp",) if sys.platform == "linux" else ()
+ALONE = 2**15  # elements that one thread updates sooner than several do; torch has the same limit
+
+
+class Work(ctypes.Structure):
+    """The struct of the same name in kernel.h."""
+
+    _fields_ = (
+        ("begin", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("tensor", "first", "count", "start", "gradient", "buffer", "table")),
+        ("stride", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("sums", ctypes.c_void_p),
+        ("units", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True)
+class CpuJob(Job):
+    """All kernels of a text.
+
+    Attributes:
+        structure: Of the text.
+        dtype: Precision in which it is computed, e.g. "float32".
+        low: Precision of weights that have a master, or None.
+    """
+
+    structure: str
+    dtype: str
+    low: str | None
+
+    device = "cpu"
+    suffix = ".so"
+
+    @functools.cached_property
+    def key(self) -> str:
+        """See `Job`."""
+        return key_of(torch.backends.cpu.get_cpu_capability(), compiler(), FLAGS, *asdict(self).values())
+
+    def start(self, unfinished: Path) -> subprocess.Popen[str]:
+        """Run the compiler."""
+        key = f'extern "C" const char* key() {{ return "{self.key}"; }}\n'
+        source = cpp(from_structure(self.structure), self.dtype, self.low) + key
+        vectors = VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())
+        return compile_command(source, unfinished, [*FLAGS, *THREADS, *vectors])
+
+    def load(self) -> ctypes.CDLL:
+        """Load the finished library."""
+        library = ctypes.CDLL(str(self.path))
+        library.key.restype = ctypes.c_char_p
+        if library.key() != self.key.encode():
+            raise RuntimeError(f"{self.path} holds another kernel than its name says")
+        return library
+
+
+class Native:
+    """An arena as its compiled kernels see it: arrays of addresses and numbers, written before each call.
+
+    Attributes:
+        gradient: Address of the gradient of each tensor, 0 where it has none.
+        absent: Numbers of the tensors that have none.
+    """
+
+    def __init__(self, arena: Arena, library: ctypes.CDLL) -> None:
+        members, kernels = arena.members, cut(arena.text)
+        self.arena = arena
+        units = [
+            (i, at, min(UNIT, n - at))
+            for i, n in enumerate(p.numel() for p in arena.params)
+            for at in range(0, n, UNIT)
+        ]
+        self.tensor, self.first, self.count = np.array(units, dtype=np.int64).T.copy()
+        self.borders = np.searchsorted(self.tensor, np.arange(len(members)))  # first unit of each tensor
+        self.start = np.array([member.start * BLOCK for member in members], dtype=np.int64)
+        self.gradient = arena.known.gradients
+        self.absent: tuple[int, ...] = ()
+        self.copies: list[Tensor] = []  # of gradients that lie otherwise than their weights
+        self.buffers = [
+            np.array([self._address(name) for name in kernel.buffers], dtype=np.int64) for kernel in kernels
+        ]
+        self.tables = [np.zeros((max(1, len(kernel.numbers)), 1)) for kernel in kernels]
+        self.sums = [np.zeros((len(kernel.sums), len(units))) for kernel in kernels]
+        self.works = [self._work(k) for k in range(len(kernels))]
+        self.given = [ctypes.byref(work) for work in self.works]
+        self.stages = [getattr(library, f"stage{k}") for k in range(len(kernels))]
+        self.unfit = getattr(library, f"unfit_{str(arena.params[0].dtype).removeprefix('torch.')}")
+        self.unfit.restype = ctypes.c_int64
+
+    def _address(self, name: str) -> int:
+        held = self.arena.buffers.get(name)
+        return 0 if held is None else held.data_ptr()
+
+    def _work(self, k: int) -> Work:
+        table, sums, units = self.tables[k], self.sums[k], len(self.tensor)
+        arrays = (self.tensor, self.first, self.count, self.start, self.gradient, self.buffers[k], table)
+        return Work(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1)
+
+    def look(self, reader: Reader) -> bool:
+        """Find the gradients of this step.
+
+        Returns:
+            Whether all weights lie where they lay; if not, nothing was found.
+
+        Raises:
+            RuleError: A gradient is of a kind that no rule takes.
+        """
+        seen = reader.look(self.arena.known)
+        self.copies.clear()
+        if seen & ODD:
+            for i in np.flatnonzero(self.gradient == -1).tolist():
+                self.gradient[i] = self._copied(i)
+        self.absent = tuple(np.flatnonzero(self.gradient == 0).tolist()) if seen & ABSENT else ()
+        threads = torch.get_num_threads() if self.arena.rows * BLOCK > ALONE else 1
+        for work in self.works:
+            work.threads = threads
+        return not seen & MOVED
+
+    @torch.no_grad()
+    def _copied(self, i: int) -> int:
+        """Address of a copy of gradient i that lies as the weights do."""
+        member = self.arena.members[i]
+        g = member.param.grad
+        assert g is not None
+        check_gradient(g, member.param, member.name)
+        self.copies.append(member.flat(g).to(member.param.dtype, copy=True, memory_format=torch.contiguous_format))
+        return self.copies[-1].data_ptr()
+
+    def is_finite(self) -> bool:
+        """Whether all gradients are."""
+        return not self.unfit(self.given[0])
+
+    def run(self, k: int, kernel: Kernel, numbers: Sequence[Any], seed: int) -> list[Tensor]:
+        """Run kernel k over all tensors that have a gradient.
+
+        Args:
+            k: Its number.
+            kernel: What it computes.
+            numbers: Those it needs, each one for all tensors or of shape (tensors,).
+            seed: Start of the noise.
+
+        Returns:
+            Its sums, each (tensors,) in float64.
+        """
+        self._write(k, numbers)
+        if kernel.noises:
+            self._run_with_noise(k, kernel, seed)
+        else:
+            self.stages[k](self.given[k])
+        # What was left out keeps a sum of 0 from the beginning, or an old one that nobody reads.
+        return [torch.from_numpy(np.add.reduceat(sums, self.borders)) for sums in self.sums[k]]
+
+    def _write(self, k: int, numbers: Sequence[Any]) -> None:
+        """Put the numbers of a kernel where it reads them: one for all tensors, or one for each."""
+        table, work = self.tables[k], self.works[k]
+        each = any(isinstance(x, Tensor) and x.ndim for x in numbers)
+        wide = len(self.start) if each else 1
+        if table.shape[1] != wide:
+            table = self.tables[k] = np.zeros((len(table), wide))
+            work.table, work.stride, work.step = table.ctypes.data, wide, int(each)
+        if each:
+            for i, x in enumerate(numbers):
+                table[i] = x
+        elif numbers:
+            table[:, 0] = numbers
+
+    def _run_with_noise(self, k: int, kernel: Kernel, seed: int) -> None:
+        """Piece by piece, so that no more noise is in memory than was drawn at once."""
+        arena, work, buffers = self.arena, self.works[k], self.buffers[k]
+        rooms = {name: torch.empty(PIECE, dtype=arena.buffers["p"].dtype) for name in kernel.noises}
+        for i, member in enumerate(arena.members):
+            source = (seed, member.name, int(arena.counts[i]) + 1)
+            for at in range(0, member.param.numel() if self.gradient[i] else 0, PIECE):
+                count = min(PIECE, member.param.numel() - at)
+                for name, room in rooms.items():
+                    draw(room[:count], source, int(name.split()[1]), at)
+                    before = (int(self.start[i]) + at) * room.element_size()
+                    buffers[kernel.buffers.index(name)] = room.data_ptr() - before
+                work.begin = int(self.borders[i]) + at // UNIT
+                work.end = work.begin - (-count // UNIT)
+                self.stages[k](self.given[k])
+        work.begin, work.end = 0, len(self.tensor)

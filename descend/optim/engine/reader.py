@@ -1,0 +1,141 @@
+"""Finding the gradients of many tensors, and that nobody moved anything: by a small library, or by Python.
+
+Python takes a microsecond for each tensor, more than a kernel takes to update a small one; the library takes a
+hundredth of that. It is compiled as kernels are, against torch's headers, and serves all rules.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from descend.optim.engine.kernels import Job, compile_command, compiler, key_of
+from descend.optim.engine.ownership import PLAIN_TYPES
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["ABSENT", "MOVED", "ODD", "Known", "Reader", "ReaderJob"]
+
+SOURCE = Path(__file__).with_name("gradients.cpp")
+FLAGS = ("-O2", "-std=c++20", "-w")
+ABSENT, ODD, MOVED = 1, 2, 4  # what was seen: no gradient, one that lies otherwise than the weights, weights elsewhere
+HEADER_BYTES = object.__basicsize__  # of a Python object; behind it torch keeps its pointer
+
+
+class Known:
+    """Tensors, with where each lay when this was made.
+
+    Attributes:
+        tensors: They.
+        objects: Their identities.
+        addresses: Of their elements.
+        gradients: Address of the gradient of each as it was last looked at, 0 for none.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = list(tensors)
+        self.objects: NDArray[np.int64] = np.array([id(x) for x in self.tensors], dtype=np.int64)
+        self.addresses: NDArray[np.int64] = np.array([x.data_ptr() for x in self.tensors], dtype=np.int64)
+        self.gradients: NDArray[np.int64] = np.zeros_like(self.objects)
+        self.given = (len(self.tensors), self.objects.ctypes.data, self.addresses.ctypes.data)
+        self.found = self.gradients.ctypes.data
+
+
+class Reader:
+    """Looks at tensors one by one, in Python."""
+
+    def look(self, known: Known) -> int:
+        """Find the gradients: the address of each, 0 for none and -1 for one that lies otherwise than the weights.
+
+        Returns:
+            What was seen, ABSENT | ODD | MOVED; after MOVED the addresses mean nothing.
+        """
+        if not self.stayed(known):
+            return MOVED
+        known.gradients[:] = found = [_address(p) for p in known.tensors]
+        return (ABSENT if 0 in found else 0) | (ODD if -1 in found else 0)
+
+    def stayed(self, known: Known) -> bool:
+        """Whether all tensors lie where they lay."""
+        return list(map(Tensor.data_ptr, known.tensors)) == known.addresses.tolist()
+
+    def same(self, held: Sequence[Tensor], known: Known) -> bool:
+        """Whether a list holds these tensors."""
+        return len(held) == len(known.tensors) and all(map(operator.is_, held, known.tensors))
+
+
+def _address(p: Tensor) -> int:
+    g = p.grad
+    if g is None or not p.requires_grad:
+        return 0
+    plain = type(g) in PLAIN_TYPES and g.layout is torch.strided and not g.is_neg()
+    alike = plain and g.dtype is p.dtype and g.device == p.device and g.shape == p.shape and g.stride() == p.stride()
+    return g.data_ptr() if alike else -1
+
+
+class Library(Reader):
+    """The same by a finished `ReaderJob`."""
+
+    def __init__(self, path: Path) -> None:
+        # The interpreter stays locked meanwhile: these look at Python's objects.
+        library = ctypes.PyDLL(str(path))
+        number, pointer = ctypes.c_int64, ctypes.c_void_p
+        self._look, self._stayed, self._same = library.look, library.stayed, library.same
+        self._look.argtypes = [number, pointer, pointer, number, pointer]
+        self._stayed.argtypes = [number, pointer, pointer, number]
+        self._same.argtypes = [ctypes.py_object, number, pointer]
+        for function in (self._look, self._stayed, self._same):
+            function.restype = number
+
+    def look(self, known: Known) -> int:
+        """See `Reader`."""
+        return self._look(*known.given, HEADER_BYTES, known.found)
+
+    def stayed(self, known: Known) -> bool:
+        """See `Reader`."""
+        return bool(self._stayed(*known.given, HEADER_BYTES))
+
+    def same(self, held: Sequence[Tensor], known: Known) -> bool:
+        """See `Reader`."""
+        return bool(self._same(held, *known.given[:2])) if isinstance(held, list) else super().same(held, known)
+
+
+@dataclass(frozen=True)
+class ReaderJob(Job):
+    """The library, for this version of torch."""
+
+    device = "cpu"
+    suffix = ".so"
+    wanted = False  # without it the same is done in Python
+
+    @functools.cached_property
+    def key(self) -> str:
+        """See `Job`."""
+        return key_of("reader", compiler(), FLAGS)
+
+    def start(self, unfinished: Path) -> subprocess.Popen[str]:
+        """Run the compiler, with the headers that torch brings."""
+        home = Path(torch.__file__).parent
+        # The library is the one that torch has loaded; it is named so that its functions are found.
+        libraries = [f"-L{home / 'lib'}", "-lc10"]
+        return compile_command(SOURCE.read_text(), unfinished, [*FLAGS, f"-I{home / 'include'}"], libraries)
+
+    def load(self) -> Library:
+        """Load the finished library, if torch keeps its pointer where it is looked for."""
+        probe = torch.zeros(1)
+        where: Any = id(probe) + HEADER_BYTES
+        if ctypes.c_size_t.from_address(where).value != getattr(probe, "_cdata", 0):
+            raise RuntimeError("this version of torch keeps its tensors elsewhere")
+        return Library(self.path)

@@ -1,0 +1,243 @@
+"""The text of an update as C++, for a CPU: one loop over elements for each kernel.
+
+Every operation is rounded by itself (no fused multiply-add), as in the eager form, so that a run gets the same bits
+whether its kernels are compiled yet or not.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from descend.optim.engine.stages import Kernel, cut
+from descend.optim.engine.text import Op, Ref, Text, Untraceable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["cpp"]
+
+HEADER = Path(__file__).with_name("kernel.h")
+
+TYPES = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "_Float16"}
+
+
+def _call(name: str) -> str:
+    return f"T(std::{name}({{0}}))"
+
+
+# An operation on values named {0}, {1}, ... of the kernel's type T. Functions of std:: by the same name come first.
+_ONE = "acos asin asinh atan ceil cos cosh erf erfc exp exp2 expm1 floor log log10 log1p log2 sin sinh sqrt tan tanh"
+_FORMS: Mapping[str, str] = {
+    **{name: _call(name) for name in _ONE.split()},
+    **{name: f"T(std::{name}({{0}}, {{1}}))" for name in ("atan2", "copysign", "hypot")},
+    **{name: f"{{0}} {sign} {{1}}" for name, sign in zip(["add", "mul", "truediv"], "+*/", strict=True)},
+    **{
+        name: f"{{0}} {sign} {{1}}"
+        for name, sign in zip(["gt", "ge", "lt", "le", "eq", "ne"], [">", ">=", "<", "<=", "==", "!="], strict=True)
+    },
+    "multiply": "{0} * {1}",
+    "div": "{0} / {1}",
+    "true_divide": "{0} / {1}",
+    "sub": "{0} - {1}",
+    "subtract": "{0} - {1}",
+    "rsub": "{1} - {0}",
+    "abs": "T(std::fabs({0}))",
+    "neg": "-{0}",
+    "negative": "-{0}",
+    "and_": "{0} && {1}",
+    "or_": "{0} || {1}",
+    "invert": "!{0}",
+    "logical_and": "{0} && {1}",
+    "logical_or": "{0} || {1}",
+    "logical_xor": "({0} != 0) != ({1} != 0)",
+    "logical_not": "!{0}",
+    "isfinite": "{0} - {0} == 0",
+    "isnan": "{0} != {0}",
+    "isinf": "{0} == {0} && {0} - {0} != 0",
+    "signbit": "std::signbit({0})",
+    "where": "{0} ? {1} : {2}",
+    "maximum": "{0} > {1} || {0} != {0} ? {0} : {1}",
+    "minimum": "{0} < {1} || {0} != {0} ? {0} : {1}",
+    "fmax": "{0} > {1} || {1} != {1} ? {0} : {1}",
+    "fmin": "{0} < {1} || {1} != {1} ? {0} : {1}",
+    "sign": "T({0} > 0) - T({0} < 0)",
+    "sgn": "T({0} > 0) - T({0} < 0)",
+    "square": "{0} * {0}",
+    "reciprocal": "1 / {0}",
+    "rsqrt": "1 / T(std::sqrt({0}))",
+    "sigmoid": "1 / (1 + T(std::exp(-{0})))",
+    "trunc": "T(std::trunc({0}))",
+    "frac": "{0} - T(std::trunc({0}))",
+    "clone": "{0}",
+    "detach": "{0}",
+    "ones_like": "T(1)",
+    "zeros_like": "T(0)",
+}
+
+# A power with one of these exponents is what torch takes for it, too.
+_POWERS = {
+    1.0: "{0}",
+    2.0: "{0} * {0}",
+    3.0: "{0} * {0} * {0}",
+    0.5: "T(std::sqrt({0}))",
+    -0.5: "1 / T(std::sqrt({0}))",
+    -1.0: "1 / {0}",
+    -2.0: "1 / ({0} * {0})",
+}
+
+
+def _power(args: list[str], raw: tuple[Any, ...], _: Mapping[str, str]) -> str:
+    form = _POWERS.get(raw[1]) if isinstance(raw[1], (int, float)) else None
+    return (form or "T(std::pow({0}, {1}))").format(*args)
+
+
+def _clamp(args: list[str], _: tuple[Any, ...], named: Mapping[str, str]) -> str:
+    bounds: dict[str, str] = {**dict(zip(("min", "max"), args[1:], strict=False)), **named}
+    x = args[0]
+    for bound, form in (("min", _FORMS["maximum"]), ("max", _FORMS["minimum"])):
+        if bound in bounds:
+            x = f"({form.format(x, bounds[bound])})"
+    return x
+
+
+def _scaled(form: str) -> Callable[[list[str], tuple[Any, ...], Mapping[str, str]], str]:
+    """An operation with a factor that is 1 unless given (alpha or value)."""
+
+    def write(args: list[str], _: tuple[Any, ...], named: Mapping[str, str]) -> str:
+        factor = next(iter(named.values()), None)
+        return form.format(*args, f"{factor} * " if factor else "")
+
+    return write
+
+
+_WRITERS: Mapping[str, Callable[[list[str], tuple[Any, ...], Mapping[str, str]], str]] = {
+    "pow": _power,
+    "clamp": _clamp,
+    "clamp_min": lambda args, raw, _: _clamp(args[:1], raw, {"min": args[1]}),
+    "clamp_max": lambda args, raw, _: _clamp(args[:1], raw, {"max": args[1]}),
+    "lerp": lambda args, _, __: (
+        "std::fabs({2}) < T(0.5) ? {0} + {2} * ({1} - {0}) : {1} - ({1} - {0}) * (1 - {2})".format(*args)
+    ),
+    "add": _scaled("{0} + {2}{1}"),
+    "sub": _scaled("{0} - {2}{1}"),
+    "addcmul": _scaled("{0} + {3}{1} * {2}"),
+    "addcdiv": _scaled("{0} + {3}{1} / {2}"),
+}
+
+
+def cpp(text: Text, dtype: str, low: str | None) -> str:
+    """All kernels of a text, as functions `stage0`, `stage1`, ... over `Work` (see kernel.h).
+
+    Args:
+        text: What to compute.
+        dtype: Precision in which it is computed, e.g. "float32".
+        low: Precision of weights that have a master, or None.
+
+    Raises:
+        Untraceable: A function of the text has no form in C++ here.
+    """
+    types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
+    bodies = [line for k, kernel in enumerate(cut(text)) for line in _stage(k, kernel)]
+    return "\n".join([HEADER.read_text(), *types, *bodies, ""])
+
+
+def _stage(k: int, kernel: Kernel) -> Iterator[str]:
+    """The function of one kernel: a pass over one unit, and the walk over all units."""
+    ops = kernel.text.ops
+    pointers = [f"{_type(name)}* __restrict b{i}" for i, name in enumerate(kernel.buffers)]
+    numbers = [f"{'bool' if ops[at].boolean else 'T'} x{at}" for at in kernel.numbers]
+    sums = [f"double& s{i}" for i in range(len(kernel.sums))]
+    yield f"static inline void pass{k}({', '.join(['int64_t n', *pointers, *numbers, *sums])}) {{"
+    yield from _loops(kernel, list(_element(kernel)))
+    yield "}"
+    yield f'extern "C" void stage{k}(const Work* w) {{'
+    yield "  share(*w, [w](int64_t unit) {"
+    yield "    const int64_t tensor = w->tensor[unit], at = w->start[tensor] + w->first[unit];"
+    yield "    const double* number = w->table + tensor * w->step;"
+    given = [_pointer(i, name) for i, name in enumerate(kernel.buffers)]
+    given += [_number(i, ops[at].boolean) for i, at in enumerate(kernel.numbers)]
+    given += [f"w->sums[{i} * w->units + unit]" for i in range(len(kernel.sums))]
+    yield f"    pass{k}({', '.join(['w->count[unit]', *given])});"
+    yield "  });"
+    yield "}"
+
+
+def _type(name: str) -> str:
+    return "const L" if name == "g" else "L" if name == "w" else "T"
+
+
+def _pointer(i: int, name: str) -> str:
+    if name == "g":
+        return "reinterpret_cast<const L*>(w->gradient[tensor]) + w->first[unit]"
+    return f"reinterpret_cast<{_type(name)}*>(w->buffer[{i}]) + at"
+
+
+def _number(i: int, boolean: bool) -> str:
+    return f"number[{i} * w->stride] != 0" if boolean else f"T(number[{i} * w->stride])"
+
+
+def _loops(kernel: Kernel, body: list[str]) -> Iterator[str]:
+    if not kernel.sums:
+        yield from ["  for (int64_t i = 0; i < n; ++i) {", *body, "  }"]
+        return
+    # Block by block; the length of a whole block is a constant, so that the compiler unrolls it.
+    names = range(len(kernel.sums))
+    yield from (f"  s{i} = 0;" for i in names)
+    for head, length in (
+        ("  int64_t at = 0;\n  for (; at + BLOCK <= n; at += BLOCK) {", "BLOCK"),
+        ("  if (at < n) {", "n - at"),
+    ):
+        yield head
+        yield from (f"  T part{i}[BLOCK] = {{}};" for i in names)
+        yield from [f"  for (int64_t j = 0; j < {length}; ++j) {{", "    const int64_t i = at + j;", *body, "  }"]
+        yield from (f"  s{i} += fold(part{i});" for i in names)
+        yield "  }"
+
+
+def _element(kernel: Kernel) -> Iterator[str]:
+    """What is done to element i: old values are read first and new ones written last."""
+    ops = kernel.text.ops
+    place = {name: f"b{i}[i]" for i, name in enumerate(kernel.buffers)}
+    for at in kernel.order:
+        if at in kernel.loads:
+            name = kernel.loads[at]
+            yield f"    const {_type(name).removeprefix('const ')} x{at} = {place[name]};"
+    for at in kernel.order:
+        if at not in kernel.loads:
+            yield f"    const {_kind(ops[at])} x{at} = {_expression(ops[at])};"
+    for i, at in enumerate(kernel.sums):
+        x = f"x{ops[at].refs[0]}"
+        yield f"    part{i}[j] = {x} * {x};" if ops[at].name == "norm" else f"    part{i}[j] = {x};"
+    for name, at in kernel.writes.items():
+        yield f"    {place[name]} = x{at};"
+
+
+def _kind(op: Op) -> str:
+    return "L" if op.name == "narrow" else "bool" if op.boolean else "T"
+
+
+def _expression(op: Op) -> str:
+    args = [_value(x) for x in op.args]
+    named = {key: _value(x) for key, x in op.kwargs}
+    if op.name in ("widen", "narrow"):
+        return f"{'T' if op.name == 'widen' else 'L'}({args[0]})"
+    name = op.name.removeprefix("operator.")
+    writer = _WRITERS.get(name)
+    if writer is not None:
+        return writer(args, op.args, named)
+    if name not in _FORMS or named:
+        raise Untraceable(f"{name} has no form in C++ here")
+    return _FORMS[name].format(*args)
+
+
+def _value(x: Any) -> str:
+    if isinstance(x, Ref):
+        return f"x{x.at}"
+    if isinstance(x, bool):
+        return "true" if x else "false"
+    if not math.isfinite(x):
+        kind = "quiet_NaN" if x != x else "infinity"
+        return f"{'-' if x < 0 else ''}std::numeric_limits<T>::{kind}()"
+    return f"T({float(x)!r})"

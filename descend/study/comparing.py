@@ -1,0 +1,260 @@
+"""Compare optimizers on one's own module in ten lines."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import nn
+
+from descend.errors import ConfigurationError, DescendError, nearest
+from descend.experiment import rule
+from descend.study.design.arm import Arm, arm
+from descend.study.design.study import Study, make_study
+from descend.study.results import Comparison, compare_records
+from descend.study.running.choose import Executor
+from descend.study.running.conduct import conduct
+from descend.study.running.ledger import Memory, StudyDirectory
+from descend.study.running.optimizer import make
+from descend.study.task import Task, open_task
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from descend.study.running.trial import Record
+
+__all__ = ["compare", "open_directory", "read_directory", "run_study"]
+
+_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
+_SPLITS = ("train", "validation", "test")
+
+
+def compare(
+    model: Callable[[], nn.Module] | nn.Module,
+    loss: Any,
+    data: Any,
+    arms: Mapping[str, Any] | Iterable[str],
+    batch_size: int | Sequence[int],
+    steps: int | Sequence[int] | Mapping[int, int],
+    trials: int | Mapping[str, int],
+    seeds: int,
+    searches: int = 2,
+    target: float | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    metric: str | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    lower_is_better: bool | None = None,
+    select: str = "value",
+    seed: int = 0,
+    shortlist: int = 3,
+    shortlist_seeds: int = 3,
+    evaluations: int = 10,
+    executor: str = "auto",
+    said: Callable[[dict[str, Record], Record], None] = lambda records, record: None,
+) -> Comparison:
+    """Tune every arm equally hard, run the winners again with fresh seeds, and say what may be ranked.
+
+        result = descend.compare(
+            make_model, nn.CrossEntropyLoss(), {"train": (x, y), "validation": (x_valid, y_valid)},
+            arms=["nesterov", "Adam", "LAMB"], batch_size=64, steps=300, trials=16, seeds=10,
+        )
+        print(result.verdict)
+        result.report("report.html")
+
+    Args:
+        model: Returns a new module; or a module, whose layers are reset for each trial.
+        loss: As for `descend.fit`.
+        data: `{"train": ..., "validation": ..., "test": ...}`, or the training data, of which a fifth is held out.
+        arms: By name: an `Arm`, a rule's name, a torch optimizer class, or a table; or just names of rules.
+        batch_size: Samples of an update; each of several is a comparison of its own.
+        steps: Updates of a trial.
+        trials: Of each search; different numbers by arm can be given and are then a reason not to rank.
+        seeds: Repeats of each winner with fresh seeds; at least 6 for an interval of the median.
+        searches: Independent searches of each arm; one does not rank.
+        target: Value of the metric that counts as success.
+        directory: Where records are kept, so that an interrupted comparison goes on; None keeps none.
+        metric: What is compared: "loss" or one of `metrics`; "accuracy" for losses over classes.
+        metrics: What may be compared beside the loss.
+        lower_is_better: Whether the best is the least; by default for "loss" alone.
+        select: "value" compares the metric at the end, "steps" the steps to the target.
+        seed: Of everything that is drawn.
+        shortlist: Trials of a search that are repeated before one is chosen.
+        shortlist_seeds: Repeats of each.
+        evaluations: Looks at the metric in a trial.
+        executor: "one" by one, "together", or "auto", which measures both.
+        said: Called with all records and the new one after each trial.
+
+    Raises:
+        ConfigurationError: everything that is wrong, before anything runs.
+    """
+    over_classes = isinstance(loss, _CLASSES) or loss in ("cross_entropy", "nll")
+    measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
+    task = Task(model, loss, **_splits(data), metrics=measured)
+    listed = hasattr(arms, "keys")
+    named = dict(cast("Mapping[str, Any]", arms)) if listed else {str(name): name for name in arms}
+    each = trials if isinstance(trials, int) else max(trials.values(), default=1)
+    problems: list[str] = []
+    made: dict[str, Arm] = {}
+    for name, one in named.items():
+        try:
+            made[name] = _with_trials(arm(one), name, trials)
+        except ConfigurationError as error:
+            problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
+    if problems:
+        raise ConfigurationError(problems)
+    study = make_study(
+        {
+            "name": "comparison",
+            "workload": task,
+            "batch_sizes": batch_size if isinstance(batch_size, int) else tuple(batch_size),
+            "steps": steps if isinstance(steps, (int, dict)) else tuple(cast("Sequence[int]", steps)),
+            "arms": made,
+            "trials": each,
+            "searches": searches,
+            "seed": seed,
+            "metric": metric or ("accuracy" if "accuracy" in measured else "loss"),
+            "lower_is_better": lower_is_better,
+            "select": select,
+            "evaluations": evaluations,
+            "shortlist": min(shortlist, each, *(one.trials or each for one in made.values())),
+            "shortlist_seeds": shortlist_seeds,
+            "confirmation_seeds": seeds,
+            "target": None if target is None else {"value": target},
+        }
+    )
+    return run_study(study, directory, executor=executor, said=said)
+
+
+def _with_trials(one: Arm, name: str, trials: int | Mapping[str, int]) -> Arm:
+    if isinstance(trials, int) or name not in trials:
+        return one
+    return Arm(one.optimizer, one.space, one.fixed, one.schedule, trials[name])
+
+
+def _splits(data: Any) -> dict[str, Any]:
+    """Data by split; a mapping without "train" is data of named fields."""
+    if not (hasattr(data, "keys") and "train" in data):
+        return {"train": data}
+    if unknown := [name for name in data if name not in _SPLITS]:
+        close = nearest(str(unknown[0]), _SPLITS)
+        raise ConfigurationError(f"data have no split '{unknown[0]}'{close or ';'} there are {', '.join(_SPLITS)}")
+    return dict(data)
+
+
+def run_study(
+    study: Study,
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    executor: str | Executor = "auto",
+    said: Callable[[dict[str, Record], Record], None] = lambda records, record: None,
+) -> Comparison:
+    """Run a study to its end, or go on with one.
+
+    Args:
+        study: The description.
+        directory: Where it is kept; None keeps nothing.
+        executor: "one", "together", "auto", or one of your own.
+        said: Called with all records and the new one after each trial.
+
+    Raises:
+        ConfigurationError: the workload cannot be opened, or the directory holds another study.
+    """
+    task, hashes = _opened(study, check=not isinstance(executor, Executor))
+    if directory is None:
+        records = conduct(study, Memory(), executor=executor, task=task, said=said)
+        return compare_records(study, records, hashes=hashes)
+    with StudyDirectory(directory, study, hashes) as ledger:
+        records = conduct(study, ledger, executor=executor, task=task, said=said)
+        return compare_records(study, records, ledger.description()["amendments"], hashes)
+
+
+def open_directory(study: Study, directory: str | os.PathLike[str]) -> None:
+    """Write the description of a study into its directory, before several processes run it.
+
+    Raises:
+        ConfigurationError: as `run_study`.
+    """
+    StudyDirectory(directory, study, _opened(study)[1])
+
+
+def read_directory(directory: str | os.PathLike[str]) -> Comparison:
+    """What the records in a directory say, finished or not.
+
+    Raises:
+        ConfigurationError: there is no study.
+    """
+    ledger = StudyDirectory(directory)
+    frozen = ledger.description()
+    return compare_records(make_study(frozen["study"]), ledger.records(), frozen["amendments"], frozen["hashes"])
+
+
+def _opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
+    """The workload, and hashes of its code and data; with `check` every arm's optimizer is made once."""
+    task = _first_task(study)
+    known = task.metrics
+    if study.metric != "loss" and study.metric not in known:
+        close = nearest(study.metric, ("loss", *known))
+        raise ConfigurationError(
+            f"the workload has no metric '{study.metric}'{close or ';'} it has {', '.join(('loss', *known))}"
+        )
+    if check:
+        _check_arms(study, task)
+    return task, {"data": task.fingerprint(), **_code(study)}
+
+
+def _check_arms(study: Study, task: Task) -> None:
+    """Make the optimizer of each arm once, at the middle of its space, so that what it refuses is known before a run.
+
+    Raises:
+        ConfigurationError: every arm whose optimizer cannot be made, with the reason.
+    """
+    problems: list[str] = []
+    for name, one in study.arms.items():
+        middle = one.configuration({key: dimension.at(0.5) for key, dimension in one.space.items()})
+        module = task.module(study.seed)
+        kind = None if isinstance(one.optimizer, str) else one.optimizer
+        try:
+            rule.build(make(middle, study.budgets(study.batch_sizes[0])[0], module, kind), module)
+        except DescendError as error:
+            problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
+        except (TypeError, ValueError) as error:  # how optimizers of other libraries refuse an option
+            problems.append(f"arms.{name}: {one.title}: {error}")
+    if problems:
+        raise ConfigurationError(problems)
+
+
+def _first_task(study: Study) -> Task:
+    """The workload with the arguments of the study; those that are searched over at the middle of their range."""
+    searched = {
+        name.partition(".")[2]: one.at(0.5)
+        for arm in study.arms.values()
+        for name, one in arm.space.items()
+        if name.startswith("workload.")
+    }
+    fixed = {
+        name.partition(".")[2]: value
+        for arm in study.arms.values()
+        for name, value in arm.fixed.items()
+        if name.startswith("workload.")
+    }
+    return open_task(study.workload, {**study.workload_options, **fixed, **searched})
+
+
+def _code(study: Study) -> dict[str, str]:
+    """A hash of the file that the workload is written in."""
+    source = study.workload
+    if isinstance(source, str):
+        place = source.rpartition(":")[0]
+        path = Path(place) if place.endswith(".py") else None
+    else:
+        try:
+            path = Path(inspect.getfile(getattr(source, "model", source)))
+        except TypeError:
+            path = None
+    if path is None or not path.is_file():
+        return {}
+    return {"code": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}

@@ -1,0 +1,180 @@
+"""An arm of a study: an optimizer, what of it is fixed, what is searched over, and its schedule.
+
+Settings are flat, with dotted names:
+
+    lr, weight_decay, momentum, ...   options of the optimizer
+    schedule.warmup_power             options of the schedule, whose peak is `lr`
+    roles.bias+norm.lr_mult           options of the weights of some roles; `roles.vectors.optimizer` gives them a rule
+    workload.gamma_0                  arguments of the workload, e.g. label smoothing or an initial scale
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from descend.catalogue import entries
+from descend.errors import ConfigurationError, nearest
+from descend.study.design.roles import check_roles
+from descend.study.design.schedules import SCHEDULES, check_schedule
+from descend.study.design.space import Dimension, dimension, log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Arm", "arm", "flat"]
+
+_ENGINE = ("lr", "weight_decay", "decay", "rescale_grad", "clip_value", "lr_mult", "scaled")
+_SHORT = {  # names that people say for a rule with a setting
+    "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
+    "momentum": ("SGD", {"momentum": 0.9}),
+    "heavy_ball": ("SGD", {"momentum": 0.9}),
+}
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted names; a dimension is a value and no table."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict) and not _is_dimension(value):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _is_dimension(value: dict[str, Any]) -> bool:
+    return len(value) == 1 and isinstance(next(iter(value.values())), (list, tuple))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison.
+
+    Args:
+        optimizer: A rule of ours by name ("SGD", "LARS"), any torch optimizer as "module:Class", or, in Python, such a
+            class itself.
+        space: What is searched over, by dotted name.
+        fixed: What is not, by dotted name.
+        schedule: One of `SCHEDULES`.
+        trials: Of each search, where they differ from the study's; such arms are not ranked.
+    """
+
+    optimizer: Any
+    space: Mapping[str, Dimension] = field(default_factory=dict[str, Dimension])
+    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    schedule: str = "constant"
+    trials: int | None = None
+
+    @property
+    def title(self) -> str:
+        """The optimizer as text."""
+        if isinstance(self.optimizer, str):
+            return self.optimizer
+        return f"{self.optimizer.__module__}:{self.optimizer.__qualname__}"
+
+    def configuration(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything that a trial is told: optimizer, schedule, fixed settings and a point of the space."""
+        return {"optimizer": self.title, "schedule": self.schedule, **self.fixed, **point}
+
+    def problems(self) -> list[str]:
+        """What can be seen without running anything."""
+        names = [*self.fixed, *self.space]
+        found = [f"'{name}' is both fixed and searched over" for name in self.space if name in self.fixed]
+        found += check_roles(names)
+        found += check_schedule(self.schedule, _part(dict.fromkeys(names), "schedule"))
+        if self.trials is not None and self.trials < 1:
+            found.append(f"trials is {self.trials} and is to be at least 1")
+        if "lr" not in names:
+            found.append("'lr' is neither fixed nor searched over")
+        return found + self._unknown([name for name in names if "." not in name])
+
+    def _unknown(self, names: list[str]) -> list[str]:
+        """Options that no rule of ours has; those of other libraries are seen when the class is called."""
+        if not isinstance(self.optimizer, str):
+            return []
+        if ":" in self.optimizer:
+            return []
+        known = entries().get(self.optimizer.lower())
+        if known is None:
+            titles = [entry.name for entry in entries().values()]
+            return [
+                f"there is no optimizer '{self.optimizer}'{nearest(self.optimizer, titles) or ';'} give a rule's name "
+                "or any torch optimizer as module:Class"
+            ]
+        options = [*dict.fromkeys([*(name for name, _ in known.options), *_ENGINE])]
+        return [
+            f"{known.name} has no option '{name}'{nearest(name, options) or ';'} it has {', '.join(options)}"
+            for name in names
+            if name not in options
+        ]
+
+    def plain(self) -> dict[str, Any]:
+        """As it stands in a file."""
+        made: dict[str, Any] = {"optimizer": self.title, "schedule": self.schedule}
+        if self.trials is not None:
+            made["trials"] = self.trials
+        return made | {
+            "fixed": dict(self.fixed),
+            "space": {name: one.plain() for name, one in self.space.items()},
+        }
+
+
+def _part(settings: Mapping[str, Any], head: str) -> dict[str, Any]:
+    """The settings under a head, without it."""
+    return {name.partition(".")[2]: value for name, value in settings.items() if name.startswith(f"{head}.")}
+
+
+def arm(value: Any) -> Arm:
+    """An arm from what a file or a script says.
+
+    Args:
+        value: An `Arm`; a table with the fields of one; a name such as "nesterov" or "LAMB", or a torch optimizer
+            class, which get their usual settings and a learning rate searched over four decades.
+
+    Raises:
+        ConfigurationError: everything that is wrong with it.
+    """
+    if isinstance(value, Arm):
+        return value
+    if isinstance(value, dict):
+        return _of_table(value)
+    if isinstance(value, str) and ":" not in value:
+        rule, fixed = _SHORT.get(value.lower(), (value, {}))
+        known = entries().get(rule.lower())
+        if known is None:
+            options = [*(entry.name for entry in entries().values()), *_SHORT]
+            raise ConfigurationError(f"there is no optimizer '{value}'{nearest(value, options)}")
+        usual = float(dict(known.options)["lr"])
+        return Arm(known.name, {"lr": log(usual / 100, usual * 100)}, fixed)
+    if isinstance(value, str) or callable(value):
+        return Arm(value, {"lr": log(1e-5, 1.0)})
+    raise ConfigurationError(f"an arm is a name, a torch optimizer class, a table or an Arm, and not {value!r}")
+
+
+def _of_table(table: dict[str, Any]) -> Arm:
+    known = ("optimizer", "space", "fixed", "schedule", "trials")
+    problems = [
+        f"an arm has no '{name}'{nearest(name, known) or ';'} it has {', '.join(known)}"
+        for name in table
+        if name not in known
+    ]
+    if "optimizer" not in table:
+        problems.append("an arm needs an optimizer")
+    fixed, space = dict(table.get("fixed", {})), dict(table.get("space", {}))
+    schedule = table.get("schedule", "constant")
+    if isinstance(schedule, dict):  # [arms.NAME.schedule] with kind and options
+        options = dict(schedule)
+        schedule = options.pop("kind", "constant")
+        fixed["schedule"] = options
+    dimensions: dict[str, Dimension] = {}
+    for name, one in flat(space).items():
+        try:
+            dimensions[name] = dimension(one)
+        except ConfigurationError as error:
+            problems.extend(f"space.{name}: {problem}" for problem in error.problems)
+    if not isinstance(schedule, str) or schedule not in SCHEDULES:
+        problems += check_schedule(schedule, {})
+    if problems:
+        raise ConfigurationError(problems)
+    return Arm(table["optimizer"], dimensions, flat(fixed), str(schedule), table.get("trials"))

@@ -1,0 +1,230 @@
+"""A study as one value: what is compared, on what, how hard each arm is tuned, and what counts as success.
+
+A file is TOML with the same names:
+
+    name = "nesterov-against-lars"
+    workload = "task.py:task"
+    batch_sizes = [1024]
+    steps = [100]
+    trials = 24
+    searches = 2
+    seed = 1
+
+    [target]
+    value = 0.855
+
+    [arms.nesterov]
+    optimizer = "SGD"
+    fixed = { nesterov = true }
+    schedule = { kind = "polynomial", warmup_fraction = 0.28 }
+    [arms.nesterov.space]
+    lr = { log = [0.01, 10] }
+    momentum = { one_minus_log = [5e-3, 0.3] }
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator
+
+from descend.errors import ConfigurationError, nearest
+from descend.study.design.arm import Arm, arm
+from descend.study.design.points import SAMPLERS
+
+if TYPE_CHECKING:
+    import os
+
+    from pydantic_core import ErrorDetails
+
+__all__ = ["Study", "Target", "make_study", "read_study"]
+
+
+class Target(BaseModel):
+    """What counts as success, written down before the first trial.
+
+    Attributes:
+        value: Of the metric on the selection split.
+        rule: "median": the median over re-run seeds reaches it.
+        consecutive: Evaluations in a row that must reach it where steps are counted.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float = Field(allow_inf_nan=False)
+    rule: Literal["median"] = "median"
+    consecutive: int = Field(default=1, ge=1)
+
+
+class Study(BaseModel):
+    """The description of a study.
+
+    Attributes:
+        name: Of the study.
+        workload: What is trained: `file.py:function` or `module:function`, which returns a `descend.study.Task`; in
+            Python also a Task or such a function.
+        workload_options: Arguments of the function.
+        batch_sizes: Samples of an update; each is a comparison of its own.
+        steps: Updates of a trial; several budgets, or one for each batch size.
+        arms: What is compared, by name.
+        trials: Of each search of each arm.
+        searches: Independent searches of each arm.
+        seed: Of everything that is drawn.
+        sampler: "sobol", "random" or "grid".
+        metric: What is compared: "loss", "accuracy" or the name of a metric of the task.
+        lower_is_better: Whether the best is the least; by default for "loss" alone.
+        split: "validation" or "train", on which winners are chosen. Never the test split.
+        select: "value" chooses by the metric at the end, "steps" by steps to the target.
+        evaluations: Looks at the metric in a trial, at equal distances, the same for every arm.
+        shortlist: Trials of a search that are repeated before one is chosen.
+        shortlist_seeds: Repeats of each.
+        confirmation_seeds: Repeats of the winner with fresh seeds, which alone are compared.
+        target: What counts as success.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    name: str = "study"
+    workload: Any
+    workload_options: dict[str, Any] = Field(default_factory=dict)
+    batch_sizes: tuple[int, ...] = Field(min_length=1)
+    steps: tuple[int, ...] | dict[int, int]
+    arms: dict[str, InstanceOf[Arm]] = Field(min_length=1)
+    trials: int = Field(default=16, ge=1)
+    searches: int = Field(default=2, ge=1)
+    seed: int = Field(default=0, ge=0)
+    sampler: str = "sobol"
+    metric: str = "accuracy"
+    lower_is_better: bool | None = None
+    split: Literal["validation", "train"] = "validation"
+    select: Literal["value", "steps"] = "value"
+    evaluations: int = Field(default=10, ge=1)
+    shortlist: int = Field(default=3, ge=1)
+    shortlist_seeds: int = Field(default=3, ge=0)
+    confirmation_seeds: int = Field(default=10, ge=1)
+    target: Target | None = None
+
+    @field_validator("arms", mode="before")
+    @classmethod
+    def _read_arms(cls, value: Any) -> dict[str, Arm]:
+        if not isinstance(value, dict):
+            raise ValueError("arms is to be a table from names to arms")
+        made: dict[str, Arm] = {}
+        problems: list[str] = []
+        for name, one in value.items():
+            try:
+                made[name] = arm(one)
+            except ConfigurationError as error:
+                problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
+                continue
+            problems.extend(f"arms.{name}: {problem}" for problem in made[name].problems())
+        if problems:
+            raise ValueError("\n".join(problems))
+        return made
+
+    @field_validator("batch_sizes", "steps", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {int(size): count for size, count in value.items()}
+        return (value,) if isinstance(value, int) else value
+
+    def model_post_init(self, context: Any, /) -> None:
+        """What several fields say together."""
+        if problems := self._problems():
+            raise ConfigurationError(problems)
+
+    def _problems(self) -> list[str]:
+        found: list[str] = []
+        numbers = [*self.batch_sizes, *(self.steps.values() if isinstance(self.steps, dict) else self.steps)]
+        if any(number < 1 for number in numbers):
+            found.append("batch_sizes and steps are to be at least 1")
+        if isinstance(self.steps, dict) and set(self.steps) != set(self.batch_sizes):
+            found.append(f"steps has the batch sizes {sorted(self.steps)}, and batch_sizes {sorted(self.batch_sizes)}")
+        if self.sampler not in SAMPLERS:
+            close = nearest(self.sampler, SAMPLERS)
+            found.append(f"there is no sampler '{self.sampler}'{close or ';'} there are {', '.join(SAMPLERS)}")
+        if self.select == "steps" and self.target is None:
+            found.append("select = 'steps' counts steps to a target: give one in [target]")
+        if self.shortlist > self.trials:
+            found.append(f"shortlist is {self.shortlist} and a search has {self.trials} trials")
+        return found
+
+    @property
+    def lower(self) -> bool:
+        """Whether the best value of the metric is the least."""
+        return self.metric == "loss" if self.lower_is_better is None else self.lower_is_better
+
+    def budgets(self, batch_size: int) -> tuple[int, ...]:
+        """Updates of a trial at a batch size."""
+        return (self.steps[batch_size],) if isinstance(self.steps, dict) else self.steps
+
+    def trials_of(self, name: str) -> int:
+        """Trials of a search of an arm."""
+        own = self.arms[name].trials
+        return self.trials if own is None else own
+
+    def plain(self) -> dict[str, Any]:
+        """The description as plain values, e.g. for a file."""
+        made = self.model_dump(exclude={"arms", "workload"}, mode="json")
+        workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
+        return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
+
+    @property
+    def digest(self) -> str:
+        """A hash of the description; two studies with one digest are the same study."""
+        text = json.dumps(self.plain(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _name_of(workload: Any) -> str:
+    function = getattr(workload, "model", workload)
+    return f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def read_study(file: str | os.PathLike[str]) -> Study:
+    """The study in a TOML file.
+
+    Raises:
+        ConfigurationError: every problem of the file at once, each with the place.
+    """
+    path = Path(file)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    try:
+        return make_study(table)
+    except ConfigurationError as error:
+        raise ConfigurationError([f"{path}: {problem}" for problem in error.problems]) from None
+
+
+def make_study(table: dict[str, Any]) -> Study:
+    """A study from a table of its fields.
+
+    Raises:
+        ConfigurationError: every problem at once.
+    """
+    try:
+        return Study(**table)
+    except ValidationError as error:
+        raise ConfigurationError([line for one in error.errors() for line in _line(one)]) from None
+
+
+def _line(error: ErrorDetails) -> list[str]:
+    """One problem that pydantic found, in our words."""
+    place = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        known = Target.model_fields if place.startswith("target.") else Study.model_fields
+        return [f"there is no '{place}'{nearest(place.rpartition('.')[2], known) or ';'} fields are {', '.join(known)}"]
+    if error["type"] == "missing":
+        return [f"'{place}' is missing"]
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"] if "ctx" in error else error["msg"]).splitlines()
+    return [f"{place} is {error['input']!r}: {error['msg']}"]

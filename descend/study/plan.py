@@ -1,0 +1,46 @@
+"""What a study will cost, from a few measured steps of each arm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from descend.study.progress import duration
+from descend.study.running.choose import Executor, choose, seconds_a_step
+from descend.study.running.phases import cells, pending, total_trials
+from descend.study.task import open_task
+
+if TYPE_CHECKING:
+    from descend.study.design.study import Study
+
+__all__ = ["plan_study"]
+
+
+def plan_study(study: Study) -> str:
+    """Trials, updates and time of each arm, and of all.
+
+    Raises:
+        ConfigurationError: the workload cannot be opened.
+    """
+    task = open_task(study.workload, study.workload_options)
+    kinds = {name: arm.optimizer for name, arm in study.arms.items() if not isinstance(arm.optimizer, str)}
+    first = pending(study, {})
+    lines = [f"{total_trials(study):,} trials"]
+    whole = 0.0
+    for arm in study.arms:
+        seconds, updates, said = 0.0, 0, ""
+        for cell in [cell for cell in cells(study) if cell.arm == arm and cell.search == 0]:
+            alike = [t for t in first if (t.arm, t.batch_size, t.steps) == (arm, cell.batch_size, cell.steps)]
+            way: Executor = choose(task, alike, study.evaluations, "auto", kinds)
+            shortlist = study.shortlist * study.shortlist_seeds if study.shortlist > 1 else 0
+            trials = study.searches * (study.trials_of(arm) + shortlist + study.confirmation_seeds)
+            updates += trials * cell.steps
+            seconds += trials * cell.steps * seconds_a_step(way, task, alike, kinds)
+            said = way.name
+        whole += seconds
+        lines.append(f"{arm}: {updates:,} updates, about {duration(seconds)} ({said})")
+    lines.append(f"about {duration(whole)} in one process")
+    if study.searches < 2:
+        lines.append("one search an arm ranks nothing: say searches = 2 or more")
+    if study.confirmation_seeds < 6:
+        lines.append("fewer than 6 confirmation_seeds give no interval of a median, and rank nothing")
+    return "\n".join(lines)

@@ -1,0 +1,416 @@
+"""What the records of a study say: a row for each search of each arm, what may be ranked, what it cost.
+
+A pure function of the description and the records, so that anybody can recompute it, and in the order of the study, so
+that it does not depend on who ran what when.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import Refused
+from descend.study.analysis import (
+    Cost,
+    CriticalBatchSize,
+    Interval,
+    Pair,
+    Ranking,
+    Spent,
+    Tuning,
+    cost,
+    critical_batch_size_interval,
+    fit_critical_batch_size,
+    median,
+    median_interval,
+    rank,
+    success_interval,
+    train_beside_validation,
+)
+from descend.study.analysis.ranking import LEVEL, compare_searches
+from descend.study.design.lint import Remark, lint, lint_edges
+from descend.study.running.phases import Cell, cells, confirmed, pending, score, winner
+from descend.study.running.trial import RETRIED, Record
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from descend.study.design.study import Study
+
+__all__ = ["Comparison", "Group", "Row", "Scaling", "compare_records"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One search of one arm, after its winner was run again with fresh seeds.
+
+    Attributes:
+        cell: Which search.
+        winner: The configuration that won it.
+        best_of_search: The best single trial of the search, which overstates what it repeats to.
+        values: Of the re-runs: the metric, or steps to the target where these are compared; a failure is infinite.
+        train: The metric of the re-runs on training samples; NaN where one failed.
+        successes: Re-runs that met the target; None without one.
+        search_values: Of all trials of the search.
+    """
+
+    cell: Cell
+    winner: dict[str, Any]
+    best_of_search: float
+    values: tuple[float, ...]
+    train: tuple[float, ...]
+    successes: int | None
+    search_values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Over the re-runs."""
+        return median(self.values)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the median; None below 6 seeds."""
+        return median_interval(self.values)
+
+    @property
+    def success(self) -> Interval | None:
+        """Of the probability to meet the target."""
+        return None if self.successes is None else success_interval(self.successes, len(self.values))
+
+    @property
+    def train_median(self) -> float:
+        """Over the re-runs that did not fail; NaN if all did."""
+        finite = [value for value in self.train if math.isfinite(value)]
+        return median(finite) if finite else math.nan
+
+
+@dataclass(frozen=True)
+class Group:
+    """All arms at one batch size and budget.
+
+    Attributes:
+        batch_size: Samples of an update.
+        steps: Updates.
+        rows: In the order of arms and searches.
+        ranking: What may be said; None for a single arm or an unfinished study.
+        causes: For each pair, whether the difference is one of training, of validation, or of both.
+    """
+
+    batch_size: int
+    steps: int
+    rows: tuple[Row, ...]
+    ranking: Ranking | None
+    causes: tuple[str, ...]
+
+    def of(self, arm: str) -> list[Row]:
+        """The rows of an arm."""
+        return [row for row in self.rows if row.cell.arm == arm]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Steps to the target of one arm against the batch size.
+
+    Attributes:
+        arm: Its name.
+        batch_sizes: In rising order.
+        steps: Median over all re-runs at each; inf where the target was missed.
+        intervals: Around each, from the lowest to the highest end of the 95 % intervals of its searches, so that the
+            accident of a search is within; None below 6 seeds.
+        fit: The hyperbola; None where it is refused.
+        interval: Of the critical batch size.
+        refused: Why there is no fit.
+    """
+
+    arm: str
+    batch_sizes: tuple[int, ...]
+    steps: tuple[float, ...]
+    intervals: tuple[Interval | None, ...]
+    fit: CriticalBatchSize | None
+    interval: Interval | None
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A study and what came of it.
+
+    Attributes:
+        study: The description.
+        records: All trials that ended, by their id, in the order of the ids.
+        groups: One for each batch size and budget.
+        unfinished: Trials that can be named and have not run.
+    """
+
+    study: Study
+    records: Mapping[str, Record]
+    groups: tuple[Group, ...]
+    unfinished: int
+    amendments: tuple[dict[str, Any], ...] = ()
+    hashes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ranked(self) -> bool:
+        """Whether any arm may be called better than another."""
+        return any(group.ranking is not None and group.ranking.ranked for group in self.groups)
+
+    @property
+    def unit(self) -> str:
+        """What is compared."""
+        if self.study.select == "steps" and self.study.target is not None:
+            return f"steps to {self.study.metric} {self.study.target.value:g} on {self.study.split} samples"
+        return f"{self.study.metric} on {self.study.split} samples"
+
+    @cached_property
+    def verdict(self) -> str:
+        """What may be said, in sentences."""
+        lines: list[str] = []
+        if self.unfinished:
+            lines.append(f"unfinished: {self.unfinished} trials that can be named by now have not run")
+        for group in self.groups:
+            lines += self._said(group)
+        if len(self.study.arms) > 1 and not self.ranked:
+            lines.insert(0, "cannot rank: nothing here shows that one arm is better than another")
+        return "\n".join(lines)
+
+    def _said(self, group: Group) -> list[str]:
+        where = f"batch {group.batch_size:,}, {group.steps:,} steps"
+        if group.ranking is None:
+            return []
+        lines = [
+            f"{where}: {_sentence(pair, self.unit)}{f'; {cause}' if cause else ''}"
+            for pair, cause in zip(group.ranking.pairs, group.causes, strict=True)
+        ]
+        if group.ranking.detectable is not None:
+            lines.append(f"{where}: a difference of {group.ranking.detectable:.3g} could have been detected")
+        return lines
+
+    @cached_property
+    def table(self) -> str:
+        """Every search of every arm, as text."""
+        rows = self.rows
+        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of the table, its heads first."""
+        return [self._heads(), *(self._cells(row) for group in self.groups for row in group.rows)]
+
+    def _heads(self) -> list[str]:
+        heads = ["batch", "steps", "arm", "search", "best of search", "median of re-runs", "95 % interval", "train"]
+        return [*heads, "reached", "failed", "winner"]
+
+    def _cells(self, row: Row) -> list[str]:
+        interval = row.interval
+        reached = "" if row.successes is None else f"{row.successes}/{len(row.values)}"
+        failed = sum(not math.isfinite(value) for value in row.search_values)
+        winner = ", ".join(f"{k}={_number(row.winner[k])}" for k in self.study.arms[row.cell.arm].space)
+        return [
+            f"{row.cell.batch_size}",
+            f"{row.cell.steps}",
+            row.cell.arm,
+            f"{row.cell.search + 1}",
+            _number(row.best_of_search),
+            _number(row.median),
+            "too few seeds" if interval is None else f"[{_number(interval.low)}, {_number(interval.high)}]",
+            _number(row.train_median),
+            reached,
+            f"{failed}/{len(row.search_values)}",
+            winner,
+        ]
+
+    @cached_property
+    def costs(self) -> dict[str, Cost]:
+        """The bill of each arm."""
+        spent: dict[str, list[Spent]] = {name: [] for name in self.study.arms}
+        for record in self.records.values():
+            trial = record.trial
+            if trial.arm in spent:
+                spent[trial.arm].append(
+                    Spent(trial.steps, trial.steps * trial.batch_size, record.status, record.seconds)
+                )
+        return {name: cost(listed) for name, listed in spent.items()}
+
+    @cached_property
+    def remarks(self) -> list[Remark]:
+        """What the design and the winners give away."""
+        winners: dict[str, list[dict[str, Any]]] = {}
+        for group in self.groups:
+            for row in group.rows:
+                winners.setdefault(row.cell.arm, []).append(row.winner)
+        return [*lint(self.study), *lint_edges(winners, {name: arm.space for name, arm in self.study.arms.items()})]
+
+    @cached_property
+    def scaling(self) -> list[Scaling]:
+        """Steps against batch size, where steps to a target were compared at several batch sizes."""
+        if self.study.select != "steps" or len(self.study.batch_sizes) < 2:
+            return []
+        return [_scaling(self.study, arm, self.groups) for arm in self.study.arms]
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as one HTML file, and the tables as Markdown and CSV beside it.
+
+        Args:
+            path: Of the HTML file, or of a directory for `report.html`.
+
+        Returns:
+            The HTML file.
+        """
+        from descend.study.report import write
+
+        return write(self, path)
+
+
+def compare_records(
+    study: Study,
+    records: Mapping[str, Record],
+    amendments: Sequence[dict[str, Any]] = (),
+    hashes: Mapping[str, str] | None = None,
+) -> Comparison:
+    """What the records of a study say.
+
+    Args:
+        study: The description.
+        records: All that there are; errors among them are as if they had not run.
+        amendments: Changes of the description since the first trial.
+        hashes: Of code and data.
+    """
+    known = {name: records[name] for name in sorted(records) if records[name].status not in RETRIED}
+    groups = [_group(study, size, steps, known) for size in study.batch_sizes for steps in study.budgets(size)]
+    left = len(pending(study, known))
+    return Comparison(study, known, tuple(groups), left, tuple(amendments), tuple(sorted((hashes or {}).items())))
+
+
+def _group(study: Study, batch_size: int, steps: int, records: Mapping[str, Record]) -> Group:
+    own = [cell for cell in cells(study) if (cell.batch_size, cell.steps) == (batch_size, steps)]
+    rows = [row for cell in own if (row := _row(study, cell, records)) is not None]
+    if len(rows) < len(own) or len(study.arms) < 2:
+        return Group(batch_size, steps, tuple(rows), None, ())
+    reruns = {name: [row.values for row in rows if row.cell.arm == name] for name in study.arms}
+    tunings = {
+        name: Tuning(study.trials_of(name), steps, study.searches, len(arm.space)) for name, arm in study.arms.items()
+    }
+    lower = study.lower or study.select == "steps"
+    ranking = rank(reruns, lower_is_better=lower, tunings=tunings)
+    causes = tuple(_cause(study, pair, rows, records) for pair in ranking.pairs)
+    return Group(batch_size, steps, tuple(rows), ranking, causes)
+
+
+def _natural(study: Study, record: Record) -> float:
+    """The compared number of a record in its own units; a failure is the worst infinity."""
+    value = score(study, record)
+    return -value if study.lower or study.select == "steps" else value
+
+
+def _row(study: Study, cell: Cell, records: Mapping[str, Record]) -> Row | None:
+    again = confirmed(study, cell, records)
+    best = winner(study, cell, records)
+    if not again or best is None:
+        return None
+    trials = sorted(
+        (r for r in records.values() if r.trial.phase == "search" and _cell(r) == cell), key=lambda r: r.trial.index
+    )
+    values = tuple(_natural(study, record) for record in again)
+    searched = tuple(_natural(study, record) for record in trials)
+    lower = study.lower or study.select == "steps"
+    train = tuple(record.final("train", study.metric) for record in again)
+    reached = None
+    if study.target is not None:
+        reached = sum(_reaches(study, record) for record in again)
+    return Row(cell, best.configuration, min(searched) if lower else max(searched), values, train, reached, searched)
+
+
+def _reaches(study: Study, record: Record) -> bool:
+    assert study.target is not None
+    if study.select == "steps":
+        return math.isfinite(score(study, record))
+    value = record.final(study.split, study.metric)
+    return value <= study.target.value if study.lower else value >= study.target.value
+
+
+def _cell(record: Record) -> Cell:
+    trial = record.trial
+    return Cell(trial.arm, trial.batch_size, trial.steps, trial.search)
+
+
+def _cause(study: Study, pair: Pair, rows: Sequence[Row], records: Mapping[str, Record]) -> str:
+    """Training beside validation, by the medians of the searches; empty where they cannot be compared."""
+    sign = -1.0 if study.lower else 1.0
+    intervals: list[Interval] = []
+    for split in ("train", "validation"):
+        medians = [
+            [
+                sign
+                * median(
+                    [_worst(record.final(split, study.metric), sign) for record in confirmed(study, row.cell, records)]
+                )
+                for row in rows
+                if row.cell.arm == name
+            ]
+            for name in (pair.better, pair.worse)
+        ]
+        interval = compare_searches(medians[0], medians[1], LEVEL)[1]
+        if interval is None:
+            return ""
+        intervals.append(interval)
+    return f"training beside validation: {train_beside_validation(*intervals)}"
+
+
+def _worst(value: float, sign: float) -> float:
+    return -sign * math.inf if math.isnan(value) else value
+
+
+def _sentence(pair: Pair, unit: str) -> str:
+    between = (
+        ""
+        if pair.interval is None
+        else f", {1 - LEVEL:.0%} interval {pair.interval.low:.4g} to {pair.interval.high:.4g}"
+    )
+    if pair.ranked:
+        return f"{pair.better} is better than {pair.worse} by {pair.difference:.4g} ({unit}{between}): {pair.reason}"
+    ahead = "" if math.isnan(pair.difference) else f" ({pair.better} is ahead by {pair.difference:.4g}{between})"
+    return f"cannot rank {pair.better} and {pair.worse}{ahead}: {pair.reason}"
+
+
+def _scaling(study: Study, arm: str, groups: Sequence[Group]) -> Scaling:
+    examples: dict[float, list[float]] = {}
+    every: list[float] = []
+    intervals: list[Interval | None] = []
+    for group in sorted(groups, key=lambda group: group.batch_size):
+        values = list(itertools.chain.from_iterable(row.values for row in group.of(arm)))
+        if values:
+            examples[group.batch_size] = [value * group.batch_size for value in values]
+            intervals.append(_hull([row.interval for row in group.of(arm)]))
+            every.append(group.steps / min(group.steps, study.evaluations) * group.batch_size)
+    sizes = [*examples]
+    medians = [median(examples[size]) for size in sizes]
+    steps = tuple(value / size for size, value in zip(sizes, medians, strict=True))
+    batch_sizes = tuple(int(size) for size in sizes)
+    try:
+        fit = fit_critical_batch_size(sizes, medians, evaluated_every=every)
+        interval = critical_batch_size_interval(examples)
+    except Refused as refused:
+        return Scaling(arm, batch_sizes, steps, tuple(intervals), None, None, tuple(refused.problems))
+    return Scaling(arm, batch_sizes, steps, tuple(intervals), fit, interval, ())
+
+
+def _hull(intervals: Sequence[Interval | None]) -> Interval | None:
+    """From the lowest to the highest end of all; None where one is missing."""
+    known = [interval for interval in intervals if interval is not None]
+    if len(known) < len(intervals):
+        return None
+    return Interval(min(low for low, _ in known), max(high for _, high in known))
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return "failed" if math.isinf(value) else "-" if math.isnan(value) else f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,286 @@
+"""Where trials are claimed and recorded: in memory, or in a directory that several processes and machines share.
+
+    study.json            the description with hashes of code and data, written before the first trial; later changes
+    records/NAME.jsonl    one line a trial; every process has a file of its own, so that no two write to one
+    leases/ID             who runs a trial; its time of change is the heartbeat, and an old one is no claim
+
+A record is written in one piece and a line without its end is none, so a process that is killed loses the trial under
+way and nothing else. Clocks of machines may differ: ages are taken against a file written now on the same disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from descend.errors import ConfigurationError, StorageError
+from descend.runtime.run_directory import write_beside
+from descend.study.design.study import Study, make_study
+from descend.study.running.trial import RETRIED, Record, Trial
+from descend.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Ledger", "Memory", "StudyDirectory", "read_frozen"]
+
+LEASE_SECONDS = 60.0  # a claim whose heartbeat is older than this is void
+_BEAT_SECONDS = 10.0
+_SYNC_SECONDS = 1.0  # records reach the disk itself at least so often
+
+
+class Ledger(Protocol):
+    """What running a study asks for."""
+
+    def records(self) -> dict[str, Record]:
+        """All trials that ended, by their id. One that ended in an error is no longer there once it is claimed anew."""
+        ...
+
+    def claim(self, trials: Sequence[Trial], at_most: int) -> list[Trial]:
+        """Take some of the trials; nobody else gets them."""
+        ...
+
+    def record(self, record: Record) -> None:
+        """Keep what came of a claimed trial."""
+        ...
+
+
+class Memory:
+    """A ledger of one process, without files."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, Record] = {}
+
+    def records(self) -> dict[str, Record]:
+        """See `Ledger.records`."""
+        return dict(self._records)
+
+    def claim(self, trials: Sequence[Trial], at_most: int) -> list[Trial]:
+        """See `Ledger.claim`."""
+        return list(trials[:at_most])
+
+    def record(self, record: Record) -> None:
+        """See `Ledger.record`."""
+        self._records[record.trial.id] = record
+
+
+class StudyDirectory:
+    """A ledger in a directory.
+
+    Args:
+        path: The directory, new or of the same study.
+        study: The study; None opens what is there.
+        hashes: Of code and data, to be kept with the description.
+
+    Raises:
+        ConfigurationError: the directory holds another study, or records that do not fit the description.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], study: Study | None = None, hashes: dict[str, str] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self._leases = self.path / "leases"
+        self._folder = self.path / "records"
+        self._own: int | None = None
+        self._synced = time.monotonic()
+        self._held: set[Path] = set()
+        self._read: dict[Path, int] = {}
+        self._records: dict[str, Record] = {}
+        self._begun = time.time_ns()
+        if study is not None:
+            self._freeze(study, hashes or {})
+
+    # ---- description
+
+    def _freeze(self, study: Study, hashes: dict[str, str]) -> None:
+        for folder in (self._leases, self._folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        file = self.path / "study.json"
+        plain = study.plain()
+        if not file.exists():
+            facts = {"descend": __version__, "python": platform.python_version()}
+            write_beside(file, _text({"study": plain, "hashes": hashes, "made_with": facts, "amendments": []}))
+            return
+        frozen = json.loads(file.read_text())
+        changes = _changes(frozen["study"], plain) | _changes(frozen["hashes"], hashes, "hashes.")
+        if not changes:
+            return
+        if wrong := [name for name in changes if not _may_change(name, changes[name])]:
+            raise ConfigurationError(
+                [
+                    f"{self.path} holds a study whose {name} is {changes[name][0]!r}, and now it is "
+                    f"{changes[name][1]!r}: give the changed study a directory of its own"
+                    for name in wrong
+                ]
+            )
+        frozen["amendments"].append({name: list(pair) for name, pair in changes.items()})
+        write_beside(file, _text({**frozen, "study": plain, "hashes": hashes}))
+
+    def description(self) -> dict[str, Any]:
+        """What study.json holds."""
+        try:
+            return json.loads((self.path / "study.json").read_text())
+        except OSError as error:
+            raise ConfigurationError(f"{self.path} holds no study: {error.strerror}") from error
+
+    # ---- records
+
+    def records(self) -> dict[str, Record]:
+        """See `Ledger.records`. Reads only what is new."""
+        for file in sorted(self._folder.glob("*.jsonl")):
+            with file.open("rb") as lines:
+                lines.seek(self._read.get(file, 0))
+                whole, end, _ = lines.read().rpartition(b"\n")  # what has no end yet is still being written
+            self._read[file] = self._read.get(file, 0) + len(whole) + len(end)
+            for line in whole.splitlines():
+                self._keep(line.decode(), file)
+        return dict(self._records)
+
+    def _keep(self, line: str, file: Path) -> None:
+        try:
+            record = Record.read(line)
+        except StorageError as error:
+            raise StorageError(f"{file}: {error}; the line is damaged, remove it and its trial runs again") from error
+        before = self._records.get(record.trial.id)
+        if before is None or before.status in RETRIED:
+            self._records[record.trial.id] = record
+
+    def record(self, record: Record) -> None:
+        """See `Ledger.record`."""
+        if self._own is None:
+            name = f"{socket.gethostname()}-{os.getpid()}-{self._begun}.jsonl"
+            self._own = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(self._own, (record.line() + "\n").encode())
+            now = time.monotonic()
+            if now - self._synced > _SYNC_SECONDS:
+                os.fsync(self._own)
+                self._synced = now
+        except OSError as error:
+            raise StorageError(
+                f"cannot write a record in {self._folder}: {error.strerror}; is the disk full?"
+            ) from error
+        self._release(record.trial)
+
+    # ---- leases
+
+    def _lease(self, trial: Trial) -> Path:
+        return self._leases / hashlib.sha256(trial.id.encode()).hexdigest()[:24]
+
+    def claim(self, trials: Sequence[Trial], at_most: int) -> list[Trial]:
+        """See `Ledger.claim`. A lease whose heartbeat stopped is taken over."""
+        taken: list[Trial] = []
+        for trial in trials:
+            if len(taken) == at_most:
+                break
+            if self._take(self._lease(trial)):
+                taken.append(trial)
+        ended = self.records()  # one may have ended between the look at the records and the claim
+        for trial in [trial for trial in taken if trial.id in ended and ended[trial.id].status not in RETRIED]:
+            self._release(trial)
+            taken.remove(trial)
+        return taken
+
+    def _take(self, lease: Path) -> bool:
+        for _ in range(2):
+            try:
+                os.close(os.open(lease, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            except FileExistsError:
+                if not self._is_void(lease):
+                    return False
+                # Renaming is the claim on a void lease: one of several processes succeeds.
+                gone = lease.with_name(f"{lease.name}.{os.getpid()}.{time.monotonic_ns()}")
+                try:
+                    lease.rename(gone)
+                except FileNotFoundError:
+                    return False
+                gone.unlink(missing_ok=True)
+                continue
+            self._held.add(lease)
+            return True
+        return False
+
+    def _is_void(self, lease: Path) -> bool:
+        clock = self._leases / f".clock-{socket.gethostname()}-{os.getpid()}"
+        clock.touch()
+        try:
+            return clock.stat().st_mtime - lease.stat().st_mtime > LEASE_SECONDS
+        except FileNotFoundError:
+            return False
+        finally:
+            clock.unlink(missing_ok=True)
+
+    def _release(self, trial: Trial) -> None:
+        lease = self._lease(trial)
+        self._held.discard(lease)
+        lease.unlink(missing_ok=True)
+
+    def beat(self) -> None:
+        """Renew all claims of this process."""
+        for lease in list(self._held):
+            try:
+                os.utime(lease)
+            except FileNotFoundError:
+                self._held.discard(lease)
+
+    def __enter__(self) -> StudyDirectory:
+        """Keep the heartbeat going."""
+        self._stop = threading.Event()
+        self._heart = threading.Thread(target=self._live, daemon=True)
+        self._heart.start()
+        return self
+
+    def _live(self) -> None:
+        while not self._stop.wait(_BEAT_SECONDS):
+            self.beat()
+
+    def __exit__(self, *error: object) -> None:
+        """Give back what is still claimed, and bring the records to the disk."""
+        self._stop.set()
+        self._heart.join()
+        for lease in list(self._held):
+            lease.unlink(missing_ok=True)
+        self._held.clear()
+        if self._own is not None:
+            os.fsync(self._own)
+            os.close(self._own)
+            self._own = None
+
+
+def read_frozen(path: str | os.PathLike[str]) -> Study:
+    """The study of a directory. One whose workload or optimizer was a Python object can be reported on, not run."""
+    return make_study(StudyDirectory(path).description()["study"])
+
+
+def _text(plain: dict[str, Any]) -> str:
+    return json.dumps(plain, indent=2) + "\n"
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Fields that differ. Arms are compared one by one."""
+    plain_old = {**old, **{f"arms.{name}": one for name, one in old.get("arms", {}).items()}}
+    plain_new = json.loads(json.dumps({**new, **{f"arms.{name}": one for name, one in new.get("arms", {}).items()}}))
+    names = [name for name in dict.fromkeys([*plain_old, *plain_new]) if name != "arms"]
+    pairs = {name: (plain_old.get(name), plain_new.get(name)) for name in names}
+    return {prefix + name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+_EXTENDS = ("trials", "searches", "confirmation_seeds", "shortlist", "shortlist_seeds")
+
+
+def _may_change(name: str, pair: tuple[Any, Any]) -> bool:
+    """What can be changed without making old records wrong: more of something, another arm, the name, the target."""
+    old, new = pair
+    if name in _EXTENDS:
+        return new >= old
+    if name.startswith("arms."):
+        return old is None
+    return name in ("name", "target", "batch_sizes") or name.startswith("hashes.code")

@@ -1,0 +1,63 @@
+"""Loss and metrics on fixed samples, in evaluation mode: the same numbers for training and validation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.experiment.losses import loss_of
+from descend.experiment.measures import measures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from descend.study.task import Task
+
+__all__ = ["Scorer"]
+
+_ROWS = 4096  # samples that go through the module at once
+
+
+class Scorer:
+    """Takes scores of one task.
+
+    Args:
+        task: A prepared task.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.loss = loss_of(task.loss)
+        self.metrics = {"loss": self.loss, **measures(task.metrics, task.loss)}
+        self.splits = task.measured()
+        self.test = task.test
+
+    def ratios(self, output: Any, target: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """Numerator and denominator of each metric over a part of the samples."""
+        count = len(target)
+        found = {name: metric.ratio(output, [target], count) for name, metric in self.metrics.items()}
+        return {
+            name: (one.numerator.double(), torch.as_tensor(one.denominator).double()) for name, one in found.items()
+        }
+
+    def take(self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]], rows: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Scores of some samples.
+
+        Args:
+            call: From inputs and target of some samples to `ratios`; with leading dimensions if several modules are
+                looked at.
+            rows: Inputs and, last, the target.
+        """
+        totals: dict[str, tuple[Tensor, Tensor]] = {}
+        with torch.no_grad():
+            for start in range(0, len(rows[0]), _ROWS):
+                for name, (above, below) in call(*(part[start : start + _ROWS] for part in rows)).items():
+                    old = totals.get(name)
+                    totals[name] = (above, below) if old is None else (old[0] + above, old[1] + below)
+        return {name: above / below for name, (above, below) in totals.items()}
+
+    def take_all(self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]]) -> dict[str, dict[str, Tensor]]:
+        """Scores of training and validation samples."""
+        return {split: self.take(call, rows) for split, rows in self.splits.items()}

@@ -1,0 +1,169 @@
+"""What a study trains: a module made anew for each trial, a loss, and samples in memory.
+
+A workload is a function that returns a `Task`, written as `file.py:function` or `module:function`:
+
+    def task(width=64):
+        return descend.study.Task(
+            model=lambda: nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)),
+            loss=nn.CrossEntropyLoss(),
+            train=(x, y),
+            validation=(x_valid, y_valid),
+        )
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from descend.data import Loading, open_data
+from descend.errors import ConfigurationError, nearest
+from descend.study.design.points import seed_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor, nn
+
+__all__ = ["Task", "open_task"]
+
+_HELD_OUT = 5  # without validation samples every fifth of the training samples is held out
+_MOST_MEASURED = 2048  # training samples that the score on training data is taken from, at most
+
+
+@dataclass(frozen=True)
+class Task:
+    """A module, a loss and data.
+
+    Args:
+        model: Returns a new module, or is a module whose layers can `reset_parameters`. It is called with torch's
+            generator seeded by the trial.
+        loss: As for `descend.fit`.
+        train: Tensors of the inputs and, last, of the targets, (samples, …) each; or any data that `descend.fit` takes
+            and that have a known number of samples.
+        validation: Likewise; without it a fifth of `train` is held out.
+        test: Likewise; never looked at by a search.
+        metrics: What may be compared beside the loss: names, or functions by name, as for `descend.fit`.
+    """
+
+    model: Callable[[], nn.Module] | nn.Module
+    loss: Any
+    train: Any
+    validation: Any = None
+    test: Any = None
+    metrics: Mapping[str, Any] = field(default_factory=lambda: {"accuracy": "accuracy"})
+
+    def prepared(self) -> Task:
+        """The same with all samples as tuples of tensors, and validation samples held out where there are none."""
+        train = _rows(self.train, "train")
+        validation = None if self.validation is None else _rows(self.validation, "validation")
+        if validation is None:
+            chosen = np.random.default_rng(seed_of("held out")).permutation(len(train[0]))
+            cut = max(1, len(chosen) // _HELD_OUT)
+            held, kept = torch.from_numpy(chosen[:cut]), torch.from_numpy(np.sort(chosen[cut:]))
+            train, validation = tuple(part[kept] for part in train), tuple(part[held] for part in train)
+        test = None if self.test is None else _rows(self.test, "test")
+        return replace(self, train=train, validation=validation, test=test)
+
+    def measured(self) -> dict[str, tuple[Tensor, ...]]:
+        """The samples that scores are taken from: of training a fixed part, of the others all. Of a prepared task."""
+        chosen = np.random.default_rng(seed_of("measured")).permutation(len(self.train[0]))
+        some = torch.from_numpy(np.sort(chosen[: max(_MOST_MEASURED, len(self.validation[0]))]))
+        return {"train": tuple(part[some] for part in self.train), "validation": self.validation}
+
+    def module(self, seed: int) -> nn.Module:
+        """A new module whose weights are a function of the seed. Torch's own generator is left as it was."""
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            if not isinstance(self.model, torch.nn.Module):
+                return self.model()
+            module = copy.deepcopy(self.model)
+            for layer in module.modules():
+                reset = getattr(layer, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+            return module
+
+    def fingerprint(self) -> str:
+        """A hash of all samples of a prepared task."""
+        digest = hashlib.sha256()
+        for part in (*self.train, *self.validation, *(self.test or ())):
+            array = part.detach().cpu().contiguous().numpy()
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
+
+
+def _rows(data: Any, role: str) -> tuple[Tensor, ...]:
+    """All samples in memory, inputs first and the target last."""
+    if isinstance(data, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in cast("list[Any]", data)):
+        return tuple(cast("list[Tensor]", data))
+    feed = cast("Any", open_data(data, Loading(batch_size=1, role=role, shuffle=False)))
+    count = feed.num_samples
+    if count is None or not hasattr(feed, "reader"):
+        raise ConfigurationError(f"the {role} data of a study are to have a known number of samples")
+    fields = feed.reader.read(np.arange(count, dtype=np.int64))
+    return tuple(torch.as_tensor(value) for value in fields.values())
+
+
+def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:
+    """The task of a study.
+
+    Args:
+        workload: A `Task`, a function that returns one, or `file.py:function` or `module:function`.
+        options: Arguments of the function.
+
+    Raises:
+        ConfigurationError: it cannot be found, or returns something else.
+    """
+    given = dict(options or {})
+    if isinstance(workload, Task):
+        if given:
+            raise ConfigurationError(f"a workload that is a Task takes no arguments, and {', '.join(given)} are given")
+        return workload.prepared()
+    function = _find(workload) if isinstance(workload, str) else workload
+    made = function(**given)
+    if not isinstance(made, Task):
+        raise ConfigurationError(
+            f"workload '{workload}' returned a {type(made).__name__}; it is to be a descend.study.Task"
+        )
+    return made.prepared()
+
+
+def _find(text: str) -> Any:
+    place, _, name = text.rpartition(":")
+    if not place:
+        raise ConfigurationError(f"workload '{text}' is to be of the form file.py:function or module:function")
+    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    if not hasattr(module, name):
+        raise ConfigurationError(f"{place} has no '{name}'{nearest(name, vars(module))}")
+    return getattr(module, name)
+
+
+def _load_file(path: Path) -> Any:
+    if not path.is_file():
+        raise ConfigurationError(f"workload: there is no file {path}")
+    name = f"descend_workload_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"workload: {path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _load_module(place: str) -> Any:
+    try:
+        return importlib.import_module(place)
+    except ImportError as error:
+        raise ConfigurationError(f"workload: module '{place}' cannot be imported: {error}") from error

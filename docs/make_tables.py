@@ -1,0 +1,153 @@
+"""Writes the tables of docs/layers.md and docs/zoo.md from the code: python docs/make_tables.py
+
+A table stands between the lines `<!-- table: NAME -->` and `<!-- end -->`; a test compares both.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import descend
+import descend.graph as g
+from descend.zoo import modules
+
+DOCS = Path(__file__).parent
+
+
+def summary(thing: object) -> str:
+    """The first sentence or line of a docstring, as a cell."""
+    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return text.replace("|", "\\|")
+
+
+def shown(value: object) -> str:
+    """A default as a cell."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value) if value else "–"
+
+
+def fields(kind: type) -> str:
+    """Fields with what stands for them where they are not set."""
+    types = kind.own_fields() if issubclass(kind, g.Layer) else g.fields.field_types(kind, g.ops.Operator)
+    defaults = getattr(kind, "defaults", {})
+    cells = []
+    for name, type_ in types.items():
+        value = defaults.get(name, getattr(kind, name))
+        many = "[]" if type_.many else ""
+        cells.append(f"{name}{many}" if value in ((), None, "") else f"{name} {shown(value)}")
+    return ", ".join(cells) or "–"
+
+
+def parents(kind: type[g.Layer]) -> str:
+    """How many parents a kind takes."""
+    return "1 or more" if kind.num_parents is None else str(kind.num_parents)
+
+
+def layers() -> str:
+    """All kinds of the format."""
+    kinds = sorted((cls for name, cls in g.CLASSES.items() if name.startswith("Layer.")), key=lambda cls: cls.__name__)
+    rows = [
+        f"| {cls.__name__} | {parents(cls)} | {fields(cls)} | {summary(cls)}{' **Refused.**' if cls.refusal else ''} |"
+        for cls in kinds
+    ]
+    return "\n".join(
+        ["| kind | parents | fields and what holds without them | what it is |", "|---|---|---|---|", *rows]
+    )
+
+
+def operators() -> str:
+    """All operators."""
+    kinds = [getattr(g.ops, name) for name in sorted(g.ops.__all__) if name != "Operator"]
+    rows = [f"| {cls.__name__} | {fields(cls)} | {summary(cls)} |" for cls in kinds]
+    return "\n".join(["| operator | fields and what holds without them | what it is |", "|---|---|---|", *rows])
+
+
+def initializers() -> str:
+    """All initializers."""
+    names = [name for name in g.__all__ if name.endswith("Initializer") and name != "Initializer"]
+    rows = [f"| {name} | {summary(getattr(g, name))} |" for name in sorted(names)]
+    return "\n".join(["| initializer | first values |", "|---|---|", *rows])
+
+
+def arguments(thing: object) -> str:
+    """The arguments of a call with their defaults."""
+    given = inspect.signature(thing).parameters.values()
+    cells = [str(_plain(one)) for one in given]
+    return "`" + ", ".join(cells) + "`"
+
+
+class _Name(str):
+    """A text that is shown without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _plain(argument: inspect.Parameter) -> inspect.Parameter:
+    """An argument whose default is shown as it would be written."""
+    default = argument.default
+    named = inspect.isclass(default) and default is not argument.empty
+    return argument.replace(annotation=argument.empty, default=_Name(default.__name__) if named else default)
+
+
+def module_table() -> str:
+    """All modules."""
+    rows = [
+        f"| {name} | {arguments(getattr(modules, name))} | {summary(getattr(modules, name))} |"
+        for name in modules.__all__
+        if name != "Module"
+    ]
+    return "\n".join(["| module | arguments | what it is |", "|---|---|---|", *rows])
+
+
+NETWORKS = [
+    *(
+        "LeNet",
+        "AlexNet",
+        "MLP",
+        "ResNet18",
+        "ResNet34",
+        "ResNet50",
+        "ResNet101",
+        "ResNet152",
+        "WideResNet50_2",
+        "ResNet",
+    ),
+    *("Transformer", "TransformerEncoderLayer", "TransformerDecoderLayer", "BERT", "RoBERTa", "GPT"),
+]
+
+
+def network_table() -> str:
+    """All networks."""
+    rows = [
+        f"| {name} | {arguments(getattr(descend.zoo, name))} | {summary(getattr(descend.zoo, name))} |"
+        for name in NETWORKS
+    ]
+    return "\n".join(["| network | arguments | what it is |", "|---|---|---|", *rows])
+
+
+TABLES = {
+    "layers": layers,
+    "operators": operators,
+    "initializers": initializers,
+    "modules": module_table,
+    "networks": network_table,
+}
+
+
+def written(text: str) -> str:
+    """A page with its tables as the code has them now."""
+    return re.sub(
+        r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)",
+        lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+if __name__ == "__main__":
+    for page in (DOCS / "layers.md", DOCS / "zoo.md"):
+        page.write_text(written(page.read_text()))

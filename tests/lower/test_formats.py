@@ -1,0 +1,91 @@
+"""Formats that layers and weights ask for."""
+
+import pytest
+import torch
+
+import descend
+from descend.errors import GraphError
+from descend.graph import check
+from descend.lower import lower
+from descend.runtime import generator
+
+
+def module_of(datatype, weights=None, **fields):
+    x = descend.Input(data_field="x", name="x")
+    w = [descend.Weights(descend.HeNormalInitializer(), name="w", datatype=weights)]
+    y = descend.FullyConnected(x, num_neurons=3, weights=w, name="y", datatype=datatype, **fields)
+    z = descend.Sigmoid(y, name="z")
+    total = descend.Reduction(z, name="total")
+    metrics = [descend.Metric(descend.Reduction(y, name="inner", datatype=datatype), name="inner")]
+    plan = check(descend.Model(1, objective_function=total, metrics=metrics), {"x": (4,)})
+    return lower(plan, lambda name: generator(1, name))
+
+
+def test_without_formats_nothing_is_cast():
+    module = module_of(None).double()
+    assert module({"x": torch.ones(2, 4, dtype=torch.float64)})["total"].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dtype"), [("DOUBLE", torch.float64), ("FP16", torch.float16), (1, torch.float32)]
+)
+def test_a_layer_computes_in_its_format_and_the_others_in_float32(datatype, dtype):
+    module = module_of(datatype)
+    assert module.get_parameter("w").dtype == dtype
+    x = torch.randn(2, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    found = module({"x": x})
+    assert found["inner"].dtype == dtype
+    assert found["total"].dtype == torch.float32
+    w = module.get_parameter("w")
+    want = torch.sigmoid((x.to(dtype) @ w.T).float()).sum(1, keepdim=True)
+    torch.testing.assert_close(found["total"], want)
+    found["total"].sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert w.grad.dtype == dtype
+
+
+def test_weights_may_be_kept_in_another_format_than_they_are_used_in():
+    module = module_of(None, weights="DOUBLE")
+    assert module.get_parameter("w").dtype == torch.float64
+    module({"x": torch.ones(2, 4)})["total"].sum().backward()
+    assert module.get_parameter("w").grad.dtype == torch.float64
+
+
+def test_random_layers_and_several_outputs_have_their_format_too():
+    noise = descend.Gaussian(neuron_dims=[4], datatype="DOUBLE", name="noise")
+    cut = descend.Slice(noise, slice_points=[0, 1, 4], datatype="DOUBLE", name="cut")
+    one, three = (descend.L2Norm2(cut, datatype="DOUBLE", name=f"part{i}") for i in range(2))
+    x = descend.L2Norm2(descend.Input(data_field="x"), name="loss")
+    model = descend.Model(1, objective_function=x, metrics=[descend.Metric(one), descend.Metric(three)])
+    module = lower(check(model, {"x": (1,)}), lambda name: generator(1, name))
+    found = module({"x": torch.ones(2, 1)}, seed=1)
+    assert {name: y.dtype for name, y in found.items()} == {
+        "loss": torch.float32,
+        "part0": torch.float64,
+        "part1": torch.float64,
+    }
+
+
+def test_training_works_with_weights_of_several_formats():
+    module = module_of("DOUBLE")
+    module.register_parameter("other", torch.nn.Parameter(torch.ones(2)))
+    optimizer = descend.optim.Adam(module.named_parameters(), lr=0.1)
+    before = module.get_parameter("w").detach().clone()
+    module({"x": torch.ones(2, 4)})["total"].sum().backward()
+    optimizer.step()
+    assert (module.get_parameter("w") - before).abs().sum() > 0
+
+
+@pytest.mark.parametrize("datatype", ["COMPLEX_FLOAT", "COMPLEX_DOUBLE"])
+def test_complex_numbers_are_refused(datatype):
+    for given, what in (((datatype,), "layer 'y'"), ((None, datatype), "weights 'w'")):
+        with pytest.raises(GraphError, match=f"{what} has datatype {datatype}, which is not to be had: expected FLOAT"):
+            module_of(*given)
+
+
+def test_running_values_need_the_format_of_their_layer():
+    own = [descend.Weights(datatype="DOUBLE", name=f"w{i}") for i in range(4)]
+    y = descend.BatchNormalization(descend.Input(data_field="x"), weights=own, name="bn")
+    model = descend.Model(1, objective_function=descend.L2Norm2(y))
+    with pytest.raises(GraphError, match="follows running values in weights 'w2' of another datatype; give both one"):
+        check(model, {"x": (2,)})

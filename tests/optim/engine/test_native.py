@@ -1,0 +1,98 @@
+"""Compiled kernels on a CPU: the same bits for any number of threads, and gradients of any kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import Tensor
+
+import descend.optim
+from descend.errors import RuleError
+from descend.optim.engine import kernels
+from descend.optim.engine.parts import BLOCK, UNIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler")
+
+SIZES = [3, 2 * UNIT + 5, BLOCK, 1, UNIT, 100_000, 70]
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def trained(runner: str, name: str = "lamb", **options: object) -> list[Tensor]:
+    random = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(n, generator=random)) for n in SIZES]
+    ours = descend.optim.create(name, params, lr=1e-2, runner=runner, **options)
+    for step in range(4):
+        for i, p in enumerate(params):
+            p.grad = None if (i + step) % 5 == 0 else torch.randn(p.shape, generator=random)
+        ours.step()
+    return [p.detach() for p in params]
+
+
+@pytest.mark.parametrize("name", ["lamb", "lars", "sgld", "adam"])
+def test_the_number_of_threads_changes_no_bit(name: str, threads: None) -> None:
+    found: list[list[Tensor]] = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        found += [trained("compiled", name), trained("blocks", name)]
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_gradients_that_lie_otherwise_are_used() -> None:
+    results: list[list[Tensor]] = []
+    for runner in ("plain", "compiled"):
+        random = torch.Generator().manual_seed(0)
+        p, q = (torch.nn.Parameter(torch.randn(200, 300, generator=random)) for _ in range(2))
+        r = torch.nn.Parameter(torch.randn(2, 3, 40, 50, generator=random).to(memory_format=torch.channels_last))
+        ours = descend.optim.SGD([p, q, r], lr=0.1, runner=runner)
+        for _ in range(3):
+            p.grad = torch.randn(300, 200, generator=random).t()
+            q.grad = torch.tensor(0.5).expand(200, 300)
+            r.grad = torch.randn(2, 3, 40, 50, generator=random)
+            ours.step()
+        results.append([x.detach().contiguous() for x in (p, q, r)])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-6, atol=1e-6)
+
+
+def test_a_sparse_gradient_is_refused_by_name() -> None:
+    p = torch.nn.Parameter(torch.zeros(5, 2))
+    p.grad = torch.zeros(5, 2)
+    ours = descend.optim.SGD([("embedding", p)], lr=0.1, runner="compiled")
+    ours.step()
+    p.grad = torch.ones(5, 2).to_sparse()
+    with pytest.raises(RuleError, match="'embedding' has a sparse gradient"):
+        ours.step()
+
+
+def test_callers_gradients_are_left_alone() -> None:
+    p = torch.nn.Parameter(torch.ones(300))
+    p.grad = torch.linspace(0, 1, 300)
+    ours = descend.optim.Adam([p], runner="compiled", clip_value=0.5, weight_decay=0.1)
+    ours.step()
+    assert torch.equal(p.grad, torch.linspace(0, 1, 300))
+
+
+def test_groups_may_differ_in_rate_and_constants() -> None:
+    def run(runner: str) -> list[Tensor]:
+        params = [torch.nn.Parameter(torch.ones(5)), torch.nn.Parameter(torch.ones(70))]
+        for p in params:
+            p.grad = torch.full_like(p, 0.5)
+        groups = [{"params": params[:1], "lr": 0.1, "beta1": 0.5}, {"params": params[1:], "weight_decay": 0.1}]
+        ours = descend.optim.AdamW(groups, lr=1e-2, weight_decay=0.0, runner=runner)
+        for _ in range(3):
+            ours.step()
+            ours.param_groups[0]["lr"] *= 0.5
+        return [p.detach() for p in params]
+
+    torch.testing.assert_close(run("compiled"), run("plain"), rtol=1e-6, atol=1e-7)

@@ -1,0 +1,83 @@
+"""What a group may be told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from descend.errors import RuleError
+from descend.optim.engine.settings import OPTIONS, Settled, settle
+from descend.optim.rules import SGD, Adam
+
+
+def group(**changed: Any) -> dict[str, Any]:
+    return {**OPTIONS, "params": [], "rule": Adam(), "lr": 0.1, **changed}
+
+
+@pytest.mark.parametrize("name", ["lr", "lr_mult", "weight_decay", "rescale_grad"])
+@given(value=st.floats(max_value=0, exclude_max=True) | st.sampled_from([math.nan, math.inf, "1", None, True]))
+def test_numbers_are_finite_and_not_negative(name: str, value: object) -> None:
+    with pytest.raises(RuleError, match=f"here: {name} must be"):
+        settle(group(**{name: value}), "here")
+
+
+@given(lr=st.floats(0, 1e3), factor=st.floats(0, 1e3))
+def test_the_factor_of_the_rate_is_in_the_rate(lr: float, factor: float) -> None:
+    assert settle(group(lr=lr, lr_mult=factor), "here").lr == lr * factor
+    assert settle(group(lr=torch.tensor(0.5, dtype=torch.float64)), "here").lr == 0.5
+
+
+def test_ascent_turns_the_gradient() -> None:
+    assert settle(group(maximize=True, rescale_grad=0.5), "here").rescale == -0.5
+    with pytest.raises(RuleError, match="maximize must be True or False"):
+        settle(group(maximize=1), "here")
+
+
+def test_clipping_to_nothing_is_refused() -> None:
+    with pytest.raises(RuleError, match="clip_value is 0, which would erase"):
+        settle(group(clip_value=0.0), "here")
+    assert settle(group(clip_value=None), "here").clip is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("decay", "decoupeld", "did you mean 'decoupled'"),
+        ("weigth_decay", 0.1, "did you mean 'weight_decay'"),
+        ("momentum", 0.9, "has no option 'momentum'"),
+        ("rule", "adam", "rule must be a rule"),
+        ("betas", (0.9,), "betas must hold 2 numbers"),
+        ("beta1", 1.0, r"beta1 must lie in \[0, 1\)"),
+    ],
+)
+def test_what_makes_no_sense_is_named(key: str, value: object, words: str) -> None:
+    with pytest.raises(RuleError, match=words):
+        settle(group(**{key: value}), "here")
+
+
+def test_constants_in_a_group_become_the_rules() -> None:
+    assert settle(group(beta1=0.5), "here").rule == Adam(beta1=0.5)
+    assert settle(group(betas=(0.5, 0.6)), "here").rule == Adam(beta1=0.5, beta2=0.6)
+    with pytest.raises(RuleError, match=r"beta1 is 0\.4 and betas says 0\.5; set one of them"):
+        settle(group(beta1=0.4, betas=(0.5, 0.999)), "here")
+
+
+def test_settings_are_remembered_until_something_changes() -> None:
+    settled, told = Settled(), group(rule=SGD(momentum=0.9))
+    first = settled.of(0, told, "here")
+    assert settled.of(0, told, "here") is first
+    told["lr"] = 0.2
+    assert settled.of(0, told, "here").lr == 0.2
+
+
+def test_a_tensor_may_be_written_into_and_is_read_each_time() -> None:
+    settled, rate = Settled(), torch.tensor(0.5)
+    told = group(lr=rate)
+    assert settled.of(0, told, "here").lr == 0.5
+    rate.fill_(0.25)
+    assert settled.of(0, told, "here").lr == 0.25

@@ -1,0 +1,47 @@
+"""Points of a search are a function of (seed, search, index)."""
+
+import numpy as np
+import pytest
+import scipy.stats.qmc
+
+from descend.study.design import linear, log, points, seed_of
+
+SPACES = {"a": {"lr": log(1e-3, 1), "beta": linear(0, 1)}, "b": {"beta": linear(0, 1)}, "c": {"lr": log(1e-3, 1)}}
+
+
+def draw(arm="a", count=8, seed=1, search=0, sampler="sobol"):
+    return points(SPACES, arm, count, seed=seed, search=search, sampler=sampler)
+
+
+@pytest.mark.parametrize("sampler", ["sobol", "random"])
+def test_extending_a_search_keeps_its_points(sampler):
+    assert draw(count=40, sampler=sampler)[:20] == draw(count=20, sampler=sampler)
+
+
+def test_other_searches_and_seeds_have_other_points():
+    assert draw() == draw()
+    assert draw() != draw(search=1)
+    assert draw() != draw(seed=2)
+
+
+def test_arms_share_the_coordinate_of_a_name():
+    assert [p["beta"] for p in draw("a")] == [p["beta"] for p in draw("b")]
+    assert [p["lr"] for p in draw("a")] == [p["lr"] for p in draw("c")]
+
+
+def test_sobol_points_are_spread_more_evenly_than_random_ones():
+    def discrepancy(sampler):
+        cells = [[np.log10(p["lr"]) / 3 + 1, p["beta"]] for p in draw(count=16, sampler=sampler)]
+        return scipy.stats.qmc.discrepancy(cells)
+
+    assert discrepancy("sobol") < 0.3 * discrepancy("random")
+
+
+def test_an_arm_without_a_space_repeats():
+    assert points({"a": {}}, "a", 3, seed=1, search=0, sampler="sobol") == [{}, {}, {}]
+
+
+def test_seeds_are_whole_and_far_apart():
+    seeds = {seed_of(1, "confirmation", search, number) for search in range(20) for number in range(50)}
+    assert len(seeds) == 1000
+    assert all(0 <= seed < 2**31 for seed in seeds)

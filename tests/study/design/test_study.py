@@ -1,0 +1,144 @@
+"""Study files: what is read, and every mistake at once."""
+
+import pytest
+
+from descend.errors import ConfigurationError
+from descend.study.design import Arm, Study, Target, arm, log, make_study, preset, read_study
+from descend.study.design.toml import to_toml
+
+FILE = """
+name = "nesterov-against-lars"
+workload = "task.py:task"
+batch_sizes = 1024
+steps = [100, 400]
+trials = 8
+confirmation_seeds = 20
+
+[target]
+value = 0.855
+
+[arms.nesterov]
+optimizer = "SGD"
+fixed = { nesterov = true, roles.vectors.weight_decay = 0.0 }
+schedule = { kind = "polynomial", warmup_fraction = 0.28 }
+[arms.nesterov.space]
+lr = { log = [0.01, 10] }
+momentum = { one_minus_log = [5e-3, 0.3] }
+schedule.warmup_power = { choice = [1, 2] }
+
+[arms.lars]
+optimizer = "LARS"
+fixed = { lr = 29.0 }
+"""
+
+
+def written(tmp_path, text):
+    file = tmp_path / "study.toml"
+    file.write_text(text)
+    return file
+
+
+def test_a_file_is_read(tmp_path):
+    study = read_study(written(tmp_path, FILE))
+    assert study.batch_sizes == (1024,)
+    assert study.budgets(1024) == (100, 400)
+    assert study.target.value == 0.855
+    nesterov = study.arms["nesterov"]
+    assert nesterov.space["lr"] == log(0.01, 10)
+    assert nesterov.configuration({"lr": 1.0}) == {
+        "optimizer": "SGD",
+        "schedule": "polynomial",
+        "nesterov": True,
+        "roles.vectors.weight_decay": 0.0,
+        "schedule.warmup_fraction": 0.28,
+        "lr": 1.0,
+    }
+    assert not study.lower
+    assert study.lower_is_better is None
+
+
+def test_the_plain_form_is_the_same_study(tmp_path):
+    study = read_study(written(tmp_path, FILE))
+    again = make_study(study.plain())
+    assert again == study
+    assert again.digest == study.digest
+    assert make_study({**study.plain(), "seed": 3}).digest != study.digest
+
+
+def test_every_mistake_is_reported_at_once(tmp_path):
+    text = FILE.replace("trials = 8", "trails = 8\nseed = -1").replace("momentum =", "momentun =")
+    text = text.replace('optimizer = "LARS"', 'optimizer = "LARRS"').replace("warmup_fraction", "warmup_frction")
+    with pytest.raises(ConfigurationError) as wrong:
+        read_study(written(tmp_path, text))
+    said = "\n".join(wrong.value.problems)
+    for part in (
+        "did you mean 'trials'",
+        "seed is -1",
+        "did you mean 'momentum'",
+        "did you mean 'LARS'",
+        "did you mean 'warmup_fraction'",
+    ):
+        assert part in said
+    assert all(problem.startswith(str(tmp_path)) for problem in wrong.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("steps = [100, 400]", "steps = { 512 = 3 }"), "steps has the batch sizes"),
+        (("trials = 8", 'sampler = "sobl"'), "did you mean 'sobol'"),
+        (("[target]\nvalue = 0.855", 'select = "steps"'), r"give one in \[target\]"),
+        (("trials = 8", "trials = 2"), "shortlist is 3"),
+        (("lr = 29.0", "momentum = 0.9"), "'lr' is neither fixed nor searched"),
+        (("roles.vectors", "roles.vectrs"), "did you mean 'vectors'"),
+        (("value = 0.855", "valu = 0.855"), "did you mean 'value'"),
+        (('name = "nest', 'name "nest'), "at line 2"),
+    ],
+)
+def test_mistakes(tmp_path, change, said):
+    with pytest.raises(ConfigurationError, match=said):
+        read_study(written(tmp_path, FILE.replace(*change)))
+
+
+def test_a_missing_file_is_a_mistake(tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        read_study(tmp_path / "none.toml")
+
+
+def test_short_forms_of_an_arm():
+    assert arm("nesterov") == Arm("SGD", {"lr": log(0.001, 10.0)}, {"momentum": 0.9, "nesterov": True})
+    assert arm("lamb").optimizer == "LAMB"
+    assert arm("torch.optim:AdamW").title == "torch.optim:AdamW"
+    with pytest.raises(ConfigurationError, match="did you mean 'nesterov'"):
+        arm("nestrov")
+    with pytest.raises(ConfigurationError, match="did you mean 'space'"):
+        arm({"optimizer": "SGD", "spce": {}})
+
+
+def test_a_class_is_an_arm():
+    class Mine:
+        pass
+
+    assert arm(Mine).title.endswith(":test_a_class_is_an_arm.<locals>.Mine")
+
+
+@pytest.mark.parametrize("name", ["table2", "table4", "tunability", "aa"])
+def test_presets_are_valid_studies_and_files(name, tmp_path):
+    study = preset(name, "task.py:task", batch_size=1024, steps=100, target=Target(value=0.9))
+    assert isinstance(study, Study)
+    assert make_study(study.plain()) == study
+    assert read_study(written(tmp_path, to_toml(study))) == study
+
+
+def test_table4_has_the_papers_rows():
+    study = preset("table4", "task.py:task", batch_size=1024, steps=150)
+    pairs = {(one.optimizer, one.fixed.get("roles.vectors.optimizer")) for one in study.arms.values()}
+    assert pairs == {("SGD", None), ("LARS", "SGD"), ("LARS", None), ("AdamW", None), ("LAMB", None), ("LAMB", "AdamW")}
+    assert len(study.arms) == 8
+
+
+def test_scaling_counts_steps():
+    study = preset("scaling", "t.py:t", batch_sizes=[32, 64], steps={32: 100, 64: 50}, target=0.4)
+    assert (study.select, study.lower, study.budgets(64)) == ("steps", True, (50,))
+    with pytest.raises(ConfigurationError, match="did you mean 'scaling'"):
+        preset("scalling", "t.py:t")

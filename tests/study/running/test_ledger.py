@@ -1,0 +1,107 @@
+"""The study directory: crash-safe, shared, and true to its description."""
+
+import os
+import time
+
+import pytest
+
+from descend.errors import ConfigurationError, StorageError
+from descend.study.design import Arm, Study, log
+from descend.study.running import ledger
+from descend.study.running.ledger import Memory, StudyDirectory, read_frozen
+from descend.study.running.phases import pending
+from descend.study.running.trial import Record
+
+
+def study(**fields):
+    given = {"arms": {"a": Arm("SGD", {"lr": log(1e-3, 1.0)})}, "trials": 8, "shortlist": 2, **fields}
+    return Study(workload="t.py:t", batch_sizes=(32,), steps=(100,), **given)
+
+
+TRIALS = pending(study(), {})
+
+
+def record(trial, value=0.5, status="done"):
+    return Record(trial, status, (0, 100), {"validation": {"accuracy": [0.1, value]}}, seconds=1.5)
+
+
+def test_records_come_back_from_another_process_of_the_study(tmp_path):
+    with StudyDirectory(tmp_path, study()) as first:
+        assert first.claim(TRIALS, 2) == TRIALS[:2]
+        first.record(record(TRIALS[0]))
+        first.record(record(TRIALS[1], float("nan"), "diverged"))
+    read = StudyDirectory(tmp_path).records()
+    assert read[TRIALS[0].id] == record(TRIALS[0])
+    assert read[TRIALS[1].id].status == "diverged"
+    assert read_frozen(tmp_path) == study()
+
+
+def test_a_line_that_was_cut_off_is_no_record_and_a_damaged_one_is_an_error(tmp_path):
+    with StudyDirectory(tmp_path, study()) as directory:
+        directory.claim(TRIALS, 2)
+        directory.record(record(TRIALS[0]))
+        directory.record(record(TRIALS[1]))
+    (file,) = (tmp_path / "records").iterdir()
+    whole = file.read_bytes()
+    for cut in (1, 40):
+        file.write_bytes(whole[:-cut])
+        assert list(StudyDirectory(tmp_path).records()) == [TRIALS[0].id]
+    file.write_bytes(b"{broken}\n" + whole)
+    with pytest.raises(StorageError, match="remove it"):
+        StudyDirectory(tmp_path).records()
+
+
+def test_each_trial_is_claimed_once(tmp_path):
+    StudyDirectory(tmp_path, study())
+    one, other = StudyDirectory(tmp_path), StudyDirectory(tmp_path)
+    assert one.claim(TRIALS, 3) == TRIALS[:3]
+    assert other.claim(TRIALS, 3) == TRIALS[3:6]
+    one.record(record(TRIALS[0]))
+    assert other.claim(TRIALS, 16) == TRIALS[6:]  # the first is recorded, the next two are held
+
+
+def test_a_claim_without_a_heartbeat_is_void(tmp_path):
+    StudyDirectory(tmp_path, study())
+    dead, living = StudyDirectory(tmp_path), StudyDirectory(tmp_path)
+    dead.claim(TRIALS, 1)
+    assert living.claim(TRIALS[:1], 1) == []
+    old = time.time() - ledger.LEASE_SECONDS - 5
+    for lease in (tmp_path / "leases").iterdir():
+        os.utime(lease, (old, old))
+    assert living.claim(TRIALS[:1], 1) == TRIALS[:1]
+    dead.beat()  # what was lost stays lost
+    assert dead.claim(TRIALS[:1], 1) == []
+
+
+def test_an_error_is_replaced_by_a_later_result(tmp_path):
+    with StudyDirectory(tmp_path, study()) as directory:
+        directory.record(record(TRIALS[0], status="error"))
+        assert directory.claim(TRIALS, 1) == TRIALS[:1]
+        directory.record(record(TRIALS[0]))
+        assert directory.records()[TRIALS[0].id].status == "done"
+
+
+def test_extending_is_an_amendment_and_another_study_is_refused(tmp_path):
+    StudyDirectory(tmp_path, study(), {"data": "1"})
+    StudyDirectory(tmp_path, study(trials=16), {"data": "1"})
+    assert StudyDirectory(tmp_path).description()["amendments"] == [{"trials": [8, 16]}]
+    with pytest.raises(ConfigurationError, match=r"whose seed is 0, and now it is 3"):
+        StudyDirectory(tmp_path, study(trials=16, seed=3), {"data": "1"})
+    with pytest.raises(ConfigurationError, match=r"hashes\.data"):
+        StudyDirectory(tmp_path, study(trials=16), {"data": "2"})
+    more = {"a": study().arms["a"], "b": Arm("SGD", {}, {"lr": 0.1})}
+    StudyDirectory(tmp_path, study(trials=16, arms=more), {"data": "1"})
+    with pytest.raises(ConfigurationError, match=r"arms\.a"):
+        StudyDirectory(tmp_path, study(trials=16, arms={"a": Arm("SGD", {}, {"lr": 0.1})}), {"data": "1"})
+
+
+def test_memory_keeps_records_of_one_process():
+    memory = Memory()
+    assert memory.claim(TRIALS, 2) == TRIALS[:2]
+    memory.record(record(TRIALS[0]))
+    assert list(memory.records()) == [TRIALS[0].id]
+
+
+def test_a_directory_that_holds_no_study_is_a_mistake(tmp_path):
+    with pytest.raises(ConfigurationError, match="holds no study"):
+        read_frozen(tmp_path / "none")

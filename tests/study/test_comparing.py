@@ -1,0 +1,166 @@
+"""`descend.compare` as a user calls it: what is ranked, and what is not."""
+
+import re
+
+import pytest
+import torch
+from study_tasks import digits, mlp
+from torch import nn
+
+import descend
+from descend.errors import ConfigurationError
+from descend.study import Arm, Study, choice, log, run_study
+
+TASK = mlp(width=8)
+DATA = {"train": TASK.train, "validation": TASK.validation}
+
+
+def compare(arms, **fields):
+    sizes = {"batch_size": 32, "steps": 15, "trials": 4, "seeds": 6, "shortlist": 2, "shortlist_seeds": 2}
+    given = {**sizes, "evaluations": 3, **fields}
+    return descend.compare(TASK.model, TASK.loss, DATA, arms, **given)
+
+
+def test_the_same_optimizer_under_two_names_is_no_difference():
+    result = compare({"a": "nesterov", "b": "nesterov"})
+    assert result.ranked is False
+    assert result.verdict.startswith("cannot rank: nothing here shows")
+    a, b = (result.groups[0].of(name) for name in "ab")
+    assert [row.values for row in a] == [row.values for row in b]
+
+
+def test_an_arm_that_cannot_learn_is_ranked_below():
+    arms = {"sgd": Arm("SGD", {"lr": log(0.05, 0.5)}), "stuck": Arm("SGD", {"lr": log(1e-7, 1e-6)})}
+    result = compare(arms, searches=3, steps=40)
+    assert result.ranked
+    assert re.search(r"sgd is better than stuck by 0\.\d+", result.verdict)
+    assert "training beside validation: faster optimizer" in result.verdict
+
+
+def test_three_trials_against_thirty_are_refused_with_the_reason():
+    arms = {"sgd": Arm("SGD", {"lr": log(0.05, 0.5)}), "stuck": Arm("SGD", {"lr": log(1e-7, 1e-6)})}
+    result = compare(arms, trials={"sgd": 30, "stuck": 3}, steps=40)
+    assert not result.ranked
+    assert "different budgets (trials a search: sgd 30, stuck 3)" in result.verdict
+    assert any(remark.kind == "budget" and remark.arm == "stuck" for remark in result.remarks)
+
+
+def test_one_search_and_few_seeds_are_refused():
+    assert "at least two" in compare(["SGD", "Adam"], searches=1).verdict
+    result = compare(
+        {"sgd": Arm("SGD", {"lr": log(0.05, 0.5)}), "stuck": Arm("SGD", {}, {"lr": 1e-7})}, seeds=5, steps=40
+    )
+    assert not result.ranked
+
+
+def test_successes_and_failures_are_counted():
+    result = compare(
+        {"wild": Arm("SGD", {"lr": log(1e25, 1e30)}, {"momentum": 0.9}), "sgd": Arm("SGD", {"lr": log(0.3, 0.6)})},
+        target=0.2,
+    )
+    wild, sgd = (result.groups[0].of(name)[0] for name in ("wild", "sgd"))
+    assert wild.successes == 0
+    assert all(value == float("-inf") for value in wild.search_values)
+    assert sgd.successes >= 5
+    assert sgd.success.high == 1.0
+    assert result.costs["wild"].statuses == {"diverged": 2 * (4 + 4 + 6)}
+    assert "re-runs failed" in result.verdict
+
+
+def test_a_winner_at_the_edge_is_flagged():
+    result = compare({"low": Arm("SGD", {"lr": log(1e-4, 0.02)})}, trials=16, steps=40)
+    assert ("edge", "low") in {(remark.kind, remark.arm) for remark in result.remarks}
+    assert result.verdict == ""
+
+
+def test_a_module_a_class_and_a_function_are_taken_as_they_are():
+    model = nn.Sequential(nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 1))
+    x, y = digits("train")
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    result = descend.compare(
+        model,
+        nn.MSELoss(),
+        (x, y.float()[:, None]),
+        {"torch": torch.optim.SGD, "ours": "SGD"},
+        batch_size=64,
+        steps=5,
+        trials=2,
+        seeds=2,
+        shortlist=1,
+    )
+    assert result.unit == "loss on validation samples"
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_a_directory_goes_on_and_gives_the_same_report(tmp_path):
+    first = compare(["SGD", "Adam"], directory=tmp_path / "one").report(tmp_path / "a" / "report.html")
+    ran = []
+    again = compare(["SGD", "Adam"], directory=tmp_path / "one", said=lambda records, record: ran.append(record))
+    assert ran == []
+    other = compare(["SGD", "Adam"], directory=tmp_path / "two")
+    for number, result in enumerate((again, other)):
+        path = result.report(tmp_path / str(number))
+        for kind in (".html", ".md", ".csv"):
+            assert path.with_suffix(kind).read_bytes() == first.with_suffix(kind).read_bytes()
+
+
+def test_steps_to_a_target_against_the_batch_size():
+    study = Study(
+        workload=mlp,
+        batch_sizes=(16, 64, 256, 1024),
+        steps={16: 60, 64: 60, 256: 60, 1024: 60},
+        arms={"sgd": Arm("SGD", {"lr": log(0.05, 1.0)})},
+        trials=4,
+        searches=1,
+        shortlist=1,
+        confirmation_seeds=3,
+        metric="loss",
+        target={"value": 0.9},
+        select="steps",
+        evaluations=30,
+    )
+    result = run_study(study)
+    (one,) = result.scaling
+    assert one.batch_sizes == (16, 64, 256, 1024)
+    assert one.steps[0] >= one.steps[-1] > 0
+    assert (one.fit is None) == bool(one.refused)
+    assert result.unit == "steps to loss 0.9 on validation samples"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"arms": {"a": "nestrov"}}, "did you mean 'nesterov'"),
+        ({"arms": {"a": Arm("SGD", {"lr": log(0.1, 1)}, {"momentun": 0.9})}}, "did you mean 'momentum'"),
+        (
+            {"arms": {"a": Arm("SGD", {"lr": log(0.1, 1)}, {"roles.vectors.optimizer": "SDG"})}},
+            "arms.a: .*did you mean 'sgd'",
+        ),
+        (
+            {"arms": {"a": Arm("torch.optim:SGD", {"lr": log(0.1, 1)}, {"momentun": 0.9})}},
+            "arms.a: .*did you mean 'momentum'",
+        ),
+        ({"arms": {"a": Arm("torch.optim:SDG", {"lr": log(0.1, 1)})}}, "did you mean 'SGD'"),
+        ({"metric": "acuracy"}, "did you mean 'accuracy'"),
+        ({"trials": 0}, "trials is 0"),
+        ({"steps": 0}, "at least 1"),
+        ({"target": float("nan")}, "finite"),
+    ],
+)
+def test_mistakes_are_answered_before_anything_runs(change, said):
+    ran = []
+    with pytest.raises(ConfigurationError, match=said):
+        compare(**{"arms": ["SGD"], "said": lambda records, record: ran.append(record), **change})
+    assert ran == []
+
+
+def test_a_split_that_is_misspelt_is_answered():
+    with pytest.raises(ConfigurationError, match="did you mean 'validation'"):
+        descend.compare(TASK.model, TASK.loss, {"train": TASK.train, "validaton": 1}, ["SGD"], 32, 5, 2, 2)
+
+
+def test_arguments_of_the_workload_are_part_of_an_arm():
+    arms = {"a": Arm("SGD", {"lr": log(0.1, 1), "workload.width": choice(4, 8)})}
+    study = Study(workload=mlp, batch_sizes=(32,), steps=(5,), arms=arms, trials=4, searches=1, shortlist=1)
+    widths = {record.trial.configuration["workload.width"] for record in run_study(study).records.values()}
+    assert widths == {4, 8}

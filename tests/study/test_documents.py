@@ -1,0 +1,37 @@
+"""The page on studies: its code runs, its commands and files exist."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from descend.study.commands import app
+from descend.study.design import make_study
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "studies.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python(code, tmp_path):
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == 0
+
+
+def test_the_file_is_a_study():
+    (text,) = blocks("toml")
+    study = make_study(tomllib.loads(text))
+    assert study.arms["nesterov"].space["roles.vectors.lr_mult"].size == "2 decades"
+
+
+def test_every_command_is_named():
+    named = set(re.findall(r"descend study (\w+)", PAGE))
+    assert {command.callback.__name__ for command in app.registered_commands} == named

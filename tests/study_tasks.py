@@ -1,0 +1,32 @@
+"""Workloads for tests: the bundled digits, small and quick."""
+
+import numpy as np
+import torch
+from torch import nn
+
+import descend
+from descend.study.running.trial import Trial
+from descend.study.task import Task
+
+
+def digits(role):
+    reader = descend.open_readers(descend.zoo.digits())[role]
+    fields = reader.read(np.arange(len(reader)))
+    return torch.as_tensor(fields["samples"]).flatten(1), torch.as_tensor(fields["labels"]).argmax(1)
+
+
+def mlp(width=32, double=False):
+    def model():
+        net = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+        return net.double() if double else net
+
+    x, y = digits("train")
+    x_valid, y_valid = digits("validate")
+    if double:
+        x, x_valid = x.double(), x_valid.double()
+    return Task(model, nn.CrossEntropyLoss(), (x, y), (x_valid, y_valid))
+
+
+def trial(index=0, *, steps=45, batch_size=32, arm="a", **configuration):
+    given = {"optimizer": "SGD", "schedule": "constant", "lr": 0.1, **configuration}
+    return Trial(arm, batch_size, steps, 0, "search", index, 0, 100 + index, given)
