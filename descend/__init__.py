@@ -16,10 +16,12 @@ from descend.version import __version__ as __version__
 if TYPE_CHECKING:
     from descend import callbacks as callbacks
     from descend import data as data
+    from descend import distributed as distributed
     from descend import errors as errors
     from descend import experiment as experiment
     from descend import graph as graph
     from descend import launch as launch
+    from descend import launcher as launcher
     from descend import lower as lower
     from descend import onnx as onnx
     from descend import optim as optim
@@ -54,10 +56,12 @@ if TYPE_CHECKING:
 _ROOMS = (
     "callbacks",
     "data",
+    "distributed",
     "errors",
     "experiment",
     "graph",
     "launch",
+    "launcher",
     "lower",
     "onnx",
     "optim",

@@ -115,6 +115,53 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
     differences(replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer), run_dir)
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def launch(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A prototext, or a Python script; what follows goes to it.")],
+    ranks: Annotated[int, typer.Option(min=1, help="Processes on this machine that share each mini-batch.")] = 1,
+    restarts: Annotated[int, typer.Option(min=0, help="Start all of them again so often when one fails.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, print the command, start nothing.")] = False,
+) -> None:
+    """Train what FILE describes on several ranks of this machine."""
+    import os
+    import shlex
+    import subprocess
+
+    from descend.errors import ConfigurationError
+    from descend.launch import local
+
+    if not file.is_file():
+        raise ConfigurationError(f"there is no file {file}")
+    script = file.suffix == ".py"
+    program = [str(file), *context.args] if script else ["-m", "descend", "run", str(file), *context.args]
+    if restarts and not script:
+        if "--run-dir" not in context.args:
+            raise ConfigurationError("--restarts continues the run from its checkpoints: add --run-dir DIR")
+        program += ["--resume"] if "--resume" not in context.args else []
+    command, environment = local.command(ranks, program, restarts), local.surroundings(ranks)
+    if not script:
+        _check_for_ranks(file, ranks)
+    if dry_run:
+        own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
+        typer.echo(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
+        return
+    raise typer.Exit(subprocess.run(command, env=environment, check=False).returncode)
+
+
+def _check_for_ranks(file: Path, ranks: int) -> None:
+    """Find out before anything is started that an experiment is wrong, or cannot be shared among ranks."""
+    from descend.errors import ConfigurationError
+    from descend.experiment import check_experiment, load
+
+    checked = check_experiment(load(file))
+    if ranks > 1 and checked.unit is None:
+        raise ConfigurationError(
+            f"{file}: a layer works on the whole mini-batch, which {ranks} ranks would share; for batch normalization "
+            "declare the model's batch_norm_group_size"
+        )
+
+
 @app.command()
 def show(
     file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],

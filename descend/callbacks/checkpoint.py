@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -154,7 +153,7 @@ class Checkpoint(Callback):
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        self._run, self._last = run, time.monotonic()
+        self._run, self._last = run, run.control.now()
         folder = self.restart_dir or self.checkpoint_dir
         last = Path(folder) / "trainer0" / _LAST
         if folder and run.step == 0 and last.is_file():
@@ -163,7 +162,7 @@ class Checkpoint(Callback):
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
         by_steps = self.every_steps and step.step % self.every_steps == 0
-        by_seconds = self.every_seconds and time.monotonic() - self._last >= self.every_seconds
+        by_seconds = self.every_seconds and step.run.control.now() - self._last >= self.every_seconds
         if by_steps or by_seconds:
             self._save("batch_end", step.epoch, step.step)
 
@@ -208,7 +207,7 @@ class Checkpoint(Callback):
             then=lambda written: self._copy(written, name),
         )
         self._run.save(wish)
-        self._last = time.monotonic()
+        self._last = self._run.control.now()
 
     def _who(self) -> str:
         """The name of this rule, the same after a restart with other numbers."""

@@ -1,4 +1,4 @@
-"""Where callbacks print: standard output, above the progress bar while one is drawn."""
+"""Where callbacks print: standard output, above the progress bar while one is drawn, and of several ranks the first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["claim", "listening", "release", "say"]
+__all__ = ["claim", "is_muted", "listening", "muted", "release", "say"]
 
 
 class _Console(Protocol):
@@ -18,6 +18,7 @@ class _Console(Protocol):
 
 _claims: list[_Console] = []
 _listeners: list[Callable[[str], None]] = []
+_mutes: list[None] = []
 
 
 def claim(console: _Console) -> None:
@@ -41,8 +42,25 @@ def listening(listener: Callable[[str], None]) -> Generator[None]:
         _listeners.remove(listener)
 
 
+@contextmanager
+def muted() -> Generator[None]:
+    """Print nothing for the time being."""
+    _mutes.append(None)
+    try:
+        yield
+    finally:
+        _mutes.pop()
+
+
+def is_muted() -> bool:
+    """Whether nothing is to be drawn either."""
+    return bool(_mutes)
+
+
 def say(text: str) -> None:
     """Print lines for the user."""
+    if _mutes:
+        return
     for listener in _listeners:
         listener(text)
     if _claims:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.output import claim, release
+from descend.callbacks.output import claim, is_muted, release
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ProgressBar(Callback):
 
     def before_epoch(self, epoch: EpochView) -> None:
         """See `Callback.before_epoch`."""
-        if not sys.stdout.isatty():
+        if is_muted() or not sys.stdout.isatty():
             return
         if self._progress is None:
             self._progress = _open(self.bar_width or 30)

@@ -1,9 +1,9 @@
 """Batches of an epoch, shared among ranks.
 
 Step s of an epoch takes the positions s·B to (s + 1)·B − 1, the last step what is left of n samples. Of a batch of m
-samples rank r of R takes those from ⌊m r / R⌋ up to ⌊m (r + 1) / R⌋, so ranks differ by at most one sample and every
-sample is taken once an epoch, whatever the ranks are. All ranks take the same number of steps; a rank without samples
-in a step gets arrays of length 0.
+units rank r of R takes those from ⌊m r / R⌋ up to ⌊m (r + 1) / R⌋, so ranks differ by at most one unit and every sample
+is taken once an epoch, whatever the ranks are. A unit is one sample, or the samples that share statistics of batch
+norm. All ranks take the same number of steps; a rank without samples in a step gets arrays of length 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Rows = tuple[Mapping[str, Array | Tensor], NDArray[np.int64]]  # fields, and the numbers of the samples
 
-__all__ = ["Batch", "Batches", "Feed", "Samples", "Share"]
+__all__ = ["Batch", "Batches", "Feed", "Samples", "Share", "share"]
 
 ORDERED_AT_ONCE = 8192  # positions; the order costs about 0.2 ms a call, too much for each step of a small network
 
@@ -46,6 +46,7 @@ class Batch:
         step: Within the epoch, from 0 up.
         size: Number of samples of the batch over all ranks, never 0.
         last: Whether the epoch ends with it.
+        position: Where this rank's samples begin in the batch.
     """
 
     fields: Mapping[str, Array | Tensor]
@@ -54,6 +55,7 @@ class Batch:
     step: int
     size: int
     last: bool
+    position: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,13 @@ class Feed(Protocol):
         ...
 
 
+def share(size: int, rank: int, ranks: int, unit: int = 1) -> tuple[int, int]:
+    """Where the samples of a rank begin and end in a batch of `size` samples, of which whole units stay together."""
+    units = -(-size // unit)
+    begin, end = (min(units * number // ranks * unit, size) for number in (rank, rank + 1))
+    return begin, end
+
+
 class Batches:
     """All batches of a reader, as a function of (seed, epoch, step) alone.
 
@@ -132,6 +141,7 @@ class Batches:
         stream: Reads share after share where the reader has something quicker than `read`, and returns the fields and
             the numbers of the samples; other numbers than those asked for stand for samples that were replaced.
         drop_last: Leave out the samples of an epoch that do not fill a batch; each epoch leaves out others.
+        unit: Samples of a batch that stay together on one rank.
 
     Raises:
         ConfigurationError: batch_size is below 1 or the rank is not one of the ranks.
@@ -149,6 +159,7 @@ class Batches:
         ahead: int = 2,
         stream: Callable[[Iterator[Share]], Generator[Rows, None, None]] | None = None,
         drop_last: bool = False,
+        unit: int = 1,
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"the mini-batch size is {batch_size} and is to be 1 or more")
@@ -162,6 +173,7 @@ class Batches:
         self.ranks = ranks
         self.ahead = ahead
         self.drop_last = drop_last
+        self.unit = unit
         self._stream = stream
         if self.num_samples == 0:
             raise DataError(
@@ -229,12 +241,12 @@ class Batches:
         shares = self._shares(start_step, start_sample, epoch)
         if self._stream is None:
             for ids, step, size, last in shares:
-                yield Batch(self.reader.read(ids, epoch), ids, epoch, step, size, last)
+                yield Batch(self.reader.read(ids, epoch), ids, epoch, step, size, last, self._share(size)[0])
             return
         for_batches, for_reading = tee(Share(ids, epoch, step, size, last) for ids, step, size, last in shares)
         with closing(self._stream(for_reading)) as rows:
-            for share, (fields, ids) in zip(for_batches, rows, strict=True):
-                yield Batch(fields, ids, epoch, share.step, share.size, share.last)
+            for part, (fields, ids) in zip(for_batches, rows, strict=True):
+                yield Batch(fields, ids, epoch, part.step, part.size, part.last, self._share(part.size)[0])
 
     def _shares(
         self, step: int, start_sample: int, epoch: int
@@ -249,14 +261,17 @@ class Batches:
             positions = [self._positions(start, min(batch_size, end - start)) for start in some]
             ids = order(self.seed, epoch, np.concatenate(positions), len(self.reader), self.shuffle)
             taken = 0
-            for start, share in zip(some, positions, strict=True):
+            for start, own in zip(some, positions, strict=True):
                 size = min(batch_size, end - start)
-                yield ids[taken : taken + len(share)], step, size, start + size == end
-                taken, step = taken + len(share), step + 1
+                yield ids[taken : taken + len(own)], step, size, start + size == end
+                taken, step = taken + len(own), step + 1
 
     def _positions(self, start: int, size: int) -> NDArray[np.int64]:
-        begin, end = (size * rank // self.ranks for rank in (self.rank, self.rank + 1))
+        begin, end = self._share(size)
         return np.arange(begin, end, dtype=np.int64) + start
+
+    def _share(self, size: int) -> tuple[int, int]:
+        return share(size, self.rank, self.ranks, self.unit)
 
     def _size(self, start: int) -> int:
         return min(self.batch_size, self.num_samples - start)

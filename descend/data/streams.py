@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from descend.data.batches import Batch
+from descend.data.batches import Batch, share
 from descend.data.structure import as_rows
 from descend.errors import ConfigurationError, DataError
 
@@ -32,6 +32,7 @@ class Stream:
         role: What the samples are for.
         rank: This rank, which takes its share of each batch.
         ranks: Number of ranks.
+        unit: Samples of a batch that stay together on one rank.
 
     Raises:
         ConfigurationError: the source can be gone through once only.
@@ -45,6 +46,7 @@ class Stream:
         role: str,
         rank: int = 0,
         ranks: int = 1,
+        unit: int = 1,
     ) -> None:
         self._open = _opener(source)
         self._list = source if isinstance(source, (list, tuple)) else None
@@ -52,6 +54,7 @@ class Stream:
         self.role = role
         self.rank = rank
         self.ranks = ranks
+        self.unit = unit
         self._sizes: list[int] | None = None
         if self._list is not None:
             rows = (as_rows(batch, self._place(step)) for step, batch in enumerate(self._list))
@@ -99,9 +102,9 @@ class Stream:
         self._sizes = sizes
 
     def _batch(self, rows: dict[str, Tensor], epoch: int, step: int, first: int, size: int, last: bool) -> Batch:
-        begin, end = (size * rank // self.ranks for rank in (self.rank, self.rank + 1))
+        begin, end = share(size, self.rank, self.ranks, self.unit)
         fields = {name: row[begin:end] for name, row in rows.items()}
-        return Batch(fields, np.arange(first + begin, first + end, dtype=np.int64), epoch, step, size, last)
+        return Batch(fields, np.arange(first + begin, first + end, dtype=np.int64), epoch, step, size, last, begin)
 
     def _place(self, step: int) -> str:
         return f"batch {step} for '{self.role}'"

@@ -49,6 +49,7 @@ class Loading:
         workers: Processes that read; None is as many as a DataLoader says and otherwise 0. Data in memory need none.
         skip_bad: Replace up to so many samples that cannot be used by the next one.
         timeout_seconds: Longest wait for a batch; None is ten minutes for processes and no limit without them.
+        unit: Samples of a mini-batch that stay together on one rank.
     """
 
     batch_size: int | None
@@ -60,6 +61,7 @@ class Loading:
     workers: int | None = None
     skip_bad: int = 0
     timeout_seconds: float | None = None
+    unit: int = 1
 
     def __post_init__(self) -> None:
         bounds = {"batch_size": (self.batch_size, 1), "workers": (self.workers, 0), "skip_bad": (self.skip_bad, 0)}
@@ -98,7 +100,7 @@ def open_data(data: Any, how: Loading) -> Batches | Stream:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (list, tuple)):
         return _of_samples(data, how, None, None)
     if hasattr(data, "__iter__") or callable(data):
-        return Stream(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks)
+        return Stream(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
     raise ConfigurationError(
         f"data for '{how.role}' are a {type(data).__name__}; they are to be a torch Dataset or DataLoader, a tuple of "
         "tensors or arrays, a reader, a list of batches, or a function that returns an iterable of them"
@@ -115,7 +117,7 @@ def _batches(reader: Samples, how: Loading, ahead: int = 0, drop_last: bool = Fa
     stream = reader.stream if isinstance(reader, SampleReader) else None
     shuffle = how.shuffle and how.role == "train"
     size = _size(how)
-    return Batches(reader, size, how.seed, shuffle, how.rank, how.ranks, ahead, stream=stream, drop_last=drop_last)
+    return Batches(reader, size, how.seed, shuffle, how.rank, how.ranks, ahead, stream, drop_last, how.unit)
 
 
 def _of_samples(
@@ -193,7 +195,7 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | Stream:
     from torch.utils.data import IterableDataset
 
     if isinstance(loader.dataset, IterableDataset):
-        return Stream(loader, how.batch_size, how.role, how.rank, how.ranks)
+        return Stream(loader, how.batch_size, how.role, how.rank, how.ranks, how.unit)
     if problems := list(_conflicts(loader, how)):
         raise ConfigurationError([f"DataLoader for '{how.role}': {problem}" for problem in problems])
     training = how.role == "train"

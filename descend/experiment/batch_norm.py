@@ -20,6 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[repor
 
 from descend.errors import ConfigurationError
 from descend.experiment.parts import GROUP, last_group, tell_of_whole_groups
+from descend.train.statistics import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
     from descend.data import Feed
     from descend.train.loop import Part
 
-__all__ = ["BatchNormGroups"]
+__all__ = ["BatchNormGroups", "share_unit"]
+
+
+def share_unit(module: nn.Module, micro_batch_size: int | str | None, group_size: int | None) -> int:
+    """Samples of a mini-batch that stay together on one rank: those that share statistics."""
+    if group_size or not any(_takes_statistics(part) for part in module.modules()):
+        return group_size or 1
+    return micro_batch_size if isinstance(micro_batch_size, int) else 1
 
 
 class BatchNormGroups:
@@ -43,6 +51,7 @@ class BatchNormGroups:
 
     Attributes:
         unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
+        running: The running statistics of the layers.
 
     Warns:
         UserWarning: micro-batches change the statistics, and with them the result.
@@ -72,12 +81,16 @@ class BatchNormGroups:
         self._sizes = f"{feed.num_samples} samples, batch_size={feed.first_size}, {self._means()}"
         self._alone = 1 in _last_groups(feed, group_size or self._wanted)
         self._taken = self._layers if group_size or self._alone or feed.first_size is None else []
+        self._followed = 0
+        self.running = [self._running(name, layer) for name, layer in self._layers if layer.track_running_stats]
         for name, layer in self._taken:
             layer.forward = self._replacement(name, layer)
 
     def begin(self, part: Part) -> None:
         """Say which samples the next forward pass is for."""
         self._count = part.count
+        groups = -(-part.count // self._group) if self._group else 1
+        self._followed = groups + (self._followed if part.start else 0)
         if self._layers and self._layers[0][1].training:
             self._warn(len(part.batch.ids))
 
@@ -118,6 +131,17 @@ class BatchNormGroups:
             return torch.cat([original(group) for group in input.split(self._group * rows)])
 
         return forward
+
+    def _running(self, name: str, layer: Any) -> Running:
+        prefix = f"{name}." if name else ""
+        names = (f"{prefix}running_mean", f"{prefix}running_var")
+        counts = isinstance(layer, _BatchNorm)  # instance norm has a counter too, and does not count
+        return Running(
+            names,
+            None if layer.momentum is None else 1 - layer.momentum,
+            f"{prefix}num_batches_tracked" if counts else None,
+            lambda batch: self._followed,
+        )
 
     def _rows(self, name: str, layer: Any, x: Tensor) -> int:
         """Rows of a layer's input that belong to one sample."""

@@ -19,6 +19,7 @@ from descend.callbacks import ProgressBar
 from descend.callbacks.output import listening, say
 from descend.errors import ConfigurationError, DescendError, NumericalError, Stopped, StorageError
 from descend.experiment.changes import Change, changed_options, compare, refuse
+from descend.experiment.ranks import begin_alike, behind_the_first
 from descend.experiment.snapshot import Saved, check_weights, load, restore, restore_weights, take, tensors_of
 from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, newest_checkpoint, require_storable
 from descend.train import Callbacks, Event, ExecutionContext, Mode
@@ -28,12 +29,13 @@ from descend.version import __version__
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from descend.data import Feed
     from descend.runtime import Process
     from descend.train import Callback, TrainingAlgorithm
     from descend.train.loop import Part
+    from descend.train.statistics import Running
     from descend.train.task import Task
 
 __all__ = ["Result", "Work", "conduct", "differences"]
@@ -89,6 +91,8 @@ class Work:
         before_part: Called with each part of a mini-batch before it goes through the module.
         reset_optimizer: Continue a checkpoint with an optimizer without state.
         weights_only: Begin anew with those weights of a checkpoint that fit.
+        running: Buffers of the module that are running statistics of batch norm.
+        shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only.
         outside: Metrics that the module does not compute; given the run directory.
     """
 
@@ -110,6 +114,8 @@ class Work:
     before_part: Callable[[Part], None] = lambda part: None
     reset_optimizer: bool = False
     weights_only: bool = False
+    running: Sequence[Running] = ()
+    shard_optimizer: bool = False
     outside: Callable[[Path | None], Mapping[str, float]] = lambda directory: {}
 
 
@@ -131,8 +137,9 @@ def conduct(
     """
     if not resume and (work.reset_optimizer or work.weights_only):
         raise ConfigurationError("reset_optimizer and weights_only say how to continue a run: they need resume=True")
+    begin_alike(work)
     with ExitStack() as stack:
-        directory = RunDirectory(run_dir, work.name, resume=resume) if keep_files else None
+        directory, folder = _directory(work, run_dir, resume) if keep_files else (None, None)
         archive = None
         if directory is not None:
             stack.callback(directory.close)
@@ -140,17 +147,34 @@ def conduct(
             archive = stack.enter_context(Archive(directory.checkpoints, say))
         requests = stack.enter_context(StopRequests())
         stack.enter_context(torch.random.fork_rng())
-        session = _session(work, directory, archive, requests)
+        session = _session(work, requests)
+        if folder is not None:
+            _keep_files(work, session, folder, directory, archive, requests)
+        if not work.process.first:
+            session.scratch = stack.enter_context(behind_the_first())
         _set_up(session, directory)
-        if directory is not None and archive is not None:
+        if folder is not None:
             _begin(work, directory, archive, session, resume)
+        if directory is not None and archive is not None:
             stack.enter_context(_end_noted(session, directory, archive))
         reason = _carry_out(work, session)
     weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors_of(session).items()}
     counts = {mode.value: batches.num_samples for mode, batches in work.data.items()}
     steps = session.contexts[Mode.TRAIN].step
-    path = directory.path if directory else None
-    return Result(weights, session.history, reason, path, work.task.module, steps, counts, session.outputs)
+    return Result(weights, session.history, reason, folder, work.task.module, steps, counts, session.outputs)
+
+
+def _directory(work: Work, run_dir: str | os.PathLike[str] | None, resume: bool) -> tuple[RunDirectory | None, Path]:
+    """The run directory, which belongs to the first rank, and its place, which all know."""
+    directory: RunDirectory | None = None
+
+    def opened() -> str:
+        nonlocal directory
+        directory = RunDirectory(run_dir, work.name, resume=resume)
+        return str(directory.path)
+
+    folder = Path(work.process.by_first(opened))
+    return directory, folder
 
 
 @contextmanager
@@ -188,7 +212,7 @@ def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> G
         directory.note_end({"reason": session.end, **end, **at})
 
 
-def _session(work: Work, directory: RunDirectory | None, archive: Archive | None, requests: StopRequests) -> Session:
+def _session(work: Work, requests: StopRequests) -> Session:
     callbacks = work.callbacks
     if not any(isinstance(callback, ProgressBar) for callback in callbacks):
         callbacks = (*callbacks, ProgressBar(print_mem_usage=True))  # draws on a terminal only
@@ -206,43 +230,60 @@ def _session(work: Work, directory: RunDirectory | None, archive: Archive | None
         numerics=work.numerics,
         epochs=work.algorithm.epochs(work.default_epochs),
         stop_requested=requests.requested,
-        waits=requests.wait,
+        waits=requests.wait if work.process.ranks == 1 else lambda waiting: None,  # of several, none leaves alone
         summary_dir=work.summary_dir,
         before_part=work.before_part,
-        outside=lambda: work.outside(directory.path if directory is not None else None),
+        outside=lambda: work.process.by_first(lambda: dict(work.outside(session.directory))),
         say=say,
+        running=work.running,
+        shard_optimizer=work.shard_optimizer,
     )
     session.restore = lambda checkpoint: restore(load(checkpoint), session)
-    if directory is not None and archive is not None:
-        _keep_files(work, session, directory, archive, requests)
     return session
 
 
 def _keep_files(
-    work: Work, session: Session, directory: RunDirectory, archive: Archive, requests: StopRequests
+    work: Work,
+    session: Session,
+    folder: Path,
+    directory: RunDirectory | None,
+    archive: Archive | None,
+    requests: StopRequests,
 ) -> None:
-    """Let a session write into its directory, as long as that is its own."""
+    """Let a session write into its directory, as long as that is its own; of several ranks the first one writes."""
     facts = {"random_seed": work.seed, "settings": dict(work.settings)}
 
     def rewrite(rows: list[dict[str, Any]]) -> None:
-        directory.replace_rows(rows, session.contexts[Mode.TRAIN].step)
+        if directory is not None:
+            directory.replace_rows(rows, session.contexts[Mode.TRAIN].step)
 
     def save(wish: Wish | None = None, final: bool = False) -> Path | None:
-        directory.require_ownership()
-        return archive.save(take(session, facts), wish or Wish(), final)
+        moment = take(session, facts)
+
+        def written() -> tuple[str, float]:
+            if directory is None or archive is None:
+                return "", 0.0
+            directory.require_ownership()
+            return str(archive.save(moment, wish or Wish(), final) or ""), archive.longest_seconds
+
+        path, seconds = work.process.by_first(written)
+        session.save_seconds = lambda: seconds
+        return Path(path) if path else None
 
     def restored(checkpoint: Path) -> None:
         restore(load(checkpoint), session)
         rewrite(session.history)
 
     def requested() -> str | None:
-        directory.require_ownership()
+        if directory is not None:
+            directory.require_ownership()
         return requests.requested()
 
-    session.record, session.rewrite = directory.append_row, rewrite
-    session.save, session.save_seconds = save, lambda: archive.longest_seconds
+    if directory is not None:
+        session.record = directory.append_row
+    session.rewrite, session.save = rewrite, save
     session.restore, session.stop_requested = restored, requested
-    session.directory = directory.path
+    session.directory = folder
 
 
 def _set_up(session: Session, directory: RunDirectory | None) -> None:
@@ -257,14 +298,19 @@ def _set_up(session: Session, directory: RunDirectory | None) -> None:
         raise
 
 
-def _begin(work: Work, directory: RunDirectory, archive: Archive, session: Session, resume: bool) -> None:
+def _begin(work: Work, directory: RunDirectory | None, archive: Archive | None, session: Session, resume: bool) -> None:
     """Write what the directory begins with, or bring the session to where its newest checkpoint stands."""
-    checkpoint = archive.open() if resume else None
+    name = work.process.by_first(lambda: str(archive.open() or "") if archive and resume else "")
+    checkpoint = Path(name) if name else None
     if checkpoint is not None and not work.weights_only:
         _continue(work, session, directory, archive, checkpoint)
         return
     if checkpoint is not None:
         restore_weights(load(checkpoint), session)
+        session.meet("the weights of a checkpoint")
+    if directory is None or archive is None:
+        return
+    if checkpoint is not None:
         say(f"begins anew with the weights of {checkpoint.name}; that run lies in {directory.set_aside()} now")
         archive.open()
     for name, text in work.files.items():
@@ -274,16 +320,22 @@ def _begin(work: Work, directory: RunDirectory, archive: Archive, session: Sessi
     directory.log(f"descend {__version__}: {work.name} begins")
 
 
-def _continue(work: Work, session: Session, directory: RunDirectory, archive: Archive, checkpoint: Path) -> None:
+def _continue(
+    work: Work, session: Session, directory: RunDirectory | None, archive: Archive | None, checkpoint: Path
+) -> None:
     """Bring the session to where a checkpoint stands, and show what is different now."""
     saved = load(checkpoint)
     check_weights(saved, session)
     changes = _shown(saved, work)
-    seconds = directory.seconds_of_rows()
-    restore(saved, session, changed_options(changes), work.reset_optimizer, archive.times(checkpoint), seconds)
+    times = work.process.by_first(lambda: archive.times(checkpoint) if archive else {})
+    rows = work.process.by_first(lambda: list(directory.seconds_of_rows().items()) if directory else [])
+    seconds = {(mode, epoch, step): length for (mode, epoch, step), length in rows}
+    restore(saved, session, changed_options(changes), work.reset_optimizer, times, seconds)
     if session.began is None:  # the run had come to its end; limits count from its beginning, not from there
         session.began = ExecutionContext(Mode.TRAIN)
     session.rewrite(session.history)
+    if directory is None:
+        return
     for name, text in work.files.items():
         directory.keep_text(name, text)
     at = session.contexts[Mode.TRAIN]

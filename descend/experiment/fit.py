@@ -14,15 +14,17 @@ from descend.data.samples import SampleReader
 from descend.described import with_known_options
 from descend.errors import ConfigurationError
 from descend.experiment import rule
+from descend.experiment.batch_norm import share_unit
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
+from descend.experiment.ranks import silent
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
 from descend.graph import TorchModel
-from descend.runtime import Process
+from descend.runtime import joined
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.masks import not_taken_over
 from descend.train.numerics import Numerics
@@ -68,6 +70,7 @@ def fit(
     reset_optimizer: bool = False,
     weights_only: bool = False,
     batch_norm_group_size: int | None = None,
+    shard_optimizer: bool = False,
     algorithm: TrainingAlgorithm | None = None,
 ) -> Result:
     """Train a module in place, on the device where its weights are.
@@ -113,6 +116,8 @@ def fit(
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
             over is a group of its own. None is what goes through at once: the whole batch, or a micro-batch that was
             asked for.
+        shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only; the updates are the
+            same. One rank keeps all.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
 
     Returns:
@@ -132,24 +137,27 @@ def fit(
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
-    process = Process(device=device_of(module))
-    autocast, scaler = precision_of(precision, process.device)
+    device = device_of(module)
+    autocast, scaler = precision_of(precision, device)
     numerics = Numerics(on_nonfinite, clip_value, clip_norm, clip_global_norm, scaler)
-    loading = Loading(
-        batch_size=batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        rank=process.rank,
-        ranks=process.ranks,
-        workers=workers,
-        skip_bad=skip_bad,
-        timeout_seconds=timeout_seconds,
-    )
     made = rule.build(optimizer, module)
     for part in (objective, *measured.values()):
-        part.to(process.device)
+        part.to(device)
     task = ModuleTask(module, objective, measured, targets, autocast)
     with ExitStack() as stack:
+        process = stack.enter_context(joined(device))
+        stack.enter_context(silent(process))
+        loading = Loading(
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            rank=process.rank,
+            ranks=process.ranks,
+            workers=workers,
+            skip_bad=skip_bad,
+            timeout_seconds=timeout_seconds,
+            unit=share_unit(module, micro_batch_size, batch_norm_group_size),
+        )
         feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
         _tell_of_draws(module, feeds[Mode.TRAIN], micro_batch_size)
         training = stack.enter_context(
@@ -177,6 +185,8 @@ def fit(
             before_part=training.begin,
             reset_optimizer=reset_optimizer,
             weights_only=weights_only,
+            running=training.running,
+            shard_optimizer=shard_optimizer,
         )
         return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
 

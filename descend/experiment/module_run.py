@@ -11,6 +11,7 @@ from descend.callbacks.names import problems as unknown_names
 from descend.data import Batches
 from descend.errors import ConfigurationError
 from descend.experiment import rule
+from descend.experiment.batch_norm import share_unit
 from descend.experiment.check import check_parts
 from descend.experiment.conduct import Work
 from descend.experiment.losses import describe, loss_of
@@ -43,16 +44,18 @@ def prepare_module(
 ) -> Generator[Work]:
     """See `descend.experiment.run.prepare`; the module is as it was when this ends, but for what it has learnt."""
     trainer = experiment.trainer
-    seed = run_seed(trainer, continued)
+    process = Process.here(device_of(model.module))
+    seed = run_seed(trainer, continued, process)
     readers = check_parts(experiment, seed)
     objective, measured = loss_of(model.loss), measures(model.measures, model.loss)
     callbacks = (*trainer.callbacks, *model.callbacks)
     _check_names(model, callbacks, list(measured))
-    process = Process(device=device_of(model.module))
     made = rule.build(experiment.optimizer, model.module)
     for part in (objective, *measured.values()):
         part.to(process.device)
-    data = {mode: batches(readers[mode.role], trainer, mode, seed, process) for mode in Mode if mode.role in readers}
+    modes = [mode for mode in Mode if mode.role in readers]
+    unit = share_unit(model.module, trainer.micro_batch_size or None, model.batch_norm_group_size or None)
+    data = {mode: batches(readers[mode.role], trainer, mode, seed, process, unit) for mode in modes}
     autocast, scaler = precision_of(model.amp, process.device)
     task = ModuleTask(model.module, objective, measured, model.targets, autocast)
     algorithm = trainer.training_algo or BatchedIterativeOptimizer()
@@ -85,12 +88,13 @@ def prepare_module(
             default_epochs=model.epochs,
             files={"experiment.prototext": run_text(experiment)},
             settings=settings,
+            running=training.running,
         )
 
 
-def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None) -> int:
-    """The seed that is given, else that of the run which is continued, else one from the clock."""
-    return trainer.random_seed or stored_seed(continued) or time.time_ns() % 2**31
+def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None, process: Process) -> int:
+    """The seed that is given, else that of the run which is continued, else one from the clock; equal on all ranks."""
+    return trainer.random_seed or process.by_first(lambda: stored_seed(continued) or time.time_ns() % 2**31)
 
 
 def _check_names(model: TorchModel, callbacks: Iterable[Any], metrics: Iterable[str]) -> None:
@@ -105,11 +109,11 @@ def _check_names(model: TorchModel, callbacks: Iterable[Any], metrics: Iterable[
         raise ConfigurationError(found)
 
 
-def batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process) -> Batches:
+def batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process, unit: int) -> Batches:
     """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
     shuffle = mode is Mode.TRAIN and reader.shuffle
     ahead = 0 if trainer.serialize_io else 2
-    made = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead)
+    made = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead, unit=unit)
     made.check_first_sample()  # a damaged file ends the run here, before anything is written
     if mode is Mode.TRAIN:
         for note in made.notes:

@@ -16,12 +16,13 @@ from descend.experiment.module_run import batches, prepare_module, run_seed
 from descend.experiment.optimizer import build_optimizer
 from descend.experiment.outside import OutsideMetrics
 from descend.experiment.precision import precision_of
+from descend.experiment.ranks import running_of, silent
 from descend.experiment.rule import settings
 from descend.experiment.task import GraphTask
 from descend.experiment.text import run_text
 from descend.graph import Model, TorchModel, Trained, to_text
 from descend.lower import lower
-from descend.runtime import Process, generator
+from descend.runtime import Process, generator, joined
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.numerics import Numerics
 
@@ -74,6 +75,7 @@ def run(
     """
     experiment = Experiment(trainer, model, data_reader, optimizer)
     with ExitStack() as stack:
+        stack.enter_context(silent(stack.enter_context(joined())))
         if isinstance(model, TorchModel):
             work = stack.enter_context(prepare_module(experiment, model, run_dir if resume else None))
         else:
@@ -94,9 +96,9 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
         continued: The directory of the run that it continues, whose seed it takes if it has none of its own.
     """
     trainer, model, optimizer = experiment.trainer, experiment.model, experiment.optimizer
-    seed = run_seed(trainer, continued)
-    checked = check(experiment, seed)
     process = Process.here()
+    seed = run_seed(trainer, continued, process)
+    checked = check(experiment, seed)
     module = lower(checked.plan, partial(generator, seed, "weights"), channels_last=model.channels_last)
     module.to(process.device)
     if model.compile:
@@ -104,7 +106,8 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
     autocast, scaler = precision_of(model.amp, process.device)
     task = GraphTask(module, checked.plan, seed, autocast)
     rule = build_optimizer(module, checked.plan, optimizer)
-    data = {mode: batches(checked.readers[mode.role], trainer, mode, seed, process) for mode in checked.modes}
+    unit = checked.unit or 1
+    data = {mode: batches(checked.readers[mode.role], trainer, mode, seed, process, unit) for mode in checked.modes}
     return Work(
         name=model.name or "model0",
         task=task,
@@ -123,6 +126,7 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
         default_epochs=model.epochs,
         files={"experiment.prototext": run_text(experiment)},
         settings=_settings(experiment, seed, rule, data),
+        running=running_of(checked.plan),
     )
 
 

@@ -40,11 +40,12 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
     """
     under_way = session.under_way
     rows = session.history if under_way is None or under_way.told else session.history[: under_way.rows_before]
+    optimizer = optimizer_state(session.optimizer, _names(session))
     nested = {
-        "optimizer": optimizer_state(session.optimizer, _names(session)),
+        "optimizer": session.sharding.gathered(optimizer) if session.sharding else optimizer,
         "contexts": {mode.value: context.state() for mode, context in session.contexts.items()},
         "began": session.began and session.began.state(),
-        "under_way": under_way and under_way.state(),
+        "under_way": under_way and under_way.state(session.process),
         "values": session.values,
         "history": [{name: value for name, value in row.items() if name != "seconds"} for row in rows],
         "asked_to_stop": session.asked_to_stop,
@@ -136,14 +137,15 @@ def restore(
     with _as_storage_error(saved.checkpoint):
         contexts = {Mode(name): ExecutionContext.from_state(context) for name, context in state["contexts"].items()}
         began = state["began"] and ExecutionContext.from_state(state["began"])
-        under_way = state["under_way"] and Pass.from_state(state["under_way"])
+        under_way = state["under_way"] and Pass.from_state(state["under_way"], session.process)
         history = [_timed(row, row_seconds) for row in state["history"]]
         rest = {name: state[name] for name in ("values", "skipped_in_a_row", "asked_to_stop")}
         size, scale, callbacks = state["micro_batch_size"], state["loss_scale"], dict(state["callbacks"])
         algorithm = {} if reset_optimizer else dict(state["algorithm"])
         if not reset_optimizer:
             _group_as_saved(session, state["optimizer"]["groups"])
-            restore_optimizer(session.optimizer, _names(session), state["optimizer"], keep_options)
+            optimizer = session.sharding.kept(state["optimizer"]) if session.sharding else state["optimizer"]
+            restore_optimizer(session.optimizer, _names(session), optimizer, keep_options)
     with torch.no_grad():
         for name, tensor in tensors_of(session).items():
             tensor.copy_(saved.weights[name])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from descend.data import Feed
     from descend.experiment.module_task import ModuleTask
     from descend.train.loop import Part
+    from descend.train.statistics import Running
 
 __all__ = ["Training", "device_of", "in_training"]
 
@@ -26,6 +27,7 @@ class Training(NamedTuple):
 
     begin: Callable[[Part], None]  # to be called with each part of a mini-batch before it goes through the module
     unit: int | None  # samples that micro-batches are made of; None where a mini-batch cannot be cut
+    running: list[Running]  # the running statistics of its batch norm layers
 
 
 def device_of(module: torch.nn.Module) -> torch.device:
@@ -69,7 +71,7 @@ def in_training(
             task.begin(part)
 
         try:
-            yield Training(begin, norms.unit)
+            yield Training(begin, norms.unit, norms.running)
         finally:
             norms.close()
             for part, training in before:

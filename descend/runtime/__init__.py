@@ -2,6 +2,7 @@
 
 from descend.runtime.archive import STOPPED, Archive, Moment, Wish
 from descend.runtime.checkpoint import newest_checkpoint, read_state, read_weights, save_checkpoint, verify
+from descend.runtime.group import joined
 from descend.runtime.process import Process
 from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
 from descend.runtime.seeds import generator, seed_of, seed_step
@@ -20,6 +21,7 @@ __all__ = [
     "Wish",
     "flatten",
     "generator",
+    "joined",
     "newest_checkpoint",
     "optimizer_state",
     "read_state",

@@ -11,34 +11,39 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
 
-__all__ = ["blame"]
+__all__ = ["blame", "cause"]
 
 _SHOWN = 16
 
 
-def blame(step: int, weights: Sequence[str], objective: float, batch: Batch, in_a_row: int) -> list[str]:
+def blame(step: int, weights: Sequence[str], objective: float, causes: Sequence[str], in_a_row: int) -> list[str]:
     """The lines of the error.
 
     Args:
         step: Number of the update that was not made, from 1.
         weights: Names of the weights whose gradient is not finite.
         objective: The objective on the mini-batch.
-        batch: The mini-batch.
+        causes: What there is to say about the samples; a line each.
         in_a_row: How many steps in a row were like this.
     """
     streak = f", the last of {in_a_row} steps in a row" if in_a_row > 1 else ""
+    return [
+        f"step {step:,}{streak}: the gradient of {_listed(weights)} is not finite; the loss is {objective:g}",
+        *causes,
+        "weights and optimizer state are those before the step; look at these samples, lower the rate, clip gradients "
+        "(clip_global_norm=1.0), or pass on_nonfinite='skip'",
+    ]
+
+
+def cause(batch: Batch) -> str:
+    """What the samples of a mini-batch have to do with it."""
     suspects = _suspects(batch)
-    cause = (
+    what = (
         f"the values of these samples are not finite: {'; '.join(suspects[:_SHOWN])}"
         if suspects
         else f"the values of its samples are finite; their numbers are {_listed(batch.ids.tolist())}"
     )
-    return [
-        f"step {step:,}{streak}: the gradient of {_listed(weights)} is not finite; the loss is {objective:g}",
-        f"epoch {batch.epoch}, mini-batch {batch.step}: {cause}",
-        "weights and optimizer state are those before the step; look at these samples, lower the rate, clip gradients "
-        "(clip_global_norm=1.0), or pass on_nonfinite='skip'",
-    ]
+    return f"epoch {batch.epoch}, mini-batch {batch.step}: {what}"
 
 
 def _listed(items: Sequence[object]) -> str:

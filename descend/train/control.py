@@ -228,7 +228,16 @@ class Control:
                 for buffer, before in buffers:
                     buffer.copy_(before)
 
-    # Files and random numbers
+    # Files, random numbers, and other ranks
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that leaves files; what it writes the others need not."""
+        return self._session.process.first
+
+    def now(self) -> float:
+        """Seconds of a monotonic clock that all ranks read alike, so that they decide alike."""
+        return self._session.process.now()
 
     @property
     def summary_dir(self) -> str:
@@ -237,7 +246,10 @@ class Control:
 
     def path(self, name: str) -> Path:
         """Where a file of a callback goes: a relative name is within the run directory, or here if there is none."""
-        path = Path(self._session.directory or Path.cwd()) / name
+        wanted, scratch = Path(name), self._session.scratch
+        if scratch is not None:  # the first rank alone leaves files
+            wanted = scratch / wanted.relative_to(wanted.anchor)
+        path = Path(self._session.directory or Path.cwd()) / wanted
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 

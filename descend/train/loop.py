@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +12,25 @@ import torch
 from descend.errors import DataError, NumericalError, Stopped
 from descend.optim import Optimizer
 from descend.runtime import Interrupted, seed_step
-from descend.train.blame import blame
+from descend.train.blame import blame, cause
 from descend.train.control import Control
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
-from descend.train.memory import part_size, within_memory
+from descend.train.memory import out_of_memory, part_size, within_memory
 from descend.train.numerics import Buffers, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Losses, Ratio, Totals
+from descend.train.together import Together
 from descend.train.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from descend.data import Batch, Feed
     from descend.runtime import Process
     from descend.train.callback import Callbacks
+    from descend.train.sharding import Sharding
+    from descend.train.statistics import Running
     from descend.train.stopping import Stop
     from descend.train.task import Preconditioner, Task
 
@@ -80,21 +82,21 @@ class Pass:
     told: bool = False
     step_seconds: list[float] = field(default_factory=list[float])
 
-    def state(self) -> dict[str, Any]:
-        """The pass as tensors and plain values without times."""
+    def state(self, process: Process) -> dict[str, Any]:
+        """The pass of all ranks as tensors and plain values without times."""
         return {
             "samples_before": self.samples_before,
             "rows_before": self.rows_before,
-            "totals": self.totals.state(),
+            "totals": self.totals.over(process).state(),
             "skipped": self.skipped,
             "complete": self.complete,
             "told": self.told,
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Pass:
-        """The pass that `state` described."""
-        pass_ = cls(state["samples_before"], state["rows_before"], Totals(state["totals"]))
+    def from_state(cls, state: dict[str, Any], process: Process) -> Pass:
+        """The pass that `state` described; of several ranks the first goes on with its sums."""
+        pass_ = cls(state["samples_before"], state["rows_before"], Totals(state["totals"] if process.first else None))
         pass_.skipped, pass_.complete, pass_.told = state["skipped"], state["complete"], state["told"]
         return pass_
 
@@ -128,6 +130,7 @@ class Session:
         say: Tells the user something.
         restore: Brings the session to where a checkpoint stands.
         directory: Where files of callbacks go; None for the current folder.
+        scratch: Where they go on a rank that leaves no files; it is thrown away.
         summary_dir: Where TensorBoard's files go; None for a folder of the directory.
         contexts: One execution context a mode.
         began: Where the training algorithm that is under way was started; None between algorithms.
@@ -143,6 +146,8 @@ class Session:
         outputs: Outputs of layers that batched inference was asked for, by mode and layer.
         algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
+        running: Buffers of the module that are running statistics of batch norm.
+        shard_optimizer: Whether each of several ranks keeps the optimizer's state of some weights only.
     """
 
     name: str
@@ -168,6 +173,7 @@ class Session:
     say: Callable[[str], None] = lambda text: None
     restore: Callable[[Path], None] = lambda checkpoint: None
     directory: Path | None = None
+    scratch: Path | None = None
     summary_dir: str | None = None
     contexts: dict[Mode, ExecutionContext] = field(
         default_factory=lambda: {mode: ExecutionContext(mode) for mode in Mode}
@@ -185,13 +191,17 @@ class Session:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
+    running: Sequence[Running] = ()
+    shard_optimizer: bool = False
 
     def __post_init__(self) -> None:
         self.buffers = Buffers(self.task.module)
         self.weights = dict(self.task.module.named_parameters())
         self.watch = Watch(self.task.module)
         self.control = Control(self)
-        self._started = time.monotonic()
+        self.together = Together(self) if self.process.ranks > 1 else None
+        self.meet("the beginning of the run")
+        self._started = self.process.now()
         self._evaluation_seconds: dict[Mode, float] = {}
 
     @property
@@ -218,10 +228,31 @@ class Session:
     def progress(self) -> Progress:
         """What a stopping criterion sees, counted from where the algorithm under way was started."""
         now, since = self.contexts[Mode.TRAIN], self.began or ExecutionContext(Mode.TRAIN)
-        this_run = time.monotonic() - self._started
+        this_run = self.process.now() - self._started
         return Progress(
             now.step - since.step, self.passes - since.epoch, self.seconds, this_run, self.values, self._to_end()
         )
+
+    def meet(self, at: str) -> None:
+        """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
+        if self.together:
+            self.together.meet(at)
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """Which rank keeps the optimizer's state of which weights; None where each has all of it."""
+        return self.together.sharding if self.together else None
+
+    def update(self) -> None:
+        """One update of all weights by their gradients."""
+        if self.sharding:
+            self.sharding.step(lambda: self.numerics.step(self.optimizer))
+        else:
+            self.numerics.step(self.optimizer)
+
+    def agreed_stop(self) -> str | None:
+        """The name of a signal that asked for an end, which all ranks know since they last met; or None."""
+        return self.together.signal if self.together else self.stop_requested()
 
     def _to_end(self) -> float:
         """What ending the run will take: twice the longest save, one step, and the evaluations that follow."""
@@ -288,9 +319,10 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     session.rewind(gathered.rows_before)
     gathered.told = False
     epoch, total = context.epoch, batches.num_samples
+    session.meet(f"the beginning of epoch {epoch}, step {context.step}")
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
     reason = _steps(session, stop, gathered, run)
-    values = gathered.totals.values() | dict(session.outside())
+    values = gathered.totals.over(session.process).values() | dict(session.outside())
     samples = context.samples - gathered.samples_before
     if gathered.skipped:
         values["skipped_steps"] = float(gathered.skipped)
@@ -317,13 +349,13 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
         return None
     if reason := session.asked_to_stop or stop.reason(session.progress()):  # a checkpoint of the last step of all
         return reason
-    clock = time.monotonic()
+    clock = session.process.now()
     while not gathered.complete:  # once, unless a callback changes the size of a mini-batch on the way
         session.recut = False
         with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
             for batch in _awaited(session, steps):
                 _step(session, batch, gathered, run)
-                now = time.monotonic()
+                now = session.process.now()
                 for_step, clock = now - clock, now
                 gathered.step_seconds.append(for_step)
                 gathered.seconds += for_step
@@ -362,7 +394,7 @@ def _awaited(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def _obey(session: Session) -> None:
     """End the run between two steps if a signal has asked for it."""
-    if signal := session.stop_requested():
+    if signal := session.agreed_stop():
         at = session.contexts[Mode.TRAIN]
         where = f"in epoch {at.epoch} (step {at.position} of the epoch)"
         raise Stopped(f"stopped by {signal} after step {at.step:,}, {where}")
@@ -382,6 +414,8 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
         callbacks.fire(Event.BEFORE_STEP, view(None))
         batch = session.batches[Mode.TRAIN]
     session.buffers.keep()
+    if session.together:
+        session.together.begin()
     try:
         objective, totals = _gradient(session, batch, run)
         seen = view(objective) if callbacks.wants(Event.AFTER_BACKWARD) or callbacks.wants(Event.AFTER_STEP) else None
@@ -398,7 +432,9 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
         session.watch.clear()
         return
     session.numerics.clip(session.weights)
-    session.numerics.step(optimizer)
+    session.update()
+    if session.together:
+        session.together.end(batch)
     session.skipped_in_a_row = 0
     gathered.totals.join(totals)
     context.advance(batch.size)
@@ -417,7 +453,8 @@ def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str]
         if session.numerics.on_nonfinite == "stop" or streak:
             step = session.contexts[Mode.TRAIN].step + 1
             session.optimizer.zero_grad()
-            raise NumericalError(blame(step, faulty, float(objective), batch, session.skipped_in_a_row))
+            causes = session.together.causes(batch) if session.together else [cause(batch)]
+            raise NumericalError(blame(step, faulty, float(objective), causes, session.skipped_in_a_row))
     gathered.skipped += 1
     session.contexts[Mode.TRAIN].leave_out(batch.size)
     gathered.complete = batch.last
@@ -432,6 +469,8 @@ def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
     def attempt() -> tuple[torch.Tensor, Totals]:
         _clear(session)
         seed_step(session.seed, session.contexts[Mode.TRAIN].step)
+        if session.together:
+            session.together.attempt()
         with session.watch.attached():
             return _backward(session, batch, run)
 
@@ -453,36 +492,56 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
     divided once at the end, so that how they were cut changes nothing.
     """
     parts, totals = list(_parts(session, batch, session.unit)), Totals()
-    preconditioner = session.preconditioner
-    alone = len(parts) == 1 and session.process.ranks == 1
-    tops: list[torch.Tensor] = []
-    bottoms: list[torch.Tensor | float] = []
-    for index, part in enumerate(parts):
-        with preconditioner.watching(part) if preconditioner else contextlib.nullcontext():
-            losses = _forward(session, part)
-        _count(totals, losses)
-        top, bottom = losses.objective
-        bottom = _counted(bottom) if alone else bottom
-        if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
-            torch.autograd.backward(top, session.numerics.scaled(_start(top, bottom if alone else 1.0)))
-        tops.append(top.detach())
-        bottoms.append(bottom)
-        if session.callbacks.wants(Event.AFTER_PART):
-            view = PartView(part.step + 1, index, len(parts), part.count, session.task.module, run)
-            session.callbacks.fire(Event.AFTER_PART, view)
-    session.numerics.unscale(session.optimizer)
+    alone = len(parts) == 1 and session.together is None
+    with _told_if_out_of_memory(session, batch):
+        ratios = [_backward_of(session, part, i, len(parts), alone, totals, run) for i, part in enumerate(parts)]
     if alone:
-        objective, denominator = tops[0] / bottoms[0], bottoms[0]
+        session.numerics.unscale(session.optimizer)
+        top, denominator = ratios[0]
+        objective = top / denominator
     else:
-        objective, denominator = _divide(session, sum(tops[1:], tops[0]), sum(bottoms[1:], bottoms[0]))
-    if preconditioner:
-        preconditioner.gathered(1.0 if alone else denominator)
+        sums = sum((ratio.numerator for ratio in ratios), torch.zeros(())), sum(ratio.denominator for ratio in ratios)
+        objective, denominator = _divide(session, batch, *sums)
+    if session.preconditioner:
+        session.preconditioner.gathered(1.0 if alone else denominator)
     penalty = session.task.penalty()
     if penalty is not None:
         penalty.backward()
         objective = objective + penalty.detach()
-        totals.add("objective", Ratio(penalty.detach() * denominator, 0.0))
+        if session.process.first:  # of several ranks, which add up their totals
+            totals.add("objective", Ratio(penalty.detach() * denominator, 0.0))
     return objective, totals
+
+
+def _backward_of(
+    session: Session, part: Part, index: int, parts: int, alone: bool, totals: Totals, run: RunView
+) -> Ratio:
+    """Add the gradient of one part; its objective, detached. A part that is alone has its gradient divided at once."""
+    if session.together and index == parts - 1:
+        session.together.last_part()
+    preconditioner = session.preconditioner
+    with preconditioner.watching(part) if preconditioner else contextlib.nullcontext():
+        losses = _forward(session, part)
+    _count(totals, losses)
+    top, bottom = losses.objective
+    bottom = _counted(bottom) if alone else bottom
+    if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
+        torch.autograd.backward(top, session.numerics.scaled(_start(top, bottom if alone else 1.0)))
+    if session.callbacks.wants(Event.AFTER_PART):
+        view = PartView(part.step + 1, index, parts, part.count, session.task.module, run)
+        session.callbacks.fire(Event.AFTER_PART, view)
+    return Ratio(top.detach(), bottom)
+
+
+@contextlib.contextmanager
+def _told_if_out_of_memory(session: Session, batch: Batch) -> Generator[None]:
+    """Where memory runs out and the step can be made again, the other ranks make it again too."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if session.together and session.adaptive and out_of_memory(error):
+            session.together.add_up(batch, torch.zeros(2, dtype=torch.float64), short=error)
+        raise
 
 
 def _forward(session: Session, part: Part) -> Losses:
@@ -503,16 +562,18 @@ def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
 
 
 def _divide(
-    session: Session, numerator: torch.Tensor, denominator: torch.Tensor | float
+    session: Session, batch: Batch, numerator: torch.Tensor, denominator: torch.Tensor | float
 ) -> tuple[torch.Tensor, torch.Tensor | float]:
     """Sum gradients, numerator and denominator over ranks and divide once; the objective and what it was divided by."""
-    top, bottom = session.process.sum(
-        torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
-    )
+    sums = torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
+    if session.together:
+        sums = session.together.add_up(batch, sums)
+    session.numerics.unscale(session.optimizer)
+    top, bottom = sums
     bottom = _counted(bottom)
     for p in session.weights.values():
         if p.grad is not None:
-            session.process.sum(p.grad).div_(bottom)
+            p.grad.div_(bottom)
     return top / bottom, bottom
 
 
@@ -524,9 +585,11 @@ def _count(totals: Totals, losses: Losses) -> None:
 
 def _parts(session: Session, batch: Batch, unit: int | None = 1) -> Iterator[Part]:
     """The mini-batch cut into micro-batches of whole units, on the device of the run."""
-    fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
     count, step = len(batch.ids), session.contexts[Mode.TRAIN].step
-    before = batch.size * session.process.rank // session.process.ranks  # samples of the ranks before this one
+    if not count and session.preconditioner is None:  # of a rank without samples; modules need not take empty inputs
+        return
+    fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
+    before = batch.position
     size = part_size(session.micro_batch_size, count, unit)
     if size >= count:
         yield Part(fields, batch, step, 0, count, before)
@@ -550,12 +613,13 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     total = batches.num_samples
     view = EvaluationView(mode, session.passes, at.step, run, samples=(0, total))
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
-    began = time.monotonic()
-    with averaged(session.optimizer):
+    session.meet(f"the beginning of {mode} at step {at.step}")
+    began = session.process.now()
+    with _averaged(session):
         totals, seen, times = _measure(session, mode, run)
         penalty = session.task.penalty()
-        values = totals.values() | dict(session.outside())
-    seconds = time.monotonic() - began
+        values = totals.over(session.process).values() | dict(session.outside())
+    seconds = session.process.now() - began
     session.note_evaluation(mode, seconds)
     if penalty is not None:
         values["objective"] += float(penalty)
@@ -566,6 +630,17 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     return values
 
 
+@contextlib.contextmanager
+def _averaged(session: Session) -> Generator[None]:
+    """`averaged` on all ranks, of which each can only make its own weights those to evaluate."""
+    with averaged(session.optimizer):
+        if session.sharding:
+            session.sharding.exchange()
+        yield
+    if session.sharding:
+        session.sharding.exchange()
+
+
 def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
     """Within this block weights are those to evaluate, where the optimizer's rule trains at another point."""
     return optimizer.averaged() if isinstance(optimizer, Optimizer) else contextlib.nullcontext()
@@ -574,7 +649,7 @@ def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextMana
 def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, list[float]]:
     """Sums over all samples of a mode, how many there were, and how long each mini-batch took."""
     context, module = session.contexts[mode], session.task.module
-    totals, seen, times, clock = Totals(), 0, list[float](), time.monotonic()
+    totals, seen, times, clock = Totals(), 0, list[float](), session.process.now()
     was_training = module.training
     module.eval()
     try:
@@ -583,7 +658,8 @@ def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, l
                 number = context.step + len(times) + 1
                 _evaluate_batch(session, _evaluation_step(session, mode, batch, number, run), totals)
                 seen += batch.size
-                now = time.monotonic()
+                session.meet(f"{mode} batch {batch.step} of {batch.size} samples{', the last' if batch.last else ''}")
+                now = session.process.now()
                 times.append(now - clock)
                 clock = now
                 _obey(session)

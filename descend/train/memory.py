@@ -9,11 +9,15 @@ if TYPE_CHECKING:
 
     from descend.runtime import Process
 
-__all__ = ["Sizes", "out_of_memory", "part_size", "within_memory"]
+__all__ = ["OutOfMemoryElsewhere", "Sizes", "out_of_memory", "part_size", "within_memory"]
 
 _T = TypeVar("_T")
 # torch has a class of its own for its allocators on devices alone.
 _PHRASES = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+class OutOfMemoryElsewhere(MemoryError):
+    """Another rank has no memory left, so all of them make the step again."""
 
 
 class Sizes(Protocol):
@@ -75,7 +79,7 @@ def within_memory(
         except (RuntimeError, MemoryError) as error:
             if not session.adaptive or not out_of_memory(error):
                 raise
-            if size <= (unit or size):
+            if size <= (unit or size) and not isinstance(error, OutOfMemoryElsewhere):
                 error.add_note(_cannot_be_cut(size, unit))
                 raise
             session.micro_batch_size = part_size(-(-min(size, count) // 2), count, unit)

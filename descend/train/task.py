@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from descend.runtime import Process
     from descend.train.loop import Part
 
 __all__ = ["Losses", "Preconditioner", "Ratio", "Task", "Totals"]
@@ -91,7 +92,7 @@ class Totals:
     numbers cost a small network less than tensors do.
     """
 
-    def __init__(self, sums: Mapping[str, torch.Tensor] | None = None) -> None:
+    def __init__(self, sums: Mapping[str, torch.Tensor | Sequence[float]] | None = None) -> None:
         self._sums: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
             name: (_wide(top), _wide(bottom)) for name, (top, bottom) in (sums or {}).items()
         }
@@ -111,6 +112,15 @@ class Totals:
             name: torch.tensor([float(top), float(bottom)], dtype=torch.float64)
             for name, (top, bottom) in self._sums.items()
         }
+
+    def over(self, process: Process) -> Totals:
+        """The same summed over all ranks, each of which may have counted other things."""
+        if process.ranks == 1:
+            return self
+        everything = Totals()
+        for sums in process.of_each({name: pair.tolist() for name, pair in self.state().items()}):
+            everything.join(Totals(sums))
+        return everything
 
     def values(self) -> dict[str, float]:
         """Each total as one number; NaN where nothing was counted. Waits for the device."""

@@ -1,0 +1,93 @@
+"""A run on several ranks: all begin alike, and the first one alone prints, records and owns the run directory."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from descend.callbacks.output import muted
+from descend.errors import ConfigurationError
+from descend.graph import BatchNormalization, EntrywiseBatchNormalization
+from descend.train.statistics import Running
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    import torch
+
+    from descend.data import Batch
+    from descend.experiment.conduct import Work
+    from descend.graph import Plan
+    from descend.runtime import Process
+
+__all__ = ["begin_alike", "behind_the_first", "running_of", "silent"]
+
+
+@contextmanager
+def silent(process: Process) -> Generator[None]:
+    """On all ranks but the first, neither lines nor warnings reach the user."""
+    if process.first:
+        yield
+        return
+    with muted(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def behind_the_first() -> Generator[Path]:
+    """A folder for what callbacks write on a rank that leaves no files; it is thrown away."""
+    with tempfile.TemporaryDirectory(prefix="descend-rank-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def begin_alike(work: Work) -> None:
+    """Compare what the ranks are about to do, and give all of them the weights and buffers of the first.
+
+    Raises:
+        ConfigurationError: a mini-batch cannot be shared among ranks, or the ranks are set to do different things.
+    """
+    process, module = work.process, work.task.module
+    if process.ranks == 1:
+        return
+    process.require_same(_facts(work), "the settings of the run")
+    if work.unit is None:
+        raise ConfigurationError(
+            f"{process.ranks} ranks share each mini-batch, and a layer of this model works on all of it: for batch "
+            "norm declare how many samples share statistics, as in batch_norm_group_size=64, or start one rank"
+        )
+    process.copy_from(0, [*module.parameters(), *module.buffers()])
+
+
+def _facts(work: Work) -> dict[str, Any]:
+    """What has to be the same on all ranks."""
+    tensors: dict[str, torch.Tensor] = {
+        **dict(work.task.module.named_parameters()),
+        **dict(work.task.module.named_buffers()),
+    }
+    forms = {f"weights '{name}'": f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
+    sizes = {
+        f"{mode} samples, batches, batch sizes": (feed.num_samples, feed.steps_per_epoch, feed.first_size)
+        for mode, feed in work.data.items()
+    }
+    return {**work.settings, **sizes, **forms}
+
+
+def running_of(plan: Plan) -> list[Running]:
+    """The running statistics of a graph, by the names of its weights."""
+    unit = plan.batch_norm_group_size
+
+    def groups(batch: Batch) -> int:
+        return -(-len(batch.ids) // unit) if unit else 1
+
+    found: list[Running] = []
+    for planned in plan.layers:
+        layer = planned.layer
+        if isinstance(layer, BatchNormalization):
+            found.append(Running(tuple(planned.weights[2:4]), float(layer.setting("decay")), None, groups))
+        elif isinstance(layer, EntrywiseBatchNormalization):
+            found.append(Running(tuple(planned.weights[:2]), float(layer.decay), None, groups))
+    return found

@@ -1,0 +1,54 @@
+"""Ranks on this machine, by torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from descend.errors import ConfigurationError
+from descend.launch.job import Job, lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["command", "script", "surroundings"]
+
+
+def command(ranks: int, program: Sequence[str], restarts: int = 0) -> list[str]:
+    """The command that starts a Python program, a file or `-m MODULE` with its arguments, on so many ranks.
+
+    Raises:
+        ConfigurationError: the number of ranks or restarts makes no sense.
+    """
+    if ranks < 1 or restarts < 0:
+        raise ConfigurationError(f"{ranks} ranks and {restarts} restarts: these are to be at least 1 and 0")
+    options = ["--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
+    return [sys.executable, "-m", "descend.runtime.torchrun", *options, *program]
+
+
+def surroundings(ranks: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment to start in: the threads of this machine are shared out, and restarts meet anew.
+
+    Without TORCH_DISABLE_SHARE_RDZV_TCP_STORE gloo finds the addresses of ranks that have died.
+    """
+    threads = max(1, (os.cpu_count() or 1) // ranks)
+    own = {"OMP_NUM_THREADS": str(threads), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return {**own, **environment}
+
+
+def script(job: Job) -> str:
+    """The text of a job on this machine; it is run with bash.
+
+    Raises:
+        ConfigurationError: it asks for several nodes.
+    """
+    if job.nodes > 1:
+        raise ConfigurationError(
+            f"{job.nodes} nodes need a scheduler, and there is no allocation here: name one (scheduler='slurm'), or "
+            "take nodes=1"
+        )
+    starter = command(job.procs_per_node, [])
+    program = list(job.command[1:])  # torchrun starts Python itself
+    return lines(replace(job, command=program), [], [], starter, [])

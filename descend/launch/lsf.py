@@ -1,0 +1,59 @@
+"""LSF: bsub for a job, jsrun for its ranks. Tested as text only, since LSF is not to be had freely.
+
+inside an allocation    LSB_JOBID
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from descend.launch.job import Job, lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["allocate", "detect", "script", "submit"]
+
+
+def detect(environment: Mapping[str, str]) -> bool:
+    """Whether this process is inside an allocation."""
+    return "LSB_JOBID" in environment
+
+
+def script(job: Job) -> str:
+    """The text for bsub; submits nothing."""
+    given = {
+        "-J": job.job_name,
+        "-nnodes": job.nodes,
+        "-W": None if job.time_limit is None else _minutes(job.time_limit),
+        "-q": job.partition,
+        "-G": job.account,
+        "-U": job.reservation,
+        "-cwd": job.work_dir,
+        "-o": "out.log",
+        "-e": "err.log",
+    }
+    header = [f"#BSUB {option} {value}" for option, value in given.items() if value is not None]
+    meeting = [
+        'export MASTER_ADDR="${MASTER_ADDR:-$(jsrun --nrs 1 --tasks_per_rs 1 hostname)}"',
+        'export MASTER_PORT="${MASTER_PORT:-$((20000 + LSB_JOBID % 10000))}"',
+    ]
+    starter = ["jsrun", "--nrs", str(job.nodes), "--rs_per_host", "1", "--tasks_per_rs", str(job.procs_per_node)]
+    spread = ["--launch_distribution", "packed", "--cpu_per_rs", "ALL_CPUS", "--gpu_per_rs", "ALL_GPUS"]
+    again = ['if [ "${status}" -eq 75 ]; then brequeue "${LSB_JOBID}"; fi']
+    return lines(job, header, meeting, [*starter, *spread], again)
+
+
+def submit(path: str) -> list[str]:
+    """The command that hands a script to the scheduler; it takes it from a shell, whose `<` it needs."""
+    return ["bash", "-c", 'bsub < "$0"', path]
+
+
+def allocate(job: Job, path: str) -> list[str]:
+    """The command that gets an allocation, runs a script in it and waits."""
+    limit = [] if job.time_limit is None else ["-W", _minutes(job.time_limit)]
+    return ["bsub", "-Is", "-J", job.job_name, "-nnodes", str(job.nodes), *limit, "bash", path]
+
+
+def _minutes(limit: float) -> str:
+    return f"{int(limit) // 60}:{int(limit) % 60:02}"

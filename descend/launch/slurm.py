@@ -1,0 +1,62 @@
+"""Slurm: sbatch for a job, salloc for one that is waited for, srun for its ranks.
+
+inside an allocation    SLURM_JOB_ID
+preemption, walltime    the ranks get SIGTERM before the end and save; the job then puts itself into the queue again
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from descend.launch.job import LEAD_SECONDS, Job, clock, lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["allocate", "detect", "script", "submit"]
+
+
+def detect(environment: Mapping[str, str]) -> bool:
+    """Whether this process is inside an allocation."""
+    return "SLURM_JOB_ID" in environment
+
+
+def script(job: Job) -> str:
+    """The text for sbatch; submits nothing."""
+    header = [f"#SBATCH {option}" for option in (*_options(job), *_files(job))]
+    meeting = [
+        'export MASTER_ADDR="${MASTER_ADDR:-$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | head -n 1)}"',
+        'export MASTER_PORT="${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}"',
+    ]
+    starter = ["srun", "--kill-on-bad-exit=1", f"--nodes={job.nodes}", f"--ntasks={job.ranks}"]
+    again = ['if [ "${status}" -eq 75 ]; then scontrol requeue "${SLURM_JOB_ID}"; fi']
+    return lines(job, header, meeting, [*starter, f"--ntasks-per-node={job.procs_per_node}"], again)
+
+
+def submit(path: str) -> list[str]:
+    """The command that hands a script to the scheduler."""
+    return ["sbatch", path]
+
+
+def allocate(job: Job, path: str) -> list[str]:
+    """The command that gets an allocation, runs a script in it and waits."""
+    return ["salloc", *_options(job), "bash", path]
+
+
+def _options(job: Job) -> list[str]:
+    given = {
+        "job-name": job.job_name,
+        "nodes": job.nodes,
+        "ntasks-per-node": job.procs_per_node,
+        "time": None if job.time_limit is None else clock(job.time_limit),
+        "partition": job.partition,
+        "account": job.account,
+        "reservation": job.reservation,
+    }
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+def _files(job: Job) -> list[str]:
+    """The signal goes to the ranks, not to the shell (no "B:"), and a job that is started again adds to its output."""
+    kept = ["--output=out.log", "--error=err.log", "--open-mode=append", "--requeue"]
+    return [f"--chdir={job.work_dir}", *kept, f"--signal=TERM@{LEAD_SECONDS}"]

@@ -1,0 +1,181 @@
+"""Starting an experiment on many ranks: `descend.launcher.run` with LBANN's arguments.
+
+    status = descend.launcher.run(trainer, model, data_reader, optimizer, nodes=4, procs_per_node=8, time_limit=120)
+
+leaves a folder with `experiment.prototext`, `batch.sh`, `out.log` and `err.log`, and the run's own directory `run` in
+it. The scheduler is the one whose allocation this process is in; an installed client alone says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from descend.errors import ConfigurationError, nearest
+from descend.launch import Job, flux, local, lsf, mpi, slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["SCHEDULERS", "detected", "run"]
+
+SCHEDULERS: dict[str, Any] = {"slurm": slurm, "lsf": lsf, "flux": flux, "openmpi": mpi, "local": local}
+
+
+def detected(environment: Mapping[str, str] = os.environ) -> str:
+    """The scheduler in whose allocation this process is; "local" where there is none."""
+    found = [name for name in ("slurm", "lsf", "flux") if SCHEDULERS[name].detect(environment)]
+    return found[0] if found else "local"
+
+
+def run(
+    trainer: Any,
+    model: Any,
+    data_reader: Any,
+    optimizer: Any,
+    work_dir: str | os.PathLike[str] | None = None,
+    *,
+    nodes: int = 1,
+    procs_per_node: int = 1,
+    time_limit: float | None = None,
+    scheduler: str | None = None,
+    job_name: str = "descend",
+    partition: str | None = None,
+    account: str | None = None,
+    reservation: str | None = None,
+    launcher_args: Sequence[str] = (),
+    procs_per_trainer: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    overwrite_script: bool = False,
+    setup_only: bool = False,
+    batch_job: bool = False,
+) -> int:
+    """Start an experiment on many ranks and wait for it, or hand it to a scheduler.
+
+    Args:
+        trainer: As in `descend.run`.
+        model: As in `descend.run`.
+        data_reader: As in `descend.run`.
+        optimizer: As in `descend.run`.
+        work_dir: Folder of the job; None makes a dated one under LBANN_EXPERIMENT_DIR or the current folder.
+        nodes: Machines.
+        procs_per_node: Ranks on each.
+        time_limit: Minutes, for the scheduler; on this machine nothing is cut short.
+        scheduler: "slurm", "lsf", "flux", "openmpi" or "local"; None for the one whose allocation this is.
+        job_name: Name of the job.
+        partition: Queue.
+        account: Who pays.
+        reservation: Name of a reservation.
+        launcher_args: More arguments for what starts the ranks.
+        procs_per_trainer: Ranks that share a model; has to divide the number of ranks.
+        environment: More variables of the job.
+        overwrite_script: Replace a `batch.sh` that is there.
+        setup_only: Write the files and start nothing.
+        batch_job: Submit the job and do not wait for it.
+
+    Returns:
+        The exit status: that of the ranks, or of the submission.
+
+    Raises:
+        ConfigurationError: the experiment is wrong, numbers do not fit together, a folder cannot be written, or the
+            scheduler is unknown. Nothing was started.
+    """
+    from descend.experiment import Experiment, check_experiment, save_prototext
+
+    kind = _scheduler(scheduler)
+    check_experiment(Experiment(trainer, model, data_reader, optimizer))
+    folder = _folder(work_dir, job_name, nodes, procs_per_node)
+    file, run_dir = str(folder / "experiment.prototext"), str(folder / "run")
+    job = Job(
+        [sys.executable, "-m", "descend", "run", file, "--run-dir", run_dir, "--resume"],
+        folder,
+        nodes,
+        procs_per_node,
+        time_limit,
+        job_name,
+        partition,
+        account,
+        reservation,
+        tuple(launcher_args),
+        dict(environment or {}),
+        procs_per_trainer,
+    )
+    text = SCHEDULERS[kind].script(job)
+    path = folder / "batch.sh"
+    if path.exists() and not overwrite_script:
+        raise ConfigurationError(f"{path} is there already: pass overwrite_script=True, or another work_dir")
+    folder.mkdir(parents=True, exist_ok=True)
+    save_prototext(
+        str(folder / "experiment.prototext"), trainer=trainer, model=model, data_reader=data_reader, optimizer=optimizer
+    )
+    path.write_text(text)
+    path.chmod(0o755)
+    return 0 if setup_only else _start(kind, job, path, batch_job)
+
+
+def _scheduler(wanted: str | None) -> str:
+    if wanted is None:
+        return detected()
+    if wanted not in SCHEDULERS:
+        raise ConfigurationError(
+            f"scheduler is {wanted!r} and is to be one of {', '.join(SCHEDULERS)}{nearest(wanted, SCHEDULERS)}"
+        )
+    return wanted
+
+
+def _folder(work_dir: str | os.PathLike[str] | None, job_name: str, nodes: int, procs_per_node: int) -> Path:
+    """The folder that was named, or a dated one that is not taken."""
+    if work_dir is not None:
+        return Path(work_dir).absolute()
+    base = Path(os.environ.get("DESCEND_EXPERIMENT_DIR") or os.environ.get("LBANN_EXPERIMENT_DIR") or Path.cwd())
+    safe = re.sub(r"[^\w.-]+", "_", job_name)
+    stem = f"{datetime.now().astimezone():%Y%m%d_%H%M%S}_{safe}_n{nodes}_ppn{procs_per_node}"
+    names = (stem if number == 1 else f"{stem}_{number}" for number in range(1, 10_000))
+    return next(base / name for name in names if not (base / name).exists()).absolute()
+
+
+def _start(kind: str, job: Job, path: Path, batch_job: bool) -> int:
+    """Submit the script, or run it: at once where there is nothing to wait for, else in an allocation."""
+    module = SCHEDULERS[kind]
+    if batch_job:
+        if not hasattr(module, "submit"):
+            raise ConfigurationError(f"batch_job=True: scheduler '{kind}' has no queue; leave it out")
+        return subprocess.run(module.submit(str(path)), cwd=job.work_dir, check=False).returncode
+    inside = not hasattr(module, "allocate") or module.detect(os.environ)
+    command = ["bash", str(path)] if inside else module.allocate(job, str(path))
+    environment = {**os.environ, **(local.surroundings(job.procs_per_node) if kind == "local" else {})}
+    return _shown(command, job.work_dir, environment)
+
+
+def _shown(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+    """Run a command; what it prints is shown and kept in out.log and err.log."""
+    with subprocess.Popen(
+        command, cwd=folder, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        copies = [
+            threading.Thread(target=_copy, args=(stream, shown, folder / name))
+            for stream, shown, name in (
+                (process.stdout, sys.stdout, "out.log"),
+                (process.stderr, sys.stderr, "err.log"),
+            )
+        ]
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.join()
+        return process.wait()
+
+
+def _copy(stream: IO[str] | None, shown: IO[str], path: Path) -> None:
+    with path.open("a") as kept:
+        for line in stream or ():
+            shown.write(line)
+            shown.flush()
+            kept.write(line)
+            kept.flush()

@@ -1,0 +1,104 @@
+"""The group of processes that a launcher has started together: joined for a run, and left after it.
+
+A group that somebody else has made is used and left as it is. Ours is NCCL where the module is on a GPU and gloo
+otherwise; small agreements of a run on a GPU go through gloo as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed
+from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
+
+from descend.errors import ConfigurationError, LostPeer
+from descend.launch import place, timeout_seconds
+from descend.runtime.process import Process
+from descend.runtime.vigil import Vigil
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from descend.launch import Place
+
+__all__ = ["joined"]
+
+_MEETING_SECONDS = 60  # to find each other; after it, it is said who is missing
+_COLLECTIVE = timedelta(days=7)  # how long a rank is waited for is for those to say who watch over the ranks
+
+_numbers = itertools.count()  # of the groups of this process: keys of one that has been left are never read again
+
+
+@contextmanager
+def joined(device: torch.device | None = None) -> Generator[Process]:
+    """This process among its ranks; the group is made and left where the environment tells of one and nobody has.
+
+    Args:
+        device: Where the module is; None for a GPU where there is one, each rank of a host its own.
+
+    Raises:
+        ConfigurationError: the environment does not say where the ranks meet.
+        LostPeer: some did not come.
+    """
+    where = place()
+    if device is None and torch.cuda.is_available():
+        device = torch.device("cuda", where.local_rank % torch.cuda.device_count())
+    if where.ranks == 1 or distributed.is_initialized():
+        yield Process.here(device)
+        return
+    store = _join(where, device or torch.device("cpu"))
+    process = Process.here(device)
+    try:
+        words = distributed_c10d.PrefixStore("vigil", store)
+        keeper = None if "TORCHELASTIC_RUN_ID" in os.environ else 0
+        with Vigil(words, process, timeout_seconds(), keeper):
+            yield process
+    finally:
+        distributed.destroy_process_group()
+
+
+def _join(where: Place, device: torch.device) -> distributed_c10d.Store:
+    """Make the group; where its ranks can leave words for each other."""
+    number = next(_numbers)
+    store = distributed_c10d.PrefixStore(f"descend/{number}", _store(where))
+    _meet(where, store)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=store, rank=where.rank, world_size=where.ranks, timeout=_COLLECTIVE)
+    return store
+
+
+@cache
+def _store(where: Place) -> distributed_c10d.Store:
+    """Where ranks find each other; kept as long as the process lives, since rank 0 may be the one that has it."""
+    if where.address is None or where.port is None:
+        raise ConfigurationError(
+            f"{where.launcher} started {where.ranks} ranks and nothing says where they meet: set MASTER_ADDR to the "
+            "host of rank 0 and MASTER_PORT to a free port there, or start them with descend launch"
+        )
+    meeting = f"tcp://{where.address}:{where.port}?rank={where.rank}&world_size={where.ranks}"
+    store, _, _ = next(
+        rendezvous("env://" if where.launcher == "torchrun" else meeting, timeout=timedelta(seconds=_MEETING_SECONDS))
+    )
+    return store
+
+
+def _meet(where: Place, store: distributed_c10d.Store) -> None:
+    """Wait until every rank is there."""
+    store.set(f"rank {where.rank}", "here")
+    keys = [f"rank {rank}" for rank in range(where.ranks)]
+    try:
+        store.wait(keys, timedelta(seconds=_MEETING_SECONDS))
+    except RuntimeError as error:  # torch's DistStoreError
+        missing = [key for key in keys if not store.check([key])]
+        raise LostPeer(
+            f"{', '.join(missing)} of {where.ranks} did not come within {_MEETING_SECONDS} seconds; see what they say"
+        ) from error

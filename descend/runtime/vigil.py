@@ -1,0 +1,297 @@
+"""The ranks of a run watch over each other, so that none is left waiting for one that will not come.
+
+Each rank has a thread that tells the others every so often that it is alive, and whether it waits for them.
+
+    a rank raises      it says why before it leaves; the others end with that
+    a rank is gone     whoever waits for it is told so by torch, and says which one it was
+    a rank hangs       whoever has waited for it for DESCEND_TIMEOUT_SECONDS says so; the rank that hangs ends itself,
+                       and is killed where it cannot
+
+The first cause is written down once and is what all of them print. A rank that is writing a checkpoint is waited for
+as long as it is alive. A thread in native code cannot be interrupted, so a rank that waits ends its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from descend.errors import DescendError, LostPeer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # its home is a private module
+
+    from descend.runtime.process import Process
+
+__all__ = ["Vigil"]
+
+_CAUSE = "first cause"
+_WATCHED = 8  # ranks that each one watches, those that follow it; more would be too much to ask at thousands of ranks
+_LAST_SECONDS = 0.3  # for the lines of ranks that have just ended
+
+
+class Vigil:
+    """Watches over the ranks of a run while it is entered.
+
+    Args:
+        store: Where ranks write what the others are to know.
+        process: This rank.
+        timeout_seconds: How long a rank is waited for.
+        keeper: The rank that has the store; None where its launcher has it.
+    """
+
+    def __init__(self, store: Store, process: Process, timeout_seconds: float, keeper: int | None = None) -> None:
+        self._store, self._process, self._timeout = store, process, timeout_seconds
+        self._interval = min(0.5, timeout_seconds / 10)
+        self._grace = min(2.0, timeout_seconds / 4)
+        self._beats: dict[int, tuple[str, float]] = {}  # of other ranks: the newest, and when it was new
+        self._keeper = keeper
+        self._watched = [(process.rank + i) % process.ranks for i in range(1, min(_WATCHED + 1, process.ranks))]
+        self._cause: dict[str, Any] | None = None
+        self._left = threading.Event()
+        self._silent = False  # whether the store no longer answers
+        self._answered = time.monotonic()
+        self._threads = [
+            threading.Thread(target=work, name="descend-vigil", daemon=True) for work in (self._watch, self._guard)
+        ]
+
+    def __enter__(self) -> Self:
+        self._beat(0)
+        self._store.wait([f"beat {rank}" for rank in self._watched], timedelta(seconds=self._timeout))
+        for rank in self._watched:
+            self._beat_of(rank, time.monotonic())
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left.set()
+        for thread in self._threads:
+            thread.join(self._grace)
+        if error is None or isinstance(error, LostPeer):
+            cause = self._cause_of(error) if error else None
+            self._say_ended()
+            if cause:
+                raise LostPeer(cause) from error
+            self._wait_for_others()
+            return
+        with self._undisturbed():
+            self._note(f"rank {self._process.rank} failed: {_text(error)}", self._process.rank)
+            _tell_launcher(error)
+            self._say_ended()
+            self._wait_for_others()
+            time.sleep(_LAST_SECONDS)
+
+    # ---- the thread
+
+    def _watch(self) -> None:
+        number, told = 1, None
+        while not self._left.wait(self._interval):
+            self._look(number)
+            number, cause = number + 1, self._cause
+            if cause is None:
+                continue
+            told = told or time.monotonic()
+            if self._must_end(cause, told):
+                self._end(cause)
+
+    def _look(self, number: int) -> None:
+        """Tell the others that this rank is alive, and learn whether one of them is not."""
+        if self._silent:
+            return
+        try:
+            self._beat(number)
+            self._cause = self._cause or self._first_cause() or self._suspect()
+            self._answered = time.monotonic()
+        except RuntimeError:  # torch's DistStoreError
+            self._cause = self._cause or self._store_gone()
+
+    def _guard(self) -> None:
+        """End this process where the store does not even refuse to answer: whoever has it is suspended."""
+        while not self._left.wait(self._interval):
+            if time.monotonic() - self._answered > self._timeout + self._grace:
+                self._end(self._store_gone())
+
+    def _store_gone(self) -> dict[str, Any]:
+        self._silent = True
+        who = "the launcher" if self._keeper is None else f"rank {self._keeper}"
+        why = f"{who} has crashed, was killed or hangs, and with it what the ranks tell each other"
+        return {"why": why, "rank": self._keeper, "hangs": True}
+
+    def _must_end(self, cause: dict[str, Any], told: float) -> bool:
+        """Whether this process cannot end by itself: it hangs, or waits for a rank that will not come."""
+        doing, now = self._process.doing, time.monotonic()
+        if cause["rank"] == self._process.rank:
+            return bool(cause.get("hangs"))
+        stuck = doing.waiting is not None and now - max(told, doing.since) > self._grace
+        return stuck or now - told > self._timeout
+
+    def _end(self, cause: dict[str, Any]) -> NoReturn:
+        if cause["rank"] == self._process.rank:
+            faulthandler.dump_traceback(file=sys.stderr)
+        elif cause.get("hangs") and cause["rank"] is not None:
+            with contextlib.suppress(RuntimeError):
+                self._kill(cause["rank"])
+        sys.stderr.write(f"error: rank {self._process.rank} ends: {cause['why']}\n")
+        sys.stderr.flush()
+        sys.stdout.flush()
+        self._say_ended()
+        if self._process.rank == self._keeper:
+            self._wait_for_others()
+        os._exit(LostPeer.exit_code)
+
+    def _suspect(self) -> dict[str, Any] | None:
+        """A rank that gives no sign of life, or that this one has waited for too long."""
+        now, doing = time.monotonic(), self._process.doing
+        waited = now - doing.since if doing.waiting else 0.0
+        for rank in self._watched:
+            if self._has_ended(rank):
+                continue
+            beat, since = self._beat_of(rank, now)
+            if now - since > self._timeout:
+                return self._note(f"rank {rank} has given no sign of life for {self._timeout:g} seconds", rank, True)
+            if waited > self._timeout and beat and not beat["acting"] and beat["waits"] < doing.waits:
+                return self._note(
+                    f"rank {rank} hangs: the others have waited {self._timeout:g} seconds for it, at {doing.waiting}; "
+                    f"all of them had last met at {beat['met']}",
+                    rank,
+                    True,
+                )
+        return None
+
+    # ---- what ranks tell each other
+
+    def _beat(self, number: int) -> None:
+        doing = self._process.doing
+        told = {"number": number, "waits": doing.waits, "acting": doing.acting, "met": doing.met, **_identity()}
+        self._store.set(f"beat {self._process.rank}", json.dumps(told))
+
+    def _beat_of(self, rank: int, now: float) -> tuple[dict[str, Any] | None, float]:
+        """The newest word of a rank, and since when there has been no newer one."""
+        key = f"beat {rank}"
+        text = self._store.get(key).decode() if self._store.check([key]) else ""
+        known = self._beats.get(rank)
+        if known is None or known[0] != text:
+            known = self._beats[rank] = (text, now)
+        return (json.loads(text) if text else None), known[1]
+
+    def _note(self, why: str, rank: int | None, hangs: bool = False) -> dict[str, Any]:
+        """Write down a cause, unless there is one already; the one that counts."""
+        own = json.dumps({"why": why, "rank": rank, "hangs": hangs})
+        return json.loads(self._store.compare_set(_CAUSE, "", own).decode())
+
+    def _first_cause(self) -> dict[str, Any] | None:
+        return json.loads(self._store.get(_CAUSE).decode()) if self._store.check([_CAUSE]) else None
+
+    def _say_ended(self) -> None:
+        if not self._silent:
+            with contextlib.suppress(RuntimeError):
+                self._store.set(f"ended {self._process.rank}", "1")
+
+    def _has_ended(self, rank: int) -> bool:
+        return self._store.check([f"ended {rank}"])
+
+    def _wait_for_others(self) -> None:
+        """Wait a little until all have ended: one of them may be where the ranks meet."""
+        if self._silent:
+            return
+        keys = [f"ended {rank}" for rank in range(self._process.ranks)]
+        with contextlib.suppress(RuntimeError):
+            self._store.wait(keys, timedelta(seconds=self._grace + 4 * self._interval))
+
+    def _cause_of(self, error: BaseException) -> str:
+        """Why the connection to another rank broke: what that rank said, or which one is gone."""
+        until = time.monotonic() + self._grace
+        try:
+            while time.monotonic() < until:
+                if cause := self._cause or self._first_cause() or self._crashed():
+                    return cause["why"]
+                time.sleep(0.05)
+        except RuntimeError:  # torch's DistStoreError
+            return (self._cause or self._store_gone())["why"]
+        return str(error)
+
+    def _crashed(self) -> dict[str, Any] | None:
+        """A rank of this host that has ended without a word."""
+        for rank in self._watched:
+            beat, _ = self._beat_of(rank, 0.0)
+            if beat and not self._has_ended(rank) and _gone(beat):
+                why = f"rank {rank} (process {beat['pid']}) was killed or has crashed after {self._process.doing.met}"
+                return self._note(why, rank)
+        return None
+
+    def _kill(self, rank: int) -> None:
+        """End a rank of this host that hangs and does not end itself, as one that is suspended cannot."""
+        until = time.monotonic() + self._grace
+        while not self._silent and time.monotonic() < until and not self._has_ended(rank):
+            time.sleep(0.05)
+        text, _ = self._beats.get(rank, ("", 0.0))
+        beat = json.loads(text) if text else None
+        if beat and (self._silent or not self._has_ended(rank)) and _is_here(beat):
+            with contextlib.suppress(OSError):
+                os.kill(beat["pid"], signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def _undisturbed(self) -> Any:
+        """A launcher that sees the others end asks this rank to end too; it has the cause still to print."""
+        in_main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN) if in_main else None
+        try:
+            yield
+        finally:
+            if in_main:
+                signal.signal(signal.SIGTERM, before)
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, DescendError):
+        return "; ".join(error.problems)
+    return f"{type(error).__name__}: {error}"
+
+
+def _tell_launcher(error: BaseException) -> None:
+    """Leave the cause for torchrun, which prints that of the rank that failed first."""
+    if isinstance(error, Exception) and os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
+
+
+def _identity() -> dict[str, Any]:
+    """This process, so that another one of the same host can tell it from one that got its number later."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "started": _state(os.getpid())[1]}
+
+
+def _state(pid: int) -> tuple[str, str]:
+    """State and start time of a process of this host, as Linux tells them; empty where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", ""
+    return fields[0], fields[19]
+
+
+def _is_here(beat: dict[str, Any]) -> bool:
+    return beat["host"] == socket.gethostname() and bool(beat["started"]) and _state(beat["pid"])[1] == beat["started"]
+
+
+def _gone(beat: dict[str, Any]) -> bool:
+    """Whether a process of this host has ended, waited for by its parent or not."""
+    if beat["host"] != socket.gethostname() or not beat["started"]:
+        return False
+    state, started = _state(beat["pid"])
+    return started != beat["started"] or state in ("Z", "X")

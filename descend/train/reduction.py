@@ -1,0 +1,203 @@
+"""Gradients summed over ranks, in a few large pieces, while the backward pass still goes on.
+
+    bucket        gradients of neighbouring weights, last layers first, side by side in one buffer
+    hook          copies a gradient into its bucket as soon as it is whole; a bucket that is full is sent
+    settle        sends the rest, meets the other ranks and puts the sums in the places of the gradients
+
+Buckets are sent in one order on all ranks, whatever the order in which they fill up. A weights object without a
+gradient on some ranks counts as zero there, and one without on all ranks stays without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from descend.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from descend.runtime import Process
+
+__all__ = ["BUCKET_BYTES", "Reduction"]
+
+BUCKET_BYTES = 4 << 20  # at 2 gloo ranks a sum of 4 MB takes 5 ms, of 4 bytes 0.3 ms
+_SPARSE = 2**20  # more than there are ranks: tells sparse gradients from others in a sum over ranks
+
+
+@dataclass
+class _Bucket:
+    """Weights whose gradients are sent together."""
+
+    names: list[str]
+    sizes: list[int]
+    buffer: torch.Tensor
+    missing: int = 0
+    work: Any = None
+
+    def views(self) -> dict[str, torch.Tensor]:
+        """The place of each gradient, flat."""
+        return dict(zip(self.names, self.buffer.split(self.sizes), strict=True))
+
+
+@dataclass
+class Reduction:
+    """What sums the gradients of some weights over ranks.
+
+    Args:
+        weights: By name; those that are not trained take no part.
+        process: This process among its ranks.
+        bucket_bytes: Least size of a bucket; the sums depend on it by rounding at most.
+
+    Attributes:
+        sent_bytes: What this rank has handed to sums of gradients so far.
+        local: Gradients of this rank alone in the newest step, by name, until the next one.
+    """
+
+    weights: Mapping[str, torch.nn.Parameter]
+    process: Process
+    bucket_bytes: int = BUCKET_BYTES
+    sent_bytes: int = 0
+    local: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    _buckets: list[_Bucket] = field(default_factory=list[_Bucket])
+    _place: dict[str, tuple[_Bucket, torch.Tensor]] = field(default_factory=dict[str, tuple[_Bucket, torch.Tensor]])
+    _copied: set[str] = field(default_factory=set[str])
+    _sparse: set[str] = field(default_factory=set[str])
+    _hooks: list[Any] = field(default_factory=list[Any])
+    _sent: int = 0
+    _watching: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """All weights, in the order in which `settle` counts them."""
+        return list(self.weights)
+
+    def begin(self) -> None:
+        """Forget the step before; what is trained now decides what is sent."""
+        trained = [name for name, p in self.weights.items() if p.requires_grad and name not in self._sparse]
+        if trained != [name for bucket in reversed(self._buckets) for name in reversed(bucket.names)]:
+            self._lay_out(trained)
+        for bucket in self._buckets:
+            bucket.missing, bucket.work = len(bucket.names), None
+        self.local = {}
+        self._copied.clear()
+        self._sent, self._watching = 0, False
+
+    def watch(self) -> None:
+        """From here on a gradient is whole once it has been accumulated: the last backward pass begins."""
+        self._watching = True
+
+    def settle(self) -> None:
+        """Send what has not been sent, and wait for the sums; they lie in the buckets afterwards."""
+        self._watching = False
+        for name, (_, view) in self._place.items():
+            if name not in self._copied:
+                gradient = self.weights[name].grad
+                if gradient is None or gradient.is_sparse:
+                    view.zero_()
+                else:
+                    view.copy_(gradient.reshape(-1))
+        for bucket in self._buckets[self._sent :]:
+            self._send(bucket)
+        with self.process.doing.wait("the sum of gradients"):
+            for bucket in self._buckets:
+                bucket.work.wait()
+
+    def counts(self) -> torch.Tensor:
+        """(weights,) float64: 1 where this rank has a gradient, more where it is sparse."""
+        gradients = [p.grad for p in self.weights.values()]
+        return torch.tensor(
+            [0.0 if g is None else _SPARSE if g.is_sparse else 1.0 for g in gradients], dtype=torch.float64
+        )
+
+    def put(self, counts: torch.Tensor) -> None:
+        """Let every weights object have the sum of its gradients over all ranks.
+
+        Args:
+            counts: What `counts` gives, summed over ranks.
+        """
+        for (name, p), count in zip(self.weights.items(), counts.tolist(), strict=True):
+            if p.grad is not None:
+                self.local[name] = p.grad
+            if count >= _SPARSE:
+                self._sparse.add(name)
+                p.grad = self._sparse_sum(p, dense=count % _SPARSE)
+            elif count == 0:
+                p.grad = None
+            else:
+                p.grad = self._place[name][1].view(p.shape)
+
+    def close(self) -> None:
+        """Leave the weights as they were."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    # ---- inside
+
+    def _lay_out(self, trained: list[str]) -> None:
+        """Cut the weights into buckets, the last ones first, since their gradients are the first to be whole."""
+        self.close()
+        self._buckets, self._place = [], {}
+        some: list[str] = []
+        for i, name in enumerate(reversed(trained)):
+            some.append(name)
+            following = self.weights[trained[-2 - i]] if i + 1 < len(trained) else None
+            p = self.weights[name]
+            held = sum(self.weights[other].numel() for other in some) * p.element_size()
+            if following is None or held >= self.bucket_bytes or _kind(following) != _kind(p):
+                self._buckets.append(self._bucket(some))
+                some = []
+        for bucket in self._buckets:
+            self._place.update({name: (bucket, view) for name, view in bucket.views().items()})
+        self._hooks = [self.weights[name].register_post_accumulate_grad_hook(self._hook(name)) for name in self._place]
+
+    def _bucket(self, names: list[str]) -> _Bucket:
+        sizes = [self.weights[name].numel() for name in names]
+        return _Bucket(
+            names, sizes, torch.zeros(sum(sizes), dtype=_kind(self.weights[names[0]])[0], device=self.process.device)
+        )
+
+    def _hook(self, name: str) -> Callable[[torch.Tensor], None]:
+        def copy(p: torch.Tensor) -> None:
+            if not self._watching or p.grad is None or p.grad.is_sparse:
+                return
+            bucket, view = self._place[name]
+            if name in self._copied:
+                raise Unsupported(
+                    f"the gradient of '{name}' comes in several pieces within one backward pass, as with reentrant "
+                    "checkpointing; call torch.utils.checkpoint with use_reentrant=False"
+                )
+            view.copy_(p.grad.reshape(-1))
+            self._copied.add(name)
+            bucket.missing -= 1
+            while self._sent < len(self._buckets) and not self._buckets[self._sent].missing:
+                self._send(self._buckets[self._sent])
+
+        return copy
+
+    def _send(self, bucket: _Bucket) -> None:
+        self.sent_bytes += bucket.buffer.numel() * bucket.buffer.element_size()
+        with self.process.doing.wait("the sum of gradients"):
+            bucket.work = distributed.all_reduce(bucket.buffer, async_op=True)
+        self._sent += 1
+
+    def _sparse_sum(self, p: torch.nn.Parameter, dense: float) -> torch.Tensor:
+        """The sum of a sparse gradient over ranks; a rank without one brings no rows."""
+        if dense:
+            raise Unsupported("a weights object has a sparse gradient on one rank and a dense one on another")
+        if p.grad is None:
+            places = torch.zeros(1, 0, dtype=torch.int64, device=p.device)
+            p.grad = torch.sparse_coo_tensor(places, p.new_zeros(0, *p.shape[1:]), p.shape)
+        own = p.grad.coalesce()
+        rows = self.process.join(own.indices().T)
+        values = self.process.join(own.values())
+        return torch.sparse_coo_tensor(rows.T, values, own.shape).coalesce()
+
+
+def _kind(p: torch.Tensor) -> tuple[torch.dtype, torch.device]:
+    return p.dtype, p.device

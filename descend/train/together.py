@@ -1,0 +1,109 @@
+"""What the ranks of a run agree on in each step: sums, whether to stop, and buffers that are the same on all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.train.blame import cause
+from descend.train.memory import OutOfMemoryElsewhere
+from descend.train.reduction import Reduction
+from descend.train.sharding import Sharding
+from descend.train.statistics import SharedBuffers
+
+if TYPE_CHECKING:
+    from descend.data import Batch
+    from descend.train.loop import Session
+
+__all__ = ["Together"]
+
+_FLAGS = 2  # numbers that every step brings along: short of memory, buffers changed
+
+
+class Together:
+    """One rank among several; see `reduction.py` and `statistics.py` for gradients and buffers.
+
+    Args:
+        session: The run.
+
+    Attributes:
+        signal: The signal that has asked a rank for an end, known to all ranks since they last met; or None.
+        reduction: What sums the gradients.
+        sharding: Which rank keeps the optimizer's state of which weights; None where all keep all of it.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._process = session, session.process
+        self.signal: str | None = None
+        self.reduction = Reduction(session.weights, session.process)
+        self.sharding = Sharding(session.weights, session.process) if session.shard_optimizer else None
+        self._buffers = SharedBuffers(session.task.module, session.running, session.process)
+        self._others = False
+
+    def meet(self, at: str, values: torch.Tensor | None = None) -> torch.Tensor:
+        """Wait for all ranks to come to the same place; what they bring, added up.
+
+        Raises:
+            DataError: they are at different places.
+        """
+        asks = self._session.stop_requested() is not None
+        room = 2 + _FLAGS + len(self._session.weights)
+        met = self._process.meet(at, asks, values, room)
+        if met.asked and self.signal is None:
+            self.signal = next(name for name in self._process.of_each(self._session.stop_requested()) if name)
+        return met.sums
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._buffers.keep()
+
+    def attempt(self) -> None:
+        """The gradient of a step is worked out, perhaps once more."""
+        self.reduction.begin()
+
+    def last_part(self) -> None:
+        """The last of this rank's backward passes begins; whatever gradient is whole may be sent."""
+        self.reduction.watch()
+
+    def add_up(self, batch: Batch, sums: torch.Tensor, short: BaseException | None = None) -> torch.Tensor:
+        """Sum the gradients, and numerator and denominator, over ranks.
+
+        Args:
+            batch: This rank's share.
+            sums: (2,) float64, numerator and denominator of this rank.
+            short: That memory has run out here.
+
+        Raises:
+            OutOfMemoryElsewhere: it has on another rank.
+            DataError: the ranks do not have the same mini-batch.
+        """
+        self.reduction.settle()
+        flags = torch.tensor([short is not None, self._buffers.others_changed()], dtype=torch.float64)
+        brought = torch.cat([sums.cpu(), flags, self.reduction.counts()])
+        last = ", the last" if batch.last else ""
+        at = f"epoch {batch.epoch}, mini-batch {batch.step} of {batch.size} samples{last}"
+        met = self.meet(at, brought)
+        if short is not None:
+            raise short
+        if met[2] > 0:
+            raise OutOfMemoryElsewhere("another rank has no memory left")
+        self._others = bool(met[3] > 0)
+        self.reduction.put(met[2 + _FLAGS :])
+        return met[:2].to(sums.device)
+
+    def end(self, batch: Batch) -> None:
+        """A step has been made: bring the buffers together."""
+        self._buffers.settle(batch, self._others)
+
+    def causes(self, batch: Batch) -> list[str]:
+        """What there is to say about the samples of a step whose gradient is not finite: whose rank they were on."""
+        local = self.reduction.local.values()
+        own = any(not bool(torch.isfinite(_values(gradient)).all()) for gradient in local)
+        told = self._process.of_each(cause(batch) if own else None)
+        lines = [f"rank {rank}: {line}" for rank, line in enumerate(told) if line]
+        return lines or ["the gradients of all ranks are finite, and their sum is not"]
+
+
+def _values(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -1,0 +1,93 @@
+"""The texts of jobs, and what is refused before anything costs anything."""
+
+import subprocess
+
+import pytest
+
+from descend.errors import ConfigurationError
+from descend.launch import Job, flux, local, lsf, mpi, slurm
+
+COMMAND = ["python", "-m", "descend", "run", "a b.prototext"]
+
+
+def job(folder, **changes):
+    given = {"nodes": 2, "procs_per_node": 4, "time_limit": 90, "job_name": "lenet", "partition": "pbatch", **changes}
+    given.setdefault("environment", {"A": "x y"})
+    return Job(COMMAND, folder, **given)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Takes the place of one on a shared file system."""
+    monkeypatch.setattr("descend.launch.job.NODE_LOCAL", ())
+    return tmp_path
+
+
+@pytest.mark.parametrize("scheduler", [slurm, lsf, flux, mpi, local])
+def test_every_script_is_a_shell_script_with_the_command_and_its_status(scheduler, folder):
+    text = scheduler.script(job(folder, **({"nodes": 1} if scheduler is local else {})))
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    assert "-m descend run 'a b.prototext'" in text
+    assert "export A='x y'" in text
+    assert text.endswith("exit ${status}\n")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "lines"),
+    [
+        (
+            slurm,
+            [
+                "#SBATCH --nodes=2",
+                "#SBATCH --ntasks-per-node=4",
+                "#SBATCH --time=1:30:00",
+                "#SBATCH --partition=pbatch",
+                "#SBATCH --signal=TERM@120",
+                "#SBATCH --requeue",
+                'if [ "${status}" -eq 75 ]; then scontrol requeue "${SLURM_JOB_ID}"; fi',
+            ],
+        ),
+        (lsf, ["#BSUB -J lenet", "#BSUB -nnodes 2", "#BSUB -W 1:30", "#BSUB -q pbatch"]),
+        (flux, ["#flux: --nodes=2", "#flux: --time-limit=90m", "#flux: --queue=pbatch"]),
+    ],
+)
+def test_what_schedulers_read(scheduler, lines, folder):
+    text = scheduler.script(job(folder)).splitlines()
+    assert [line for line in lines if line not in text] == []
+
+
+def test_starters_get_the_geometry(folder):
+    def start(scheduler):
+        return next(line for line in scheduler.script(job(folder)).splitlines() if "a b.prototext" in line)
+
+    assert start(slurm).startswith("srun --kill-on-bad-exit=1 --nodes=2 --ntasks=8 --ntasks-per-node=4 python")
+    assert start(lsf).startswith("jsrun --nrs 2 --rs_per_host 1 --tasks_per_rs 4 ")
+    assert start(flux).startswith("flux run --nodes=2 --ntasks=8 ")
+    assert start(mpi).startswith("mpiexec -n 8 --map-by ppr:4:node -x MASTER_ADDR ")
+
+
+def test_an_allocation_is_told_from_an_installed_client():
+    assert slurm.detect({"SLURM_JOB_ID": "1"})
+    assert lsf.detect({"LSB_JOBID": "1"})
+    assert not flux.detect({"FLUX_URI": "local:///run/flux/local"})
+    assert not any(scheduler.detect({"PATH": "/usr/bin"}) for scheduler in (slurm, lsf, flux, mpi))
+
+
+def test_all_that_does_not_fit_is_said_at_once(tmp_path):
+    with pytest.raises(ConfigurationError) as error:
+        Job(COMMAND, tmp_path, nodes=2, procs_per_node=3, procs_per_trainer=4, time_limit=3)
+    problems = "\n".join(error.value.problems)
+    assert "procs_per_trainer=4 does not divide the 6 ranks of 2 nodes with 3 each; 1, 2, 3, 6 do" in problems
+    assert "time_limit=3 minutes" in problems
+    assert "which every node has for itself" in problems
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"procs_per_node": -1}, {"procs_per_trainer": 0}])
+def test_counts(wrong, tmp_path):
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        Job(COMMAND, tmp_path, **wrong)
+
+
+def test_several_nodes_need_a_scheduler(folder):
+    with pytest.raises(ConfigurationError, match="2 nodes need a scheduler"):
+        local.script(job(folder))

@@ -1,0 +1,151 @@
+"""Small runs in float64 that have to come out the same on any number of ranks. As a script: run those named."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+
+import torch
+from torch import nn
+
+import descend
+
+
+def network(*more: nn.Module) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 4), *more, nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+def data(samples=10, ignored=(1, 2, 3, 7), seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, 3, generator=draw, dtype=torch.float64)
+    y = torch.randint(0, 3, (samples,), generator=draw)
+    y[list(ignored)] = -100
+    return x, y
+
+
+SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1)
+
+
+def fit(module=None, some=None, **settings):
+    given = {"optimizer": SGD, "batch_size": 10, "stop": descend.Epochs(3), "seed": 3, **settings}
+    return descend.fit(module or network(), given.pop("loss", nn.CrossEntropyLoss()), some or data(), **given)
+
+
+class Branches(nn.Module):
+    """One branch is used where a sample asks for it, one never."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.always, self.some, self.never = (nn.Linear(3, 3) for _ in range(3))
+        self.double()
+
+    def forward(self, x):
+        out = self.always(x)
+        chosen = (x[:, 0] > 1.0).nonzero().flatten()
+        return out.index_add(0, chosen, self.some(x[chosen])) if len(chosen) else out
+
+
+class Counting(nn.Module):
+    """A buffer that is no running statistic, and is changed by what a rank sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = network()
+        self.register_buffer("newest", torch.zeros(3, dtype=torch.float64))
+
+    def forward(self, x):
+        if self.training:
+            self.newest.copy_(x[-1])
+        return self.inside(x)
+
+
+class Rows(nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        torch.manual_seed(5)
+        self.table = nn.Embedding(6, 3, sparse=sparse).double()
+
+    def forward(self, x):
+        return self.table((x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long())
+
+
+def run():
+    images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
+    hidden = descend.FullyConnected(images, num_neurons=8, has_bias=True, name="hidden")
+    kept = descend.Dropout(descend.Relu(descend.BatchNormalization(hidden, name="normed")), keep_prob=0.8, name="kept")
+    scores = descend.FullyConnected(kept, num_neurons=10, has_bias=True, name="scores")
+    loss = descend.CrossEntropy(descend.Softmax(scores), labels, name="loss")
+    model = descend.Model(
+        1,
+        layers=descend.traverse_layer_graph([images, labels]),
+        objective_function=descend.ObjectiveFunction([loss, descend.L2WeightRegularization(scale=0.01)]),
+        metrics=[descend.Metric(loss, name="loss")],
+        batch_norm_group_size=16,
+    )
+    trainer = descend.Trainer(mini_batch_size=500, random_seed=3)
+    return descend.run(trainer, model, descend.zoo.digits(), descend.SGD(learn_rate=0.05, momentum=0.9), "run")
+
+
+CASES = {
+    "one batch": fit,
+    "ignored on one rank": lambda: fit(some=data(ignored=(0, 1, 2, 3, 4)), shuffle=False),
+    "partial batch": lambda: fit(batch_size=4, metrics=["accuracy"]),
+    "fewer samples than ranks": lambda: fit(batch_size=1, metrics=["accuracy"], stop=descend.Epochs(1)),
+    "clipping, Adam and decay": lambda: fit(batch_size=7, clip_global_norm=0.1, optimizer=ADAM),
+    "the same, sharded": lambda: fit(batch_size=7, clip_global_norm=0.1, optimizer=ADAM, shard_optimizer=True),
+    "clipping each": lambda: fit(clip_value=0.01, clip_norm=0.02, batch_size=7),
+    "LAMB": lambda: fit(optimizer=functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1), batch_size=7),
+    "micro-batches": lambda: fit(micro_batch_size=2, batch_size=7),
+    "validation": lambda: fit(
+        some=data(12), batch_size=5, valid=data(21, ignored=(2, 20), seed=4), test=data(3, (), 5), metrics=["accuracy"]
+    ),
+    "dropout": lambda: fit(network(nn.Dropout(0.4)), batch_size=7),
+    "batch norm": lambda: fit(
+        network(nn.BatchNorm1d(4)), data(22), batch_size=11, batch_norm_group_size=3, micro_batch_size=3
+    ),
+    "batch norm by means": lambda: fit(
+        network(nn.BatchNorm1d(4, momentum=None)), data(22), batch_size=8, batch_norm_group_size=4
+    ),
+    "other buffers": lambda: fit(Counting(), shuffle=False, batch_size=4),
+    "unused weights": lambda: fit(Branches(), batch_size=5, optimizer=functools.partial(SGD, weight_decay=0.1)),
+    "sparse gradients": lambda: fit(Rows(True), optimizer=functools.partial(torch.optim.SGD, lr=0.1), batch_size=3),
+    "K-FAC": lambda: fit(batch_size=5, algorithm=descend.KFAC(damping_act="0.01", damping_err="0.01")),
+    "sharded LAMB": lambda: fit(
+        optimizer=functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1), batch_size=7, shard_optimizer=True
+    ),
+    "sharded schedule-free": lambda: fit(
+        optimizer=functools.partial(descend.optim.ScheduleFreeAdamW, lr=0.01), shard_optimizer=True, valid=data(5, ())
+    ),
+    "sharded SGLD": lambda: fit(optimizer=functools.partial(descend.optim.SGLD, lr=0.01), shard_optimizer=True),
+    "sharded torch": lambda: fit(shard_optimizer=True, batch_size=7, clip_global_norm=0.1),
+    "steps": lambda: fit(batch_size=4, stop=descend.Steps(5)),
+    "skipped": lambda: fit(
+        some=(data()[0].index_fill(0, torch.tensor([4]), float("nan")), data()[1]), batch_size=3, on_nonfinite="skip"
+    ),
+}
+
+
+SINGLE = {"a graph": run}  # in single precision
+
+
+def outcome(name: str) -> dict[str, object]:
+    """What a test compares."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = {**CASES, **SINGLE}[name]()
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.history]
+    weights = {key: value.tolist() for key, value in result.weights.items()}
+    return {"weights": weights, "history": rows, "reason": result.reason, "steps": result.steps}
+
+
+if __name__ == "__main__":
+    from ranks.start import leave
+
+    def everything():
+        leave({name: outcome(name) for name in sys.argv[1:]})
+
+    descend.main(everything)

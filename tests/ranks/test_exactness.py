@@ -1,0 +1,62 @@
+"""A batch is a batch: weights, history and reason of a run are those of one rank, whatever the number of ranks."""
+
+import math
+
+import pytest
+from ranks.cases import CASES, outcome
+from ranks.start import start
+
+QUICK = ["one batch", "ignored on one rank", "partial batch", "fewer samples than ranks", "validation", "batch norm"]
+
+
+def largest_difference(a, b, path=""):
+    """The largest relative difference of numbers, infinite where anything else differs; with its place."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        return max((largest_difference(a[key], b[key], f"{path}/{key}") for key in a), default=(0.0, path))
+    if isinstance(a, list):
+        assert len(a) == len(b), path
+        return max((largest_difference(x, y, path) for x, y in zip(a, b, strict=True)), default=(0.0, path))
+    if not isinstance(a, float):
+        return (0.0 if a == b else math.inf), path
+    same = a == b or (math.isnan(a) and math.isnan(b))
+    return (0.0 if same else abs(a - b) / max(abs(a), 1e-3)), path
+
+
+def check(ranks, names, folder, tolerance=1e-12):
+    ended = start(ranks, "cases.py", folder, *names)
+    assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
+    for name in names:
+        alone = outcome(name)
+        for rank in ended:
+            assert rank.left[name] == ended[0].left[name], f"{name}: the ranks differ"
+        difference, place = largest_difference(alone, ended[0].left[name])
+        assert difference < tolerance, f"{name}: {difference:.2g} at {place}"
+
+
+def test_two_ranks_give_what_one_gives(tmp_path):
+    check(2, QUICK, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_any_number_of_ranks_gives_what_one_gives(ranks, tmp_path):
+    check(ranks, list(CASES), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_graph_gives_on_two_ranks_what_it_gives_on_one(tmp_path, monkeypatch):
+    (tmp_path / "alone").mkdir()
+    monkeypatch.chdir(tmp_path / "alone")
+    check(2, ["a graph"], tmp_path / "two", tolerance=1e-4)
+    rows = [(tmp_path / where / "run" / "metrics.jsonl").read_text().splitlines() for where in ("alone", "two")]
+    assert len(rows[0]) == len(rows[1])
+
+
+@pytest.mark.slow
+def test_sharing_out_the_optimizer_changes_no_bit(tmp_path):
+    pairs = [("clipping, Adam and decay", "the same, sharded"), ("LAMB", "sharded LAMB")]
+    ended = start(2, "cases.py", tmp_path, *(name for pair in pairs for name in pair))
+    assert [rank.code for rank in ended] == [0, 0]
+    for whole, sharded in pairs:
+        assert ended[0].left[whole] == ended[0].left[sharded]

@@ -1,0 +1,57 @@
+"""When a rank goes wrong, all end soon, with the first cause printed last, and the checkpoint is good."""
+
+import pytest
+from ranks.start import begin, end
+
+from descend.runtime import newest_checkpoint, verify
+
+TIMEOUT = "4"
+
+
+def ended(what, rank, ranks, folder):
+    processes = begin(ranks, "faults.py", folder, what, str(rank), DESCEND_TIMEOUT_SECONDS=TIMEOUT)
+    return end(processes, folder)
+
+
+def check(found, rank, code, words, folder):
+    assert [other.code for i, other in enumerate(found) if i != rank] == [6] * (len(found) - 1), found
+    assert found[rank].code == code, found[rank]
+    for i, other in enumerate(found):
+        if i != rank:
+            last = other.err.strip().splitlines()[-1]
+            assert f"rank {rank}" in last, other.err
+            assert words in last, other.err
+    newest = newest_checkpoint(folder / "run" / "checkpoints")
+    assert newest is not None
+    assert newest.name == "step-4"
+    verify(newest)
+
+
+def test_a_rank_that_raises_ends_all(tmp_path):
+    found = ended("raises", 1, 2, tmp_path)
+    check(found, 1, 1, "ValueError: sample", tmp_path)
+    assert found[1].err.strip().splitlines()[-1].endswith("is not to be had")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "code", "words"),
+    [
+        ("raises", 1, "ValueError: sample"),
+        ("is killed", -9, "crashed"),
+        ("sleeps", 6, "hangs"),
+        ("is suspended", -9, ""),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 2])
+def test_one_of_four_ranks(what, code, words, rank, tmp_path):
+    check(ended(what, rank, 4, tmp_path), rank, code, words, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_rank_with_fewer_batches_is_found_out_before_it_leaves_the_others(tmp_path):
+    found = ended("has fewer batches", 1, 4, tmp_path)
+    assert [rank.code for rank in found] == [3] * 4
+    for rank in found:
+        assert "ranks have come to different places" in rank.err
+        assert "mini-batch 3 of 5 samples, the last on rank 1" in rank.err
