@@ -124,13 +124,15 @@ class Recipe:
         bad: list[BadSample] = []
         taken = [self._take(i, epoch, bad, begin) for i in ids.tolist()]
         while True:
-            try:
-                fields = self._together(taken)
-                break
-            except DataError:
-                odd = _odd(taken) if self.collate is None else {}
-                if not odd:
-                    raise
+            odd = {} if self.collate or _alike([sample for _, sample in taken]) else _odd(taken)
+            if not odd:
+                try:
+                    fields = self._together(taken)
+                    break
+                except DataError:
+                    odd = {} if self.collate else _odd(taken)
+                    if not odd:
+                        raise
             for place, reason in odd.items():
                 self._refuse(BadSample(taken[place][0], reason), bad)
                 taken[place] = self._take(self._next(taken[place][0]), epoch, bad, begin)
@@ -169,22 +171,35 @@ class Recipe:
         ids = [i for i, _ in taken]
         samples = [sample for _, sample in taken]
         try:
-            batch = (self.collate or _strict(default_collate))(samples)
+            batch = (self.collate or default_collate)(samples)
         except Exception as error:
             raise DataError(f"samples {ids} of {self.name} cannot be put together: {error}") from error
         return as_rows(batch, f"samples {ids[0]}, … of {self.name}", len(ids))
 
 
-def _strict(collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """torch's own way, but for a key that the first sample has not: torch drops it without a word."""
+def _alike(samples: Sequence[Any]) -> bool:
+    """Whether samples plainly have the same fields of the same types; False where a closer look is needed.
 
-    def together(samples: list[Any]) -> Any:
-        keys = {len(cast("dict[str, Any]", sample)) for sample in samples if isinstance(sample, dict)}
-        if len(keys) > 1:
-            raise KeyError(f"samples have different numbers of fields: {sorted(keys)}")
-        return collate(samples)
+    A look at shapes is left to whoever stacks them: torch drops a field that the first sample has not, and turns all
+    into the widest type, without a word.
+    """
+    first = samples[0]
+    if isinstance(first, dict):
+        keys = cast("dict[str, Any]", first).keys()
+        return all(isinstance(sample, dict) and sample.keys() == keys for sample in samples) and all(
+            _one_type([sample[key] for sample in samples]) for key in keys
+        )
+    if isinstance(first, (tuple, list)):
+        count = len(cast("Sequence[Any]", first))
+        return all(isinstance(sample, (tuple, list)) and len(sample) == count for sample in samples) and all(
+            _one_type([sample[k] for sample in samples]) for k in range(count)
+        )
+    return _one_type(samples)
 
-    return together
+
+def _one_type(values: Sequence[Any]) -> bool:
+    kinds = {(type(value), getattr(value, "dtype", None)) for value in values}
+    return len(kinds) == 1 and not isinstance(values[0], (dict, tuple, list))
 
 
 def _odd(taken: Sequence[tuple[int, Any]]) -> dict[int, str]:

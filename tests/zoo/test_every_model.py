@@ -3,7 +3,6 @@
 A class of the zoo that has no row here fails `test_the_table_has_every_network_and_module`.
 """
 
-import numpy as np
 import pytest
 import torch
 
@@ -236,7 +235,7 @@ def test_text_and_binary_are_mirrors(name):
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in DEEP else n for n in ALL])
 def test_it_trains(name):
-    """A few steps towards zero make the squared norm of its output smaller, and every weights object has moved."""
+    """A small step against the gradient makes the squared norm of its output smaller; every weights object moves."""
     model, fields = model_of(name)
     module = lower(check(model, fields), lambda weights: generator(1, weights))
     draw = torch.Generator().manual_seed(0)
@@ -246,15 +245,15 @@ def test_it_trains(name):
         if fields["x"] == TOKENS
         else torch.randn(shape, generator=draw)
     )
+    module, x = module.double(), x.double()  # the deepest have gradients so large that float32 hides such a step
+    loss = module({"x": x}, seed=0)["loss"].mean()
+    loss.backward()
+    weights = list(module.parameters())
+    with torch.no_grad():
+        square = sum(float(p.grad.double().square().sum()) for p in weights)
+        for p in weights:
+            p -= 1e-3 * loss / square * p.grad  # to lose a thousandth
+        assert module({"x": x}, seed=0)["loss"].mean() < loss
     before = {n: p.detach().clone() for n, p in module.named_parameters()}
-    optimizer = descend.optim.Adam(module.named_parameters(), lr=1e-3)
-    losses = []
-    for step in range(6):
-        loss = module({"x": x}, seed=step)["loss"].mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert np.isfinite(losses).all()
-    assert min(losses[3:]) < losses[0]
+    descend.optim.Adam(module.named_parameters(), lr=1e-3).step()
     assert all(not torch.equal(p, before[n]) for n, p in module.named_parameters())
