@@ -211,7 +211,9 @@ class Vigil:
             return
         keys = [f"ended {rank}" for rank in range(self._process.ranks)]
         with contextlib.suppress(RuntimeError):
-            self._store.wait(keys, timedelta(seconds=self._grace + 4 * self._interval))
+            until = time.monotonic() + self._grace + 4 * self._interval
+            while time.monotonic() < until and not self._store.check(keys):  # a wait in vain would print a warning
+                time.sleep(0.05)
 
     def _cause_of(self, error: BaseException) -> str:
         """Why the connection to another rank broke: what that rank said, or which one is gone."""
