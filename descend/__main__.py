@@ -76,6 +76,7 @@ def run(
         typer.echo(f"{file}: nothing wrong found")
         return
     check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
+    from descend.distributed import rank
     from descend.experiment.run import run as run_experiment
     from descend.experiment.summary import summary
 
@@ -84,7 +85,9 @@ def run(
         return
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
     how = {"resume": resume, "reset_optimizer": reset_optimizer, "weights_only": weights_only}
-    typer.echo(summary(run_experiment(*parts, run_dir=run_dir, **how)))
+    result = run_experiment(*parts, run_dir=run_dir, **how)
+    if rank() == 0:
+        typer.echo(summary(result))
 
 
 @app.command()

@@ -24,7 +24,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from descend.errors import DescendError, LostPeer
 
@@ -61,6 +61,7 @@ class Vigil:
         self._watched = [(process.rank + i) % process.ranks for i in range(1, min(_WATCHED + 1, process.ranks))]
         self._cause: dict[str, Any] | None = None
         self._left = threading.Event()
+        self._leaving, self._ending = threading.Lock(), False  # one of the two ends the process, not both
         self._silent = False  # whether the store no longer answers
         self._answered = time.monotonic()
         self._threads = [
@@ -79,9 +80,10 @@ class Vigil:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._left.set()
+        with self._leaving:
+            self._left.set()
         for thread in self._threads:
-            thread.join(self._grace)
+            thread.join(None if self._ending else self._grace)
         if error is None or isinstance(error, LostPeer):
             cause = self._cause_of(error) if error else None
             self._say_ended()
@@ -140,7 +142,11 @@ class Vigil:
         stuck = doing.waiting is not None and now - max(told, doing.since) > self._grace
         return stuck or now - told > self._timeout
 
-    def _end(self, cause: dict[str, Any]) -> NoReturn:
+    def _end(self, cause: dict[str, Any]) -> None:
+        with self._leaving:
+            if self._left.is_set():
+                return
+            self._ending = True
         if cause["rank"] == self._process.rank:
             faulthandler.dump_traceback(file=sys.stderr)
         elif cause.get("hangs") and cause["rank"] is not None:
@@ -211,7 +217,9 @@ class Vigil:
             return
         keys = [f"ended {rank}" for rank in range(self._process.ranks)]
         with contextlib.suppress(RuntimeError):
-            self._store.wait(keys, timedelta(seconds=self._grace + 4 * self._interval))
+            until = time.monotonic() + self._grace + 4 * self._interval
+            while time.monotonic() < until and not self._store.check(keys):  # a wait in vain would print a warning
+                time.sleep(0.05)
 
     def _cause_of(self, error: BaseException) -> str:
         """Why the connection to another rank broke: what that rank said, or which one is gone."""
