@@ -198,26 +198,27 @@ class Foreign:
         return self.ask()
 
 
-def seconds(step: Step, device: str) -> float:
-    """Wall time of one step; a peer in another process reports its own."""
+def seconds(step: Step, device: str, count: int) -> float:
+    """Wall time of one of `count` steps in a row; a peer in another process reports its own."""
     if device == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
-    reported = step()
+    reported = [step() for _ in range(count)]
     if device == "cuda":
         torch.cuda.synchronize()
-    return reported if isinstance(step, Foreign) else time.perf_counter() - began
+    total = sum(reported) if isinstance(step, Foreign) else time.perf_counter() - began
+    return total / count
 
 
-def measure(steps: dict[str, Step], rounds: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each contender, taken in turns after three steps of warming up."""
+def measure(steps: dict[str, Step], rounds: int, device: str, in_a_row: int) -> dict[str, list[float]]:
+    """Seconds of a step of each contender, taken in turns after three steps of warming up."""
     for step in steps.values():
         for _ in range(3):
             step()
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            times[name].append(seconds(step, device))
+            times[name].append(seconds(step, device, in_a_row))
     return times
 
 
@@ -309,6 +310,7 @@ def main() -> None:
     parser.add_argument("--rules", nargs="*", default=[rule.ours for rule in RULES])
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--in-a-row", type=int, default=1, help="steps that each contender takes in its turn")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--environments", type=Path, default=None, help="folder for the peers' environments")
     parser.add_argument("--start", action="store_true", help="first steps, when kernels are compiled, and memory")
@@ -338,7 +340,7 @@ def run(given: argparse.Namespace) -> None:
                 print(f"\n{rule.ours} is not in descend.optim")
                 continue
             steps["copy"] = copying(elements, given.device)
-            report(rule, model, measure(steps, given.rounds, given.device), elements)
+            report(rule, model, measure(steps, given.rounds, given.device, given.in_a_row), elements)
 
 
 if __name__ == "__main__":
