@@ -51,6 +51,7 @@ from descend.lower import (
     tables,
     transforms,
 )
+from descend.lower.formats import widened
 from descend.lower.initialize import initial_values
 from descend.lower.passes import Pass, register_draws
 from descend.lower.registry import lowering
@@ -200,7 +201,7 @@ class LoweredModel(torch.nn.Module):
         """Let layers that lose too much in half precision compute in float32, for a forward pass under autocast."""
         kinds = {planned.name: planned.layer for planned in self.plan.layers}
         steps = (
-            replace(step, forward=_wide(step.forward)) if isinstance(kinds[step.name], _WIDE) else step
+            replace(step, forward=widened(step.forward)) if isinstance(kinds[step.name], _WIDE) else step
             for step in self._program.steps
         )
         self._program = replace(self._program, steps=tuple(steps))
@@ -373,16 +374,6 @@ _WIDE = (
     Softmax,
     Variance,
 )
-
-
-def _wide(forward: Forward) -> Forward:
-    """The same with its tensors in float32 where they are narrower."""
-    narrow = (torch.float16, torch.bfloat16)
-
-    def widened(*given: Any) -> Any:
-        return forward(*(x.float() if isinstance(x, torch.Tensor) and x.dtype in narrow else x for x in given))
-
-    return widened
 
 
 def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from descend.graph import OperatorLayer, ops
+from descend.lower.formats import in_formats
 from descend.lower.gradients import with_gradient
 from descend.lower.registry import lowers
 
@@ -192,10 +193,17 @@ def _select(op: ops.Select) -> Function:
     return forward
 
 
+def _in_its_formats(op: ops.Operator) -> Function:
+    function = function_of(op)
+    if not (op.input_datatype or op.output_datatype):
+        return function
+    return in_formats(function, False, op.input_datatype or None, op.output_datatype or None)
+
+
 @lowers(OperatorLayer)
 def operator_layer(planned: PlannedLayer) -> Forward:
     """One operator after the other."""
-    first, *others = [function_of(op) for op in cast("OperatorLayer", planned.layer).ops]
+    first, *others = [_in_its_formats(op) for op in cast("OperatorLayer", planned.layer).ops]
 
     def forward(*xs: Tensor) -> Tensor:
         y = first(*xs)

@@ -237,13 +237,13 @@ class _Reader:
         self._refuse_repetition(frame, field, offset)
         if field.kind == "message":
             self._message_field(frame, field, head)
-        elif not colon:
-            raise _SyntaxProblem(head.end(), f"{self._path(name)} needs a ':' and {field.expected}")
-        elif bracket == "[":
-            self._list_of_scalars(frame, field, offset)
-        elif bracket:
+        elif bracket and bracket != "[":
             self._problem(offset, f"{self._path(name)} is given a message; expected {field.expected}")
             self._skip(head)
+        elif not colon:
+            raise _SyntaxProblem(head.end(), f"{self._path(name)} needs a ':' and {field.expected}")
+        elif bracket:
+            self._list_of_scalars(frame, field, offset)
         else:
             self._scalar(frame, field, offset)
 

@@ -220,6 +220,7 @@ def test_what_is_wrong_where_and_what_was_expected(source, problem):
         ("layer { // said so: { \n nme: 1 } # name: }\nnum_epochs = 3\nname: 4", ["1:9", "2:2", "3:12", "4:7"]),
         ("layer { reshape { dims: [1, 2,] dims: [3 4] dims: } } nme: 1", ["1:31", "1:42", "1:51", "1:55"]),
         ("layer: [{ nme: 1 } { }] name: 2", ["1:11", "1:20", "1:31"]),
+        ("layer { reshape { dims { value: 1 } num_dims: 2 } nme: 3 }", ["1:19", "1:37", "1:51"]),
         ("layer { 12: { name: 3 } name: 4 }", ["1:9", "1:31"]),
         ("[lbann_data.extension] { name: 1 } name: 2", ["1:1", "1:42"]),
         (
