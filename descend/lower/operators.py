@@ -70,9 +70,9 @@ def _softplus(x: Tensor) -> Tensor:
 
 
 def _binary_cross_entropy(prediction: Tensor, label: Tensor) -> Tensor:
-    # A prediction beside a weight of 0 is moved away before the logarithm: 0 · log 0 and its gradient would be NaN.
-    true = label * prediction.where(label != 0, 1.0).log()
-    false = (1.0 - label) * (1.0 - prediction.where(label != 1, 0.0)).log()
+    # The end beside a weight of 0 is moved away before the logarithm: 0 · log 0 and its gradient would be NaN.
+    true = label * prediction.where((label != 0) | (prediction > 0), 1.0).log()
+    false = (1.0 - label) * (1.0 - prediction.where((label != 1) | (prediction < 1), 0.0)).log()
     return -true - false
 
 
