@@ -3,5 +3,21 @@
 from descend.launch import flux, local, lsf, mpi, slurm
 from descend.launch.job import Job
 from descend.launch.place import ALONE, Place, place, timeout_seconds
+from descend.launch.trainers import Trainers, acting_as, acting_trainer, shared_out
 
-__all__ = ["ALONE", "Job", "Place", "flux", "local", "lsf", "mpi", "place", "slurm", "timeout_seconds"]
+__all__ = [
+    "ALONE",
+    "Job",
+    "Place",
+    "Trainers",
+    "acting_as",
+    "acting_trainer",
+    "flux",
+    "local",
+    "lsf",
+    "mpi",
+    "place",
+    "shared_out",
+    "slurm",
+    "timeout_seconds",
+]

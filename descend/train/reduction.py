@@ -183,7 +183,7 @@ class Reduction:
     def _send(self, bucket: _Bucket) -> None:
         self.sent_bytes += bucket.buffer.numel() * bucket.buffer.element_size()
         with self.process.doing.wait("the sum of gradients"):
-            bucket.work = distributed.all_reduce(bucket.buffer, async_op=True)
+            bucket.work = distributed.all_reduce(bucket.buffer, group=self.process.group, async_op=True)
         self._sent += 1
 
     def _sparse_sum(self, p: torch.nn.Parameter, dense: float) -> torch.Tensor:
