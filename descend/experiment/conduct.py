@@ -45,6 +45,7 @@ __all__ = [
     "carry_out",
     "conduct",
     "differences",
+    "facts_of",
     "finish",
     "logging",
     "open_run",
@@ -67,6 +68,8 @@ class Result:
         steps: Updates applied.
         samples: How many samples there are of each mode; None where nobody has counted them.
         outputs: Outputs of layers (samples, …) that `BatchedInference` was asked for, by "mode/layer".
+        trainer: Number of the trainer.
+        trainers: Where there are several: what came of each one that this process has trained.
     """
 
     weights: dict[str, torch.Tensor]
@@ -77,6 +80,8 @@ class Result:
     steps: int
     samples: dict[str, int | None]
     outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    trainer: int = 0
+    trainers: tuple[Result, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -390,7 +395,7 @@ def _begin(
         archive.open()
     for name, text in work.files.items():
         directory.write_text(name, text)
-    directory.write_json("run.json", _facts(work))
+    directory.write_json("run.json", facts_of(work))
     directory.replace_rows([])
     directory.log(f"descend {__version__}: {work.name} begins")
 
@@ -444,7 +449,7 @@ def differences(work: Work, run_dir: str | os.PathLike[str]) -> None:
         say(f"nothing has changed since {checkpoint}")
 
 
-def _facts(work: Work) -> dict[str, Any]:
+def facts_of(work: Work) -> dict[str, Any]:
     """What is needed to repeat the run, beside its text."""
     return {
         "descend": __version__,

@@ -14,7 +14,7 @@ from descend.launch.place import place
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-__all__ = ["Trainers", "acting_trainer", "acting_as", "shared_out"]
+__all__ = ["Trainers", "acting_as", "acting_trainer", "shared_out"]
 
 _acting: ContextVar[tuple[int, int] | None] = ContextVar("trainer", default=None)
 

@@ -111,9 +111,7 @@ def _give_optimizer(session: Session, state: dict[str, Any]) -> None:
     kept = optimizer_state(session.optimizer, _names(session))["weights"]
     entries = {**{name: entry for name, entry in kept.items() if name not in state["weights"]}, **state["weights"]}
     whole = {"groups": state["groups"], "weights": entries}
-    restore_optimizer(
-        session.optimizer, _names(session), session.sharding.kept(whole) if session.sharding else whole
-    )
+    restore_optimizer(session.optimizer, _names(session), session.sharding.kept(whole) if session.sharding else whole)
 
 
 def _tensors(session: Session) -> dict[str, torch.Tensor]:

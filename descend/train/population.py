@@ -167,9 +167,9 @@ class Population:
         told = self.tell(words)
         if stopped := next((word["stopped"] for word in told.values() if word["stopped"]), None):
             raise Stopped(stopped)
-        if failed := [f"trainer {number}: {word['failed']}" for number, word in told.items() if word["failed"]]:
-            if len(failed) == len(told):
-                raise NumericalError([*failed, "no trainer is left that could be taken over"])
+        failed = [f"trainer {number}: {word['failed']}" for number, word in told.items() if word["failed"]]
+        if len(failed) == len(told):
+            raise NumericalError([*failed, "no trainer is left whose model could be taken over"])
 
     def _asked(self, player: Player) -> str | None:
         """Why all are to end, where this trainer has been told so."""
@@ -245,9 +245,7 @@ class Population:
             give(player.session, taken[player.number])
         return outcome
 
-    def _truncation(
-        self, strategy: TruncationSelectionExchange, number: int, way: ExchangeStrategy
-    ) -> list[Outcome]:
+    def _truncation(self, strategy: TruncationSelectionExchange, number: int, way: ExchangeStrategy) -> list[Outcome]:
         scores = self.tell({p.number: self._scores(p, strategy) for p in self.players})
         ranking = sorted(scores, key=lambda trainer: (*_order(scores[trainer], strategy.metrics), trainer))
         k = strategy.truncation_k
@@ -371,9 +369,7 @@ def _words(outcomes: Sequence[Outcome]) -> dict[int, Any]:
     return {outcome.trainer: asdict(outcome) for outcome in outcomes}
 
 
-def beats(
-    theirs: Mapping[str, float], own: Mapping[str, float], metrics: Mapping[str, MetricStrategy]
-) -> bool:
+def beats(theirs: Mapping[str, float], own: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -> bool:
     """Whether another model is better than one's own: in every metric, and not just as good."""
     return all(_better(theirs[name], own[name], way) for name, way in metrics.items())
 
