@@ -51,6 +51,13 @@ ResetOptimizer = Annotated[bool, typer.Option("--reset-optimizer", help="Continu
 WeightsOnly = Annotated[
     bool, typer.Option("--weights-only", help="Begin anew with those weights of the checkpoint that fit.")
 ]
+Trainers = Annotated[
+    int | None,
+    typer.Option("--trainers", min=1, help="How many train, each by itself; one a block of ranks without it."),
+]
+ProcsPerTrainer = Annotated[
+    int | None, typer.Option("--procs-per-trainer", min=1, help="Ranks of a block; LBANN_PROCS_PER_TRAINER, or all.")
+]
 _CONTINUING = "--show-changes, --reset-optimizer, --weights-only"
 
 
@@ -63,6 +70,8 @@ def run(
     show_changes: ShowChanges = False,
     reset_optimizer: ResetOptimizer = False,
     weights_only: WeightsOnly = False,
+    trainers: Trainers = None,
+    procs_per_trainer: ProcsPerTrainer = None,
 ) -> None:
     """Train what FILE describes, and evaluate it on the test samples."""
     from descend.experiment import check_experiment, layer_table, load
@@ -85,9 +94,13 @@ def run(
         return
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
     how = {"resume": resume, "reset_optimizer": reset_optimizer, "weights_only": weights_only}
-    result = run_experiment(*parts, run_dir=run_dir, **how)
+    several = {"trainers": trainers, "procs_per_trainer": procs_per_trainer}
+    result = run_experiment(*parts, run_dir=run_dir, **how, **several)
     if rank() == 0:
-        typer.echo(summary(result))
+        for one in result.trainers or (result,):
+            if result.trainers:
+                typer.echo(f"trainer {one.trainer}:")
+            typer.echo(summary(one))
 
 
 @app.command()

@@ -21,7 +21,7 @@ from descend.experiment.ranks import running_of, silent
 from descend.experiment.rule import settings
 from descend.experiment.task import GraphTask
 from descend.experiment.text import run_text
-from descend.experiment.trainers import Seat, conduct_trainers, trainer_seed
+from descend.experiment.trainers import Seat, conduct_trainers, stored_trainers, trainer_seed
 from descend.graph import Model, TorchModel, Trained, to_text
 from descend.launch import shared_out
 from descend.lower import lower
@@ -87,7 +87,8 @@ def run(
     with ExitStack() as stack:
         world = stack.enter_context(joined())
         stack.enter_context(silent(world))
-        shares = shared_out(world.ranks, trainers, procs_per_trainer)
+        known = trainers or world.by_first(lambda: stored_trainers(continued))
+        shares = shared_out(world.ranks, known, procs_per_trainer)
 
         if shares.trainers > 1:  # a seed from the clock is one for all
             trainer = replace(trainer, random_seed=run_seed(trainer, continued, world))

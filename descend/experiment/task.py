@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from descend.errors import ConfigurationError
-
 from descend.graph import Elu, Input, LeakyRelu, Relu, Sigmoid, Tanh
 from descend.runtime import seed_of
 from descend.train.task import Losses, Ratio

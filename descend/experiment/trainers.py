@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from descend.launch import Trainers
     from descend.runtime import Process
 
-__all__ = ["Seat", "conduct_trainers", "trainer_seed"]
+__all__ = ["Seat", "conduct_trainers", "stored_trainers", "trainer_seed"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,15 @@ class Seat:
 def trainer_seed(seed: int, number: int) -> int:
     """The seed of a trainer: the first one has that of the run, so that a single trainer is the run itself."""
     return seed_of(seed, "trainer", number) % 2**31 if number else seed
+
+
+def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
+    """How many trainers the run in a directory has; None where that is not known."""
+    path = None if run_dir is None else Path(run_dir) / "run.json"
+    try:
+        return json.loads(path.read_text()).get("trainers") if path is not None else None
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def conduct_trainers(
@@ -125,7 +134,7 @@ def conduct_trainers(
         players = [Player(seat.number, one.session) for seat, one in zip(seats, opened, strict=True)]
         population = Population(players, shares, world, seed, say, lineage.add)
         chosen, number = _chosen(population, opened) if resume else ({}, 0)
-        _begin_all(top, opened, players, chosen, works[0], seed)
+        _begin_all(top, opened, players, chosen, works[0], seed, shares.trainers)
         lineage.keep(number)
         for one in opened:
             stack.enter_context(one.end_noted())
@@ -215,6 +224,7 @@ def _begin_all(
     chosen: dict[int, Path],
     work: Work,
     seed: int,
+    trainers: int,
 ) -> None:
     """Write what the directories begin with, or bring all trainers to where their checkpoints stand."""
     for player, one in zip(players, opened, strict=True):
@@ -227,7 +237,7 @@ def _begin_all(
         return
     for name, text in work.files.items():
         top.keep_text(name, text)
-    top.write_json("run.json", {**facts_of(work), "random_seed": seed})
+    top.write_json("run.json", {**facts_of(work), "random_seed": seed, "trainers": trainers})
 
 
 class _Lineage:

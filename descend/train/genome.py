@@ -85,7 +85,8 @@ def take(session: Session, names: Iterable[str] = (), whole: bool = True) -> Gen
 
 def give(session: Session, genome: Genome) -> None:
     """Let a session go on with a model that was taken, from this session or from another."""
-    nested = unflatten(genome.plain, genome.tensors)
+    # An optimizer keeps the tensors that it is given, and several trainers may be given one model.
+    nested = unflatten(genome.plain, {name: tensor.clone() for name, tensor in genome.tensors.items()})
     if nested["form"] is not None:
         session.task.take_form(nested["form"])  # pyright: ignore[reportAttributeAccessIssue]  # the task it came from has it
     own = _tensors(session)

@@ -438,6 +438,7 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     session.skipped_in_a_row = 0
     gathered.totals.join(totals)
     context.advance(batch.size)
+    session.process.doing.steps += 1
     gathered.complete = batch.last  # before anybody may save this moment
     callbacks.fire(Event.AFTER_STEP, seen)
     session.watch.clear()
@@ -691,5 +692,6 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
         return sums
 
     totals.join(within_memory(session, len(step.batch.ids), 1, attempt, lambda: None))
+    session.process.doing.steps += 1
     session.callbacks.fire(Event.AFTER_EVALUATION_STEP, step)
     session.watch.clear()

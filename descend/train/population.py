@@ -20,7 +20,7 @@ from descend.launch import Trainers, acting_as
 from descend.runtime import Process, Wish, generator
 from descend.train.genome import STATE, Courier, Genome, give, take
 from descend.train.loop import evaluate
-from descend.train.progress import Mode
+from descend.train.progress import ExecutionContext, Mode
 from descend.train.tournament import (
     ExchangeStrategy,
     MetricStrategy,
@@ -131,6 +131,9 @@ class Population:
             NumericalError: the gradients of all trainers are not finite.
         """
         for player in self.players:
+            begun = player.state["round"] or player.state["trained"]
+            if begun and player.session.began == ExecutionContext(Mode.TRAIN):
+                player.session.began = None  # limits count from the beginning of a round, not of the run
             if player.state["form"] is not None:
                 player.session.task.take_form(player.state["form"])  # pyright: ignore[reportAttributeAccessIssue]  # it was given by this task
         while (number := self.players[0].state["round"]) < algorithm.metalearning_steps:
