@@ -94,6 +94,7 @@ _SINGLE = {
     "Epochs": "train",
     "KFAC": "train",
     "LTFB": "train",
+    "MajorityVote": "train",
     "ExchangeStrategy": "train",
     "MutationStrategy": "train",
     "RandomPairwiseExchange": "train",

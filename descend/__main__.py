@@ -53,7 +53,7 @@ WeightsOnly = Annotated[
 ]
 Trainers = Annotated[
     int | None,
-    typer.Option("--trainers", min=1, help="How many train, each by itself; one a block of ranks without it."),
+    typer.Option("--trainers", min=1, help="How many, each with a model; one a block of ranks without it."),
 ]
 ProcsPerTrainer = Annotated[
     int | None, typer.Option("--procs-per-trainer", min=1, help="Ranks of a block; LBANN_PROCS_PER_TRAINER, or all.")

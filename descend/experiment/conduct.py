@@ -25,6 +25,7 @@ from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, 
 from descend.train import Callbacks, Event, ExecutionContext, Mode
 from descend.train.loop import Session, evaluate
 from descend.train.numerics import Numerics
+from descend.train.vote import Vote
 from descend.version import __version__
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from descend.train.loop import Part
     from descend.train.statistics import Running
     from descend.train.task import Task
+    from descend.train.vote import MajorityVote
 
 __all__ = [
     "Opened",
@@ -112,6 +114,7 @@ class Work:
         running: Buffers of the module that are running statistics of batch norm.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only.
         outside: Metrics that the module does not compute; given the run directory.
+        compression: What ranks send instead of gradients; None for these.
     """
 
     name: str
@@ -135,6 +138,7 @@ class Work:
     running: Sequence[Running] = ()
     shard_optimizer: bool = False
     outside: Callable[[Path | None], Mapping[str, float]] = lambda directory: {}
+    compression: MajorityVote | None = None
 
 
 def conduct(
@@ -317,6 +321,7 @@ def _session(work: Work, requests: StopRequests) -> Session:
         say=say,
         running=work.running,
         shard_optimizer=work.shard_optimizer,
+        vote=Vote(work.compression, work.process) if work.compression else None,
     )
     session.restore = lambda checkpoint: restore(load(checkpoint), session)
     return session

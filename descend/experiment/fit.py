@@ -28,9 +28,10 @@ from descend.experiment.unused import UnusedWeights
 from descend.graph import TorchModel
 from descend.launch import shared_out
 from descend.runtime import joined
-from descend.train import LTFB, BatchedIterativeOptimizer, Mode
+from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode
 from descend.train.masks import not_taken_over
 from descend.train.numerics import Numerics
+from descend.train.vote import check_optimizer
 
 if TYPE_CHECKING:
     import os
@@ -74,6 +75,7 @@ def fit(
     weights_only: bool = False,
     batch_norm_group_size: int | None = None,
     shard_optimizer: bool = False,
+    gradient_compression: str | MajorityVote | None = None,
     algorithm: TrainingAlgorithm | None = None,
     tournament: Any = None,
     trainers: int | None = None,
@@ -124,6 +126,8 @@ def fit(
             asked for.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only; the updates are the
             same. One rank keeps all.
+        gradient_compression: "sign", or `descend.MajorityVote(momentum=0.9)` which it stands for: ranks send one bit for
+            each element of the gradient and follow the majority; with `descend.optim.SignSGD`.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
             With `descend.LTFB`, `stop` is the end of a round.
         tournament: Data on which several trainers compare their models; never trained on.
@@ -147,6 +151,7 @@ def fit(
         module = cast("torch.nn.Module", module.module)
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size)
+    compression = MajorityVote.of(gradient_compression)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
     device = device_of(module)
     autocast, scaler = precision_of(precision, device)
@@ -168,6 +173,7 @@ def fit(
             part, watching = next(parts)
             own_seed = trainer_seed(seed, seat.number)
             made = rule.build(optimizer, part)
+            _check_compression(compression, made, shard_optimizer, algorithm)
             looking = replace(numerics, scaler=copy.deepcopy(scaler))
             task = ModuleTask(part, objective, measured, targets, autocast)
             loading = Loading(
@@ -203,6 +209,7 @@ def fit(
                     "micro_batch_size": micro_batch_size,
                     "batch_norm_group_size": batch_norm_group_size,
                     "algorithm": None if algorithm is None else repr(algorithm),
+                    **({"gradient_compression": repr(compression)} if compression else {}),
                 },
                 numerics=looking,
                 before_part=training.begin,
@@ -210,6 +217,7 @@ def fit(
                 weights_only=weights_only,
                 running=training.running,
                 shard_optimizer=shard_optimizer,
+                compression=compression,
             )
 
         kept = {"keep_files": run_dir is not None or resume, "resume": resume}
@@ -233,6 +241,21 @@ def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any) -> No
         problems.append(f"batch_norm_group_size is {group_size!r} and is to be a whole number above 0, or None")
     if problems:
         raise ConfigurationError(problems)
+
+
+def _check_compression(
+    compression: MajorityVote | None,
+    optimizer: torch.optim.Optimizer,
+    shard_optimizer: bool,
+    algorithm: TrainingAlgorithm | None,
+) -> None:
+    if compression is None:
+        return
+    check_optimizer(optimizer)
+    if shard_optimizer:
+        raise ConfigurationError("gradient_compression and shard_optimizer: SignSGD has no state to share out")
+    if isinstance(algorithm, KFAC):
+        raise ConfigurationError("gradient_compression: K-FAC needs the gradient itself; leave one of them out")
 
 
 def _is_count(value: Any, least: int) -> bool:

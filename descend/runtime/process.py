@@ -169,13 +169,13 @@ class Process:
         if self.ranks == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        return [json.loads(bytes(part.tolist())) for part in self._parts(own.to(self.device))]
+        return [json.loads(bytes(part.tolist())) for part in self.parts(own.to(self.device))]
 
     def join(self, rows: torch.Tensor) -> torch.Tensor:
         """The (n, *shape) tensors of all ranks one after the other; n may differ and be 0, the shape may not."""
-        return rows if self.ranks == 1 else torch.cat(self._parts(rows))
+        return rows if self.ranks == 1 else torch.cat(self.parts(rows))
 
-    def _parts(self, rows: torch.Tensor) -> list[torch.Tensor]:
+    def parts(self, rows: torch.Tensor) -> list[torch.Tensor]:
         """The (n, *shape) tensor of each rank; they are sent in the length of the longest."""
         lengths = torch.zeros(self.ranks, dtype=torch.int64, device=self.device)
         lengths[self.rank] = len(rows)

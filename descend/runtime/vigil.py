@@ -8,7 +8,8 @@ Each rank has a thread that tells the others every so often that it is alive, an
                        and is killed where it cannot
 
 The first cause is written down once and is what all of them print. A rank that is writing a checkpoint is waited for
-as long as it is alive, and one of another trainer as long as it makes steps. A thread in native code cannot be interrupted, so a rank that waits ends its process.
+as long as it is alive, and one of another trainer as long as it makes steps. A thread in native code cannot be
+interrupted, so a rank that waits ends its process.
 """
 
 from __future__ import annotations

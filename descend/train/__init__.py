@@ -22,6 +22,7 @@ from descend.train.tournament import (
     TruncationSelectionExchange,
 )
 from descend.train.trainer import Trainer
+from descend.train.vote import MajorityVote
 
 __all__ = [
     "KFAC",
@@ -42,6 +43,7 @@ __all__ = [
     "ExchangeStrategy",
     "ExecutionContext",
     "Limits",
+    "MajorityVote",
     "MetaLearningStrategy",
     "MetricStrategy",
     "Mode",

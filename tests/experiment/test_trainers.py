@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,14 +20,11 @@ def _here(tmp_path, monkeypatch):
 
 
 def lineage(folder="run"):
-    with open(f"{folder}/tournament.jsonl") as file:
-        return [json.loads(line) for line in file]
+    return [json.loads(line) for line in Path(folder, "tournament.jsonl").read_text().splitlines()]
 
 
 def exchanged(folder, trainer, step):
     """Weights and optimizer tensors of the checkpoint that an exchange has left."""
-    from pathlib import Path
-
     checkpoint = Path(folder) / f"trainer{trainer}" / "checkpoints" / f"step-{step}"
     tensors, state = read_state(checkpoint)
     return {**read_weights(checkpoint), **tensors}, state
@@ -102,7 +100,7 @@ def test_the_log_replays_the_history():
             assert row["scores"]["objective"] <= row["partner_scores"]["objective"]
         elif row["took"] is not None:
             assert row["partner_scores"]["objective"] < row["scores"]["objective"]
-    lines = [line for line in open("run/log.txt").read().splitlines() if line.startswith("LTFB")]
+    lines = [line for line in Path("run/log.txt").read_text().splitlines() if line.startswith("LTFB")]
     assert len(lines) == 15
     assert lines[0].startswith('LTFB (model "Sequential", step 0): trainer 0 selected model from trainer ')
 
@@ -216,7 +214,7 @@ def test_what_does_not_fit_is_said_before_anything_begins():
         descend.LTFB(metalearning=descend.TruncationSelectionExchange({"acuracy": 1}, 1)).check(
             ["accuracy"], ["tournament"]
         )
-    with pytest.raises(ConfigurationError, match="3 trainers cannot be shared out|trainers is 0"):
+    with pytest.raises(ConfigurationError, match="trainers is 0"):
         play(trainers=0)
 
 
