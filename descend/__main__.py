@@ -142,7 +142,6 @@ def launch(
     """Train what FILE describes on several ranks of this machine."""
     import os
     import shlex
-    import subprocess
 
     from descend.errors import ConfigurationError
     from descend.launch import local
@@ -162,7 +161,24 @@ def launch(
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
         typer.echo(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
         return
-    raise typer.Exit(subprocess.run(command, env=environment, check=False).returncode)
+    raise typer.Exit(_started(command, environment))
+
+
+def _started(command: list[str], environment: dict[str, str]) -> int:
+    """The exit code of a command, to which signals that ask for an end are passed on."""
+    import signal
+    import subprocess
+    from contextlib import suppress
+
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+
+        def passed_on(number: int, frame: object) -> None:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, passed_on)
+        return process.wait()
 
 
 def _check_for_ranks(file: Path, ranks: int) -> None:
@@ -176,6 +192,27 @@ def _check_for_ranks(file: Path, ranks: int) -> None:
             f"{file}: a layer works on the whole mini-batch, which {ranks} ranks would share; for batch normalization "
             "declare the model's batch_norm_group_size"
         )
+
+
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+    ranks: Annotated[str, typer.Option(help="A number, several as in 1,2,4, or a range that doubles.")] = "1..64",
+    latency_us: Annotated[float, typer.Option(min=0.0, help="Of a message between ranks, in microseconds.")] = 20.0,
+    bandwidth_gbs: Annotated[float, typer.Option(min=0.001, help="Between ranks, in 10⁹ bytes a second.")] = 10.0,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; the file's mini-batch without it.")] = None,
+) -> None:
+    """Foretell what a step of FILE takes on many ranks, from a few steps that are made here."""
+    from descend.experiment import check_experiment, load
+    from descend.launch.forecast import Network, rank_counts
+
+    counts, network = rank_counts(ranks), Network(latency_us * 1e-6, bandwidth_gbs * 1e9)
+    experiment = load(file)
+    check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
+    from descend.experiment.foresight import forecast_table, profile_of
+
+    size = batch_size or experiment.trainer.mini_batch_size
+    typer.echo(forecast_table(profile_of(experiment), network, size, counts))
 
 
 @app.command()

@@ -126,8 +126,8 @@ def fit(
             asked for.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only; the updates are the
             same. One rank keeps all.
-        gradient_compression: "sign", or `descend.MajorityVote(momentum=0.9)` which it stands for: ranks send one bit for
-            each element of the gradient and follow the majority; with `descend.optim.SignSGD`.
+        gradient_compression: "sign", or `descend.MajorityVote(momentum=0.9)` which it stands for: ranks send one bit
+            for each element of the gradient and follow the majority; with `descend.optim.SignSGD`.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
             With `descend.LTFB`, `stop` is the end of a round.
         tournament: Data on which several trainers compare their models; never trained on.

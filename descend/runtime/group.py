@@ -78,7 +78,9 @@ def within_block(world: Process, shares: Trainers) -> Process:
     ]
     block, rank = divmod(world.rank, shares.procs_per_trainer)
     world.doing.peers = frozenset(shares.ranks_of_block(block))
-    return Process(rank, shares.procs_per_trainer, world.device, world.doing, groups[block])
+    own = groups[block]
+    assert isinstance(own, distributed.ProcessGroup)  # others get a number in its place
+    return Process(rank, shares.procs_per_trainer, world.device, world.doing, own)
 
 
 def _join(where: Place, device: torch.device) -> distributed_c10d.Store:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Vigil"]
 
 _CAUSE = "first cause"
+_FIRST_ERROR = "error of the first rank"
 _WATCHED = 8  # ranks that each one watches, those that follow it; more would be too much to ask at thousands of ranks
 _LAST_SECONDS = 0.3  # for the lines of ranks that have just ended
 
@@ -86,6 +87,8 @@ class Vigil:
             self._left.set()
         for thread in self._threads:
             thread.join(None if self._ending else self._grace)
+        if error is not None:
+            self._compare(error)
         if error is None or isinstance(error, LostPeer):
             cause = self._cause_of(error) if error else None
             self._say_ended()
@@ -111,6 +114,21 @@ class Vigil:
             return []
         at = ranks.index(self._process.rank)
         return [ranks[(at + i) % len(ranks)] for i in range(1, min(_WATCHED + 1, len(ranks)))]
+
+    def _compare(self, error: BaseException) -> None:
+        """Leave it to the first rank to say what all of them have found out."""
+        own = f"{type(error).__name__} {_text(error)}"
+        if self._silent:
+            return
+        with contextlib.suppress(RuntimeError):
+            if self._process.first:
+                self._store.set(_FIRST_ERROR, own)
+            if self._process.first or isinstance(error, LostPeer) or not isinstance(error, DescendError):
+                return
+            until = time.monotonic() + self._grace
+            while time.monotonic() < until and not self._store.check([_FIRST_ERROR]):
+                time.sleep(0.02)
+            error.said = self._store.check([_FIRST_ERROR]) and self._store.get(_FIRST_ERROR).decode() == own
 
     # ---- the thread
 

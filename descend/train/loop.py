@@ -483,7 +483,15 @@ def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
         with session.watch.attached():
             return _backward(session, batch, run)
 
-    return within_memory(session, len(batch.ids), session.unit, attempt, session.buffers.restore)
+    return within_memory(session, _largest_share(session, batch), session.unit, attempt, session.buffers.restore)
+
+
+def _largest_share(session: Session, batch: Batch) -> int:
+    """Samples of a mini-batch on the rank that has most of them, so that all ranks choose micro-batches alike."""
+    if session.process.ranks == 1:
+        return len(batch.ids)
+    unit = session.unit or 1
+    return math.ceil(math.ceil(batch.size / unit) / session.process.ranks) * unit
 
 
 def _clear(session: Session) -> None:

@@ -77,7 +77,8 @@ _WAYS = {
     "checkpoint_binary": _variant("RandomPairwiseExchange.ExchangeStrategy.CheckpointBinary"),
     "checkpoint_file": _variant("RandomPairwiseExchange.ExchangeStrategy.CheckpointFile"),
 }
-VARIANTS: tuple[type, ...] = (*_MUTATIONS.values(), *_WAYS.values())
+_Tournaments = _variant("LTFB.TerminationCriteria")
+VARIANTS: tuple[type, ...] = (*_MUTATIONS.values(), *_WAYS.values(), _Tournaments)
 
 
 def _check_choice(what: str, given: str, known: Mapping[str, Any]) -> None:
@@ -469,7 +470,3 @@ class LTFB(TrainingAlgorithm):
         from descend.train.population import Population  # torch comes in here, not when a description is read
 
         return Population.alone(session).play(self)[0]
-
-
-_Tournaments = _variant("LTFB.TerminationCriteria")
-VARIANTS = (*VARIANTS, _Tournaments)
