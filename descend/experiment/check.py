@@ -13,7 +13,7 @@ from descend.errors import ConfigurationError, DataError, DescendError
 from descend.experiment.parts import graph_unit
 from descend.graph import check as check_graph
 from descend.graph import check_optimizer
-from descend.train import BatchedInference, BatchedIterativeOptimizer, Mode
+from descend.train import LTFB, BatchedInference, BatchedIterativeOptimizer, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,6 +67,8 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         _attempt(lambda: _check_names(experiment, plan), errors)
         if isinstance(algorithm, BatchedInference):
             _attempt(lambda: algorithm.check_modes(mode for mode in Mode if mode.role in (readers or {})), errors)
+        if isinstance(algorithm, LTFB):
+            _attempt(lambda: algorithm.check([metric.name for metric in plan.metrics], list(readers or {})), errors)
         if algorithm is not None and _trains(experiment) and not (plan.objective.terms or plan.objective.l2):
             name = experiment.model.name
             errors.append(
