@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from descend.study.running.optimizer import make, multipliers, schedule_of
 from descend.study.running.scores import Scorer
 from descend.study.running.trial import Record, Trial, evaluation_steps
 from descend.train import Callback, Steps
+from descend.train.loop import averaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from descend.optim.schedules import Schedule
     from descend.study.task import Task
@@ -49,7 +51,8 @@ class _Looks(Callback):
     def after_step(self, step: StepView) -> None:
         """Score where it is asked for."""
         if step.step in self.at:
-            self._look(step.module, step.step)
+            with _evaluated(step.optimizer):
+                self._look(step.module, step.step)
 
     def _look(self, module: torch.nn.Module, step: int) -> None:
         training = module.training
@@ -60,6 +63,18 @@ class _Looks(Callback):
         for split, metrics in found.items():
             for name, value in metrics.items():
                 self.scores.setdefault(split, {}).setdefault(name, []).append(float(value))
+
+
+@contextlib.contextmanager
+def _evaluated(optimizer: Any) -> Generator[None]:
+    """The weights that an optimizer wants evaluated, where they are others than those it trains."""
+    switches = callable(getattr(optimizer, "eval", None)) and callable(getattr(optimizer, "train", None))
+    if switches:  # as schedule-free optimizers of other libraries have it
+        optimizer.eval()
+    with averaged(optimizer):
+        yield
+    if switches:
+        optimizer.train()
 
 
 class _Rates(Callback):
