@@ -84,6 +84,7 @@ class Study(BaseModel):
         shortlist_seeds: Repeats of each.
         confirmation_seeds: Repeats of the winner with fresh seeds, which alone are compared.
         target: What counts as success.
+        reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -107,6 +108,7 @@ class Study(BaseModel):
     shortlist_seeds: int = Field(default=3, ge=0)
     confirmation_seeds: int = Field(default=10, ge=1)
     target: Target | None = None
+    reference: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("arms", mode="before")
     @classmethod

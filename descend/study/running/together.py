@@ -240,8 +240,8 @@ class _Stack:
         self.params = new
         self.failed_at = torch.where((self.failed_at == 0) & ~finite, number, self.failed_at)
 
-    def look(self) -> dict[str, dict[str, Tensor]]:
-        """Scores of all trials, (trials,) each."""
+    def look(self, *, test: bool = False) -> dict[str, dict[str, Tensor]]:
+        """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
         self.template.eval()
 
         def one(params: dict[str, Tensor], *rows: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
@@ -251,7 +251,7 @@ class _Stack:
         def all_of(*rows: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
             return vmap(one, in_dims=(0, *[None] * len(rows)))(self.params, *rows)
 
-        return self.scorer.take_all(all_of)
+        return self.scorer.take_test(all_of) if test else self.scorer.take_all(all_of)
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
@@ -314,9 +314,15 @@ def run_together(
             stack.step(task, number)
             if number in at:
                 looks.append(stack.look())
+        confirmed = any(trial.phase == "confirmation" for trial in trials)
+        tested = stack.look(test=True) if confirmed else {}
     seconds = (time.perf_counter() - began) / len(trials)
     for place, trial in enumerate(trials):
-        yield _record(trial, place, at, looks, int(stack.failed_at[place]), seconds)
+        record = _record(trial, place, at, looks, int(stack.failed_at[place]), seconds)
+        if trial.phase == "confirmation" and record.status != "diverged":
+            own = {split: {name: [float(x[place])] for name, x in found.items()} for split, found in tested.items()}
+            record = dataclasses.replace(record, scores=record.scores | own)
+        yield record
 
 
 def _record(
