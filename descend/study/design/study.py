@@ -65,8 +65,8 @@ class Study(BaseModel):
 
     Attributes:
         name: Of the study.
-        workload: What is trained: `file.py:function` or `module:function`, which returns a `descend.study.Task`; in
-            Python also a Task or such a function.
+        workload: What is trained: `file.py:function` or `module:function`, which returns a `descend.study.Task`; an
+            experiment's `FILE.prototext`; `zoo:NAME`; in Python also a Task or such a function.
         workload_options: Arguments of the function.
         batch_sizes: Samples of an update; each is a comparison of its own.
         steps: Updates of a trial; several budgets, or one for each batch size.

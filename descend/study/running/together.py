@@ -51,6 +51,8 @@ def whether_together(task: Task, trials: Sequence[Trial], kinds: dict[str, Any])
         return "an optimizer of another library updates one module at a time"
     module = task.module(trials[0].seed)
     for layer in module.modules():
+        if reason := getattr(layer, "runs_alone", ""):
+            return str(reason)
         if isinstance(layer, _RANDOM):
             return f"{type(layer).__name__} draws random numbers of its own"
     if next((b for b in module.buffers()), None) is not None:
