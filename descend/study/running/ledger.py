@@ -283,4 +283,4 @@ def _may_change(name: str, pair: tuple[Any, Any]) -> bool:
         return new >= old
     if name.startswith("arms."):
         return old is None
-    return name in ("name", "target", "batch_sizes") or name.startswith("hashes.code")
+    return name in ("name", "target", "batch_sizes", "reference") or name.startswith("hashes.code")

@@ -34,8 +34,9 @@ class _Looks(Callback):
     Reads: the module, in evaluation mode. Changes nothing.
     """
 
-    def __init__(self, scorer: Scorer, at: tuple[int, ...]) -> None:
+    def __init__(self, scorer: Scorer, at: tuple[int, ...], *, test: bool = False) -> None:
         self.scorer, self.at = scorer, frozenset(at)
+        self.last = max(at) if test else None  # the update after which the test samples are looked at, once
         self.now = 0
         self.steps: list[int] = []
         self.scores: dict[str, dict[str, list[float]]] = {}
@@ -57,7 +58,11 @@ class _Looks(Callback):
     def _look(self, module: torch.nn.Module, step: int) -> None:
         training = module.training
         module.eval()
-        found = self.scorer.take_all(lambda *rows: self.scorer.ratios(module(*rows[:-1]), rows[-1]))
+
+        def call(*rows: torch.Tensor) -> Any:
+            return self.scorer.ratios(module(*rows[:-1]), rows[-1])
+
+        found = self.scorer.take_all(call) | (self.scorer.take_test(call) if step == self.last else {})
         module.train(training)
         self.steps.append(step)
         for split, metrics in found.items():
@@ -109,7 +114,8 @@ def run_one(task: Task, trial: Trial, evaluations: int, *, scorer: Scorer | None
         Stopped: a signal asked for an end; the trial is not recorded and runs again.
     """
     began = time.perf_counter()
-    looks = _Looks(scorer or Scorer(task), evaluation_steps(trial.steps, evaluations))
+    at = evaluation_steps(trial.steps, evaluations)
+    looks = _Looks(scorer or Scorer(task), at, test=trial.phase == "confirmation")
     status, failed_at, message = "done", None, ""
     try:
         module = task.module(trial.seed)

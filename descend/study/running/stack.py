@@ -302,8 +302,8 @@ class Stack:
             ]
         )
 
-    def look(self) -> dict[str, dict[str, Tensor]]:
-        """Scores of all trials, (trials,) each."""
+    def look(self, *, test: bool = False) -> dict[str, dict[str, Tensor]]:
+        """Scores of all trials, (trials,) each; with `test` those on the test samples alone."""
         self._template.eval()
         weights, states, buffers = self._parts(self._held)
         params = self._by_name([self._averaged(i, p, states[i]) for i, p in enumerate(weights)])
@@ -315,7 +315,7 @@ class Stack:
         def all_of(*rows: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
             return vmap(one, in_dims=(0, 0, *[None] * len(rows)))(params, {**self._frozen, **buffers}, *rows)
 
-        return self.scorer.take_all(all_of)
+        return self.scorer.take_test(all_of) if test else self.scorer.take_all(all_of)
 
     def _averaged(self, place: int, weights: Tensor, entries: dict[str, Tensor]) -> Tensor:
         """The weights to evaluate: for most rules those that are trained."""

@@ -2,7 +2,8 @@
 
 Each trial has its own weights, order of samples, dropout, statistics of batch norm, rates, decays and constants of its
 rule. What it computes is what it would compute alone, up to rounding, since products of a stack add up in another
-order; run again, and with others beside it, it gives the same bits. A trial that is not finite goes on as NaN without
+order; run again with the same trials beside it, it gives the same bits, and without batch norm whoever is beside it.
+A trial that is not finite goes on as NaN without
 touching the others, and is recorded as having diverged.
 """
 
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from descend.errors import DescendError
+from descend.errors import DescendError, Stopped
+from descend.runtime import StopRequests
 from descend.study.running.one import run_one, status_of
 from descend.study.running.optimizer import is_ours
 from descend.study.running.stack import Stack, updates_of
@@ -43,6 +45,8 @@ def whether_together(task: Task, trials: Sequence[Trial], kinds: dict[str, Any])
     if trials[0].arm in kinds or not all(is_ours(trial.configuration) for trial in trials):
         return "an optimizer of another library updates one module at a time"
     module = task.module(trials[0].seed)
+    if reason := next((layer.runs_alone for layer in module.modules() if getattr(layer, "runs_alone", "")), None):
+        return str(reason)
     if any(p.device.type != part.device.type for p in module.parameters() for part in task.train):
         return "weights and data are on different devices"
     try:
@@ -87,9 +91,13 @@ def run_together(
         trials: What is run.
         evaluations: Looks at the scores of each.
         kinds: Not used; trials with optimizers of other libraries do not run together.
+
+    Raises:
+        ConfigurationError: the trials cannot run together.
+        Stopped: a signal asked for an end; none of the trials is recorded, and they run again.
     """
     began = time.perf_counter()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), StopRequests() as stop:
         warnings.simplefilter("ignore")  # vmap says where it falls back to a loop
         stack = Stack(task, trials)
         at = evaluation_steps(trials[0].steps, evaluations)
@@ -98,22 +106,35 @@ def run_together(
             stack.step(number)
             if number in at:
                 looks.append(stack.look())
+                if bool(stack.failed_at.all()):
+                    break
+            if signal := stop.requested():
+                raise Stopped(f"{signal} asked for an end after {number} of {trials[0].steps} updates")
+        confirmed = any(trial.phase == "confirmation" for trial in trials)
+        tested = stack.look(test=True) if confirmed else {}
+    failed_at = stack.failed_at.tolist()
+    taken = [{split: {k: x.tolist() for k, x in found.items()} for split, found in look.items()} for look in looks]
+    last = {split: {name: x.tolist() for name, x in found.items()} for split, found in tested.items()}
     seconds = (time.perf_counter() - began) / len(trials)
     for place, trial in enumerate(trials):
-        yield _record(trial, place, at, looks, int(stack.failed_at[place]), seconds)
+        record = _record(trial, place, at, taken, failed_at[place], seconds)
+        if trial.phase == "confirmation" and record.status != "diverged":
+            own = {split: {name: [x[place]] for name, x in found.items()} for split, found in last.items()}
+            record = dataclasses.replace(record, scores=record.scores | own)
+        yield record
 
 
 def _record(
     trial: Trial,
     place: int,
     at: tuple[int, ...],
-    looks: list[dict[str, dict[str, Tensor]]],
+    looks: list[dict[str, dict[str, list[float]]]],
     failed_at: int,
     seconds: float,
 ) -> Record:
     kept = len([step for step in at if not failed_at or step < failed_at])
     scores = {
-        split: {name: [float(look[split][name][place]) for look in looks[:kept]] for name in looks[0][split]}
+        split: {name: [look[split][name][place] for look in looks[:kept]] for name in looks[0][split]}
         for split in looks[0]
     }
     if failed_at:
