@@ -365,7 +365,7 @@ class _Order:
 
     def count(self, rows: int, steps: int) -> int:
         """How many of the first `steps` steps have so many rows."""
-        epochs, rest = divmod(steps, -(-self._samples // self._size))
+        epochs = steps // -(-self._samples // self._size)
         left = self._samples % self._size
         if rows == left and rows != self._size:
             return epochs

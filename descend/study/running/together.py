@@ -29,7 +29,7 @@ from descend.study.running.trial import Record, Trial, evaluation_steps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from descend.study.task import Task
 
@@ -66,7 +66,7 @@ def whether_together(task: Task, trials: Sequence[Trial], kinds: dict[str, Any])
 
 def _outside(module: nn.Module) -> tuple[Any, ...]:
     """State of the generators that a module may draw from beside those of its layers."""
-    numpy_state: Any = np.random.get_state()  # noqa: NPY002  # the global one is what is looked at
+    numpy_state: Any = np.random.get_state()  # the global one is what is looked at
     return bytes(torch.get_rng_state().numpy()), random.getstate(), bytes(numpy_state[1]), numpy_state[2]
 
 

@@ -39,7 +39,7 @@ _IN_PLACE: dict[Any, Any] = {
 _VIEWS = (_aten.expand.default, _aten.view.default, _aten._unsafe_view.default)
 
 
-def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:  # noqa: FBT001  # signature of the operation
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:  # signature of the operation
     if half_to_float:
         return NotImplemented
     shifted = x - x.amax(dim, keepdim=True)

@@ -13,7 +13,6 @@ from descend.data import order
 from descend.study.running.one import run_one_by_one
 from descend.study.running.optimizer import make
 from descend.study.running.together import run_together, whether_together
-from descend.study.task import Task
 
 TASK = mlp(double=True).prepared()
 RATES = [0.01, 0.05, 0.2]
