@@ -83,7 +83,8 @@ class Task:
     def module(self, seed: int) -> nn.Module:
         """A new module whose weights are a function of the seed. Torch's own generator is left as it was."""
         with torch.random.fork_rng():
-            torch.manual_seed(seed)
+            # torch.manual_seed notes its caller for a device that may come later, which takes longer than a small module.
+            (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
             if not isinstance(self.model, torch.nn.Module):
                 return self.model()
             module = copy.deepcopy(self.model)

@@ -22,6 +22,7 @@ from descend.errors import ConfigurationError
 from descend.optim.engine import plain
 from descend.optim.engine.settings import OPTIONS, Settings, rule_fields
 from descend.optim.rules.base import Rule
+from descend.optim.schedules import Constant
 from descend.study.running.optimizer import schedule_of, shares
 from descend.study.running.scores import Scorer
 from descend.study.running.traced import traced
@@ -204,6 +205,8 @@ class Stack:
         states = [x for update, flat in zip(self.updates, weights, strict=True) for x in self._begin(update, flat)]
         self._held = [*weights, *states, *buffers.values()]
         self._rates = torch.from_numpy(_rates(trials))
+        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64)
+        self._numbers = numbers[:, None].expand_as(self._rates)
         self._order = _Order(trials, len(task.train[0]))
         self._draws = _Draws(self._template)
         self._asked: dict[int, list[tuple[str, int, int, int]]] = {}
@@ -269,12 +272,11 @@ class Stack:
         """Update number `number`, from 1."""
         index = self._order.rows(number - 1)
         rows = index.shape[1]
-        when = torch.full((len(self.trials),), float(number), dtype=torch.float64)
         self._template.train()
         with self._draws:
             if rows not in self._asked:
                 self._asked[rows] = self._find_draws(index)
-            given = [index, self._rates[number - 1], when, *(self._drawn(one, number) for one in self._asked[rows])]
+            given = [index, self._rates[number - 1], self._numbers[number - 1], *(self._drawn(one, number) for one in self._asked[rows])]
             if rows not in self._steps:
                 worth = self._order.count(rows, self.trials[0].steps) >= _WORTH_A_TRACE
                 self._steps[rows] = traced(self._step, *self._held, *given) if worth else self._step
@@ -342,6 +344,8 @@ def _rows(x: Tensor) -> Tensor:
 def _rates(trials: Sequence[Trial]) -> np.ndarray[Any, Any]:
     """(steps, trials)."""
     schedules = [schedule_of(trial.configuration, trial.steps) for trial in trials]
+    if all(isinstance(schedule, Constant) for schedule in schedules):
+        return np.tile([schedule(0) for schedule in schedules], (trials[0].steps, 1))
     return np.array([[schedule(step) for schedule in schedules] for step in range(trials[0].steps)])
 
 
