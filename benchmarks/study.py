@@ -1,16 +1,20 @@
-"""Trials at once, one by one, and by an Optuna loop where Optuna is installed: trials a second, side by side.
+"""Trials at once, one by one, in processes, and by an Optuna loop where Optuna is installed: trials a second.
 
-python benchmarks/study.py      an MLP 64-32-10 at batch 32 with 64 trials; a larger MLP and a small convolution net, 32
+python benchmarks/study.py      an MLP 64-32-10 at batch 32 with 64 trials; larger MLPs and a small convolution net, 32
+                                and what recording a trial costs
 
-Every way runs the same trials: the same initial weights, order of samples, rates and number of steps, one thread,
-scores before and after. The Optuna loop trains in plain torch, as its users write it. Ways take turns; the fastest
-round of each counts, since whatever else runs on the machine only adds. Everything that a study pays is in the time:
-weights, orders of samples, schedules, scores and records.
+Every way runs the same trials: the same initial weights, rates and number of steps, one thread a process, scores before
+and after. The Optuna loop trains in plain torch, as its users write it, and scores the validation samples once. Ways
+take turns; the fastest round of each counts, since whatever else runs on the machine only adds. Everything that a study
+pays is in the time: weights, orders of samples, schedules, traces, scores and records. What is chosen is chosen as
+`--executor auto` chooses, by measuring a few steps, whose time is not counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,9 +24,14 @@ import torch
 from torch import nn
 
 import descend
+from descend.study import Arm, Study
+from descend.study.running.choose import choose
+from descend.study.running.ledger import StudyDirectory
 from descend.study.running.one import run_one_by_one
+from descend.study.running.phases import pending
+from descend.study.running.processes import cores, run_in_forks
 from descend.study.running.together import run_together
-from descend.study.running.trial import Trial
+from descend.study.running.trial import Record, Trial
 from descend.study.task import Task
 
 if TYPE_CHECKING:
@@ -53,9 +62,12 @@ def task(model: Callable[[], nn.Module], shape: tuple[int, ...]) -> Task:
     return Task(model, nn.CrossEntropyLoss(), digits("train", shape), digits("validate", shape)).prepared()
 
 
-def mlp(width: int) -> nn.Module:
-    """Two layers."""
-    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+def mlp(*widths: int) -> nn.Module:
+    """Hidden layers of some widths."""
+    layers: list[nn.Module] = []
+    for given, width in itertools.pairwise((64, *widths)):
+        layers += [nn.Linear(given, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], 10))
 
 
 def convolutions() -> nn.Module:
@@ -65,9 +77,11 @@ def convolutions() -> nn.Module:
 
 
 CASES = [
+    Case("MLP 64-32-10", task(lambda: mlp(32), (64,)), 64, 32, 1000, 4),
     Case("MLP 64-32-10", task(lambda: mlp(32), (64,)), 64, 32, 200, 4),
-    Case("MLP 64-256-10", task(lambda: mlp(256), (64,)), 32, 32, 100, 4),
-    Case("convolutions 8-16", task(convolutions, (1, 8, 8)), 32, 32, 60, 4),
+    Case("MLP 64-256-10", task(lambda: mlp(256), (64,)), 32, 32, 400, 4),
+    Case("MLP 64-256-256-10", task(lambda: mlp(256, 256), (64,)), 32, 32, 200, 4),
+    Case("convolutions 8-16", task(convolutions, (1, 8, 8)), 32, 32, 200, 4),
 ]
 
 
@@ -89,6 +103,11 @@ def one_by_one(case: Case) -> int:
 def together(case: Case) -> int:
     """As one stack."""
     return len(list(run_together(case.task, trials(case), 1)))
+
+
+def in_processes(case: Case) -> int:
+    """One by one in as many processes as there are processors."""
+    return len(list(run_in_forks(case.task, trials(case)[: case.alone * cores()], 1)))
 
 
 def optuna_loop(case: Case) -> int:
@@ -128,13 +147,27 @@ def seconds_a_trial(way: Callable[[Case], int], case: Case) -> float:
     return (time.perf_counter() - began) / count
 
 
+def milliseconds_a_record() -> float:
+    """From a trial that ended to its line in the directory, its claim included."""
+    study = Study(workload="t.py:t", batch_sizes=(32,), steps=(100,), arms={"a": Arm("SGD", {})}, trials=512)
+    ended = pending(study, {})
+    curve = {"validation": {"accuracy": [0.5] * 11, "loss": [0.5] * 11}, "train": {"loss": [0.5] * 11}}
+    with tempfile.TemporaryDirectory() as place, StudyDirectory(place, study) as directory:
+        began = time.perf_counter()
+        for one in directory.claim(ended, len(ended)):
+            directory.record(Record(one, "done", tuple(range(11)), curve))
+        return (time.perf_counter() - began) / len(ended) * 1e3
+
+
 def main() -> None:
-    """Print a line for each case."""
+    """Print a line for each case, and one for records."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    ways: dict[str, Callable[[Case], int]] = {"one by one": one_by_one, "together": together}
+    ways: dict[str, Callable[[Case], int]] = {"one": one_by_one, "together": together, "processes": in_processes}
+    if cores() == 1:
+        del ways["processes"]
     try:
         import optuna  # noqa: F401  # to see whether it is there
 
@@ -144,12 +177,18 @@ def main() -> None:
     for case in CASES:
         for way in ways.values():
             way(case)  # what is made once does not count
-        times = {name: min(seconds_a_trial(way, case) for _ in range(rounds)) for name, way in ways.items()}
+        times = dict.fromkeys(ways, float("inf"))
+        for _ in range(rounds):
+            times = {name: min(times[name], seconds_a_trial(way, case)) for name, way in ways.items()}
+        chosen = choose(case.task, trials(case), 1, "auto", {}).name
         shown = ", ".join(f"{name} {1 / seconds:.1f}" for name, seconds in times.items())
-        ratio = times["one by one"] / times["together"]
+        ratios = ", ".join(f"{times[name] / times[chosen]:.1f} x {name}" for name in ("one", "optuna") if name in times)
         print(
-            f"{case.name}, batch {case.batch_size}, {case.steps} steps: trials a second {shown}; together {ratio:.1f} x"
+            f"{case.name}, batch {case.batch_size}, {case.steps} steps, {case.trials} trials: trials a second {shown}; "
+            f"chosen {chosen}: {ratios}",
+            flush=True,
         )
+    print(f"recording a trial: {milliseconds_a_record():.2f} ms")
 
 
 if __name__ == "__main__":

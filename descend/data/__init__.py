@@ -4,6 +4,7 @@
     check, open_readers                 from there to readers, one for each role
     OpenReader, ArrayReader             samples by their numbers, each with named fields
     order                               which sample stands at a position of an epoch
+    orders                              the same for whole epochs of several seeds
     Batches, Batch                      a rank's share of each step
 
 This room needs NumPy alone.
@@ -21,7 +22,7 @@ from descend.data.description import (
     PythonDatasetReader,
     Reader,
 )
-from descend.data.order import order
+from descend.data.order import order, orders
 from descend.data.readers import ArrayReader, open_readers
 from descend.data.torch_data import Loading, open_data
 
@@ -47,4 +48,5 @@ __all__ = [
     "open_data",
     "open_readers",
     "order",
+    "orders",
 ]

@@ -25,11 +25,14 @@ import numpy as np
 from descend.data.draws import GOLDEN, key_of, mix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-__all__ = ["order", "permute"]
+__all__ = ["order", "orders", "permute"]
 
 ROUNDS = 6  # of two lines each; three give a pseudorandom permutation when F is one, the rest is for tiny n
+_BLOCK = 8192  # elements whose intermediate values stay in the processor's cache
 
 
 def order(
@@ -50,15 +53,59 @@ def order(
     return permute(positions, num_samples, key_of("order", seed, epoch)) if shuffle else positions
 
 
+def orders(seeds: Sequence[int], epoch: int, num_samples: int) -> NDArray[np.int64]:
+    """`order` of a whole epoch of several runs at once, (seeds, num_samples).
+
+    F takes at most ⌈√n⌉ + 1 values in a round, so it is tabulated and the rounds are look-ups.
+    """
+    at_once = max(1, _BLOCK // num_samples)
+    blocks = [seeds[start : start + at_once] for start in range(0, len(seeds), at_once)]
+    return np.concatenate([_orders(block, epoch, num_samples) for block in blocks])
+
+
+def _orders(seeds: Sequence[int], epoch: int, num_samples: int) -> NDArray[np.int64]:
+    a, b = _sides(num_samples)
+    keys = np.stack([_round_keys(key_of("order", seed, epoch)) for seed in seeds], axis=1)[..., None]
+    to_left, to_right = _tabulated(keys[::2], b, a), _tabulated(keys[1::2], a, b)
+    image = np.tile(np.arange(num_samples, dtype=np.uint32), len(seeds))
+    run = np.repeat(np.arange(len(seeds), dtype=np.uint32), num_samples)
+    outside = np.arange(image.size)
+    while outside.size:
+        left, right = np.divmod(image[outside], np.uint32(b))
+        in_left, in_right = run[outside] * np.uint32(b), run[outside] * np.uint32(a)  # where a run's tables begin
+        for left_table, right_table in zip(to_left, to_right, strict=True):
+            left += left_table.take(in_left + right)
+            np.minimum(left, left - np.uint32(a), out=left)  # below 0 it wraps around and is the larger one
+            right += right_table.take(in_right + left)
+            np.minimum(right, right - np.uint32(b), out=right)
+        image[outside] = left * np.uint32(b) + right
+        outside = outside[image[outside] >= num_samples]
+    return image.reshape(len(seeds), num_samples).astype(np.int64)
+
+
+def _tabulated(keys: NDArray[np.uint64], values: int, modulus: int) -> NDArray[np.uint32]:
+    """F of each value under each key, (rounds, runs · values)."""
+    drawn = mix(np.arange(values, dtype=np.uint64) ^ keys) >> np.uint64(1)
+    return (drawn % np.uint64(modulus)).astype(np.uint32).reshape(len(keys), -1)
+
+
 def permute(x: NDArray[np.int64], size: int, key: np.uint64) -> NDArray[np.int64]:
     """The image of each x under the bijection of [0, size) that belongs to `key`."""
-    a = isqrt(size - 1) + 1
-    b = -(-size // a)
-    keys = mix(key + np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * GOLDEN)
+    a, b = _sides(size)
+    keys = _round_keys(key)
     image = _feistel(x.astype(np.uint64), a, b, keys)
     while (outside := image >= size).any():
         image[outside] = _feistel(image[outside], a, b, keys)
     return image.astype(np.int64)
+
+
+def _sides(size: int) -> tuple[int, int]:
+    a = isqrt(size - 1) + 1
+    return a, -(-size // a)
+
+
+def _round_keys(key: np.uint64) -> NDArray[np.uint64]:
+    return mix(key + np.arange(1, 2 * ROUNDS + 1, dtype=np.uint64) * GOLDEN)
 
 
 def _feistel(x: NDArray[np.uint64], a: int, b: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -86,7 +86,7 @@ def lint(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) 
     for remark in remarks:
         typer.echo(str(remark))
     if not remarks:
-        typer.echo(f"{file}: nothing unfair found")
+        typer.echo(f"{file}: nothing unfair found; the arms are matched in budget, freedom and width of their ranges")
     raise typer.Exit(1 if remarks else 0)
 
 
@@ -162,10 +162,17 @@ def swap(
     seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds for each cell.")] = 10,
 ) -> None:
     """Give each arm's winner the others' value of a setting, change nothing else, and run them."""
+    from dataclasses import asdict
+
     from descend.study.comparing import read_directory
     from descend.study.follow_up import swap_setting
+    from descend.study.kept import keep
 
-    for cell in swap_setting(read_directory(directory), setting, seeds):
+    cells = swap_setting(read_directory(directory), setting, seeds)
+    command = f"descend study swap DIRECTORY --setting {setting} --seeds {seeds}"
+    plain = [{**asdict(cell), "interval": cell.interval and list(cell.interval)} for cell in cells]
+    keep(directory, {"kind": "swap", "command": command, "setting": setting, "seeds": seeds, "cells": plain}, setting)
+    for cell in cells:
         between = "" if cell.interval is None else f" [{cell.interval.low:.4g}, {cell.interval.high:.4g}]"
         whose = "its own" if cell.arm == cell.giver else f"that of {cell.giver} ({cell.change:+.4g})"
         typer.echo(f"{cell.arm} with {whose}: {cell.median:.4g}{between}")
@@ -180,9 +187,76 @@ def minimize(
 ) -> None:
     """Find the smallest set of settings by which an arm's winner must differ from another's."""
     from descend.study.comparing import read_directory
-    from descend.study.follow_up import minimize_difference
+    from descend.study.follow_up import minimize_difference, rule_of
+    from descend.study.kept import keep
 
-    found = minimize_difference(read_directory(directory), arm, to, seeds)
+    comparison = read_directory(directory)
+    found = minimize_difference(comparison, arm, to, seeds)
+    plain = {
+        "kind": "minimize",
+        "command": f"descend study minimize DIRECTORY --arm {arm} --to {to} --seeds {seeds}",
+        "arm": arm,
+        "reference": to,
+        "rule": rule_of(comparison, arm),
+        "seeds": seeds,
+        "tried": len(found.tried),
+        "needed": found.needed,
+        "taken_back": {name: list(found.given_up[name]) for name in found.taken_back},
+    }
+    keep(directory, plain, f"{arm}-{to}")
     for name, (theirs, ours) in found.needed.items():
         typer.echo(f"needed: {name} = {ours}, not {theirs}")
     typer.echo(f"not needed: {', '.join(found.taken_back) or 'nothing'}; {len(found.tried)} configurations were tried")
+
+
+@app.command()
+def noise(
+    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    arm: Annotated[str, typer.Option(help="Whose winner is trained once more.")],
+    parts: Annotated[int, typer.Option(min=2, help="Parts of a batch.")] = 16,
+    part_size: Annotated[int, typer.Option(min=1, help="Samples of a part.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Batches at each place.")] = 20,
+) -> None:
+    """Measure the gradient noise scale along the run of an arm's winner."""
+    from descend.study.comparing import read_directory
+    from descend.study.follow_up import best_row
+    from descend.study.kept import keep
+    from descend.study.noise import measure_noise
+
+    comparison = read_directory(directory)
+    points = measure_noise(comparison, best_row(comparison, arm), parts=parts, part_size=part_size, repeats=repeats)
+    plain = {
+        "kind": "noise",
+        "command": f"descend study noise DIRECTORY --arm {arm} --parts {parts} --part-size {part_size} "
+        f"--repeats {repeats}",
+        "arm": arm,
+        "parts": parts,
+        "part_size": part_size,
+        "repeats": repeats,
+        "points": [
+            {
+                "step": one.step,
+                "scale": one.found and one.found.scale,
+                "interval": one.found and one.found.interval and list(one.found.interval),
+                "said": one.refused,
+            }
+            for one in points
+        ],
+    }
+    keep(directory, plain, arm)
+    for one in points:
+        shown = one.refused if one.found is None else f"{one.found.scale:.4g} samples"
+        typer.echo(f"after {one.step} updates: {shown}")
+
+
+@app.command()
+def export(
+    directory: Annotated[Path, typer.Argument(help="Of the study.")],
+    path: Annotated[Path, typer.Argument(help="A directory for tensorboard, a journal file for optuna.")],
+    to: Annotated[str, typer.Option(help="tensorboard (its hparams page), or optuna (a storage for its dashboard).")],
+) -> None:
+    """Write the trials of the study in DIRECTORY for the viewers of others."""
+    from descend.study.comparing import read_directory
+    from descend.study.export import export_study
+
+    typer.echo(export_study(read_directory(directory), path, to))

@@ -12,7 +12,9 @@ from torch import nn
 from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment import rule
 from descend.study.design.arm import Arm, arm
+from descend.study.design.roles import unmatched
 from descend.study.design.study import Study, make_study
+from descend.study.kept import read_kept
 from descend.study.results import Comparison, compare_records
 from descend.study.running.choose import Executor
 from descend.study.running.conduct import conduct
@@ -169,7 +171,7 @@ def run_study(
         return compare_records(study, records, hashes=hashes)
     with StudyDirectory(directory, study, hashes) as ledger:
         records = conduct(study, ledger, executor=executor, task=task, said=said)
-        return compare_records(study, records, ledger.description()["amendments"], hashes)
+        return compare_records(study, records, ledger.description()["amendments"], hashes, read_kept(directory))
 
 
 def open_directory(study: Study, directory: str | os.PathLike[str]) -> None:
@@ -189,7 +191,9 @@ def read_directory(directory: str | os.PathLike[str]) -> Comparison:
     """
     ledger = StudyDirectory(directory)
     frozen = ledger.description()
-    return compare_records(make_study(frozen["study"]), ledger.records(), frozen["amendments"], frozen["hashes"])
+    study = make_study(frozen["study"])
+    kept = read_kept(directory)
+    return compare_records(study, ledger.records(), frozen["amendments"], frozen["hashes"], kept)
 
 
 def _opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
@@ -210,12 +214,14 @@ def _check_arms(study: Study, task: Task) -> None:
     """Make the optimizer of each arm once, at the middle of its space, so that what it refuses is known before a run.
 
     Raises:
-        ConfigurationError: every arm whose optimizer cannot be made, with the reason.
+        ConfigurationError: every arm whose optimizer cannot be made, or that speaks of weights that there are none of,
+            with the reason.
     """
     problems: list[str] = []
     for name, one in study.arms.items():
         middle = one.configuration({key: dimension.at(0.5) for key, dimension in one.space.items()})
         module = task.module(study.seed)
+        problems.extend(f"arms.{name}: {problem}" for problem in unmatched([*one.fixed, *one.space], module))
         kind = None if isinstance(one.optimizer, str) else one.optimizer
         try:
             rule.build(make(middle, study.budgets(study.batch_sizes[0])[0], module, kind), module)
@@ -248,8 +254,8 @@ def _code(study: Study) -> dict[str, str]:
     """A hash of the file that the workload is written in."""
     source = study.workload
     if isinstance(source, str):
-        place = source.rpartition(":")[0]
-        path = Path(place) if place.endswith(".py") else None
+        place = source if source.endswith(".prototext") else source.rpartition(":")[0]
+        path = Path(place) if place.endswith((".py", ".prototext")) else None
     else:
         try:
             path = Path(inspect.getfile(getattr(source, "model", source)))

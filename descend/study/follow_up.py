@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from descend.study.results import Comparison, Row
 
-__all__ = ["minimize_difference", "swap_setting"]
+__all__ = ["best_row", "minimize_difference", "rule_of", "swap_setting"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Reruns:
         return found
 
 
-def _winner(comparison: Comparison, arm: str) -> Row:
+def best_row(comparison: Comparison, arm: str) -> Row:
     """The best search of an arm at the first batch size and budget."""
     if arm not in comparison.study.arms:
         raise ConfigurationError(f"the study has no arm '{arm}'{nearest(arm, comparison.study.arms)}")
@@ -77,7 +77,7 @@ def swap_setting(comparison: Comparison, setting: str, seeds: int = 10) -> tuple
     """
     group = comparison.groups[0]
     runs = _Reruns(comparison, group.batch_size, group.steps, seeds)
-    winners = {arm: _winner(comparison, arm).winner for arm in comparison.study.arms}
+    winners = {arm: best_row(comparison, arm).winner for arm in comparison.study.arms}
     lower = comparison.study.lower or comparison.study.select == "steps"
     sign = -1.0 if lower else 1.0
     values = {
@@ -98,7 +98,7 @@ def minimize_difference(comparison: Comparison, arm: str, reference: str, seeds:
     """
     group = comparison.groups[0]
     runs = _Reruns(comparison, group.batch_size, group.steps, seeds)
-    row, other = _winner(comparison, arm), _winner(comparison, reference)
+    row, other = best_row(comparison, arm), best_row(comparison, reference)
     least = _least(comparison, row)
     shared = {name: value for name, value in other.winner.items() if name in row.winner and name != "optimizer"}
     back = {**row.winner, **shared}
@@ -107,6 +107,14 @@ def minimize_difference(comparison: Comparison, arm: str, reference: str, seeds:
         return median(runs.values(arm, configuration)) >= least
 
     return minimal_difference(row.winner, back, passes)
+
+
+def rule_of(comparison: Comparison, arm: str) -> str:
+    """The rule of a minimal difference, a phrase."""
+    least = _least(comparison, best_row(comparison, arm))
+    study = comparison.study
+    side, value = ("at most", -least) if study.lower or study.select == "steps" else ("at least", least)
+    return f"the median of {comparison.unit} is {side} {value:.5g}"
 
 
 def _least(comparison: Comparison, row: Row) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Group", "Row", "Scaling", "compare_records"]
 
+_PAIRS_SAID = 3  # the verdict has a sentence for each of so many pairs; of more only for those that are ranked
+
 
 @dataclass(frozen=True)
 class Row:
@@ -57,6 +60,8 @@ class Row:
         train: The metric of the re-runs on training samples; NaN where one failed.
         successes: Re-runs that met the target; None without one.
         search_values: Of all trials of the search.
+        searched: Records of these trials.
+        test: The metric of the re-runs on test samples, which nothing was chosen by; empty where the task has none.
     """
 
     cell: Cell
@@ -66,6 +71,8 @@ class Row:
     train: tuple[float, ...]
     successes: int | None
     search_values: tuple[float, ...]
+    searched: tuple[Record, ...] = ()
+    test: tuple[float, ...] = ()
 
     @property
     def median(self) -> float:
@@ -145,6 +152,9 @@ class Comparison:
         records: All trials that ended, by their id, in the order of the ids.
         groups: One for each batch size and budget.
         unfinished: Trials that can be named and have not run.
+        amendments: Changes of the description after the first trial.
+        hashes: Of code and data.
+        follow_ups: What was asked of the finished study: results of swaps, minimal differences and noise scales.
     """
 
     study: Study
@@ -153,6 +163,12 @@ class Comparison:
     unfinished: int
     amendments: tuple[dict[str, Any], ...] = ()
     hashes: tuple[tuple[str, str], ...] = ()
+    follow_ups: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def lower(self) -> bool:
+        """Whether the least of the compared numbers is the best."""
+        return self.study.lower or self.study.select == "steps"
 
     @property
     def ranked(self) -> bool:
@@ -176,19 +192,46 @@ class Comparison:
             lines += self._said(group)
         if len(self.study.arms) > 1 and not self.ranked:
             lines.insert(0, "cannot rank: nothing here shows that one arm is better than another")
+        if kinds := Counter(remark.kind for remark in self.remarks):
+            shown = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))
+            lines.append(f"read the lints before you believe this: {shown}")
         return "\n".join(lines)
 
     def _said(self, group: Group) -> list[str]:
         where = f"batch {group.batch_size:,}, {group.steps:,} steps"
         if group.ranking is None:
             return []
-        lines = [
-            f"{where}: {_sentence(pair, self.unit)}{f'; {cause}' if cause else ''}"
+        said = [
+            (pair.ranked, f"{where}: {_sentence(pair, self.unit)}{f'; {cause}' if cause else ''}")
             for pair, cause in zip(group.ranking.pairs, group.causes, strict=True)
         ]
+        lines = [line for _, line in said]
+        if len(said) > _PAIRS_SAID:
+            lines = [line for ranked, line in said if ranked]
+            left = len(said) - len(lines)
+            lines += [f"{where}: cannot rank {left} {'other ' if lines else ''}pairs of arms"] if left else []
+            lines.append(f"{where}: by their medians alone, which rank nobody: {', '.join(group.ranking.order)}")
         if group.ranking.detectable is not None:
             lines.append(f"{where}: a difference of {group.ranking.detectable:.3g} could have been detected")
+        return lines + [f"{where}: {sentence}" for sentence in self._met(group)]
+
+    def _met(self, group: Group) -> list[str]:
+        """Who meets the target by the median of the re-runs in every search: the matching rule, which ranks nobody."""
+        target = self.study.target
+        if target is None or self.study.select == "steps" or group.ranking is None:
+            return []
+        meets = {name: [self._meets(row.median, target.value) for row in group.of(name)] for name in self.study.arms}
+        shown = ", ".join(f"{name} in {sum(met)} of {len(met)} searches" for name, met in meets.items())
+        lines = [f"the target {target.value:g} is met by the median of re-runs: {shown}"]
+        matched = [name for name, met in meets.items() if all(met)]
+        if any(remark.kind in ("budget", "freedom") for remark in self.remarks):
+            lines.append("nothing is called matched, as budgets or freedom differ: see the lints")
+        elif len(matched) > 1 and not any({p.better, p.worse} <= {*matched} for p in group.ranking.pairs if p.ranked):
+            lines.append(f"matched: {', '.join(matched)} all meet the target, with equal budgets and equal freedom")
         return lines
+
+    def _meets(self, value: float, target: float) -> bool:
+        return value <= target if self.study.lower else value >= target
 
     @cached_property
     def table(self) -> str:
@@ -274,6 +317,7 @@ def compare_records(
     records: Mapping[str, Record],
     amendments: Sequence[dict[str, Any]] = (),
     hashes: Mapping[str, str] | None = None,
+    follow_ups: Sequence[dict[str, Any]] = (),
 ) -> Comparison:
     """What the records of a study say.
 
@@ -282,11 +326,13 @@ def compare_records(
         records: All that there are; errors among them are as if they had not run.
         amendments: Changes of the description since the first trial.
         hashes: Of code and data.
+        follow_ups: See `Comparison`.
     """
     known = {name: records[name] for name in sorted(records) if records[name].status not in RETRIED}
     groups = [_group(study, size, steps, known) for size in study.batch_sizes for steps in study.budgets(size)]
     left = len(pending(study, known))
-    return Comparison(study, known, tuple(groups), left, tuple(amendments), tuple(sorted((hashes or {}).items())))
+    facts = tuple(sorted((hashes or {}).items()))
+    return Comparison(study, known, tuple(groups), left, tuple(amendments), facts, tuple(follow_ups))
 
 
 def _group(study: Study, batch_size: int, steps: int, records: Mapping[str, Record]) -> Group:
@@ -325,7 +371,17 @@ def _row(study: Study, cell: Cell, records: Mapping[str, Record]) -> Row | None:
     reached = None
     if study.target is not None:
         reached = sum(_reaches(study, record) for record in again)
-    return Row(cell, best.configuration, min(searched) if lower else max(searched), values, train, reached, searched)
+    found = min(searched) if lower else max(searched)
+    test = _tested(study, again)
+    return Row(cell, best.configuration, found, values, train, reached, searched, tuple(trials), test)
+
+
+def _tested(study: Study, again: Sequence[Record]) -> tuple[float, ...]:
+    """Scores on test samples of the re-runs; a failure is the worst infinity. Empty where nobody has one."""
+    if not any("test" in record.scores for record in again):
+        return ()
+    worst = math.inf if study.lower else -math.inf
+    return tuple(record.scores["test"][study.metric][-1] if "test" in record.scores else worst for record in again)
 
 
 def _reaches(study: Study, record: Record) -> bool:

@@ -83,7 +83,8 @@ class Task:
     def module(self, seed: int) -> nn.Module:
         """A new module whose weights are a function of the seed. Torch's own generator is left as it was."""
         with torch.random.fork_rng():
-            torch.manual_seed(seed)
+            # torch.manual_seed notes its caller for a device that may come later, which takes longer than a small module.
+            (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
             if not isinstance(self.model, torch.nn.Module):
                 return self.model()
             module = copy.deepcopy(self.model)
@@ -119,7 +120,8 @@ def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:
     """The task of a study.
 
     Args:
-        workload: A `Task`, a function that returns one, or `file.py:function` or `module:function`.
+        workload: A `Task`, a function that returns one, `file.py:function` or `module:function`, `FILE.prototext`, or
+            `zoo:NAME`.
         options: Arguments of the function.
 
     Raises:
@@ -130,6 +132,8 @@ def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:
         if given:
             raise ConfigurationError(f"a workload that is a Task takes no arguments, and {', '.join(given)} are given")
         return workload.prepared()
+    if isinstance(workload, str) and (made := _without_a_script(workload, given)) is not None:
+        return made.prepared()
     function = _find(workload) if isinstance(workload, str) else workload
     made = function(**given)
     if not isinstance(made, Task):
@@ -139,10 +143,27 @@ def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:
     return made.prepared()
 
 
+def _without_a_script(workload: str, options: dict[str, Any]) -> Task | None:
+    """The task of a prototext or of a network of the zoo; None for a function."""
+    from descend.study import workloads  # it is made of tasks
+
+    if workload.startswith("zoo:"):
+        return workloads.of_zoo(workload.removeprefix("zoo:"), options)
+    if not workload.endswith(".prototext"):
+        return None
+    if options:
+        raise ConfigurationError(
+            f"workload '{workload}' is a prototext, which takes no arguments: {', '.join(options)}"
+        )
+    return workloads.of_prototext(Path(workload))
+
+
 def _find(text: str) -> Any:
     place, _, name = text.rpartition(":")
     if not place:
-        raise ConfigurationError(f"workload '{text}' is to be of the form file.py:function or module:function")
+        raise ConfigurationError(
+            f"workload '{text}' is to be of the form file.py:function, module:function, FILE.prototext or zoo:NAME"
+        )
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     if not hasattr(module, name):
         raise ConfigurationError(f"{place} has no '{name}'{nearest(name, vars(module))}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["Masks", "not_taken_over"]
+__all__ = ["Masks", "not_taken_over", "words_of"]
 
 _WORD = 2**32
 _PER_COUNT = 8  # 32-bit numbers that Philox makes of one value of its counter
@@ -73,12 +73,33 @@ class Masks:
             if not layer.training or not self._count or not input.ndim or len(input) % self._count:
                 return original(input)
             call = self._calls[name] = self._calls.get(name, 0) + 1
-            key = seed_of(self._seed, "mask", name, self._step, call)
             first = self._position * (len(input) // self._count)
-            result = apply(layer, input, partial(_words, key, first, len(input), input.device))
+            result = apply(layer, input, self.words(name, call, first, len(input), input.device))
             return original(input) if result is None else result
 
         return forward
+
+    def words(self, name: str, call: int, first: int, rows: int, device: torch.device) -> Callable[[int], Tensor]:
+        """From the numbers that a row needs to what a call of a layer draws; see `words_of`."""
+        return partial(words_of, self._seed, self._step, name, call, first, rows, device)
+
+
+def words_of(
+    seed: int, step: int, name: str, call: int, first: int, rows: int, device: torch.device, width: int
+) -> Tensor:
+    """Whole numbers, (rows, width), equally likely in [0, 2³²).
+
+    Args:
+        seed: Of the run.
+        step: Number of the update.
+        name: Of the layer.
+        call: Number of the call in one forward pass, from 1.
+        first: Row of the whole mini-batch that row 0 is.
+        rows: Of the layer's input.
+        device: Where they are wanted.
+        width: Numbers that a row needs.
+    """
+    return _words(seed_of(seed, "mask", name, step, call), first, rows, device, width)
 
 
 def _words(key: int, first: int, rows: int, device: torch.device, width: int) -> Tensor:

@@ -35,12 +35,14 @@ class MinimalDifference:
     Attributes:
         needed: Name to (value of the reference, value that is needed). Taking back any single one of them fails.
         taken_back: Names that could be set to the reference's value, in the order in which that was found.
+        given_up: The same names to (value of the reference, value that was not needed).
         configuration: The reference with what is needed.
         tried: Each configuration that was tried, as the names that differed from the reference, and whether it passed.
     """
 
     needed: dict[str, tuple[Any, Any]]
     taken_back: tuple[str, ...]
+    given_up: dict[str, tuple[Any, Any]]
     configuration: dict[str, Any]
     tried: tuple[tuple[tuple[str, ...], bool], ...]
 
@@ -87,7 +89,10 @@ def minimal_difference(
         needed.remove(name)
         taken_back.append(name)
     pairs = differences(reference, _with(configuration, reference, needed))
-    return MinimalDifference(pairs, tuple(taken_back), _with(configuration, reference, needed), tuple(tried.items()))
+    every = differences(reference, configuration)
+    given_up = {name: every[name] for name in taken_back}
+    reduced = _with(configuration, reference, needed)
+    return MinimalDifference(pairs, tuple(taken_back), given_up, reduced, tuple(tried.items()))
 
 
 def _with(configuration: Mapping[str, Any], reference: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

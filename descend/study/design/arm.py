@@ -22,9 +22,9 @@ from descend.study.design.space import Dimension, dimension, log
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Arm", "arm", "flat"]
+__all__ = ["ENGINE_OPTIONS", "Arm", "arm", "flat"]
 
-_ENGINE = ("lr", "weight_decay", "decay", "rescale_grad", "clip_value", "lr_mult", "scaled")
+ENGINE_OPTIONS = ("lr", "weight_decay", "decay", "rescale_grad", "clip_value", "lr_mult", "scaled")
 _SHORT = {  # names that people say for a rule with a setting
     "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
     "momentum": ("SGD", {"momentum": 0.9}),
@@ -102,7 +102,7 @@ class Arm:
                 f"there is no optimizer '{self.optimizer}'{nearest(self.optimizer, titles) or ';'} give a rule's name "
                 "or any torch optimizer as module:Class"
             ]
-        options = [*dict.fromkeys([*(name for name, _ in known.options), *_ENGINE])]
+        options = [*dict.fromkeys([*(name for name, _ in known.options), *ENGINE_OPTIONS])]
         return [
             f"{known.name} has no option '{name}'{nearest(name, options) or ';'} it has {', '.join(options)}"
             for name in names

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from descend.catalogue import entries
+from descend.study.design.arm import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +70,7 @@ def _freedom(arms: Mapping[str, Arm]) -> Iterable[Remark]:
         name
         for arm in arms.values()
         for name in (*arm.space, *arm.fixed)
-        if _is_freedom(name) and not name.endswith(".optimizer")
+        if _is_freedom(name) and not name.endswith(".optimizer") and not _of_another_rule(name, arm)
     }
     for name in sorted(names):
         tuned = [title for title, arm in arms.items() if name in arm.space]
@@ -95,6 +96,12 @@ def _freedom(arms: Mapping[str, Arm]) -> Iterable[Remark]:
     for title, size in sizes.items():
         if size < max(sizes.values()):
             yield Remark("freedom", title, f"{size} numbers are tuned here and {max(sizes.values())} elsewhere")
+
+
+def _of_another_rule(name: str, arm: Arm) -> bool:
+    """Whether a fixed setting is an option of the rule that an arm gives to some roles, such as that rule's eps."""
+    head, _, option = name.rpartition(".")
+    return name in arm.fixed and f"{head}.optimizer" in arm.fixed and option not in ENGINE_OPTIONS
 
 
 def _held(arm: Arm, name: str) -> Any:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
-__all__ = ["ROLES", "check_roles", "roles_of", "split_roles"]
+__all__ = ["ROLES", "check_roles", "roles_of", "split_roles", "unmatched"]
 
 ROLES = ("matrix", "convolution", "embedding", "head", "bias", "norm")
 GROUPS = {"weights": ("matrix", "convolution", "embedding", "head"), "vectors": ("bias", "norm")}
@@ -60,10 +62,23 @@ def check_roles(names: list[str]) -> list[str]:
     return problems
 
 
+def unmatched(names: Iterable[str], module: torch.nn.Module) -> list[str]:
+    """Problems of settings `roles.WHICH.OPTION` for which the module has no trained weight."""
+    there = roles_of(module)
+    trained = {there[name] for name, p in module.named_parameters() if p.requires_grad}
+    return [
+        f"'{name}' is for weights of a role that the module has none of; its trained weights are of the roles "
+        f"{', '.join(role for role in ROLES if role in trained)}"
+        for name in names
+        if name.startswith("roles.") and not trained & set(split_roles(name.split(".")[1]))
+    ]
+
+
 def roles_of(module: torch.nn.Module) -> dict[str, str]:
     """The role of every trained weight, by its name.
 
-    The head is the last module with weights of its own of two dimensions or more in the order of `named_modules`.
+    The head is the last module with weights of its own of two dimensions or more in the order of `named_modules`. A
+    module can say the roles of its weights itself, in a mapping `weight_roles`.
     """
     from torch import nn
 
@@ -76,7 +91,11 @@ def roles_of(module: torch.nn.Module) -> dict[str, str]:
     convolutions = nn.modules.conv._ConvNd  # pyright: ignore[reportPrivateUsage]  # base of all convolutions
     found: dict[str, str] = {}
     owners = dict(module.named_modules())
+    said: dict[str, str] = getattr(module, "weight_roles", {})
     for name, p in module.named_parameters():
+        if name in said:
+            found[name] = said[name]
+            continue
         owner = owners[name.rpartition(".")[0]]
         if isinstance(owner, norms) or "norm" in type(owner).__name__.lower():
             found[name] = "norm"

@@ -65,8 +65,8 @@ class Study(BaseModel):
 
     Attributes:
         name: Of the study.
-        workload: What is trained: `file.py:function` or `module:function`, which returns a `descend.study.Task`; in
-            Python also a Task or such a function.
+        workload: What is trained: `file.py:function` or `module:function`, which returns a `descend.study.Task`; an
+            experiment's `FILE.prototext`; `zoo:NAME`; in Python also a Task or such a function.
         workload_options: Arguments of the function.
         batch_sizes: Samples of an update; each is a comparison of its own.
         steps: Updates of a trial; several budgets, or one for each batch size.
@@ -84,6 +84,7 @@ class Study(BaseModel):
         shortlist_seeds: Repeats of each.
         confirmation_seeds: Repeats of the winner with fresh seeds, which alone are compared.
         target: What counts as success.
+        reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -107,6 +108,7 @@ class Study(BaseModel):
     shortlist_seeds: int = Field(default=3, ge=0)
     confirmation_seeds: int = Field(default=10, ge=1)
     target: Target | None = None
+    reference: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("arms", mode="before")
     @classmethod

@@ -8,22 +8,80 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.study.analysis import best_against_budget, expected_best, fraction_reaching
+from descend.study.design.schedules import make_schedule
 from descend.study.report.svg import Axis, Line, plot
+from descend.study.report.tables import ridge, short, stated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from descend.study.results import Comparison, Group
 
-__all__ = ["budget", "curves", "fractions", "rates", "scaling"]
+__all__ = ["budget", "curves", "fractions", "landscape", "rates", "reruns", "scaling", "schedules", "splits"]
 
 
 def _searched(group: Group, arm: str) -> list[float]:
     return [value for row in group.of(arm) for value in row.search_values]
 
 
-def _lower(comparison: Comparison) -> bool:
-    return comparison.study.lower or comparison.study.select == "steps"
+def _records(group: Group, arm: str) -> list[tuple[dict[str, object], float, str]]:
+    """Setting, compared number and name of every trial of the searches of an arm."""
+    return [
+        (record.trial.configuration, value, record.trial.id)
+        for row in group.of(arm)
+        for record, value in zip(row.searched, row.search_values, strict=True)
+    ]
+
+
+def reruns(comparison: Comparison, group: Group) -> str:
+    """Every re-run of every winner, one column a search, with median and interval."""
+    arms = [*comparison.study.arms]
+    lines: list[Line] = []
+    for number, arm in enumerate(arms):
+        points: list[tuple[float, float]] = []
+        bars: list[tuple[float, float, float, float]] = []
+        for row in group.of(arm):
+            across = number + (row.cell.search - (comparison.study.searches - 1) / 2) * 0.6 / comparison.study.searches
+            points += [(across, value) for value in row.values]
+            if row.interval is not None and math.isfinite(row.interval.low) and math.isfinite(row.interval.high):
+                bars.append((across, row.interval.low, row.median, row.interval.high))
+        lines.append(Line(arm, tuple(points), joined=False, bars=tuple(bars)))
+    return plot(lines, Axis("", names=tuple(arms)), Axis(comparison.unit))
+
+
+def splits(comparison: Comparison, group: Group) -> str:
+    """Training beside validation: a point for each search."""
+    study = comparison.study
+    lines: list[Line] = []
+    for arm in study.arms:
+        rows = group.of(arm)
+        points = tuple((row.train_median, row.median) for row in rows)
+        notes = tuple(f"search {row.cell.search + 1}" for row in rows)
+        lines.append(Line(arm, points, joined=False, notes=notes))
+    return plot(lines, Axis(f"{study.metric} on training samples"), Axis(comparison.unit))
+
+
+def schedules(group: Group) -> str:
+    """The rate of each winner over its run, as a part of its peak; winners of one shape share a line."""
+    shapes: dict[tuple[float, ...], list[str]] = {}
+    for row in group.rows:
+        options = {k.partition(".")[2]: v for k, v in row.winner.items() if k.startswith("schedule.")}
+        made = make_schedule(row.winner["schedule"], options, 1.0, group.steps)
+        shape = tuple(rate for _, rate in made.curve(group.steps))
+        shapes.setdefault(shape, []).append(f"{row.cell.arm} {row.cell.search + 1}")
+    lines = [
+        Line(
+            ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more",
+            _numbered(shape),
+            marked=False,
+        )
+        for shape, names in shapes.items()
+    ]
+    return plot(lines, Axis("updates"), Axis("rate over its peak"))
+
+
+def _numbered(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(number), value) for number, value in enumerate(values))
 
 
 def curves(comparison: Comparison, group: Group, split: str) -> str:
@@ -43,13 +101,13 @@ def curves(comparison: Comparison, group: Group, split: str) -> str:
             low, middle, high = np.quantile(table, (0.25, 0.5, 0.75), axis=0).tolist()
             at = [float(step) for step in runs[0].steps]
             points, band = tuple(zip(at, middle, strict=True)), tuple(zip(at, low, high, strict=True))
-            lines.append(Line(arm, points, band, marked=False))
+            lines.append(Line(arm, points, band))
     return plot(lines, Axis("updates"), Axis(f"{study.metric}, {split} samples"))
 
 
 def budget(comparison: Comparison, group: Group) -> str:
     """Expected best against the number of trials: the U-statistic, with a bootstrap band, up to half of the trials."""
-    lower = _lower(comparison)
+    lower = comparison.lower
     lines: list[Line] = []
     for arm in comparison.study.arms:
         values = _searched(group, arm)
@@ -59,15 +117,15 @@ def budget(comparison: Comparison, group: Group) -> str:
         upto = found.reliable_to
         points = tuple((float(n), expected_best(values, n, lower_is_better=lower)) for n in range(1, upto + 1))
         band = tuple(zip(map(float, found.budgets[:upto]), found.low[:upto], found.high[:upto], strict=True))
-        lines.append(Line(arm, points, band, marked=False))
+        lines.append(Line(arm, points, band))
     return plot(lines, Axis("trials"), Axis(f"expected best {comparison.unit}"))
 
 
 def fractions(comparison: Comparison, group: Group) -> str:
     """The part of all trials of the search that reaches a target, failures among them, against the target."""
-    lower = _lower(comparison)
+    lower = comparison.lower
     everything = [value for arm in comparison.study.arms for value in _searched(group, arm) if math.isfinite(value)]
-    targets = np.quantile(everything, np.linspace(0.02, 1, 40)).tolist() if everything else []
+    targets = np.unique(np.quantile(everything, np.linspace(0.2, 1, 40))).tolist() if everything else []
     lines = [
         Line(arm, tuple((t, fraction_reaching(values, t, lower_is_better=lower)) for t in targets), marked=False)
         for arm in comparison.study.arms
@@ -77,38 +135,69 @@ def fractions(comparison: Comparison, group: Group) -> str:
 
 
 def rates(comparison: Comparison, group: Group) -> str:
-    """Every trial of the search over its learning rate, with its end."""
+    """Every trial of the search over its learning rate; a cross for one without a value."""
     lines: list[Line] = []
     for arm, described in comparison.study.arms.items():
         if "lr" not in described.space:
             continue
-        trials = [
-            record
-            for record in comparison.records.values()
-            if record.trial.phase == "search"
-            and (record.trial.arm, record.trial.batch_size, record.trial.steps) == (arm, group.batch_size, group.steps)
-        ]
-        values = [record.final(comparison.study.split, comparison.study.metric) for record in trials]
-        points = zip((float(record.trial.configuration["lr"]) for record in trials), values, strict=True)
-        lines.append(Line(arm, tuple(points), joined=False))
-    return plot(lines, Axis("learning rate", log=True), Axis(f"{comparison.study.metric}, {comparison.study.split}"))
+        trials = [(float(str(settings["lr"])), value, name) for settings, value, name in _records(group, arm)]
+        kept = [one for one in trials if math.isfinite(one[1])]
+        lines.append(
+            Line(
+                arm,
+                tuple((rate, value) for rate, value, _ in kept),
+                joined=False,
+                notes=tuple(name for *_, name in kept),
+                failed=tuple(rate for rate, value, _ in trials if not math.isfinite(value)),
+                failed_on_top=comparison.lower,
+            )
+        )
+    target, _ = stated(comparison, group)
+    ends = [rate for line in lines for rate, _ in line.points]
+    if comparison.study.target is not None and comparison.study.select == "value" and ends:
+        guide = ((min(ends), target), (max(ends), target))
+        lines.append(Line("target", guide, marked=False, dashed=True, colour=-1))
+    return plot(lines, Axis("learning rate", log=True), Axis(comparison.unit))
+
+
+def landscape(comparison: Comparison, group: Group, arm: str) -> str:
+    """Every trial over decay and rate, the fuller the better, with the best rate for each decay."""
+    found = ridge(comparison, group, arm)
+    if found is None:
+        return ""
+    trials = [
+        (float(str(settings["weight_decay"])), float(str(settings["lr"])), value, name)
+        for settings, value, name in _records(group, arm)
+    ]
+    kept = [one for one in trials if math.isfinite(one[2])]
+    order = np.argsort(np.argsort([one[2] if not comparison.lower else -one[2] for one in kept]))
+    shades = tuple(float(place) / max(1, len(kept) - 1) for place in order)
+    notes = tuple(f"{comparison.study.metric} {short(value)}, {name}" for _, _, value, name in kept)
+    points = tuple((decay, rate) for decay, rate, *_ in kept)
+    number = [*comparison.study.arms].index(arm)
+    best = tuple((point.decay, point.rate) for point in found.points)
+    lines = [
+        Line(arm, points, joined=False, shades=shades, notes=notes, colour=number),
+        Line("best rate for each decay", best, marked=False, dashed=True, colour=7),
+    ]
+    return plot(lines, Axis("weight decay", log=True), Axis("learning rate", log=True))
 
 
 def scaling(comparison: Comparison) -> str:
     """Steps to the target against the batch size, with the line of perfect scaling and the fits."""
     lines: list[Line] = []
-    for one in comparison.scaling:
+    for number, one in enumerate(comparison.scaling):
         sizes: Sequence[float] = [float(size) for size in one.batch_sizes]
         band = [(s, i.low, i.high) for s, i in zip(sizes, one.intervals, strict=True) if i is not None]
-        lines.append(Line(one.arm, tuple(zip(sizes, one.steps, strict=True)), tuple(band)))
+        lines.append(Line(one.arm, tuple(zip(sizes, one.steps, strict=True)), tuple(band), colour=number))
         if one.fit is not None:
-            lines.append(
-                Line(f"{one.arm}, fit", tuple((s, one.fit.steps(s)) for s in sizes), marked=False, dashed=True)
-            )
+            fitted = tuple((s, one.fit.steps(s)) for s in np.geomspace(sizes[0], sizes[-1], 25).tolist())
+            lines.append(Line(f"{one.arm}, fit", fitted, marked=False, dashed=True, colour=number))
     starts = [(size, step) for one in comparison.scaling for size, step in zip(one.batch_sizes, one.steps, strict=True)]
     finite = [(size, step) for size, step in starts if math.isfinite(step)]
     if finite:
         first, best = min(finite)
         sizes = sorted({float(size) for size, _ in starts})
-        lines.append(Line("perfect scaling", tuple((s, best * first / s) for s in sizes), marked=False, dashed=True))
+        guide = tuple((s, best * first / s) for s in sizes)
+        lines.append(Line("perfect scaling", guide, marked=False, dashed=True, colour=-1))
     return plot(lines, Axis("samples a batch", log=True), Axis("updates to the target", log=True))

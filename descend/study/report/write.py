@@ -7,18 +7,23 @@ study. Seconds stand in the records and are shown by `descend study status`.
 from __future__ import annotations
 
 import csv
+import html
 import io
-import json
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jinja2
+from markupsafe import Markup
 
 from descend.runtime.run_directory import write_beside
-from descend.study.report import figures
+from descend.study.report import tables
+from descend.study.report.sections import Section, sections
+from descend.study.report.tables import Table
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Iterator, Sequence
 
     from descend.study.results import Comparison
 
@@ -33,65 +38,75 @@ def write(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     if target.suffix != ".html":
         target = target / "report.html"
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_beside(target, _html(comparison))
-    write_beside(target.with_suffix(".md"), _markdown(comparison))
-    write_beside(target.with_suffix(".csv"), _csv(comparison))
+    made = sections(comparison)
+    write_beside(target, _html(comparison, made))
+    write_beside(target.with_suffix(".md"), _markdown(comparison.study.name, made))
+    write_beside(target.with_suffix(".csv"), _csv([tables.trials(comparison)]))
+    others = [part for section in made for part in section.parts if isinstance(part, Table) and part.name != "trials"]
+    write_beside(target.with_suffix(".tables.csv"), _long(others))
     return target
 
 
-def _html(comparison: Comparison) -> str:
+def _html(comparison: Comparison, made: Sequence[Section]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("report.html.jinja").render(
-        comparison=comparison,
-        study=comparison.study,
-        figures=figures,
-        described=json.dumps(comparison.study.plain(), indent=2),
-        rows=_trials(comparison),
-        table=comparison.rows,
-    )
+    environment.filters["code"] = _code
+    page = environment.get_template("report.html.jinja")
+    return page.render(name=comparison.study.name, ranked=comparison.ranked, sections=made)
 
 
-def _trials(comparison: Comparison) -> list[dict[str, Any]]:
-    """Every trial: its name, settings, end and scores."""
-    study = comparison.study
-    return [
-        {
-            "trial": name,
-            "status": record.status if record.failed_at is None else f"{record.status} at update {record.failed_at}",
-            "seed": record.trial.seed,
-            "train": _short(record.final("train", study.metric)),
-            "validation": _short(record.final("validation", study.metric)),
-            "settings": ", ".join(
-                f"{key}={_short(record.trial.configuration[key])}"
-                for key in (study.arms[record.trial.arm].space if record.trial.arm in study.arms else ())
-            ),
-        }
-        for name, record in comparison.records.items()
-    ]
+def _code(text: str) -> Markup:
+    """Escaped, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text)))  # escaped before
 
 
-def _short(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def _markdown(comparison: Comparison) -> str:
-    heads, *rows = comparison.rows
-    lines = [f"# {comparison.study.name}", "", *comparison.verdict.splitlines(), ""]
-    lines += [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *(f"| {' | '.join(row)} |" for row in rows)]
-    lines += ["", "| arm | trials | updates | samples | how they ended |", "|---|---|---|---|---|"]
-    for name, bill in comparison.costs.items():
-        ended = ", ".join(f"{count} {status}" for status, count in bill.statuses.items())
-        lines.append(f"| {name} | {bill.trials:,} | {bill.steps:,} | {bill.samples:,} | {ended} |")
-    lines += ["", *(f"- {remark}" for remark in comparison.remarks)]
+def _markdown(name: str, made: Sequence[Section]) -> str:
+    lines = [f"# {name}", ""]
+    for section in made:
+        shown = [part for part in section.parts if isinstance(part, (str, Table)) and not _is_long(part)]
+        if section.kind == "text" or not shown:
+            continue
+        lines += [f"## {section.title}", ""]
+        for part in shown:
+            lines += [*([part] if isinstance(part, str) else _rows(part)), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _csv(comparison: Comparison) -> str:
+def _is_long(part: str | Table) -> bool:
+    """The trials stand in the CSV file alone."""
+    return isinstance(part, Table) and part.name == "trials"
+
+
+def _rows(table: Table) -> Iterator[str]:
+    def cells(row: Iterable[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+
+    yield f"**{table.name}**"
+    yield ""
+    yield cells(table.heads)
+    yield f"|{'---|' * len(table.heads)}"
+    yield from map(cells, table.rows)
+    if table.note:
+        yield ""
+        yield table.note
+
+
+def _csv(made: Iterable[Table]) -> str:
     text = io.StringIO()
-    rows = _trials(comparison)
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["trial"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(text, lineterminator="\n")
+    for table in made:
+        writer.writerow(table.heads)
+        writer.writerows(table.rows)
+    return text.getvalue()
+
+
+def _long(made: Iterable[Table]) -> str:
+    """Several tables in one, a cell a line: table, row, column, value."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("table", "row", "column", "value"))
+    for table in made:
+        for number, row in enumerate(table.rows):
+            writer.writerows((table.name, number, head, cell) for head, cell in zip(table.heads, row, strict=True))
     return text.getvalue()

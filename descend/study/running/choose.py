@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, nearest
 from descend.study.running.one import run_one_by_one
+from descend.study.running.processes import cores, run_in_forks, whether_in_forks
+from descend.study.running.stack import Stack
 from descend.study.running.together import run_together, whether_together
 
 if TYPE_CHECKING:
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EXECUTORS", "Executor", "choose", "seconds_a_step"]
 
-EXECUTORS = ("auto", "one", "together")
+EXECUTORS = ("auto", "one", "together", "processes")
 _MOST_AT_ONCE = 64
 _MEASURED_STEPS = 12
+_CLEARLY = 1.2  # times as fast another way has to be, so that chance rarely decides
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Executor:
     """A way of running trials.
 
     Attributes:
-        name: "one" or "together".
+        name: "one", "together" or "processes".
         run: From a task and trials that are alike to their records.
         at_once: Trials that it takes at a time.
         reason: Why it was chosen, a sentence.
@@ -44,36 +47,75 @@ class Executor:
 
 
 def choose(
-    task: Task, trials: Sequence[Trial], evaluations: int, wanted: str | Executor, kinds: dict[str, Any]
+    task: Task,
+    trials: Sequence[Trial],
+    evaluations: int,
+    wanted: str | Executor,
+    kinds: dict[str, Any],
+    *,
+    forks: bool = True,
 ) -> Executor:
     """The executor for trials that are alike; one that is handed in is taken.
 
+    Args:
+        task: A prepared task.
+        trials: What is to be run.
+        evaluations: Looks at the scores of each.
+        wanted: A name of `EXECUTORS`, or an executor.
+        kinds: Optimizer classes by arm, of arms that have no name for them.
+        forks: Whether "auto" may use several processes.
+
     Raises:
-        ConfigurationError: there is no such executor, or these trials cannot run together.
+        ConfigurationError: there is no such executor, or these trials cannot run in this way.
     """
     if isinstance(wanted, Executor):
         return wanted
     if wanted not in EXECUTORS:
         close = nearest(wanted, EXECUTORS)
         raise ConfigurationError(f"there is no executor '{wanted}'{close or ';'} there are {', '.join(EXECUTORS)}")
-    obstacle = whether_together(task, trials, kinds)
-    if wanted == "together" and obstacle:
-        raise ConfigurationError(f"these trials cannot run together: {obstacle}")
-    one = Executor("one", run_one_by_one, 1, obstacle or "asked for")
-    together = Executor("together", run_together, _MOST_AT_ONCE, "asked for")
-    if wanted == "one" or obstacle or (wanted == "auto" and len(trials) == 1):
+    one = Executor("one", run_one_by_one, 1, "asked for")
+    if wanted == "one" or (wanted == "auto" and len(trials) == 1):
         return one
-    if wanted == "together":
-        return together
-    times = {way.name: seconds_a_step(way, task, trials, kinds) for way in (one, together)}
+    together = Executor("together", run_together, _MOST_AT_ONCE, "asked for")
+    processes = Executor("processes", run_in_forks, _MOST_AT_ONCE, "asked for")
+    apart = whether_in_forks(task) if wanted == "processes" or forks else "the study runs in several processes"
+    joint = whether_together(task, trials, kinds) if wanted != "processes" else None
+    if wanted != "auto":
+        way, obstacle = (together, joint) if wanted == "together" else (processes, apart)
+        if obstacle:
+            raise ConfigurationError(f"these trials cannot run {_HOW[way.name]}: {obstacle}")
+        return way
+    ways = [one, *([] if joint else [together]), *([] if apart else [processes])]
+    if len(ways) == 1:
+        return dataclasses.replace(one, reason=joint or "")
+    return _fastest(ways, task, trials, kinds, joint)
+
+
+_HOW = {"together": "together", "processes": "in processes"}
+
+
+def _fastest(
+    ways: Sequence[Executor], task: Task, trials: Sequence[Trial], kinds: dict[str, Any], obstacle: str | None
+) -> Executor:
+    """The first of the ways that no later one is clearly faster than. Processes divide the time of one at the best."""
+    times: dict[str, float] = {}
+    chosen = ways[0]
+    for way in ways:
+        if way.name == "processes" and times["one"] / cores() * _CLEARLY > times[chosen.name]:
+            break
+        times[way.name] = seconds_a_step(way, task, trials, kinds)
+        if times[way.name] * _CLEARLY < times[chosen.name]:
+            chosen = way
     shown = ", ".join(f"{name} {seconds * 1e3:.2g} ms" for name, seconds in times.items())
-    faster = min((one, together), key=lambda way: times[way.name])
-    return dataclasses.replace(faster, reason=f"a step of a trial takes {shown}")
+    because = f"a step of a trial takes {shown}" + (f"; not together: {obstacle}" if obstacle else "")
+    return dataclasses.replace(chosen, reason=because)
 
 
 def seconds_a_step(way: Executor, task: Task, trials: Sequence[Trial], kinds: dict[str, Any]) -> float:
-    """Of one trial among as many as run at once, from two short runs, so that what is made once does not count."""
-    chosen = trials[: way.at_once]
+    """Of one trial among as many as run at once, without what is made once for a whole run."""
+    if way.name == "together":
+        return _of_a_stack(task, trials[: way.at_once])
+    chosen = trials[: 1 if way.name == "one" else 2 * cores()]
     seconds: list[float] = []
     for steps in (1, 1 + _MEASURED_STEPS):
         short = [dataclasses.replace(trial, steps=steps) for trial in chosen]
@@ -82,3 +124,13 @@ def seconds_a_step(way: Executor, task: Task, trials: Sequence[Trial], kinds: di
             pass
         seconds.append(time.perf_counter() - began)
     return max(seconds[1] - seconds[0], 1e-9) / _MEASURED_STEPS / len(chosen)
+
+
+def _of_a_stack(task: Task, trials: Sequence[Trial]) -> float:
+    """Steps of the stack that would run, so that they are traced where those of the whole run are."""
+    stack, steps = Stack(task, trials), min(trials[0].steps, 1 + _MEASURED_STEPS)
+    stack.step(1)
+    began = time.perf_counter()
+    for number in range(2, steps + 1):
+        stack.step(number)
+    return (time.perf_counter() - began) / max(steps - 1, 1) / len(trials)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, DescendError
+from descend.errors import ConfigurationError, DescendError, Stopped
+from descend.runtime import StopRequests
 from descend.study.running.choose import Executor, choose
 from descend.study.running.ledger import Ledger, StudyDirectory
+from descend.study.running.one import run_one_by_one
 from descend.study.running.phases import pending
 from descend.study.running.trial import RETRIED, Record, Trial
 from descend.study.task import Task, open_task
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from multiprocessing.context import SpawnProcess
 
     from descend.study.design.study import Study
 
@@ -30,6 +34,7 @@ def conduct(
     *,
     executor: str | Executor = "auto",
     task: Task | None = None,
+    forks: bool = True,
     said: Callable[[dict[str, Record], Record], None] = lambda records, record: None,
 ) -> dict[str, Record]:
     """Run what is left of a study.
@@ -37,8 +42,10 @@ def conduct(
     Args:
         study: The study.
         ledger: Where trials are claimed and recorded.
-        executor: "one" by one, "together", "auto", which measures a few steps of both, or one of your own.
+        executor: "one" by one, "together", in "processes", "auto", which measures a few steps of each, or one of your
+            own. What "auto" found is kept in the ledger, and whoever goes on runs the same.
         task: The opened workload; without it that of the study is opened.
+        forks: Whether "auto" may use several processes.
         said: Called with all records and the new one after each trial.
 
     Returns:
@@ -47,32 +54,100 @@ def conduct(
     Raises:
         ConfigurationError: the workload or an optimizer cannot be made.
         DescendError: a trial ended in an error that repeating did not mend.
+        Stopped: a signal asked for an end; trials under way run again.
     """
     tasks = _Tasks(study, task)
+    ways = _Ways(study, tasks, ledger, executor, forks)
     tried: dict[str, int] = {}
-    chosen: dict[tuple[str, int], Executor] = {}
-    while True:
-        records = ledger.records()
-        settled = {name: one for name, one in records.items() if one.status not in RETRIED}
-        if broken := [one for name, one in records.items() if one.status in RETRIED and tried.get(name, 0) > 1]:
-            raise DescendError([f"{one.trial.id}: {one.status}: {one.message}" for one in broken[:5]])
-        left = pending(study, settled)
-        if not left:
-            return settled
-        group = _alike(left)
-        key = (group[0].arm, group[0].batch_size)
-        if key not in chosen:
-            chosen[key] = choose(tasks.of(group[0]), group, study.evaluations, executor, tasks.kinds)
-        way, mine = chosen[key], ledger.claim(group, chosen[key].at_once)
-        if not mine and (mine := ledger.claim(left, 1)):  # others have all of these; help with something else
-            way = choose(tasks.of(mine[0]), mine, study.evaluations, executor, tasks.kinds)
-        if not mine:
-            time.sleep(_POLL_SECONDS)
-            continue
-        for record in way.run(tasks.of(mine[0]), mine, study.evaluations, tasks.kinds):
-            tried[record.trial.id] = tried.get(record.trial.id, 0) + 1
-            ledger.record(record)
-            said(records, record)
+    with StopRequests() as stop:
+        while True:
+            records = ledger.records()
+            settled = {name: one for name, one in records.items() if one.status not in RETRIED}
+            if broken := [one for name, one in records.items() if one.status in RETRIED and tried.get(name, 0) > 1]:
+                raise DescendError([f"{one.trial.id}: {one.status}: {one.message}" for one in broken[:5]])
+            left = pending(study, settled)
+            if not left:
+                return settled
+            if signal := stop.requested():
+                raise Stopped(f"{signal} asked for an end with {len(left)} or more trials left; run again to go on")
+            group = _alike(left)
+            way = ways.of(group)
+            mine = ledger.claim(group, way.at_once)
+            if not mine and (mine := ledger.claim(left, 1)):  # others have all of these; help with something else
+                way = ways.of(mine)
+            if not mine:
+                time.sleep(_POLL_SECONDS)
+                continue
+            for ended in _run(way, tasks.of(mine[0]), mine, study.evaluations, tasks.kinds):
+                ledger.record(*ended)
+                for record in ended:
+                    tried[record.trial.id] = tried.get(record.trial.id, 0) + 1
+                    said(records, record)
+                    records[record.trial.id] = record
+
+
+def _run(
+    way: Executor, task: Task, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any]
+) -> Iterator[list[Record]]:
+    """Records in the parts in which they are to be kept: a stack is kept whole, so that it runs again whole.
+
+    A stack in which something is raised, be it memory or one of its trials, is halved until that trial is alone.
+    """
+    if way.name != "together":
+        for record in way.run(task, trials, evaluations, kinds):
+            yield [record]
+        return
+    try:
+        yield list(way.run(task, trials, evaluations, kinds))
+    except Stopped:
+        raise
+    except Exception:  # whatever a module or a loss raises; alone, the trial that does records it
+        if len(trials) == 1:
+            yield from ([record] for record in run_one_by_one(task, trials, evaluations, kinds))
+            return
+        for half in (trials[: len(trials) // 2], trials[len(trials) // 2 :]):
+            yield from _run(way, task, half, evaluations, kinds)
+
+
+class _Ways:
+    """By which executor trials run: for each arm and batch size the same from its first trials to its last."""
+
+    def __init__(self, study: Study, tasks: _Tasks, ledger: Ledger, wanted: str | Executor, forks: bool) -> None:
+        self._study, self._tasks, self._ledger = study, tasks, ledger
+        self._wanted = wanted
+        self._forks = forks
+        self._chosen: dict[str, Executor] = {}
+
+    def of(self, trials: list[Trial]) -> Executor:
+        """The executor of trials that are alike."""
+        kind = f"{trials[0].arm}/b{trials[0].batch_size}"
+        if kind in self._chosen:
+            return self._chosen[kind]
+        if self._wanted != "auto":
+            way = self._choose(trials, self._wanted)
+        elif (name := self._ledger.way(kind)) is not None:
+            way = self._known(trials, name)
+        else:
+            way = self._choose(trials, "auto")
+            if len(trials) == 1:  # there is nothing to choose, and later there may be
+                return way
+            if (name := self._ledger.decide(kind, way.name)) != way.name:
+                way = self._known(trials, name)
+        self._chosen[kind] = way
+        return way
+
+    def _known(self, trials: list[Trial], name: str) -> Executor:
+        """What was decided, or one by one where this process cannot do it."""
+        if name == "processes" and not self._forks:
+            return self._choose(trials, "one")
+        try:
+            return self._choose(trials, name)
+        except ConfigurationError:
+            return self._choose(trials, "one")
+
+    def _choose(self, trials: list[Trial], wanted: str | Executor) -> Executor:
+        task = self._tasks.of(trials[0])
+        return choose(task, trials, self._study.evaluations, wanted, self._tasks.kinds, forks=self._forks)
 
 
 class _Tasks:
@@ -119,10 +194,22 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
     workers = [context.Process(target=work, args=(str(path), executor)) for _ in range(processes)]
     for worker in workers:
         worker.start()
+    with StopRequests() as stop:
+        while wait([worker.sentinel for worker in workers if worker.is_alive()], _POLL_SECONDS) or _alive(workers):
+            if stop.requested():
+                for worker in workers:
+                    worker.terminate()  # which asks, as the signal did
+                break
     for worker in workers:
         worker.join()
+    if name := stop.requested():
+        raise Stopped(f"{name} asked for an end; what ended is recorded, run again to go on")
     if failed := [worker.exitcode for worker in workers if worker.exitcode]:
         raise DescendError(f"{len(failed)} of {processes} processes ended with exit codes {failed}; run again to go on")
+
+
+def _alive(workers: Iterable[SpawnProcess]) -> bool:
+    return any(worker.is_alive() for worker in workers)
 
 
 def work(path: str, executor: str) -> None:
@@ -132,10 +219,8 @@ def work(path: str, executor: str) -> None:
     from descend.study.running.ledger import read_frozen
 
     torch.set_num_threads(1)
-    with StudyDirectory(path) as directory:
-        conduct(read_frozen(path), directory, executor=executor)
-
-
-def in_order(records: Iterable[Record]) -> list[Record]:
-    """Records by the id of their trial, so that a report does not depend on who ran what."""
-    return sorted(records, key=lambda record: record.trial.id)
+    try:
+        with StudyDirectory(path) as directory:
+            conduct(read_frozen(path), directory, executor=executor, forks=False)
+    except Stopped as request:
+        raise SystemExit(request.exit_code) from None

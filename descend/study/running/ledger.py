@@ -2,6 +2,7 @@
 
     study.json            the description with hashes of code and data, written before the first trial; later changes
     records/NAME.jsonl    one line a trial; every process has a file of its own, so that no two write to one
+    executors/ID          by which executor a kind of trials runs, so that whoever goes on gets the same bits
     leases/ID             who runs a trial; its time of change is the heartbeat, and an old one is no claim
 
 A record is written in one piece and a line without its end is none, so a process that is killed loses the trial under
@@ -47,8 +48,16 @@ class Ledger(Protocol):
         """Take some of the trials; nobody else gets them."""
         ...
 
-    def record(self, record: Record) -> None:
-        """Keep what came of a claimed trial."""
+    def record(self, *records: Record) -> None:
+        """Keep what came of claimed trials: of all of them or, if the process is killed, of none."""
+        ...
+
+    def way(self, kind: str) -> str | None:
+        """The name of the executor that a kind of trials runs by; None if nobody has decided."""
+        ...
+
+    def decide(self, kind: str, way: str) -> str:
+        """Let a kind of trials run by an executor, also later; who decides first decides, and that is returned."""
         ...
 
 
@@ -57,6 +66,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}
+        self._ways: dict[str, str] = {}
 
     def records(self) -> dict[str, Record]:
         """See `Ledger.records`."""
@@ -66,9 +76,17 @@ class Memory:
         """See `Ledger.claim`."""
         return list(trials[:at_most])
 
-    def record(self, record: Record) -> None:
+    def record(self, *records: Record) -> None:
         """See `Ledger.record`."""
-        self._records[record.trial.id] = record
+        self._records |= {record.trial.id: record for record in records}
+
+    def way(self, kind: str) -> str | None:
+        """See `Ledger.way`."""
+        return self._ways.get(kind)
+
+    def decide(self, kind: str, way: str) -> str:
+        """See `Ledger.decide`."""
+        return self._ways.setdefault(kind, way)
 
 
 class StudyDirectory:
@@ -89,6 +107,7 @@ class StudyDirectory:
         self.path = Path(path)
         self._leases = self.path / "leases"
         self._folder = self.path / "records"
+        self._ways = self.path / "executors"
         self._own: int | None = None
         self._synced = time.monotonic()
         self._held: set[Path] = set()
@@ -153,13 +172,13 @@ class StudyDirectory:
         if before is None or before.status in RETRIED:
             self._records[record.trial.id] = record
 
-    def record(self, record: Record) -> None:
+    def record(self, *records: Record) -> None:
         """See `Ledger.record`."""
         if self._own is None:
             name = f"{socket.gethostname()}-{os.getpid()}-{self._begun}.jsonl"
             self._own = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(self._own, (record.line() + "\n").encode())
+            _write(self._own, "".join(record.line() + "\n" for record in records).encode())
             now = time.monotonic()
             if now - self._synced > _SYNC_SECONDS:
                 os.fsync(self._own)
@@ -168,7 +187,33 @@ class StudyDirectory:
             raise StorageError(
                 f"cannot write a record in {self._folder}: {error.strerror}; is the disk full?"
             ) from error
-        self._release(record.trial)
+        for record in records:
+            self._release(record.trial)
+
+    # ---- executors
+
+    def way(self, kind: str) -> str | None:
+        """See `Ledger.way`."""
+        file = self._ways / hashlib.sha256(kind.encode()).hexdigest()[:24]
+        try:
+            return json.loads(file.read_text())["executor"]
+        except FileNotFoundError:
+            return None
+
+    def decide(self, kind: str, way: str) -> str:
+        """See `Ledger.decide`."""
+        self._ways.mkdir(exist_ok=True)
+        file = self._ways / hashlib.sha256(kind.encode()).hexdigest()[:24]
+        own = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
+        own.write_text(json.dumps({"kind": kind, "executor": way}))
+        try:
+            os.link(own, file)  # unlike a renaming it does not replace what another process decided
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            own.replace(file)
+        own.unlink(missing_ok=True)
+        return self.way(kind) or way
 
     # ---- leases
 
@@ -260,6 +305,12 @@ def read_frozen(path: str | os.PathLike[str]) -> Study:
     return make_study(StudyDirectory(path).description()["study"])
 
 
+def _write(file: int, text: bytes) -> None:
+    """All of it: a full disk or a signal can end a single call early."""
+    while text:
+        text = text[os.write(file, text) :]
+
+
 def _text(plain: dict[str, Any]) -> str:
     return json.dumps(plain, indent=2) + "\n"
 
@@ -283,4 +334,4 @@ def _may_change(name: str, pair: tuple[Any, Any]) -> bool:
         return new >= old
     if name.startswith("arms."):
         return old is None
-    return name in ("name", "target", "batch_sizes") or name.startswith("hashes.code")
+    return name in ("name", "target", "batch_sizes", "reference") or name.startswith("hashes.code")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from descend.study.running.optimizer import make, multipliers, schedule_of
 from descend.study.running.scores import Scorer
 from descend.study.running.trial import Record, Trial, evaluation_steps
 from descend.train import Callback, Steps
+from descend.train.loop import averaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from descend.optim.schedules import Schedule
     from descend.study.task import Task
@@ -32,8 +34,9 @@ class _Looks(Callback):
     Reads: the module, in evaluation mode. Changes nothing.
     """
 
-    def __init__(self, scorer: Scorer, at: tuple[int, ...]) -> None:
+    def __init__(self, scorer: Scorer, at: tuple[int, ...], *, test: bool = False) -> None:
         self.scorer, self.at = scorer, frozenset(at)
+        self.last = max(at) if test else None  # the update after which the test samples are looked at, once
         self.now = 0
         self.steps: list[int] = []
         self.scores: dict[str, dict[str, list[float]]] = {}
@@ -49,17 +52,34 @@ class _Looks(Callback):
     def after_step(self, step: StepView) -> None:
         """Score where it is asked for."""
         if step.step in self.at:
-            self._look(step.module, step.step)
+            with _evaluated(step.optimizer):
+                self._look(step.module, step.step)
 
     def _look(self, module: torch.nn.Module, step: int) -> None:
         training = module.training
         module.eval()
-        found = self.scorer.take_all(lambda *rows: self.scorer.ratios(module(*rows[:-1]), rows[-1]))
+
+        def call(*rows: torch.Tensor) -> Any:
+            return self.scorer.ratios(module(*rows[:-1]), rows[-1])
+
+        found = self.scorer.take_all(call) | (self.scorer.take_test(call) if step == self.last else {})
         module.train(training)
         self.steps.append(step)
         for split, metrics in found.items():
             for name, value in metrics.items():
                 self.scores.setdefault(split, {}).setdefault(name, []).append(float(value))
+
+
+@contextlib.contextmanager
+def _evaluated(optimizer: Any) -> Generator[None]:
+    """The weights that an optimizer wants evaluated, where they are others than those it trains."""
+    switches = callable(getattr(optimizer, "eval", None)) and callable(getattr(optimizer, "train", None))
+    if switches:  # as schedule-free optimizers of other libraries have it
+        optimizer.eval()
+    with averaged(optimizer):
+        yield
+    if switches:
+        optimizer.train()
 
 
 class _Rates(Callback):
@@ -94,7 +114,8 @@ def run_one(task: Task, trial: Trial, evaluations: int, *, scorer: Scorer | None
         Stopped: a signal asked for an end; the trial is not recorded and runs again.
     """
     began = time.perf_counter()
-    looks = _Looks(scorer or Scorer(task), evaluation_steps(trial.steps, evaluations))
+    at = evaluation_steps(trial.steps, evaluations)
+    looks = _Looks(scorer or Scorer(task), at, test=trial.phase == "confirmation")
     status, failed_at, message = "done", None, ""
     try:
         module = task.module(trial.seed)

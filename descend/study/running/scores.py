@@ -61,3 +61,7 @@ class Scorer:
     def take_all(self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]]) -> dict[str, dict[str, Tensor]]:
         """Scores of training and validation samples."""
         return {split: self.take(call, rows) for split, rows in self.splits.items()}
+
+    def take_test(self, call: Callable[..., dict[str, tuple[Tensor, Tensor]]]) -> dict[str, dict[str, Tensor]]:
+        """Scores of the test samples, for confirmed winners at their end; nothing where the task has none."""
+        return {} if self.test is None else {"test": self.take(call, self.test)}

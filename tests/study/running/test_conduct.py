@@ -1,6 +1,7 @@
 """Whole studies on the digits: the same records alone, together, killed, and by several processes."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from torch import nn
 
 from descend.errors import ConfigurationError, DescendError
 from descend.study.design import Arm, Study, log
+from descend.study.running import choose, ledger, together
 from descend.study.running.conduct import conduct, run_in_processes
 from descend.study.running.ledger import Memory, StudyDirectory
 from descend.study.running.phases import pending, total_trials
@@ -80,6 +82,141 @@ def test_processes_share_a_study(tmp_path):
     lines = sum(len(file.read_text().splitlines()) for file in (tmp_path / "records").iterdir())
     assert lines == len(records)
     assert list((tmp_path / "leases").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_anywhere_lose_nothing_and_run_nothing_twice(tmp_path, monkeypatch):
+    """Two machines by their names share the directory; one process after the other is killed at moments by chance."""
+    whole = conduct(study(), Memory(), executor="one")
+    monkeypatch.setattr(ledger, "LEASE_SECONDS", 2.0)
+    code = """
+import socket, sys
+sys.path[:0] = sys.argv[3:]
+socket.gethostname = lambda: sys.argv[2]
+from descend.study.running import conduct, ledger
+ledger.LEASE_SECONDS, ledger._BEAT_SECONDS = 2.0, 0.2
+conduct.work(sys.argv[1], "one")
+"""
+    StudyDirectory(tmp_path, study())
+    chance = random.Random(0)
+
+    def start(host):
+        places = [str(Path.cwd()), str(Path(WORKLOAD).parent)]
+        return subprocess.Popen([sys.executable, "-c", code, str(tmp_path), host, *places])
+
+    def killed(process):
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    running = {host: start(host) for host in ("first", "second")}
+    deadline, kills = time.monotonic() + 120, 0
+    while len(StudyDirectory(tmp_path).records()) < len(whole):
+        assert time.monotonic() < deadline
+        assert all(process.poll() in (None, 0) for process in running.values())
+        time.sleep(chance.uniform(0.05, 1.5))
+        if kills < 6 and len(StudyDirectory(tmp_path).records()) > 2 * kills:
+            host = chance.choice(list(running))
+            killed(running[host])
+            running[host], kills = start(host), kills + 1
+    for process in running.values():
+        assert process.wait(60) == 0
+    assert kills >= 3
+    assert scores(StudyDirectory(tmp_path).records()) == scores(whole)
+    lines = [line for file in (tmp_path / "records").iterdir() for line in file.read_text().splitlines()]
+    assert len(lines) == len(whole)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_study_with_its_claims_given_back(tmp_path):
+    code = f"""
+import sys; sys.path[:0] = [{str(Path.cwd())!r}, {str(Path(WORKLOAD).parent)!r}]
+from descend.study.running.conduct import work
+work({str(tmp_path)!r}, sys.argv[1])
+"""
+    long = study(steps=(2000,))
+    StudyDirectory(tmp_path, long)
+    for executor in ("together", "one"):
+        process = subprocess.Popen([sys.executable, "-c", code, executor])
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "leases").iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1.0)
+        process.terminate()
+        assert process.wait(60) == 75
+        assert list((tmp_path / "leases").iterdir()) == []
+
+
+def test_processes_give_what_one_gives():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone, apart = (conduct(study(), Memory(), executor=way) for way in ("one", "processes"))
+    finally:
+        torch.set_num_threads(threads)
+    assert scores(alone) == scores(apart)
+
+
+def test_a_process_that_a_trial_kills_is_an_error_of_that_trial():
+    class Deadly(nn.Linear):
+        def forward(self, x):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    deadly = Task(lambda: Deadly(64, 10), nn.CrossEntropyLoss(), mlp().train).prepared()
+    with pytest.raises(DescendError, match="its process was killed"):
+        conduct(study(), Memory(), executor="processes", task=deadly)
+
+
+def test_a_stack_without_memory_is_halved(monkeypatch):
+    widths = []
+
+    class Small(together.Stack):
+        def __init__(self, task, trials):
+            widths.append(len(trials))
+            if len(trials) > 2:
+                raise torch.OutOfMemoryError("too many at once")
+            super().__init__(task, trials)
+
+    small = study(searches=1, shortlist=1, confirmation_seeds=1)
+    known = conduct(small, Memory(), executor="together")
+    monkeypatch.setattr(together, "Stack", Small)
+    assert scores(conduct(small, Memory(), executor="together")) == scores(known)
+    assert max(widths) > 2
+
+
+def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
+    asked = []
+
+    def slow(way, *_):
+        asked.append(way.name)
+        return {"one": 1.0, "together": 5.0, "processes": 5.0}[way.name]
+
+    def fast(way, *_):
+        return {"one": 5.0, "together": 1.0, "processes": 5.0}[way.name]
+
+    class Enough(Exception):
+        pass
+
+    def said(records, record):
+        if len(records) == 5:
+            raise Enough
+
+    monkeypatch.setattr(choose, "seconds_a_step", slow)
+    with StudyDirectory(tmp_path, study()) as directory, pytest.raises(Enough):
+        conduct(study(), directory, said=said)
+    monkeypatch.setattr(choose, "seconds_a_step", fast)
+    ran = []
+    monkeypatch.setattr(choose, "run_together", lambda *_: pytest.fail("the arm was begun one by one"))
+
+    def noted(records, record):
+        ran.append(record.trial.arm)
+        if len(ran) == 2:
+            raise Enough
+
+    with StudyDirectory(tmp_path, study()) as directory, pytest.raises(Enough):
+        conduct(study(), directory, said=noted)
+    assert ran == ["sgd", "sgd"]
+    assert asked[:2] == ["one", "together"]
 
 
 def test_an_error_is_repeated_once_and_then_told():

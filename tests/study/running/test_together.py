@@ -1,13 +1,18 @@
 """Trials at once are the trials one by one."""
 
+import dataclasses
+import random
+
+import numpy as np
 import pytest
 import torch
 from study_tasks import mlp, trial
 from torch import nn
 
+from descend.data import order
 from descend.study.running.one import run_one_by_one
+from descend.study.running.optimizer import make
 from descend.study.running.together import run_together, whether_together
-from descend.study.task import Task
 
 TASK = mlp(double=True).prepared()
 RATES = [0.01, 0.05, 0.2]
@@ -68,12 +73,133 @@ def test_single_precision_agrees_to_single_precision():
         assert among.scores["validation"]["loss"] == pytest.approx(alone.scores["validation"]["loss"], rel=1e-4)
 
 
+class Tied(nn.Module):
+    """The same weight twice, a frozen layer, a constant, a number, and a weight that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 16), nn.Linear(16, 16), nn.Linear(16, 10)
+        self.second.weight = nn.Parameter(torch.eye(16) + 0.1 * torch.randn(16, 16))
+        self.again = nn.Linear(16, 16)
+        self.again.weight = self.second.weight
+        self.first.requires_grad_(False)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.unused = nn.Parameter(torch.ones(3))
+        self.register_buffer("shift", torch.linspace(-1, 1, 16))
+
+    def forward(self, x):
+        return self.last(torch.relu(self.again(torch.relu(self.second(self.first(x)) + self.shift)))) * self.scale
+
+
+def normed():
+    return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=0.3), nn.ReLU(), nn.Linear(16, 10))
+
+
+def dropping():
+    first, second = nn.Dropout(0.2), nn.AlphaDropout(0.1)
+    return nn.Sequential(nn.Linear(64, 16), first, nn.SELU(), second, nn.Linear(16, 16), first, nn.Linear(16, 10))
+
+
+def convolutions():
+    rows = [nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout2d(0.3)]
+    return nn.Sequential(*rows, nn.MaxPool2d(2), nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, 10))
+
+
+MODULES = {"tied": Tied, "batch norm": normed, "dropout": dropping, "convolutions": convolutions}
+
+
+def of(model):
+    """A task of double precision on the digits."""
+    return dataclasses.replace(TASK, model=lambda: model().double())
+
+
+def compared(task, trials, rel=1e-7):
+    assert whether_together(task, trials, {}) is None
+    for alone, among in zip(run_one_by_one(task, trials, 3), run_together(task, trials, 3), strict=True):
+        assert among.status == alone.status
+        for split in ("train", "validation"):
+            assert among.scores[split]["loss"] == pytest.approx(alone.scores[split]["loss"], rel=rel)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_with_a_state_and_draws_of_their_own(name):
+    """Statistics and masks are those of a trial alone: the masks the same bits, the statistics up to rounding."""
+    compared(of(MODULES[name]), three({"momentum": 0.9, "lr": [0.01, 0.02, 0.05], "weight_decay": 1e-3}))
+
+
+def test_the_weights_that_are_averaged_are_those_that_are_looked_at():
+    trials = three({"optimizer": "ScheduleFreeSGD"})
+    compared(TASK, trials)
+    (record,) = run_one_by_one(TASK, trials[:1], 1)
+    module = TASK.module(trials[0].seed)
+    optimizer = make(trials[0].configuration, trials[0].steps, module)(list(module.named_parameters()))
+    x, y = TASK.train
+    for epoch, place in ((step // 38, step % 38) for step in range(45)):
+        rows = torch.from_numpy(order(trials[0].seed, epoch, np.arange(len(x)), len(x)))[32 * place : 32 * place + 32]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
+        optimizer.step()
+    x, y = TASK.validation
+    with optimizer.averaged(), torch.no_grad():
+        loss = nn.functional.cross_entropy(module(x), y)
+    assert record.scores["validation"]["loss"][-1] == pytest.approx(float(loss), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["plain", "dropout"])
+def test_a_trial_has_the_same_bits_in_a_stack_of_any_width(name):
+    """So a study that was interrupted inside a stack goes on to the same records."""
+    model = {"plain": lambda: mlp().model(), **MODULES}[name]
+    task = dataclasses.replace(mlp().prepared(), model=model)
+    trials = [trial(i, lr=0.01 * (i + 1), momentum=0.9, steps=80) for i in range(7)]
+    wide = list(run_together(task, trials, 2))
+    for some in (trials[:1], trials[2:4], trials[3:6]):
+        for record in run_together(task, some, 2):
+            (other,) = (one for one in wide if one.trial == record.trial)
+            assert record.scores == other.scores
+
+
+def test_a_trace_gives_what_it_was_traced_from():
+    """Long enough for a trace, and over the smaller last batch, whose steps are few and are not traced."""
+    trials = three({"optimizer": "Adam", "lr": [1e-3, 3e-3, 1e-2]})
+    compared(TASK, [dataclasses.replace(one, steps=150) for one in trials], rel=1e-6)
+
+
 def test_what_cannot_run_together_is_named():
     assert "another library" in whether_together(TASK, [trial(optimizer="torch.optim:SGD")], {})
     assert "one tensor at a time" in whether_together(TASK, [trial(optimizer="Muon")] * 2, {})
     assert "no number" in whether_together(TASK, [trial(), trial(momentum=0.9)], {})
-    x, y = torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64)
-    dropping = Task(lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout()), nn.CrossEntropyLoss(), (x, y)).prepared()
-    assert "Dropout draws" in whether_together(dropping, [trial()], {})
-    normed = Task(lambda: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), nn.CrossEntropyLoss(), (x, y)).prepared()
-    assert "batch norm" in whether_together(normed, [trial()], {})
+    for model, said in (
+        (Drawing, "random operation"),
+        (Counting, "something else than one module"),
+        (lambda: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10, momentum=None)), "a stack of these modules fails"),
+        (Failing, "mine"),
+        (Throwing, "draws random numbers"),
+    ):
+        task = dataclasses.replace(mlp().prepared(), model=model)
+        assert said in whether_together(task, [trial(0), trial(1)], {})
+
+
+class Drawing(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+class Counting(Drawing):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return nn.functional.linear(x, self.weight, self.bias) * self.calls
+
+
+class Throwing(Drawing):
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight, self.bias) * random.random()
+
+
+class Failing(Drawing):
+    def forward(self, x):
+        raise ValueError("mine")

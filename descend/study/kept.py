@@ -1,0 +1,50 @@
+"""What was asked of a finished study, kept in its directory so that its report can show it.
+
+follow_ups/KIND-WHAT.json    one file a question; asked again, the newer answer stands
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import StorageError
+from descend.runtime.run_directory import write_beside
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["keep", "read_kept"]
+
+_FOLDER = "follow_ups"
+
+
+def keep(directory: str | os.PathLike[str], found: dict[str, Any], what: str) -> None:
+    """Write an answer.
+
+    Args:
+        directory: Of the study.
+        found: The answer as plain values; `kind` is "swap", "minimize" or "noise".
+        what: Says which question of its kind it was.
+    """
+    folder = Path(directory) / _FOLDER
+    folder.mkdir(exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{found['kind']}-{what}")
+    write_beside(folder / f"{name}.json", json.dumps(found, indent=2) + "\n")
+
+
+def read_kept(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All answers, in the order of their files.
+
+    Raises:
+        StorageError: a file is damaged.
+    """
+    found: list[dict[str, Any]] = []
+    for file in sorted((Path(directory) / _FOLDER).glob("*.json")):
+        try:
+            found.append(json.loads(file.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise StorageError(f"{file}: not an answer: {error}; remove it and ask again") from error
+    return found

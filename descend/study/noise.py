@@ -1,0 +1,148 @@
+"""The gradient noise scale along the run of a winner, from the parts of batches at the weights that it has reached.
+
+It trains the winner once more with a fresh seed and looks at gradients between updates; the run itself is not touched.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from descend.errors import Refused, Unsupported
+from descend.experiment.fit import fit
+from descend.experiment.losses import loss_of
+from descend.study.analysis import NoiseScale, noise_scale
+from descend.study.design.points import seed_of
+from descend.study.running.optimizer import is_ours, make
+from descend.study.running.trial import evaluation_steps
+from descend.study.task import Task, open_task
+from descend.train import Callback, Steps
+
+if TYPE_CHECKING:
+    from descend.study.results import Comparison, Row
+    from descend.train.events import RunView, StepView
+
+__all__ = ["NoisePoint", "measure_noise", "noise_at"]
+
+
+@dataclass(frozen=True)
+class NoisePoint:
+    """The noise scale after some updates.
+
+    Attributes:
+        step: Updates made.
+        found: The scale; None where it is refused.
+        refused: Why.
+    """
+
+    step: int
+    found: NoiseScale | None
+    refused: str = ""
+
+
+def noise_at(module: torch.nn.Module, task: Task, *, parts: int, part_size: int, repeats: int, seed: int) -> NoiseScale:
+    """The noise scale at the weights of a module, which is left as it is.
+
+    Args:
+        module: In the mode in which it trains.
+        task: A prepared task.
+        parts: Of a batch, at least 2.
+        part_size: Samples of each.
+        repeats: Batches that are averaged.
+        seed: Of the choice of samples.
+
+    Raises:
+        Refused: the gradient does not stand out of its noise.
+    """
+    mirror = copy.deepcopy(module)
+    weights = [p for p in mirror.parameters() if p.requires_grad]
+    loss = loss_of(task.loss)
+    draw = np.random.default_rng(seed)
+    inside: list[float] = []
+    whole: list[float] = []
+    for _ in range(repeats):
+        total, squares = 0.0, 0.0
+        for _ in range(parts):
+            index = torch.from_numpy(draw.integers(len(task.train[0]), size=part_size))
+            rows = tuple(part[index] for part in task.train)
+            ratio = loss.ratio(mirror(*rows[:-1]), [rows[-1]], part_size)
+            grads = torch.autograd.grad(ratio.numerator / ratio.denominator, weights)
+            flat = torch.cat([g.flatten().double() for g in grads])
+            total, squares = total + flat / parts, squares + float(flat.square().sum()) / parts
+        inside.append(squares)
+        whole.append(float(torch.as_tensor(total).square().sum()))
+    return noise_scale(inside, whole, parts, part_size)
+
+
+class _Looks(Callback):
+    """Measures the noise scale before the first update and after those that are asked for.
+
+    Runs:  before_run and after_step.
+    Reads: the module, through a copy. Changes nothing.
+    """
+
+    def __init__(self, task: Task, at: tuple[int, ...], options: dict[str, Any]) -> None:
+        self.task, self.at, self.options = task, frozenset(at), options
+        self.points: list[NoisePoint] = []
+
+    def before_run(self, run: RunView) -> None:
+        """At the first weights."""
+        self._look(run.module, 0)
+
+    def after_step(self, step: StepView) -> None:
+        """Where it is asked for."""
+        if step.step in self.at:
+            self._look(step.module, step.step)
+
+    def _look(self, module: torch.nn.Module, step: int) -> None:
+        try:
+            found = noise_at(module, self.task, seed=seed_of("noise", step), **self.options)
+        except Refused as refused:
+            self.points.append(NoisePoint(step, None, str(refused)))
+        else:
+            self.points.append(NoisePoint(step, found))
+
+
+def measure_noise(
+    comparison: Comparison, row: Row, *, looks: int = 5, parts: int = 16, part_size: int = 64, repeats: int = 20
+) -> tuple[NoisePoint, ...]:
+    """The noise scale along the run of a winner.
+
+    Args:
+        comparison: The study.
+        row: Whose winner.
+        looks: At how many places after the first weights, at equal distances.
+        parts: Of a batch.
+        part_size: Samples of each; for batch norm over groups a multiple of the group.
+        repeats: Batches at each place.
+
+    Raises:
+        Unsupported: the winner's optimizer is of another library.
+        NumericalError: the run diverged.
+    """
+    study, cell = comparison.study, row.cell
+    if not is_ours(row.winner):
+        raise Unsupported(
+            f"{cell.arm} runs {row.winner['optimizer']}; the noise scale is measured with rules of descend"
+        )
+    own = {k.partition(".")[2]: v for k, v in row.winner.items() if k.startswith("workload.")}
+    task = open_task(study.workload, {**study.workload_options, **own})
+    seed = seed_of(study.seed, "noise", cell.search)
+    module = task.module(seed)
+    options = {"parts": parts, "part_size": part_size, "repeats": repeats}
+    watching = _Looks(task, evaluation_steps(cell.steps, looks), options)
+    fit(
+        module,
+        task.loss,
+        tuple(task.train),
+        optimizer=make(row.winner, cell.steps, module),
+        batch_size=cell.batch_size,
+        stop=Steps(cell.steps),
+        seed=seed,
+        callbacks=[watching],
+    )
+    return tuple(watching.points)

@@ -1,0 +1,143 @@
+"""A function of tensors as the plain list of operations that it comes to.
+
+Dispatching `vmap` and `grad` anew costs as much as the arithmetic of a small network does. A trace pays it once; what
+is run afterwards are the same operations in the same order, without those that change nothing or repeat another one,
+and over memory that is free again where they are elementwise. It holds for one set of shapes, and needs no compiler.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+    from torch.fx import Graph, Node
+
+    Function = Callable[..., list[Tensor]]
+
+__all__ = ["traced"]
+
+_aten = torch.ops.aten
+_IN_PLACE: dict[Any, Any] = {
+    _aten.add.Tensor: _aten.add_.Tensor,
+    _aten.sub.Tensor: _aten.sub_.Tensor,
+    _aten.mul.Tensor: _aten.mul_.Tensor,
+    _aten.div.Tensor: _aten.div_.Tensor,
+    _aten.mul.Scalar: _aten.mul_.Scalar,
+    _aten.exp.default: _aten.exp_.default,
+    _aten.log.default: _aten.log_.default,
+    _aten.neg.default: _aten.neg_.default,
+    _aten.relu.default: _aten.relu_.default,
+    _aten.sqrt.default: _aten.sqrt_.default,
+}
+_VIEWS = (_aten.expand.default, _aten.view.default, _aten._unsafe_view.default)
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:  # signature of the operation
+    if half_to_float:
+        return NotImplemented
+    shifted = x - x.amax(dim, keepdim=True)
+    return shifted - shifted.exp().sum(dim, keepdim=True).log()
+
+
+def _log_softmax_backward(g: Tensor, y: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    return g - y.exp() * g.sum(dim, keepdim=True) if input_dtype == g.dtype else NotImplemented
+
+
+# On a CPU torch's own kernels of these take three times as long where there are few classes.
+_FASTER: dict[Any, Callable[..., Any]] = {
+    _aten._log_softmax.default: _log_softmax,
+    _aten._log_softmax_backward_data.default: _log_softmax_backward,
+}
+
+
+def traced(function: Function, *example: Tensor) -> Function:
+    """The operations of a function for tensors of the shapes of `example`.
+
+    Args:
+        function: A pure function from tensors to a list of tensors, without decisions that depend on their values.
+        example: What it is called with for the trace.
+    """
+    module = make_fx(function, decomposition_table=_FASTER)(*example)
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    if all(_is_pure(node) for node in graph.nodes if node.op == "call_function"):
+        _compute_once(graph)
+        _write_in_place(graph)
+    module.recompile()
+    return module.forward
+
+
+def _is_pure(node: Node) -> bool:
+    """Whether an operation writes nothing but its result, and gives the same when it is repeated."""
+    if node.target is operator.getitem:
+        return True
+    target = cast("Any", node.target)
+    if target._schema.is_mutable or "batch_norm" in str(target):  # which writes statistics, and does not say so
+        return False
+    return torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _compute_once(graph: Graph) -> None:
+    """Let what is computed twice be computed once."""
+    known: dict[Any, Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        key = repr((node.target, node.args, sorted(node.kwargs.items())))
+        if key in known:
+            node.replace_all_uses_with(known[key])
+            graph.erase_node(node)
+        else:
+            known[key] = node
+
+
+def _write_in_place(graph: Graph) -> None:
+    """Let an elementwise operation write over an intermediate value that nobody reads afterwards."""
+    roots: dict[Node, Node] = {}  # whose memory a value is a view of
+    last: dict[Node, Node] = {}  # who reads that memory last
+    for node in graph.nodes:
+        roots[node] = roots[node.args[0]] if _is_view(node) else node
+        for source in node.all_input_nodes:
+            last[roots[source]] = node
+    for node in graph.nodes:
+        if node.target not in _IN_PLACE:
+            continue
+        given = [x for x in node.args if isinstance(x, torch.fx.Node)]
+        if node.target not in (_aten.add.Tensor, _aten.mul.Tensor):
+            given = given[:1] if given and given[0] is node.args[0] else []
+        for source in given:
+            free = source.op == "call_function" and roots[source] is source and last[source] is node
+            if free and _form(source) == _form(node) and sum(roots[x] is source for x in node.all_input_nodes) == 1:
+                others = [x for x in node.args if x is not source]
+                node.target, node.args = _IN_PLACE[node.target], (source, *others)
+                for later in [x for x in roots if roots[x] is node]:
+                    roots[later] = source
+                last[source] = last.get(node, node)
+                roots[node] = source
+                break
+
+
+def _is_view(node: Node) -> bool:
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return True
+    return node.target in _VIEWS or "(a" in str(cast("Any", node.target)._schema)  # how a schema marks shared memory
+
+
+def _form(node: Any) -> tuple[Any, ...]:
+    """Shape, type and strides of a value."""
+    found = node.meta.get("tensor_meta", node.meta.get("val"))
+    stride = found.stride() if callable(found.stride) else found.stride
+    return tuple(found.shape), found.dtype, tuple(stride)
