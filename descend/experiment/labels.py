@@ -41,7 +41,9 @@ class LabelCheck:
 
     def learn(self, output: Any) -> bool:
         """Take the number of classes from the shape of an output; whether that was news."""
-        first = output if hasattr(output, "shape") else output[0]
+        first = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not isinstance(first, torch.Tensor):
+            return False  # the loss has more to say about that
         form = (*first.shape[1:],)
         news = self._form is None
         self._form = form

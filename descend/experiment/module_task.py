@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.data.structure import nested
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.labels import LabelCheck
-from descend.experiment.losses import TorchLoss
+from descend.experiment.losses import FunctionLoss, TorchLoss
 from descend.train.task import Losses
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class ModuleTask:
         """Nothing of the objective depends on weights alone."""
 
     def _objective(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
+        if isinstance(self._loss, FunctionLoss) and self._part and count < self._part.batch.size:
+            self._loss.look_at_parts(output, targets, count)
         try:
             return self._loss.ratio(output, targets, count, self._plain)
         except (IndexError, RuntimeError):
@@ -118,9 +120,27 @@ class ModuleTask:
             return {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
 
     def _call(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
-        if self._by_name:
-            return self.module(**{name: values[name] for name in inputs})
-        return self.module(*(values[name] for name in inputs))
+        try:
+            if self._by_name:
+                return self.module(**{name: values[name] for name in inputs})
+            return self.module(*[values[name] for name in inputs])
+        except RuntimeError as error:
+            if "dtype" in str(error) and (wrong := self._wrong_type(values, inputs)):
+                raise DataError(f"{wrong} ({error})") from error
+            raise
+
+    def _wrong_type(self, values: Mapping[str, Any], inputs: Sequence[str]) -> str | None:
+        """What to say of an input that is not computed in the type of the weights."""
+        types = {p.dtype for p in self.module.parameters() if p.is_floating_point()}
+        for name in inputs:
+            x = values[name]
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and types and x.dtype not in types:
+                weights = ", ".join(sorted(_name_of(kind) for kind in types))
+                return (
+                    f"field '{name}' is {_name_of(x.dtype)} and the weights of {type(self.module).__name__} are "
+                    f"{weights}: convert the data, for example with .to(torch.{weights.split(', ')[0]})"
+                )
+        return None
 
     def _settle(self, fields: Mapping[str, Tensor]) -> None:
         """Which fields are inputs and which targets."""
@@ -176,3 +196,7 @@ class ModuleTask:
             f"a sample has the field '{unknown}' and {type(self.module).__name__}.forward takes "
             f"{', '.join(parameters)}{nearest(unknown, parameters)}; rename it, or drop it from the data"
         )
+
+
+def _name_of(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import DataError, NumericalError, Stopped
+from descend.errors import ConfigurationError, DataError, NumericalError, Stopped
 from descend.optim import Optimizer
 from descend.runtime import Interrupted, seed_step
 from descend.train.blame import blame, cause
@@ -527,7 +527,19 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
         objective = objective + penalty.detach()
         if session.process.first:  # of several ranks, which add up their totals
             totals.add("objective", Ratio(penalty.detach() * denominator, 0.0))
+    if session.contexts[Mode.TRAIN].step == 0 and denominator:
+        _require_gradient(session)
     return objective, totals
+
+
+def _require_gradient(session: Session) -> None:
+    """Raise an error where the objective depends on no weights; one that has been frozen on the way may."""
+    trained = [p for p in session.weights.values() if p.requires_grad]
+    if trained and all(p.grad is None for p in trained):
+        raise ConfigurationError(
+            "the objective depends on none of the weights that are trained, so nothing would be learnt: look for "
+            ".detach(), torch.no_grad() or .item() in the forward pass and in the loss"
+        )
 
 
 def _backward_of(
