@@ -100,6 +100,13 @@ class ModuleTask:
         with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
             return self._call(nested(part.fields), inputs)
 
+    def pass_through(self, fields: Mapping[str, Tensor]) -> None:
+        """Let samples go through the module, for somebody who watches its layers."""
+        if self._names is None:
+            self._nested = any("/" in name for name in fields)
+            self._settle(fields)
+        self._call(nested(fields), self._names[0] if self._names else [])
+
     def penalty(self) -> None:
         """Nothing of the objective depends on weights alone."""
 

@@ -510,7 +510,7 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
     """
     parts, totals = list(_parts(session, batch, session.unit)), Totals()
     alone = len(parts) == 1 and session.together is None
-    with _told_if_out_of_memory(session, batch):
+    with _told_if_out_of_memory(session, session.together, batch) if session.together else contextlib.nullcontext():
         ratios = [_backward_of(session, part, i, len(parts), alone, totals, run) for i, part in enumerate(parts)]
     if alone:
         session.numerics.unscale(session.optimizer)
@@ -563,13 +563,13 @@ def _backward_of(
 
 
 @contextlib.contextmanager
-def _told_if_out_of_memory(session: Session, batch: Batch) -> Generator[None]:
+def _told_if_out_of_memory(session: Session, together: Together, batch: Batch) -> Generator[None]:
     """Where memory runs out and the step can be made again, the other ranks make it again too."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if session.together and session.adaptive and out_of_memory(error):
-            session.together.add_up(batch, torch.zeros(2, dtype=torch.float64), short=error)
+        if session.adaptive and out_of_memory(error):
+            together.add_up(batch, torch.zeros(2, dtype=torch.float64), short=error)
         raise
 
 

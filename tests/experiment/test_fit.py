@@ -249,12 +249,14 @@ def test_a_batch_larger_than_the_data_set_is_one_partial_batch_and_says_so():
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*normalizes over")
-def test_a_group_of_one_sample_into_batch_norm_is_found_before_the_first_update(settings, sizes):
+def test_a_group_of_one_sample_into_batch_norm_is_found_before_the_run(settings, sizes, tmp_path):
     module = net(nn.BatchNorm1d(8).double())
     before = snapshot(module)
     with pytest.raises(ConfigurationError, match=rf"{sizes}.*'2' \(BatchNorm1d\) needs more than 1 value"):
-        fit(module, **settings)
+        fit(module, run_dir=tmp_path / "run", **settings)
     assert unchanged(module, before)
+    assert not (tmp_path / "run").exists()
+    assert all(part.training and "forward" not in vars(part) for part in module.modules())
 
 
 def test_batch_norm_over_images_may_see_one_sample():
