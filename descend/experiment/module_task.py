@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from descend.data.structure import nested
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss
+from descend.train.masks import not_taken_over
 from descend.train.task import Losses
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class ModuleTask:
         self._labels: LabelCheck | None = None
         self._plain = False  # whether the targets are known to be class numbers of which none is ignored
         self._part: Part | None = None
+        self._cut_before = False
 
     def begin(self, part: Part) -> None:
         """Look at the targets of the batch that `part` opens.
@@ -83,7 +86,7 @@ class ModuleTask:
         targets = [values[name] for name in names]
         device = next(iter(fields.values())).device.type
         with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
-            output = self._call(values, inputs)
+            output = self._call_of_part(values, inputs)
             if self._labels and self._part and self._labels.learn(output):
                 self._labels.check(self._part.batch)
             count = len(next(iter(fields.values())))
@@ -125,6 +128,23 @@ class ModuleTask:
             return {}
         with torch.no_grad():
             return {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
+
+    def _call_of_part(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
+        """The output for a part; the first time that a training batch is cut, see whether functions draw for it."""
+        part = self._part
+        if self._cut_before or part is None or part.count == part.batch.size or not self.module.training:
+            return self._call(values, inputs)
+        self._cut_before = True
+        before = _states_of_generators(part.fields)
+        output = self._call(values, inputs)
+        if before != _states_of_generators(part.fields) and not not_taken_over(self.module):
+            warnings.warn(
+                f"{type(self.module).__name__} draws random numbers by functions, such as torch.nn.functional.dropout "
+                "or torch.rand, so they depend on how a batch is cut: layers such as nn.Dropout draw the same whatever "
+                "the cut",
+                stacklevel=2,
+            )
+        return output
 
     def _call(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
         try:
@@ -207,3 +227,10 @@ class ModuleTask:
 
 def _name_of(kind: torch.dtype) -> str:
     return str(kind).removeprefix("torch.")
+
+
+def _states_of_generators(fields: Mapping[str, Tensor]) -> list[bytes]:
+    """Where the generators stand that functions draw from."""
+    states = [torch.get_rng_state()]
+    states += [torch.cuda.get_rng_state(x.device) for x in list(fields.values())[:1] if x.is_cuda]
+    return [state.numpy().tobytes() for state in states]

@@ -65,7 +65,10 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         weights=tensors_of(session),
         optimizer=tensors,
         state={**facts, **plain},
-        times={"seconds": session.seconds, "pass": under_way.seconds if under_way else 0.0},
+        times={
+            "seconds": session.seconds + session.seconds_of_step(),
+            "pass": under_way.seconds + session.seconds_of_step() if under_way else 0.0,
+        },
         trained=frozenset(name for name, p in session.task.module.named_parameters() if p.requires_grad),
     )
 

@@ -282,6 +282,27 @@ def test_dropout_inside_a_module_of_torch_is_told_where_a_batch_is_cut():
         fit(Attention(0.0), micro_batch_size=5)
 
 
+def test_random_numbers_of_functions_are_told_where_a_batch_is_cut():
+    class Noisy(nn.Module):
+        def __init__(self, draw):
+            super().__init__()
+            self.net, self.draw = net(nn.Dropout(0.2)), draw
+
+        def forward(self, x):
+            return self.net(self.draw(x) if self.training else x)
+
+    for draw in (nn.functional.dropout, lambda x: x + torch.randn_like(x)):
+        with pytest.warns(UserWarning, match="Noisy draws random numbers by functions") as told:
+            fit(Noisy(draw), micro_batch_size=5, stop=descend.Epochs(3))
+        assert len(told) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fit(Noisy(draw))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(Noisy(torch.tanh), micro_batch_size=5)
+
+
 # ---- weights
 
 
