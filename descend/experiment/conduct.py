@@ -300,8 +300,8 @@ def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> G
 
 def _session(work: Work, requests: StopRequests) -> Session:
     callbacks = work.callbacks
-    if not any(isinstance(callback, ProgressBar) for callback in callbacks):
-        callbacks = (*callbacks, ProgressBar(print_mem_usage=True))  # draws on a terminal only
+    if sys.stdout.isatty() and not any(isinstance(callback, ProgressBar) for callback in callbacks):
+        callbacks = (*callbacks, ProgressBar(print_mem_usage=True))
     session = Session(
         name=work.name,
         task=work.task,

@@ -120,7 +120,7 @@ class LabelCheck:
 def _without_negative(targets: NDArray[Any] | Tensor) -> bool:
     if not isinstance(targets, torch.Tensor) or not targets.is_cpu or targets.dtype != torch.int64:
         return False
-    return targets.numel() > 0 and bool(targets.numpy().min() >= 0)
+    return targets.numel() > 0 and bool(np.minimum.reduce(targets.numpy(), axis=None) >= 0)
 
 
 def _on_host(values: NDArray[Any] | Tensor, first: bool) -> NDArray[Any] | None:

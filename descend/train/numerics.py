@@ -191,8 +191,6 @@ def _has_rows(p: torch.Tensor) -> bool:
 
 def _total(sums: list[torch.Tensor]) -> complex:
     """The sum of sums, read once. What NumPy can show on a CPU is read where it lies, without a copy for the host."""
-    if len({(s.dtype, s.device) for s in sums}) > 1:
-        return sum(s.item() for s in sums)
     total = torch.stack(sums).sum()
     return total.numpy().item() if total.is_cpu and total.dtype in _SHOWN_BY_NUMPY else total.item()
 
