@@ -21,7 +21,7 @@ import functools
 import inspect
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -124,8 +124,8 @@ class FunctionLoss(Loss):
     """A user's own loss."""
 
     function: Callable[..., Any]
-    _fits: bool = False
-    _looked_at: bool = False
+    _fits: bool = field(default=False, init=False, repr=False)
+    _looked_at: bool = field(default=False, init=False, repr=False)
 
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int, plain: bool = False) -> Ratio:
         """See `Loss.ratio`."""
@@ -160,8 +160,8 @@ class FunctionLoss(Loss):
         if not math.isfinite(whole):
             return
         self._looked_at = True
-        exact = torch.finfo(values[0].dtype).eps <= torch.finfo(torch.float32).eps
-        if not abs(whole - mean) <= (1e-4 if exact else 2e-2) * max(abs(first), abs(second)):
+        rounding = 2e-2 if values[0].dtype in (torch.float16, torch.bfloat16) else 1e-4
+        if not abs(whole - mean) <= rounding * max(abs(first), abs(second)):
             warnings.warn(
                 f"loss {describe(self.function)} is no mean over samples: over {count} of them it gives {whole:.6g}, "
                 f"and over their halves {mean:.6g} on average. So the update depends on how the batch is cut: return "
