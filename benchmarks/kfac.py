@@ -2,13 +2,15 @@
 
     python benchmarks/kfac.py                                    # some minutes on one core
     python benchmarks/kfac.py --bound 0.001 --momentum 0.9       # with the bound on gradients that LBANN has
+    python benchmarks/kfac.py --bound 0.001 --decay 0.99 --no-pi # LBANN's own defaults but for the damping
     python benchmarks/kfac.py --model convolutional --limit 300 --seeds 9
 
-Both sides get a grid of the same number of points: SGD of rate and momentum, K-FAC of rate and damping; `--momentum`
-and `--bound` are K-FAC's, and without them it has neither. Each point is run with one seed; the best of each side, the
-one that reaches the target in the fewest steps, is run again with `--seeds` fresh seeds. A seed decides first weights
-and the order of samples, the same for both sides. Validation accuracy is measured after every step. A run that has not
-come there after `--limit` steps counts as the limit and is marked.
+Both sides get a grid of the same number of points: SGD of rate and momentum, K-FAC of rate and damping; `--momentum`,
+`--bound`, `--decay` and `--no-pi` are K-FAC's, and without them it has no momentum, no bound, a decay of 0.9 and π.
+Each point is run with `--tune-seeds` seeds; the best of each side, the one whose median of steps to the target is the
+lowest, is run again with `--seeds` fresh seeds. A seed decides first weights and the order of samples, the same for
+both sides. Validation accuracy is measured after every step. A run that has not come there after `--limit` steps counts
+as the limit and is marked.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def steps(point: Point, given: argparse.Namespace, seed: int) -> tuple[int, bool
             damping_err=point.damping,
             kronecker_decay=given.decay,
             gradient_bound=given.bound,
-            use_pi=True,
+            use_pi=given.pi,
         )
     began = time.perf_counter()
     try:
@@ -123,13 +125,14 @@ def shown(found: tuple[int, bool, float]) -> str:
 
 
 def best(name: str, points: list[Point], given: argparse.Namespace) -> Point:
-    """The point of a grid that reaches the target in the fewest steps, with seed 0; the grid is printed."""
-    print(f"\n{name}: {len(points)} points, seed 0")
+    """The point of a grid whose median of steps to the target over seeds is the lowest; the grid is printed."""
+    seeds = range(1000, 1000 + given.tune_seeds)  # none of those that follow
+    print(f"\n{name}: {len(points)} points, {given.tune_seeds} seeds")
     with contextlib.redirect_stdout(io.StringIO()):
-        found = {point: steps(point, given, 0) for point in points}
-    for point, result in found.items():
-        print(f"    {shown(result)}   {point}")
-    return min(points, key=lambda point: (not found[point][1], found[point][0]))
+        found = {point: [steps(point, given, seed) for seed in seeds] for point in points}
+    for point, results in found.items():
+        print(f"    {' '.join(map(shown, results))}   {point}")
+    return min(points, key=lambda point: statistics.median(count for count, _, _ in found[point]))
 
 
 def main() -> None:
@@ -139,9 +142,11 @@ def main() -> None:
     parser.add_argument("--target", type=float, default=0.96, help="validation accuracy")
     parser.add_argument("--limit", type=int, default=150, help="steps of a run")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tune-seeds", type=int, default=3)
     parser.add_argument("--decay", type=float, default=0.9, help="K-FAC's kronecker_decay")
     parser.add_argument("--bound", type=float, default=math.inf, help="K-FAC's gradient_bound; LBANN's is 0.001")
     parser.add_argument("--momentum", type=float, default=0.0, help="of K-FAC's steps")
+    parser.add_argument("--pi", action=argparse.BooleanOptionalAction, default=True, help="K-FAC's use_pi")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", "the mini-batch size 512 is more than the 300 samples")
     print(

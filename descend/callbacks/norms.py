@@ -36,6 +36,8 @@ class GradientNorm(Callback):
     Costs: one norm for each weights object and one wait for the device, every `every_steps` steps.
     """
 
+    records: ClassVar[tuple[str, ...]] = ("gradient_norm",)
+
     every_steps: int = 100
 
     def __post_init__(self) -> None:
@@ -56,6 +58,8 @@ class WeightNorm(Callback):
     Costs: one norm for each weights object and one wait for the device, every `every_steps` steps.
     """
 
+    records: ClassVar[tuple[str, ...]] = ("weight_norm",)
+
     every_steps: int = 100
 
     def __post_init__(self) -> None:
@@ -75,6 +79,8 @@ class UpdateNorm(Callback):
     Reads: weights before and after an update. Changes nothing.
     Costs: a copy of the weights, one norm for each and one wait for the device, every `every_steps` steps.
     """
+
+    records: ClassVar[tuple[str, ...]] = ("update_norm",)
 
     every_steps: int = 100
     _before: dict[str, torch.Tensor] = field(default_factory=dict[str, "torch.Tensor"], init=False, repr=False)
@@ -124,6 +130,7 @@ class GradientNoiseScale(Callback):
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("steps", "square", "variance")
+    records: ClassVar[tuple[str, ...]] = ("noise_scale", "gradient_square", "gradient_variance")
 
     every_steps: int = 10
     averaged_over: int = 0

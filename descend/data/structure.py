@@ -91,8 +91,8 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
     for name, value in fields_of(batch).items():
         if not isinstance(value, (torch.Tensor, np.ndarray)) or value.ndim == 0:
             raise DataError(
-                f"{place}: field '{name}' is a {type(value).__name__} and is to be a tensor or an array with an entry "
-                "for each sample; drop it, or turn it into numbers with collate_fn"
+                f"{place}: field '{name}' is {_kind_of(value)} and is to be a tensor or an array with an entry for "
+                "each sample; drop it, or turn it into numbers with collate_fn"
             )
         if isinstance(value, np.ndarray) and value.dtype.kind not in "fciub":
             raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which no tensor can hold")
@@ -102,3 +102,7 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
         wanted = "of one length" if count is None else f"of length {count}"
         raise DataError(f"{place}: the fields are to be {wanted}, and their lengths are {lengths}")
     return rows
+
+
+def _kind_of(value: Any) -> str:
+    return "one number, as of a single sample," if hasattr(value, "ndim") else f"a {type(value).__name__}"

@@ -11,6 +11,7 @@ for are the groups, with a warning, and none are made where memory runs out.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,8 @@ class BatchNormGroups:
         UserWarning: micro-batches change the statistics, and with them the result.
 
     Raises:
-        ConfigurationError: a group that is declared and used by nothing; from the first forward pass, a group that
-            leaves one value a channel.
+        ConfigurationError: a group that is declared and used by nothing; from `look`, and from a forward pass where
+            it could not be known before, a group that leaves one value a channel.
     """
 
     def __init__(
@@ -85,6 +86,31 @@ class BatchNormGroups:
         self.running = [self._running(name, layer) for name, layer in self._layers if layer.track_running_stats]
         for name, layer in self._taken:
             layer.forward = self._replacement(name, layer)
+
+    @torch.no_grad()
+    def look(self, pass_through: Callable[[], None]) -> None:
+        """Where a batch will leave a group of 1 sample, see what layers have of one, before anything else happens.
+
+        Args:
+            pass_through: Lets one sample go through the module, which is in evaluation mode.
+
+        Raises:
+            ConfigurationError: a layer has one value of each channel. What else is wrong is left to the run to tell.
+        """
+        if not self._alone:
+            return
+        starved: list[tuple[str, Any]] = []
+
+        def hook(name: str) -> Callable[[Any, tuple[Tensor, ...]], None]:
+            return lambda layer, given: starved.append((name, layer)) if given[0].numel() == given[0].shape[1] else None
+
+        with contextlib.ExitStack() as hooks:
+            for name, layer in self._layers:
+                hooks.callback(layer.register_forward_pre_hook(hook(name)).remove)
+            with contextlib.suppress(Exception):
+                pass_through()
+        for name, layer in starved:
+            raise self._alone_error(name, layer)
 
     def begin(self, part: Part) -> None:
         """Say which samples the next forward pass is for."""

@@ -17,7 +17,7 @@ import torch
 
 from descend.callbacks import ProgressBar
 from descend.callbacks.output import listening, say
-from descend.errors import ConfigurationError, DescendError, NumericalError, Stopped, StorageError
+from descend.errors import ConfigurationError, DescendError, NumericalError, Stopped, StorageError, nearest
 from descend.experiment.changes import Change, changed_options, compare, refuse
 from descend.experiment.ranks import begin_alike, behind_the_first
 from descend.experiment.snapshot import Saved, check_weights, load, restore, restore_weights, take, tensors_of
@@ -115,6 +115,7 @@ class Work:
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only.
         outside: Metrics that the module does not compute; given the run directory.
         compression: What ranks send instead of gradients; None for these.
+        metrics: Names of all metrics.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Work:
     shard_optimizer: bool = False
     outside: Callable[[Path | None], Mapping[str, float]] = lambda directory: {}
     compression: MajorityVote | None = None
+    metrics: Sequence[str] = ()
 
 
 def conduct(
@@ -232,7 +234,7 @@ def open_run(
         if not work.process.first:
             session.scratch = stack.enter_context(behind_the_first())
         with logging(directory):
-            _set_up(session, directory)
+            _set_up(work, session, directory)
         yield Opened(work, session, folder, directory, archive)
 
 
@@ -298,8 +300,8 @@ def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> G
 
 def _session(work: Work, requests: StopRequests) -> Session:
     callbacks = work.callbacks
-    if not any(isinstance(callback, ProgressBar) for callback in callbacks):
-        callbacks = (*callbacks, ProgressBar(print_mem_usage=True))  # draws on a terminal only
+    if sys.stdout.isatty() and not any(isinstance(callback, ProgressBar) for callback in callbacks):
+        callbacks = (*callbacks, ProgressBar(print_mem_usage=True))
     session = Session(
         name=work.name,
         task=work.task,
@@ -371,9 +373,10 @@ def _keep_files(
     session.directory = folder
 
 
-def _set_up(session: Session, directory: RunDirectory | None) -> None:
+def _set_up(work: Work, session: Session, directory: RunDirectory | None) -> None:
     """Let callbacks begin; what they refuse, they refuse before anything is written."""
     try:
+        _check_awaited(work)
         if directory is not None:
             require_storable(tensors_of(session))
         session.callbacks.fire(Event.AFTER_SETUP, session.view())
@@ -381,6 +384,30 @@ def _set_up(session: Session, directory: RunDirectory | None) -> None:
         if directory is not None:
             directory.discard()
         raise
+
+
+def _check_awaited(work: Work) -> None:
+    """Refuse a criterion that waits for what nobody records; callbacks of the user's own may record anything.
+
+    Raises:
+        ConfigurationError: all such, with the nearest names.
+    """
+    own = __name__.partition(".")[0]
+    criterion = work.algorithm.criterion()
+    if criterion is None or any(type(callback).__module__.partition(".")[0] != own for callback in work.callbacks):
+        return
+    quantities = ("objective", *work.metrics)
+    recorded = [f"train/{name}" for callback in work.callbacks for name in callback.records]
+    recorded = [*(f"{mode.value}/{name}" for mode in work.data for name in quantities), *recorded]
+    known = {*recorded, *(name.partition("/")[2] for name in recorded)}
+    if missing := [name for name in criterion.awaited if name not in known]:
+        raise ConfigurationError(
+            [
+                f"Reached('{name}') waits for what nobody records{nearest(name, known) or ';'} this run records "
+                f"{', '.join(recorded)}"
+                for name in missing
+            ]
+        )
 
 
 def _begin(

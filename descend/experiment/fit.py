@@ -28,7 +28,7 @@ from descend.experiment.unused import UnusedWeights
 from descend.graph import TorchModel
 from descend.launch import shared_out
 from descend.runtime import joined
-from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode
+from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode, Stop
 from descend.train.masks import not_taken_over
 from descend.train.numerics import Numerics
 from descend.train.vote import check_optimizer
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from descend.data import Feed
     from descend.graph import AutomaticMixedPrecision
-    from descend.train import Callback, Stop, TrainingAlgorithm
+    from descend.train import Callback, TrainingAlgorithm
 
 __all__ = ["device_of", "fit"]
 
@@ -145,12 +145,19 @@ def fit(
         StorageError: a checkpoint cannot be written or trusted.
         Stopped: a signal asked for an end; the state is saved if there is a `run_dir`.
     """
+    flags = {
+        "shuffle": shuffle,
+        "resume": resume,
+        "reset_optimizer": reset_optimizer,
+        "weights_only": weights_only,
+        "shard_optimizer": shard_optimizer,
+    }
+    _check(module, stop, callbacks, seed, micro_batch_size, batch_norm_group_size, flags)
     if isinstance(module, TorchModel):
         loss, metrics = module.loss if loss is None else loss, metrics or module.measures
         targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
         module = cast("torch.nn.Module", module.module)
     objective, measured = loss_of(loss), measures(metrics, loss)
-    _check(module, seed, micro_batch_size, batch_norm_group_size)
     compression = MajorityVote.of(gradient_compression)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
     device = device_of(module)
@@ -200,6 +207,7 @@ def fit(
                 process=seat.process,
                 algorithm=doing,
                 seed=own_seed,
+                metrics=tuple(measured),
                 callbacks=(*watching, UnusedWeights()),
                 micro_batch_size=micro_batch_size or "auto",
                 unit=training.unit,
@@ -226,13 +234,30 @@ def fit(
         return conduct_trainers(make, shares, world, seed, run_dir, **kept)
 
 
-def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any) -> None:
+def _check(
+    module: Any,
+    stop: Any,
+    callbacks: Any,
+    seed: Any,
+    micro_batch_size: Any,
+    group_size: Any,
+    flags: Mapping[str, Any],
+) -> None:
     """What is wrong with the settings that nobody else looks at."""
     problems: list[str] = []
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(module, (torch.nn.Module, TorchModel)):
         problems.append(
             f"module is a {type(module).__name__} and is to be a torch.nn.Module; a class must be called first"
         )
+    if not isinstance(stop, Stop):
+        problems.append(f"stop= must be a criterion such as descend.Epochs(10) and is {stop!r}")
+    if not isinstance(callbacks, (list, tuple)):
+        problems.append(f"callbacks is {callbacks!r} and is to be a list of callbacks")
+    problems += [
+        f"{name} is {value!r} and is to be True or False"
+        for name, value in flags.items()
+        if value is not True and value is not False
+    ]
     if not _is_count(seed, 0):
         problems.append(f"seed is {seed!r} and is to be a whole number of at least 0")
     if micro_batch_size not in (None, "auto") and not _is_count(micro_batch_size, 1):

@@ -41,7 +41,9 @@ class LabelCheck:
 
     def learn(self, output: Any) -> bool:
         """Take the number of classes from the shape of an output; whether that was news."""
-        first = output if hasattr(output, "shape") else output[0]
+        first = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not isinstance(first, torch.Tensor):
+            return False  # the loss has more to say about that
         form = (*first.shape[1:],)
         news = self._form is None
         self._form = form
@@ -118,7 +120,7 @@ class LabelCheck:
 def _without_negative(targets: NDArray[Any] | Tensor) -> bool:
     if not isinstance(targets, torch.Tensor) or not targets.is_cpu or targets.dtype != torch.int64:
         return False
-    return targets.numel() > 0 and targets.min().item() >= 0
+    return targets.numel() > 0 and bool(np.minimum.reduce(targets.numpy(), axis=None) >= 0)
 
 
 def _on_host(values: NDArray[Any] | Tensor, first: bool) -> NDArray[Any] | None:

@@ -2,6 +2,7 @@
 
     a torch loss module              taken apart as its own mean is defined
     a name, "cross_entropy", …       the torch module of that name
+    torch.nn.functional.mse_loss, …  the torch module that calls it; a functools.partial of it with these options
     a function (output, *targets)    gives (numerator, denominator), or a scalar that is a mean over samples
 
 What torch's `reduction="mean"` divides by (torch 2.13, torch.nn.functional):
@@ -16,19 +17,22 @@ What torch's `reduction="mean"` divides by (torch 2.13, torch.nn.functional):
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
+import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from descend.errors import ConfigurationError, DataError, Unsupported, nearest
 from descend.train.task import Ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     LossLike = str | nn.Module | Callable[..., Any]
 
@@ -49,6 +53,29 @@ NAMED: Mapping[str, Callable[[], nn.Module]] = {
     "poisson_nll": nn.PoissonNLLLoss,
     "smooth_l1": nn.SmoothL1Loss,
     "triplet_margin": nn.TripletMarginLoss,
+}
+
+_FUNCTIONS: Mapping[Callable[..., Any], type[nn.Module]] = {
+    functional.binary_cross_entropy: nn.BCELoss,
+    functional.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+    functional.cosine_embedding_loss: nn.CosineEmbeddingLoss,
+    functional.cross_entropy: nn.CrossEntropyLoss,
+    functional.ctc_loss: nn.CTCLoss,
+    functional.gaussian_nll_loss: nn.GaussianNLLLoss,
+    functional.hinge_embedding_loss: nn.HingeEmbeddingLoss,
+    functional.huber_loss: nn.HuberLoss,
+    functional.kl_div: nn.KLDivLoss,
+    functional.l1_loss: nn.L1Loss,
+    functional.margin_ranking_loss: nn.MarginRankingLoss,
+    functional.mse_loss: nn.MSELoss,
+    functional.multi_margin_loss: nn.MultiMarginLoss,
+    functional.multilabel_margin_loss: nn.MultiLabelMarginLoss,
+    functional.multilabel_soft_margin_loss: nn.MultiLabelSoftMarginLoss,
+    functional.nll_loss: nn.NLLLoss,
+    functional.poisson_nll_loss: nn.PoissonNLLLoss,
+    functional.smooth_l1_loss: nn.SmoothL1Loss,
+    functional.soft_margin_loss: nn.SoftMarginLoss,
+    functional.triplet_margin_loss: nn.TripletMarginLoss,
 }
 
 # How many tensors of the output and how many targets a loss takes, where that is not one of each.
@@ -97,13 +124,64 @@ class FunctionLoss(Loss):
     """A user's own loss."""
 
     function: Callable[..., Any]
+    _fits: bool = field(default=False, init=False, repr=False)
+    _looked_at: bool = field(default=False, init=False, repr=False)
 
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int, plain: bool = False) -> Ratio:
         """See `Loss.ratio`."""
+        if not self._fits:
+            self._check_arguments(len(targets))
         value = self.function(output, *targets)
         if isinstance(value, (tuple, list)) and len(cast("list[Any]", value)) == 2:
             return Ratio(self._scalar(value[0]), cast("Tensor | float", value[1]))
         return Ratio(self._scalar(value) * count, float(count))
+
+    def look_at_parts(self, output: Any, targets: Sequence[Tensor], count: int) -> None:
+        """Find out, once, whether a scalar is the mean over samples that it is taken for where a batch is cut.
+
+        Warns:
+            UserWarning: the mean over `count` samples is not that of the means over its halves.
+        """
+        if self._looked_at or count < 2 or not _of_samples((output, *targets), count):
+            return
+        half, devices = count // 2, [output.device] if isinstance(output, Tensor) and output.is_cuda else []
+        with torch.no_grad(), torch.random.fork_rng(devices):
+            try:
+                values = [
+                    self.function(_rows_of(output, rows), *(_rows_of(target, rows) for target in targets))
+                    for rows in (slice(None), slice(half), slice(half, None))
+                ]
+            except Exception:  # what it makes of halves is no concern of a run that gives it none
+                return
+        if not all(isinstance(value, Tensor) and value.numel() == 1 for value in values):
+            return
+        whole, first, second = (float(value) for value in values)
+        mean = (half * first + (count - half) * second) / count
+        if not math.isfinite(whole):
+            return
+        self._looked_at = True
+        rounding = 2e-2 if values[0].dtype in (torch.float16, torch.bfloat16) else 1e-4
+        if not abs(whole - mean) <= rounding * max(abs(first), abs(second)):
+            warnings.warn(
+                f"loss {describe(self.function)} is no mean over samples: over {count} of them it gives {whole:.6g}, "
+                f"and over their halves {mean:.6g} on average. So the update depends on how the batch is cut: return "
+                "(sum, count) instead",
+                stacklevel=2,
+            )
+
+    def _check_arguments(self, targets: int) -> None:
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):  # some functions of C tell nothing
+            return
+        try:
+            signature.bind(None, *[None] * targets)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"loss {describe(self.function)}{signature} is called with the output and {targets} targets: {error}; "
+                "targets= says which fields of a sample are targets"
+            ) from None
+        self._fits = True
 
     def _scalar(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.numel() == 1:
@@ -118,6 +196,23 @@ class FunctionLoss(Loss):
         """See `Loss.to`."""
         if isinstance(self.function, nn.Module):
             self.function.to(device)
+
+
+def _of_samples(values: Any, count: int) -> bool:
+    """Whether all is made of tensors with a row for each of `count` samples."""
+    if isinstance(values, Tensor):
+        return values.ndim > 0 and len(values) == count
+    if type(values) is dict:
+        values = tuple(cast("dict[str, Any]", values).values())
+    return type(values) in (tuple, list) and all(_of_samples(value, count) for value in cast("tuple[Any, ...]", values))
+
+
+def _rows_of(values: Any, rows: slice) -> Any:
+    if isinstance(values, Tensor):
+        return values[rows]
+    if isinstance(values, dict):
+        return {name: _rows_of(value, rows) for name, value in cast("dict[str, Any]", values).items()}
+    return type(values)(_rows_of(value, rows) for value in values)
 
 
 class TorchLoss(Loss):
@@ -236,6 +331,8 @@ def loss_of(loss: Any) -> Loss:
         if type(loss) is nn.AdaptiveLogSoftmaxWithLoss:
             raise Unsupported("AdaptiveLogSoftmaxWithLoss is a layer with weights; make it a part of the module")
         return TorchLoss(loss) if type(loss) in _TORCHS_OWN else FunctionLoss(loss)
+    if (module := _module_of(loss)) is not None:
+        return TorchLoss(module)
     if callable(loss):
         return FunctionLoss(loss)
     raise ConfigurationError(
@@ -244,9 +341,35 @@ def loss_of(loss: Any) -> Loss:
     )
 
 
+def _module_of(loss: Any) -> nn.Module | None:
+    """The module for a loss function of torch, or for a partial of one with options alone; None for other things."""
+    is_partial = isinstance(loss, functools.partial) and not loss.args
+    function, options = (loss.func, loss.keywords) if is_partial else (loss, {})
+    kind = _FUNCTIONS.get(function) if inspect.isroutine(function) else None
+    if kind is None or not options.keys() <= inspect.signature(kind).parameters.keys():
+        return None
+    return kind(**options)
+
+
 def describe(thing: Any) -> str:
-    """A name for a function, a class or a module that is the same in every process."""
-    if isinstance(thing, (str, nn.Module)):
+    """A name for a function, a class or a module that is the same in every process; of torch's losses, the options."""
+    if isinstance(thing, str):
+        return describe(NAMED[thing]()) if thing in NAMED else thing
+    if (module := _module_of(thing)) is not None:
+        return describe(module)
+    if type(thing) in _TORCHS_OWN:
+        return f"{type(thing).__name__}({', '.join(_options(thing))})"
+    if isinstance(thing, nn.Module):
         return str(thing)
     function = getattr(thing, "func", thing)  # of a functools.partial
     return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _options(loss: nn.Module) -> Iterator[str]:
+    """The options of a loss of torch that are not those it has by itself."""
+    for name, parameter in inspect.signature(type(loss)).parameters.items():
+        value = getattr(loss, name, parameter.default)
+        if isinstance(value, Tensor):
+            yield f"{name}={value.tolist()}"
+        elif value != parameter.default and not callable(value):
+            yield f"{name}={value!r}"

@@ -93,6 +93,7 @@ def prepare_module(
             seed=seed,
             callbacks=(*callbacks, UnusedWeights()),
             default_epochs=model.epochs,
+            metrics=tuple(measured),
             files={"experiment.prototext": run_text(experiment)},
             settings=settings,
             running=training.running,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.data.structure import nested
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.labels import LabelCheck
-from descend.experiment.losses import TorchLoss
+from descend.experiment.losses import FunctionLoss, TorchLoss
+from descend.train.masks import not_taken_over
 from descend.train.task import Losses
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class ModuleTask:
         self._labels: LabelCheck | None = None
         self._plain = False  # whether the targets are known to be class numbers of which none is ignored
         self._part: Part | None = None
+        self._cut_before = False
 
     def begin(self, part: Part) -> None:
         """Look at the targets of the batch that `part` opens.
@@ -83,7 +86,7 @@ class ModuleTask:
         targets = [values[name] for name in names]
         device = next(iter(fields.values())).device.type
         with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
-            output = self._call(values, inputs)
+            output = self._call_of_part(values, inputs)
             if self._labels and self._part and self._labels.learn(output):
                 self._labels.check(self._part.batch)
             count = len(next(iter(fields.values())))
@@ -100,10 +103,19 @@ class ModuleTask:
         with torch.autocast(device, self._autocast) if self._autocast else nullcontext():
             return self._call(nested(part.fields), inputs)
 
+    def pass_through(self, fields: Mapping[str, Tensor]) -> None:
+        """Let samples go through the module, for somebody who watches its layers."""
+        if self._names is None:
+            self._nested = any("/" in name for name in fields)
+            self._settle(fields)
+        self._call(nested(fields), self._names[0] if self._names else [])
+
     def penalty(self) -> None:
         """Nothing of the objective depends on weights alone."""
 
     def _objective(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
+        if isinstance(self._loss, FunctionLoss) and self._part and count < self._part.batch.size:
+            self._loss.look_at_parts(output, targets, count)
         try:
             return self._loss.ratio(output, targets, count, self._plain)
         except (IndexError, RuntimeError):
@@ -117,10 +129,45 @@ class ModuleTask:
         with torch.no_grad():
             return {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
 
+    def _call_of_part(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
+        """The output for a part; the first time that a training batch is cut, see whether functions draw for it."""
+        part = self._part
+        if self._cut_before or part is None or part.count == part.batch.size or not self.module.training:
+            return self._call(values, inputs)
+        self._cut_before = True
+        before = _states_of_generators(part.fields)
+        output = self._call(values, inputs)
+        if before != _states_of_generators(part.fields) and not not_taken_over(self.module):
+            warnings.warn(
+                f"{type(self.module).__name__} draws random numbers by functions, such as torch.nn.functional.dropout "
+                "or torch.rand, so they depend on how a batch is cut: layers such as nn.Dropout draw the same whatever "
+                "the cut",
+                stacklevel=2,
+            )
+        return output
+
     def _call(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
-        if self._by_name:
-            return self.module(**{name: values[name] for name in inputs})
-        return self.module(*(values[name] for name in inputs))
+        try:
+            if self._by_name:
+                return self.module(**{name: values[name] for name in inputs})
+            return self.module(*[values[name] for name in inputs])
+        except RuntimeError as error:
+            if "dtype" in str(error) and (wrong := self._wrong_type(values, inputs)):
+                raise DataError(f"{wrong} ({error})") from error
+            raise
+
+    def _wrong_type(self, values: Mapping[str, Any], inputs: Sequence[str]) -> str | None:
+        """What to say of an input that is not computed in the type of the weights."""
+        types = {p.dtype for p in self.module.parameters() if p.is_floating_point()}
+        for name in inputs:
+            x = values[name]
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and types and x.dtype not in types:
+                weights = ", ".join(sorted(_name_of(kind) for kind in types))
+                return (
+                    f"field '{name}' is {_name_of(x.dtype)} and the weights of {type(self.module).__name__} are "
+                    f"{weights}: convert the data, for example with .to(torch.{weights.split(', ')[0]})"
+                )
+        return None
 
     def _settle(self, fields: Mapping[str, Tensor]) -> None:
         """Which fields are inputs and which targets."""
@@ -176,3 +223,14 @@ class ModuleTask:
             f"a sample has the field '{unknown}' and {type(self.module).__name__}.forward takes "
             f"{', '.join(parameters)}{nearest(unknown, parameters)}; rename it, or drop it from the data"
         )
+
+
+def _name_of(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _states_of_generators(fields: Mapping[str, Tensor]) -> list[bytes]:
+    """Where the generators stand that functions draw from."""
+    states = [torch.get_rng_state()]
+    states += [torch.cuda.get_rng_state(x.device) for x in list(fields.values())[:1] if x.is_cuda]
+    return [state.numpy().tobytes() for state in states]

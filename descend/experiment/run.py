@@ -152,6 +152,7 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
         task=task,
         before_part=task.begin,
         outside=OutsideMetrics(checked.plan.other_metrics, _place(trainer, model, seat), process),
+        metrics=[metric.name for metric in (*checked.plan.metrics, *checked.plan.other_metrics)],
         optimizer=rule,
         data=data,
         process=process,

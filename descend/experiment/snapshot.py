@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.data import Batches
+from descend.data.samples import SampleReader
 from descend.errors import DescendError, StorageError, table
 from descend.runtime import Moment, flatten, optimizer_state, read_state, read_weights, restore_optimizer, unflatten
 from descend.train import ExecutionContext, Mode
@@ -21,7 +23,7 @@ from descend.train.groups import set_apart
 from descend.train.loop import Pass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from descend.train.loop import Session
@@ -55,6 +57,7 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
         "algorithm": session.algorithm_state,
         "vote": session.vote and session.vote.state(),
+        "replaced_samples": _replaced(session),
     }
     tensors, plain = flatten(nested)
     return Moment(
@@ -62,9 +65,27 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         weights=tensors_of(session),
         optimizer=tensors,
         state={**facts, **plain},
-        times={"seconds": session.seconds, "pass": under_way.seconds if under_way else 0.0},
+        times={
+            "seconds": session.seconds + session.seconds_of_step(),
+            "pass": under_way.seconds + session.seconds_of_step() if under_way else 0.0,
+        },
         trained=frozenset(name for name, p in session.task.module.named_parameters() if p.requires_grad),
     )
+
+
+def _replaced(session: Session) -> dict[str, list[list[Any]]]:
+    """Numbers of the samples of each mode that others stand for, on whatever rank, each with its reason."""
+    replaced: dict[str, list[list[Any]]] = {}
+    for mode, reader in _readers(session):
+        of_all = session.process.of_each(list(reader.bad.items()))
+        replaced[mode.value] = [list(sample) for sample in sorted({(i, why) for bad in of_all for i, why in bad})]
+    return replaced
+
+
+def _readers(session: Session) -> Iterator[tuple[Mode, SampleReader]]:
+    for mode, feed in session.data.items():
+        if isinstance(feed, Batches) and isinstance(feed.reader, SampleReader):
+            yield mode, feed.reader
 
 
 @dataclass(frozen=True)
@@ -142,6 +163,9 @@ def restore(
         history = [_timed(row, row_seconds) for row in state["history"]]
         rest = {name: state[name] for name in ("values", "skipped_in_a_row", "asked_to_stop")}
         size, scale, callbacks = state["micro_batch_size"], state["loss_scale"], dict(state["callbacks"])
+        replaced = {
+            mode: {int(i): str(why) for i, why in bad} for mode, bad in state.get("replaced_samples", {}).items()
+        }
         algorithm = {} if reset_optimizer else dict(state["algorithm"])
         if not reset_optimizer:
             _group_as_saved(session, state["optimizer"]["groups"])
@@ -163,6 +187,8 @@ def restore(
     session.algorithm_state = algorithm
     if session.vote and state.get("vote") and not reset_optimizer:
         session.vote.load_state(state["vote"])
+    for mode, reader in _readers(session):
+        reader.bad = replaced.get(mode.value, {})
     session.callbacks.load_state(callbacks)
 
 

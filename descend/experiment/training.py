@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
+from descend.data import Batches
 from descend.errors import Unsupported
 from descend.experiment.batch_norm import BatchNormGroups
 from descend.train.masks import Masks
@@ -43,6 +46,20 @@ def device_of(module: torch.nn.Module) -> torch.device:
     return devices.pop() if devices else torch.device("cpu")
 
 
+def _one_sample(task: ModuleTask, feed: Batches) -> None:
+    """Let the first sample go through a module that is to be trained, which leaves no trace in it."""
+    module, device = task.module, device_of(task.module)
+    modes = [(part, part.training) for part in module.modules()]
+    fields = feed.reader.read(np.zeros(1, dtype=np.int64))
+    module.eval()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            task.pass_through({name: torch.as_tensor(values).to(device) for name, values in fields.items()})
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
 @contextmanager
 def in_training(
     task: ModuleTask,
@@ -71,6 +88,8 @@ def in_training(
             task.begin(part)
 
         try:
+            if isinstance(feed, Batches):
+                norms.look(partial(_one_sample, task, feed))
             yield Training(begin, norms.unit, norms.running)
         finally:
             norms.close()

@@ -41,6 +41,10 @@ class TrainingAlgorithm(metaclass=Described):
         """How many passes are planned, where that is known; `default` is the model's own number of epochs."""
         return default
 
+    def criterion(self) -> Stop | None:
+        """What ends it, where that is a criterion of its own."""
+        return None
+
     def until(self, stop: Stop) -> TrainingAlgorithm:
         """The same algorithm with a criterion for its end.
 
@@ -124,6 +128,10 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
         if self.max_seconds:
             limits.append(Seconds(self.max_seconds))
         return AnyOf(tuple(limits)) if limits else Epochs(default_epochs)
+
+    def criterion(self) -> Stop | None:
+        """See `TrainingAlgorithm.criterion`."""
+        return self.stopping()
 
     def until(self, stop: Stop) -> BatchedIterativeOptimizer:
         """See `TrainingAlgorithm.until`."""

@@ -6,6 +6,7 @@ event calls is an error when the class is defined, so a misspelt name can't be s
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,23 +29,31 @@ class Callback(metaclass=Described):
     Attributes:
         remembers: Names of the attributes that a checkpoint keeps: numbers, texts, tensors, None, and lists and
             dictionaries of them.
+        records: Names of the quantities that it adds to the history, so that criteria may wait for them.
         saves: It saves the moment it is called at, so the hooks after something are called when all other callbacks
             have seen it: what they keep of it belongs to the moment.
 
     Raises:
-        ConfigurationError: when a subclass defines a public method that begins like a hook and is none.
+        ConfigurationError: when a subclass defines a public method that is called like a hook and is none, or a hook
+            that does not take one record.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ()
+    records: ClassVar[tuple[str, ...]] = ()
     saves: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name, member in vars(cls).items():
-            if inspect.isfunction(member) and name.startswith(("before_", "after_", "on_")) and name not in _HOOKS:
+            if inspect.isroutine(member) and _looks_like_a_hook(name):
                 raise ConfigurationError(
-                    f"callback {cls.__name__} defines {name}(), which no event calls{nearest(name, _HOOKS)} "
+                    f"callback {cls.__name__} defines {name}(), which no event calls{nearest(name, _HOOKS) or '.'} "
                     f"The hooks are {', '.join(_HOOKS)}"
+                )
+            if name in _HOOKS and not _takes_one_record(cls, name):
+                raise ConfigurationError(
+                    f"callback {cls.__name__}: {name}{inspect.signature(member)} is called with one record and not "
+                    f"awaited: write def {name}(self, record)"
                 )
 
     def state(self) -> dict[str, Any]:
@@ -100,6 +109,29 @@ class Callback(metaclass=Described):
         """At the very end, also when the run ends in an error."""
 
 
+def _looks_like_a_hook(name: str) -> bool:
+    """Whether a name is no hook and was meant as one."""
+    if name in _HOOKS or name.startswith("_"):
+        return False
+    return name.startswith(("before_", "after_", "on_")) or bool(difflib.get_close_matches(name, _HOOKS, cutoff=0.85))
+
+
+def _takes_one_record(cls: type[Callback], name: str) -> bool:
+    hook = vars(cls)[name]
+    if not inspect.isfunction(hook):
+        return True  # what somebody has made in another way is called as it is
+    try:
+        inspect.signature(hook).bind(None, None)
+    except TypeError:
+        return False
+    return not inspect.iscoroutinefunction(hook)
+
+
+def _overrides(callback: Callback, hook: str) -> bool:
+    """Whether a callback has a hook of its own, in its class or set on the object."""
+    return hook in vars(callback) or getattr(type(callback), hook) is not getattr(Callback, hook)
+
+
 def _saves(callback: Callback) -> bool:
     return callback.saves
 
@@ -117,7 +149,7 @@ class Callbacks:
             event: tuple(
                 getattr(c, event)
                 for c in (sorted(callbacks, key=_saves) if event.startswith("after_") else callbacks)
-                if getattr(type(c), event) is not getattr(Callback, event)
+                if _overrides(c, event)
             )
             for event in Event
         }

@@ -193,6 +193,10 @@ class KFAC(TrainingAlgorithm):
         """See `TrainingAlgorithm.epochs`."""
         return self.first_order_optimizer.epochs(default)
 
+    def criterion(self) -> Stop | None:
+        """See `TrainingAlgorithm.criterion`."""
+        return self.first_order_optimizer.criterion()
+
     def until(self, stop: Stop) -> KFAC:
         """See `TrainingAlgorithm.until`."""
         return replace(self, first_order_optimizer=self.first_order_optimizer.until(stop))

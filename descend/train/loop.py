@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import DataError, NumericalError, Stopped
+from descend.errors import ConfigurationError, DataError, NumericalError, Stopped
 from descend.optim import Optimizer
 from descend.runtime import Interrupted, seed_step
 from descend.train.blame import blame, cause
@@ -137,7 +137,8 @@ class Session:
         contexts: One execution context a mode.
         began: Where the training algorithm that is under way was started; None between algorithms.
         under_way: The pass over the training samples that is under way; None between passes.
-        seconds: Training time over all restarts.
+        seconds: Training time over all restarts, of whole steps.
+        step_began: When the step under way began; None outside a pass over the training samples.
         history: All rows so far.
         values: The newest value of each quantity, by `mode/name`.
         skipped_in_a_row: Steps left out since the last update.
@@ -184,6 +185,7 @@ class Session:
     began: ExecutionContext | None = None
     under_way: Pass | None = None
     seconds: float = 0.0
+    step_began: float | None = None
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
@@ -265,6 +267,10 @@ class Session:
         steps = self.under_way.step_seconds if self.under_way else ()
         return 2 * self.save_seconds() + (steps[-1] if steps else 0.0) + sum(self._evaluation_seconds.values())
 
+    def seconds_of_step(self) -> float:
+        """How long the step under way has taken so far."""
+        return 0.0 if self.step_began is None else self.process.now() - self.step_began
+
     def note_evaluation(self, mode: Mode, seconds: float) -> None:
         """Keep how long an evaluation takes."""
         self._evaluation_seconds[mode] = max(seconds, self._evaluation_seconds.get(mode, 0.0))
@@ -328,6 +334,7 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     session.meet(f"the beginning of epoch {epoch}, step {context.step}")
     session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
     reason = _steps(session, stop, gathered, run)
+    session.step_began = None
     values = gathered.totals.over(session.process).values() | dict(session.outside())
     samples = context.samples - gathered.samples_before
     if gathered.skipped:
@@ -355,14 +362,14 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
         return None
     if reason := session.asked_to_stop or stop.reason(session.progress()):  # a checkpoint of the last step of all
         return reason
-    clock = session.process.now()
+    session.step_began = session.process.now()
     while not gathered.complete:  # once, unless a callback changes the size of a mini-batch on the way
         session.recut = False
         with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
             for batch in _awaited(session, steps):
                 _step(session, batch, gathered, run)
                 now = session.process.now()
-                for_step, clock = now - clock, now
+                for_step, session.step_began = now - session.step_began, now
                 gathered.step_seconds.append(for_step)
                 gathered.seconds += for_step
                 session.seconds += for_step
@@ -510,7 +517,7 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
     """
     parts, totals = list(_parts(session, batch, session.unit)), Totals()
     alone = len(parts) == 1 and session.together is None
-    with _told_if_out_of_memory(session, batch):
+    with _told_if_out_of_memory(session, session.together, batch) if session.together else contextlib.nullcontext():
         ratios = [_backward_of(session, part, i, len(parts), alone, totals, run) for i, part in enumerate(parts)]
     if alone:
         session.numerics.unscale(session.optimizer)
@@ -527,7 +534,19 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
         objective = objective + penalty.detach()
         if session.process.first:  # of several ranks, which add up their totals
             totals.add("objective", Ratio(penalty.detach() * denominator, 0.0))
+    if session.contexts[Mode.TRAIN].step == 0 and denominator:
+        _require_gradient(session)
     return objective, totals
+
+
+def _require_gradient(session: Session) -> None:
+    """Raise an error where the objective depends on no weights; one that has been frozen on the way may."""
+    trained = [p for p in session.weights.values() if p.requires_grad]
+    if trained and all(p.grad is None for p in trained):
+        raise ConfigurationError(
+            "the objective depends on none of the weights that are trained, so nothing would be learnt: look for "
+            ".detach(), torch.no_grad() or .item() in the forward pass and in the loss"
+        )
 
 
 def _backward_of(
@@ -551,13 +570,13 @@ def _backward_of(
 
 
 @contextlib.contextmanager
-def _told_if_out_of_memory(session: Session, batch: Batch) -> Generator[None]:
+def _told_if_out_of_memory(session: Session, together: Together, batch: Batch) -> Generator[None]:
     """Where memory runs out and the step can be made again, the other ranks make it again too."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if session.together and session.adaptive and out_of_memory(error):
-            session.together.add_up(batch, torch.zeros(2, dtype=torch.float64), short=error)
+        if session.adaptive and out_of_memory(error):
+            together.add_up(batch, torch.zeros(2, dtype=torch.float64), short=error)
         raise
 
 

@@ -7,7 +7,9 @@ In the order of a step: `scaled` before the backward pass; `unscale` after it, a
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -16,9 +18,12 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["Buffers", "Numerics"]
+
+
+_SHOWN_BY_NUMPY = (torch.float32, torch.float64)
 
 
 @dataclass
@@ -112,7 +117,7 @@ class Numerics:
                 )
         try:
             if self.scaler is None:
-                optimizer.step()
+                _step_of(optimizer)()
             else:
                 self.scaler.step(optimizer)
                 self.scaler.update()
@@ -130,6 +135,31 @@ class Numerics:
             return False
         self.scaler.update()
         return True
+
+
+def _step_of(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """The step of an optimizer; where no hook and no profiler listens, without the record that torch opens for them."""
+    step: Any = type(optimizer).step
+    listened = (
+        optimizer._optimizer_step_pre_hooks  # pyright: ignore[reportPrivateUsage]  # what the wrapper looks at
+        or optimizer._optimizer_step_post_hooks  # pyright: ignore[reportPrivateUsage]  # as above
+        or _HOOKS["_global_optimizer_pre_hooks"]
+        or _HOOKS["_global_optimizer_post_hooks"]
+        or torch.autograd.profiler._is_profiler_enabled  # pyright: ignore[reportPrivateUsage]  # as above
+    )
+    if listened or "step" in vars(optimizer) or not _is_wrapped_by_torch(step):
+        return optimizer.step
+    return partial(step.__wrapped__, optimizer)
+
+
+def _is_wrapped_by_torch(step: Any) -> bool:
+    """Whether a method is what torch's optimizers put around the `step` of their class."""
+    return getattr(step, "__code__", None) is _WRAPPER and hasattr(step, "__wrapped__")
+
+
+# The code of the wrapper, whatever it wraps.
+_WRAPPER = torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__
+_HOOKS = vars(sys.modules[torch.optim.Optimizer.__module__])
 
 
 def _rows_of(p: torch.Tensor) -> torch.Tensor:
@@ -160,9 +190,9 @@ def _has_rows(p: torch.Tensor) -> bool:
 
 
 def _total(sums: list[torch.Tensor]) -> complex:
-    if all(s.is_cpu for s in sums) or len({(s.dtype, s.device) for s in sums}) > 1:
-        return sum(s.item() for s in sums)
-    return torch.stack(sums).sum().item()
+    """The sum of sums, read once. What NumPy can show on a CPU is read where it lies, without a copy for the host."""
+    total = torch.stack(sums).sum()
+    return total.numpy().item() if total.is_cpu and total.dtype in _SHOWN_BY_NUMPY else total.item()
 
 
 def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:

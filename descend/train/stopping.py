@@ -25,6 +25,11 @@ class Stop:
         """The sentence for the log if the run is to end at `at`, else None."""
         raise NotImplementedError(f"{type(self).__name__} defines no reason()")
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Names of the recorded values that it waits for."""
+        return ()
+
     def __or__(self, other: Stop) -> AnyOf:
         return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
 
@@ -136,6 +141,11 @@ class Reached(Stop):
         if not math.isfinite(self.value):
             raise ConfigurationError(f"Reached('{self.name}'): the target must be finite and is {self.value!r}")
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """See `Stop.awaited`."""
+        return (self.name,)
+
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""
         names = [self.name] if "/" in self.name else [f"validation/{self.name}", f"train/{self.name}"]
@@ -153,6 +163,11 @@ class AnyOf(Stop):
 
     criteria: tuple[Stop, ...]
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """See `Stop.awaited`."""
+        return tuple(name for stop in self.criteria for name in stop.awaited)
+
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""
         return next((reason for stop in self.criteria if (reason := stop.reason(at))), None)
@@ -163,6 +178,11 @@ class AllOf(Stop):
     """Stop when all of several criteria are met at once."""
 
     criteria: tuple[Stop, ...]
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """See `Stop.awaited`."""
+        return tuple(name for stop in self.criteria for name in stop.awaited)
 
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""

@@ -86,28 +86,40 @@ class Preconditioner(Protocol):
 
 
 class Totals:
-    """Sums of ratios over the mini-batches of a pass, in float64.
+    """Sums of ratios over the mini-batches of a pass, in float64, added one after the other in the order of `add`.
 
-    What is computed on a device stays there until somebody asks; on a CPU there is nothing to wait for, and plain
-    numbers cost a small network less than tensors do.
+    No step waits for a device to have its part added. On a CPU an addition of tensors takes longer than one of plain
+    numbers, so what is to be added is put by and read many at once, when the sums are asked for or many are waiting.
     """
+
+    _AT_ONCE = 1024
 
     def __init__(self, sums: Mapping[str, torch.Tensor | Sequence[float]] | None = None) -> None:
         self._sums: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
-            name: (_wide(top), _wide(bottom)) for name, (top, bottom) in (sums or {}).items()
+            name: (float(top), float(bottom)) for name, (top, bottom) in (sums or {}).items()
         }
+        self._put_by: dict[str, list[tuple[torch.Tensor | float, torch.Tensor | float]]] = {}
 
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
-        self._add(name, _wide(ratio.numerator), _wide(ratio.denominator))
+        top, bottom = ratio
+        bottom = bottom.detach() if isinstance(bottom, torch.Tensor) else bottom
+        self._put_by.setdefault(name, []).append((top.detach(), bottom))
 
     def join(self, other: Totals) -> None:
-        """Add the sums of `other`."""
-        for name, (top, bottom) in other._sums.items():
-            self._add(name, top, bottom)
+        """Add what `other` holds."""
+        for name, pair in other._sums.items():
+            self._put_by.setdefault(name, []).append(pair)
+        for name, some in other._put_by.items():
+            mine = self._put_by.setdefault(name, [])
+            mine += some
+            if len(mine) >= self._AT_ONCE or not _on_cpu(some[0][0]):
+                self._add(name)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The sums, (2,) float64 each: numerator and denominator. Waits for the device."""
+        for name in list(self._put_by):
+            self._add(name)
         return {
             name: torch.tensor([float(top), float(bottom)], dtype=torch.float64)
             for name, (top, bottom) in self._sums.items()
@@ -126,15 +138,23 @@ class Totals:
         """Each total as one number; NaN where nothing was counted. Waits for the device."""
         return {name: float(top / bottom) for name, (top, bottom) in self.state().items()}
 
-    def _add(self, name: str, top: torch.Tensor | float, bottom: torch.Tensor | float) -> None:
-        if name in self._sums:
-            known = self._sums[name]
-            top, bottom = known[0] + top, known[1] + bottom
+    def _add(self, name: str) -> None:
+        """Add what was put by for `name`."""
+        some = self._put_by.pop(name)
+        top, bottom = self._sums.get(name, (0.0, 0.0))
+        for one, other in zip(_wide([pair[0] for pair in some]), _wide([pair[1] for pair in some]), strict=True):
+            top, bottom = top + one, bottom + other
         self._sums[name] = (top, bottom)
 
 
-def _wide(value: torch.Tensor | float) -> torch.Tensor | float:
-    """In float64, and as a plain number where nothing has to be waited for."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.item() if value.device.type == "cpu" else value.detach().double()
+def _on_cpu(value: torch.Tensor | float) -> bool:
+    return not isinstance(value, torch.Tensor) or value.is_cpu
+
+
+def _wide(values: Sequence[torch.Tensor | float]) -> Sequence[torch.Tensor | float]:
+    """In float64, and as plain numbers where nothing has to be waited for."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if not all(value.is_cpu for value in tensors):
+        return [value.double() if isinstance(value, torch.Tensor) else value for value in values]
+    numbers = iter(torch.stack([value.double() for value in tensors]).tolist() if tensors else ())
+    return [next(numbers) if isinstance(value, torch.Tensor) else value for value in values]

@@ -249,12 +249,14 @@ def test_a_batch_larger_than_the_data_set_is_one_partial_batch_and_says_so():
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*normalizes over")
-def test_a_group_of_one_sample_into_batch_norm_is_found_before_the_first_update(settings, sizes):
+def test_a_group_of_one_sample_into_batch_norm_is_found_before_the_run(settings, sizes, tmp_path):
     module = net(nn.BatchNorm1d(8).double())
     before = snapshot(module)
     with pytest.raises(ConfigurationError, match=rf"{sizes}.*'2' \(BatchNorm1d\) needs more than 1 value"):
-        fit(module, **settings)
+        fit(module, run_dir=tmp_path / "run", **settings)
     assert unchanged(module, before)
+    assert not (tmp_path / "run").exists()
+    assert all(part.training and "forward" not in vars(part) for part in module.modules())
 
 
 def test_batch_norm_over_images_may_see_one_sample():
@@ -278,6 +280,27 @@ def test_dropout_inside_a_module_of_torch_is_told_where_a_batch_is_cut():
         warnings.simplefilter("error")
         fit(Attention(0.1))
         fit(Attention(0.0), micro_batch_size=5)
+
+
+def test_random_numbers_of_functions_are_told_where_a_batch_is_cut():
+    class Noisy(nn.Module):
+        def __init__(self, draw):
+            super().__init__()
+            self.net, self.draw = net(nn.Dropout(0.2)), draw
+
+        def forward(self, x):
+            return self.net(self.draw(x) if self.training else x)
+
+    for draw in (nn.functional.dropout, lambda x: x + torch.randn_like(x)):
+        with pytest.warns(UserWarning, match="Noisy draws random numbers by functions") as told:
+            fit(Noisy(draw), micro_batch_size=5, stop=descend.Epochs(3))
+        assert len(told) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fit(Noisy(draw))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(Noisy(torch.tanh), micro_batch_size=5)
 
 
 # ---- weights
@@ -347,7 +370,45 @@ def test_the_modes_of_the_parts_come_back():
     assert "forward" not in vars(module[2])
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_data_in_another_type_than_the_weights_are_named(wide):
+    module = net() if wide else net().float()
+    with pytest.raises(DataError, match=r"field '0' is float\d\d and the weights of Sequential are float\d\d: convert"):
+        fit(module, data=(X.float() if wide else X.numpy(), Y))
+
+
+def test_a_scalar_that_is_no_mean_over_samples_is_told_where_a_batch_is_cut():
+    def counted(output, y):
+        return nn.functional.cross_entropy(output, y)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(loss=counted, micro_batch_size=4)
+        fit(loss=counted, data=(X, IGNORING))  # the whole batch at once is what the function says it is
+    with pytest.warns(UserWarning, match="no mean over samples") as told:
+        fit(loss=counted, data=(X, IGNORING), micro_batch_size=4, shuffle=False)
+    assert len(told) == 1
+
+
+def test_looking_at_a_scalar_draws_no_random_number():
+    def noisy(output, y):
+        return nn.functional.cross_entropy(nn.functional.dropout(output, 0.5), y)
+
+    told, untold = net(), net()
+    with pytest.warns(UserWarning, match="no mean over samples"):
+        fit(told, noisy, micro_batch_size=5)
+    fit(untold, lambda output, y: (noisy(output, y) * len(y), len(y)), micro_batch_size=5)
+    for a, b in zip(told.parameters(), untold.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+
+
 # ---- refused before anything starts
+
+
+@pytest.mark.parametrize("name", ["gradient_norm", "train/gradient_norm"])
+def test_a_criterion_may_wait_for_what_a_callback_records(name):
+    watch = descend.GradientNorm(every_steps=2)
+    assert fit(stop=descend.Reached(name, 0.0) | descend.Steps(9), callbacks=[watch]).steps == 2
 
 
 def frozen():
@@ -378,7 +439,16 @@ def frozen():
         ({"seed": -1}, "seed is -1"),
         ({"stop": 10}, "stop= must be a criterion"),
         ({"resume": True}, "run_dir="),
+        ({"stop": None}, "stop= must be a criterion"),
         ({"callbacks": [3]}, "callbacks must be instances"),
+        ({"callbacks": descend.GradientNorm()}, "is to be a list of callbacks"),
+        ({"shuffle": "no"}, "shuffle is 'no' and is to be True or False"),
+        ({"stop": descend.Reached("acuracy", 0.9), "metrics": ["accuracy"]}, "'acuracy'.* did you mean 'accuracy'"),
+        ({"stop": descend.Reached("validation/objective", 0.1)}, "nobody records.*train/objective"),
+        ({"stop": descend.Reached("gradient_norm", 1) | descend.Steps(3)}, r"Reached\('gradient_norm'\)"),
+        ({"loss": lambda output: output.sum()}, "is called with the output and 1 targets"),
+        ({"loss": lambda output, y: output.detach().sum()}, "depends on none of the weights"),
+        ({"loss": functools.partial(nn.functional.mse_loss, reduction="sum")}, "the step grow with the batch"),
         ({"data": (batch for batch in ())}, "gone through once"),
         ({"targets": ["label"]}, "no field 'label'"),
         ({"targets": 2}, "all fields .* are targets"),

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.losses import NAMED, TorchLoss, describe, loss_of
@@ -223,3 +224,24 @@ def test_descriptions_are_the_same_in_every_process():
 
     assert describe(functools.partial(mine, 1)).endswith("mine")
     assert describe(nn.MSELoss()) == "MSELoss()"
+    assert describe("cross_entropy") == describe(nn.CrossEntropyLoss()) == describe(functional.cross_entropy)
+    smooth = nn.CrossEntropyLoss(label_smoothing=0.1, weight=torch.tensor([1.0, 2.0]))
+    assert describe(smooth) == "CrossEntropyLoss(weight=[1.0, 2.0], label_smoothing=0.1)"
+
+
+FUNCTIONS = {
+    "ignored": (functional.cross_entropy, {}, torch.tensor([0, -100, 2, -100, 1])),
+    "weighed": (functional.cross_entropy, {"weight": torch.tensor([0.5, 1.0, 4.0])}, torch.tensor([0, 1, 2, 2, 1])),
+    "smooth": (functional.huber_loss, {"delta": 0.3}, torch.linspace(-1, 1, 15).reshape(5, 3)),
+    "summed": (functional.kl_div, {"reduction": "batchmean", "log_target": True}, -torch.rand(5, 3)),
+}
+
+
+@pytest.mark.parametrize("case", FUNCTIONS)
+def test_functions_of_torch_add_up_as_their_modules_do(case):
+    function, options, target = FUNCTIONS[case]
+    loss = loss_of(functools.partial(function, **options) if options else function)
+    output = torch.linspace(-2, 3, 15).reshape(5, 3).roll(4)
+    parts = [loss.ratio(output[some], [target[some]], len(output[some])) for some in (slice(2), slice(2, 5))]
+    top, bottom = sum(float(part.numerator) for part in parts), sum(float(part.denominator) for part in parts)
+    assert top / bottom == pytest.approx(float(function(output, target, **options)), rel=1e-6)

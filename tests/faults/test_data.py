@@ -93,6 +93,15 @@ def test_replaced_samples_are_the_same_after_a_restart(tmp_path):
     assert all(torch.equal(parts.weights[name], value) for name, value in whole.weights.items())
 
 
+@pytest.mark.filterwarnings("ignore:.*is replaced")
+def test_the_count_of_replaced_samples_goes_on_after_a_restart(tmp_path):
+    """Two are allowed, and the third is one too many whatever process it is found in; one found again counts once."""
+    fit(data=Samples([0, 1]), skip_bad=2, run_dir=tmp_path, stop=descend.Steps(4), batch_size=10)
+    fit(data=Samples([0, 1]), skip_bad=2, run_dir=tmp_path, stop=descend.Steps(8), batch_size=10, resume=True)
+    more = functools.partial(fit, run_dir=tmp_path, stop=descend.Steps(12), batch_size=10, resume=True)
+    fault(lambda: more(data=Samples([30]), skip_bad=2), 3, "3 samples", "sample 0", "sample 1", "sample 30")
+
+
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_read_that_blocks(workers):
     """Ends after the time limit, which names the sample."""

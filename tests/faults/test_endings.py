@@ -130,6 +130,29 @@ def test_only_the_monotonic_clock_counts(tmp_path, monkeypatch):
     assert again.steps == 3
 
 
+def test_a_save_within_a_step_counts_the_time_of_that_step(tmp_path, monkeypatch):
+    """Each step takes a second before it is saved; a run that crashes goes on with all of them."""
+    clock = {"now": 0.0}
+    monkeypatch.setattr(time, "monotonic", lambda: clock["now"])
+
+    class Slow(descend.Callback):
+        def __init__(self, crash_at):
+            self.crash_at = crash_at
+
+        def after_step(self, step):
+            clock["now"] += 1.0
+            if step.step == self.crash_at:
+                raise ZeroDivisionError
+
+    save = descend.Checkpoint(every_steps=1)
+    with pytest.raises(ZeroDivisionError):
+        fit(callbacks=[Slow(4), save], run_dir=tmp_path)
+    limit = descend.Seconds(7.5) | descend.Steps(99)
+    parts = fit(callbacks=[Slow(0), save], stop=limit, run_dir=tmp_path, resume=True)
+    assert (parts.steps, parts.reason) == (8, "trained for 8.0 of 7.5 seconds")
+    assert [row["seconds"] for row in parts.history] == [4.0, 4.0]
+
+
 def test_a_limit_for_the_process_leaves_time_to_save(tmp_path, monkeypatch):
     """Twice the longest save and one step, and the evaluations that follow."""
     clock = {"now": 0.0}

@@ -16,6 +16,41 @@ def test_a_misspelt_hook_is_an_error_when_the_class_is_defined():
                 pass
 
 
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("afterstep", lambda self, step: None),
+        ("After_step", lambda self, step: None),
+        ("after_stp", staticmethod(lambda step: None)),
+        ("on_train_begin", lambda self, run: None),
+    ],
+)
+def test_what_is_called_like_a_hook_and_is_none_is_an_error(name, method):
+    with pytest.raises(ConfigurationError, match=rf"defines {name}\(\), which no event calls[;.]"):
+        type("Watcher", (Callback,), {name: method})
+
+
+def test_helpers_of_a_callback_may_have_any_other_name():
+    type("Watcher", (Callback,), {"write": lambda self: None, "_after_step": lambda self: None, "step": 3})
+
+
+async def later(self, step): ...
+
+
+@pytest.mark.parametrize("hook", [lambda self: None, lambda self, step, loss: None, later])
+def test_a_hook_that_cannot_be_called_with_its_record_is_an_error(hook):
+    with pytest.raises(ConfigurationError, match=r"after_step\(self.* is called with one record"):
+        type("Watcher", (Callback,), {"after_step": hook})
+
+
+def test_a_hook_may_be_set_on_an_object():
+    heard: list[object] = []
+    callback = Callback()
+    callback.after_step = heard.append
+    Callbacks((callback,)).fire(Event.AFTER_STEP, 1)
+    assert heard == [1]
+
+
 def test_hooks_are_called_in_the_order_of_the_callbacks_and_only_where_they_are_overridden():
     heard: list[str] = []
 

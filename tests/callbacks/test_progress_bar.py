@@ -1,0 +1,66 @@
+import io
+import re
+import sys
+import time
+
+from callback_runs import follow
+
+from descend.callbacks import ProgressBar
+from descend.train import Callback
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def on_a_terminal(monkeypatch):
+    """To be called within a test: pytest puts another standard output in the place of one that a fixture has set."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
+
+
+class Pause(Callback):
+    """Long enough at the end of each epoch for the bar to be drawn, ten times a second."""
+
+    def after_step(self, step):
+        if step.batch.last:
+            time.sleep(0.25)
+
+
+class Keep(Callback):
+    def __init__(self):
+        self.seen: list[float] = []
+
+    def after_step(self, step):
+        self.seen.append(step.loss)
+
+
+def drawn(screen):
+    """What was on the screen, without the codes that put it there."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+
+
+def test_a_terminal_shows_epoch_steps_rate_objective_and_memory(monkeypatch):
+    terminal = on_a_terminal(monkeypatch)
+    session = follow(ProgressBar(interval=1, moving_average_length=1, print_mem_usage=True), Pause(), epochs=2)
+    shown = drawn(terminal)
+    assert re.search(r"epoch 1/?2? .* 3/3 .*steps/s", shown)
+    assert "epoch 2" in shown
+    assert re.search(r"objective \d\.\d{4}, [\d,]+ MiB", shown)
+    assert session.reason
+
+
+def test_the_objective_is_that_of_the_newest_steps(monkeypatch):
+    terminal = on_a_terminal(monkeypatch)
+    keep = Keep()
+    follow(keep, ProgressBar(interval=3, moving_average_length=2, scientific_notation=True), Pause(), epochs=2)
+    assert f"objective {(keep.seen[2] + keep.seen[5]) / 2:.3e}" in drawn(terminal)
+
+
+def test_what_is_no_terminal_stays_quiet(capsys):
+    follow(ProgressBar(interval=1), epochs=2)
+    assert capsys.readouterr() == ("", "")

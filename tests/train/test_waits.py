@@ -1,0 +1,92 @@
+"""How often a step reads a tensor on the host: each such reading waits for a device where the tensor is on one."""
+
+import functools
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import descend
+
+READINGS = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::item", "aten::equal", "aten::nonzero")
+METHODS = ("item", "tolist", "cpu", "__bool__", "__float__", "__int__", "__index__")
+
+
+class Reads(TorchDispatchMode):
+    """Counts operations that give a number to the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().partition(".")[0]
+        if name in READINGS:
+            self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def readings(steps, monkeypatch, **settings):
+    """Readings of a run of so many steps, by torch's operations and by methods of tensors."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(512, 5, generator=draw), torch.randint(0, 3, (512,), generator=draw)
+    module = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3))
+    calls: Counter[str] = Counter()
+
+    def counting(name, method):
+        def call(*args, **kwargs):
+            calls[name] += 1
+            return method(*args, **kwargs)
+
+        return call
+
+    given = {"optimizer": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), "batch_size": 8, **settings}
+    with monkeypatch.context() as patch, Reads() as reads:
+        for name in METHODS:
+            patch.setattr(torch.Tensor, name, counting(name, getattr(torch.Tensor, name)))
+        descend.fit(module, given.pop("loss", "cross_entropy"), (x, y), stop=descend.Steps(steps), **given)
+    return reads.counts + calls
+
+
+def of_each_step(monkeypatch, **settings):
+    """What 32 more steps of the same epoch add."""
+    few, many = (readings(steps, monkeypatch, **settings) for steps in (16, 48))
+    assert many  # the end of an epoch reads what was gathered in it
+    return {name: (many[name] - few[name]) / 32 for name in many if many[name] != few[name]}
+
+
+SETTINGS = {
+    "defaults": {},
+    "micro-batches": {"micro_batch_size": 4, "batch_norm_group_size": 4},
+    "skip": {"on_nonfinite": "skip"},
+    "clipping": {"clip_value": 1.0, "clip_norm": 2.0, "clip_global_norm": 1.0},
+    "metrics": {"metrics": ["accuracy"]},
+    "ignored labels": {"loss": nn.CrossEntropyLoss(ignore_index=2)},
+    "weights of classes": {"loss": nn.CrossEntropyLoss(weight=torch.tensor([0.2, 1.0, 2.0]))},
+    "a function": {"loss": lambda output, y: (nn.functional.cross_entropy(output, y, reduction="sum"), len(y))},
+    "our rule": {"optimizer": functools.partial(descend.optim.SGD, lr=0.1, momentum=0.9)},
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_no_step_reads_a_tensor(case, monkeypatch):
+    assert of_each_step(monkeypatch, **SETTINGS[case]) == {}
+
+
+class Logged(descend.Callback):
+    """Reads the loss every so many steps."""
+
+    def __init__(self, every_steps):
+        self.every_steps = every_steps
+
+    def after_step(self, step):
+        if step.step % self.every_steps == 0:
+            assert step.loss > 0
+
+
+@pytest.mark.parametrize("every_steps", [1, 4])
+def test_logging_reads_as_often_as_it_logs(every_steps, monkeypatch):
+    per_step = of_each_step(monkeypatch, callbacks=[Logged(every_steps)])
+    assert per_step == {"__float__": 1 / every_steps, "aten::_local_scalar_dense": 1 / every_steps}
