@@ -13,6 +13,7 @@ pays is in the time: weights, orders of samples, schedules, traces, scores and r
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import tempfile
 import time
@@ -168,11 +169,9 @@ def main() -> None:
     ways: dict[str, Callable[[Case], int]] = {"one": one_by_one, "together": together, "processes": in_processes}
     if cores() == 1:
         del ways["processes"]
-    try:
-        import optuna  # noqa: F401  # to see whether it is there
-
+    if importlib.util.find_spec("optuna"):
         ways["optuna"] = optuna_loop
-    except ImportError:
+    else:
         print("Optuna is not installed: its loop is left out")
     for case in CASES:
         for way in ways.values():

@@ -68,7 +68,7 @@ def traced(function: Function, *example: Tensor) -> Function:
     graph = module.graph
     for node in list(graph.nodes):
         if node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]:
-            node.replace_all_uses_with(node.args[0])
+            node.replace_all_uses_with(cast("Node", node.args[0]))
             graph.erase_node(node)
     graph.eliminate_dead_code()
     if all(_is_pure(node) for node in graph.nodes if node.op == "call_function"):
@@ -104,28 +104,32 @@ def _compute_once(graph: Graph) -> None:
 
 def _write_in_place(graph: Graph) -> None:
     """Let an elementwise operation write over an intermediate value that nobody reads afterwards."""
-    roots: dict[Node, Node] = {}  # whose memory a value is a view of
+    views = {node for node in graph.nodes if _is_view(node)}
+    roots: dict[Node, Node] = {}  # whose memory a value lies in
     last: dict[Node, Node] = {}  # who reads that memory last
     for node in graph.nodes:
-        roots[node] = roots[node.args[0]] if _is_view(node) else node
+        roots[node] = roots[cast("Node", node.args[0])] if node in views else node
         for source in node.all_input_nodes:
             last[roots[source]] = node
     for node in graph.nodes:
         if node.target not in _IN_PLACE:
             continue
-        given = [x for x in node.args if isinstance(x, torch.fx.Node)]
-        if node.target not in (_aten.add.Tensor, _aten.mul.Tensor):
-            given = given[:1] if given and given[0] is node.args[0] else []
-        for source in given:
-            free = source.op == "call_function" and roots[source] is source and last[source] is node
-            if free and _form(source) == _form(node) and sum(roots[x] is source for x in node.all_input_nodes) == 1:
-                others = [x for x in node.args if x is not source]
-                node.target, node.args = _IN_PLACE[node.target], (source, *others)
-                for later in [x for x in roots if roots[x] is node]:
-                    roots[later] = source
-                last[source] = last.get(node, node)
-                roots[node] = source
+        for source in _overwritable(node):
+            root = roots[source]
+            free = source.op == "call_function" and source not in views and last[root] is node
+            if free and _form(source) == _form(node) and [roots[x] for x in node.all_input_nodes].count(root) == 1:
+                node.args = (source, *(x for x in node.args if x is not source))
+                node.target = _IN_PLACE[node.target]
+                for value in [value for value, own in roots.items() if own is node]:
+                    roots[value] = root
+                last[root] = last.get(node, node)
                 break
+
+
+def _overwritable(node: Node) -> list[Node]:
+    """Operands that the result could take the place of: the first, or either one where their order means nothing."""
+    count = 2 if node.target in (_aten.add.Tensor, _aten.mul.Tensor) else 1
+    return [x for x in node.args[:count] if isinstance(x, torch.fx.Node)]
 
 
 def _is_view(node: Node) -> bool:
@@ -138,6 +142,5 @@ def _is_view(node: Node) -> bool:
 
 def _form(node: Any) -> tuple[Any, ...]:
     """Shape, type and strides of a value."""
-    found = node.meta.get("tensor_meta", node.meta.get("val"))
-    stride = found.stride() if callable(found.stride) else found.stride
-    return tuple(found.shape), found.dtype, tuple(stride)
+    found = node.meta["tensor_meta"]
+    return tuple(found.shape), found.dtype, tuple(found.stride)

@@ -158,10 +158,11 @@ def test_a_trial_has_the_same_bits_in_a_stack_of_any_width(name):
             assert record.scores == other.scores
 
 
-def test_a_trace_gives_what_it_was_traced_from():
+@pytest.mark.parametrize("model", [normed, dropping, Tied], ids=["batch norm", "dropout", "tied"])
+def test_a_trace_gives_what_it_was_traced_from(model):
     """Long enough for a trace, and over the smaller last batch, whose steps are few and are not traced."""
     trials = three({"optimizer": "Adam", "lr": [1e-3, 3e-3, 1e-2]})
-    compared(TASK, [dataclasses.replace(one, steps=150) for one in trials], rel=1e-6)
+    compared(of(model), [dataclasses.replace(one, steps=80) for one in trials], rel=1e-6)
 
 
 def test_what_cannot_run_together_is_named():
