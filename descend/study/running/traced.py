@@ -57,23 +57,25 @@ _FASTER: dict[Any, Callable[..., Any]] = {
 }
 
 
-def traced(function: Function, *example: Tensor) -> Function:
+def traced(function: Function, *example: Tensor, spent: int = 0) -> Function:
     """The operations of a function for tensors of the shapes of `example`.
 
     Args:
         function: A pure function from tensors to a list of tensors, without decisions that depend on their values.
         example: What it is called with for the trace.
+        spent: So many of the first tensors are not read again by whoever calls, and may be written over.
     """
     module = make_fx(function, decomposition_table=_FASTER)(*example)
     graph = module.graph
     for node in list(graph.nodes):
-        if node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]:
+        same = node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]
+        if same or (node.target is _aten.mul.Scalar and node.args[1] == 1 and _form(node.args[0]) == _form(node)):
             node.replace_all_uses_with(cast("Node", node.args[0]))
             graph.erase_node(node)
     graph.eliminate_dead_code()
     if all(_is_pure(node) for node in graph.nodes if node.op == "call_function"):
         _compute_once(graph)
-        _write_in_place(graph)
+        _write_in_place(graph, spent)
     module.recompile()
     return module.forward
 
@@ -102,8 +104,9 @@ def _compute_once(graph: Graph) -> None:
             known[key] = node
 
 
-def _write_in_place(graph: Graph) -> None:
+def _write_in_place(graph: Graph, spent: int) -> None:
     """Let an elementwise operation write over an intermediate value that nobody reads afterwards."""
+    writable = set(graph.find_nodes(op="placeholder")[:spent])
     views = {node for node in graph.nodes if _is_view(node)}
     roots: dict[Node, Node] = {}  # whose memory a value lies in
     last: dict[Node, Node] = {}  # who reads that memory last
@@ -116,11 +119,14 @@ def _write_in_place(graph: Graph) -> None:
             continue
         for source in _overwritable(node):
             root = roots[source]
-            free = source.op == "call_function" and source not in views and last[root] is node
+            own = source in writable or (source.op == "call_function" and source not in views)
+            free = own and last[root] is node
             if free and _form(source) == _form(node) and [roots[x] for x in node.all_input_nodes].count(root) == 1:
-                node.args = (source, *(x for x in node.args if x is not source))
+                others = list(node.args)
+                others.remove(source)
+                node.args = (source, *others)
                 node.target = _IN_PLACE[node.target]
-                for value in [value for value, own in roots.items() if own is node]:
+                for value in [value for value, place in roots.items() if place is node]:
                     roots[value] = root
                 last[root] = last.get(node, node)
                 break
@@ -141,6 +147,8 @@ def _is_view(node: Node) -> bool:
 
 
 def _form(node: Any) -> tuple[Any, ...]:
-    """Shape, type and strides of a value."""
+    """Shape, type and strides of a value; of a constant, which has no notes, something that is like nothing else."""
+    if "tensor_meta" not in node.meta:
+        return (node,)
     found = node.meta["tensor_meta"]
     return tuple(found.shape), found.dtype, tuple(found.stride)
