@@ -150,7 +150,8 @@ def seconds_a_trial(way: Callable[[Case], int], case: Case) -> float:
 
 def milliseconds_a_record() -> float:
     """From a trial that ended to its line in the directory, its claim included."""
-    study = Study(workload="t.py:t", batch_sizes=(32,), steps=(100,), arms={"a": Arm("SGD", {})}, trials=512)
+    arm = Arm("SGD", {}, {"lr": 0.1})
+    study = Study(workload="t.py:t", batch_sizes=(32,), steps=(100,), arms={"a": arm}, trials=512)
     ended = pending(study, {})
     curve = {"validation": {"accuracy": [0.5] * 11, "loss": [0.5] * 11}, "train": {"loss": [0.5] * 11}}
     with tempfile.TemporaryDirectory() as place, StudyDirectory(place, study) as directory:
