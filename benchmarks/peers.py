@@ -7,6 +7,7 @@ nothing of descend; benchmarks/optimizer_step.py starts it.
 from __future__ import annotations
 
 import json
+import operator
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -23,7 +24,10 @@ def pytorch_optimizer_step(name: str, shapes: list[list[int]]) -> Callable[[], o
     weights = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
     for p in weights:
         p.grad = torch.randn_like(p) * 1e-3
-    return getattr(pytorch_optimizer, name)(weights, lr=1e-3).step
+    optimizer = getattr(pytorch_optimizer, name)(weights, lr=1e-3)
+    if hasattr(optimizer, "train"):  # of the schedule-free rules, which take no step before
+        optimizer.train()
+    return optimizer.step
 
 
 def optax_step(name: str, shapes: list[list[int]]) -> Callable[[], object]:
@@ -34,7 +38,7 @@ def optax_step(name: str, shapes: list[list[int]]) -> Callable[[], object]:
     keys = jax.random.split(jax.random.PRNGKey(0), len(shapes))
     weights = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
     gradients = [1e-3 * w for w in weights]
-    rule = getattr(optax, name)(1e-3)
+    rule = operator.attrgetter(name)(optax)(1e-3)
 
     def update(held: tuple[object, object], given: object) -> tuple[object, object]:
         weights, state = held

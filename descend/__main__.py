@@ -51,6 +51,13 @@ ResetOptimizer = Annotated[bool, typer.Option("--reset-optimizer", help="Continu
 WeightsOnly = Annotated[
     bool, typer.Option("--weights-only", help="Begin anew with those weights of the checkpoint that fit.")
 ]
+Trainers = Annotated[
+    int | None,
+    typer.Option("--trainers", min=1, help="How many, each with a model; one a block of ranks without it."),
+]
+ProcsPerTrainer = Annotated[
+    int | None, typer.Option("--procs-per-trainer", min=1, help="Ranks of a block; LBANN_PROCS_PER_TRAINER, or all.")
+]
 _CONTINUING = "--show-changes, --reset-optimizer, --weights-only"
 
 
@@ -63,6 +70,8 @@ def run(
     show_changes: ShowChanges = False,
     reset_optimizer: ResetOptimizer = False,
     weights_only: WeightsOnly = False,
+    trainers: Trainers = None,
+    procs_per_trainer: ProcsPerTrainer = None,
 ) -> None:
     """Train what FILE describes, and evaluate it on the test samples."""
     from descend.experiment import check_experiment, layer_table, load
@@ -85,9 +94,13 @@ def run(
         return
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
     how = {"resume": resume, "reset_optimizer": reset_optimizer, "weights_only": weights_only}
-    result = run_experiment(*parts, run_dir=run_dir, **how)
+    several = {"trainers": trainers, "procs_per_trainer": procs_per_trainer}
+    result = run_experiment(*parts, run_dir=run_dir, **how, **several)
     if rank() == 0:
-        typer.echo(summary(result))
+        for one in result.trainers or (result,):
+            if result.trainers:
+                typer.echo(f"trainer {one.trainer}:")
+            typer.echo(summary(one))
 
 
 @app.command()
@@ -129,7 +142,6 @@ def launch(
     """Train what FILE describes on several ranks of this machine."""
     import os
     import shlex
-    import subprocess
 
     from descend.errors import ConfigurationError
     from descend.launch import local
@@ -149,7 +161,24 @@ def launch(
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
         typer.echo(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
         return
-    raise typer.Exit(subprocess.run(command, env=environment, check=False).returncode)
+    raise typer.Exit(_started(command, environment))
+
+
+def _started(command: list[str], environment: dict[str, str]) -> int:
+    """The exit code of a command, to which signals that ask for an end are passed on."""
+    import signal
+    import subprocess
+    from contextlib import suppress
+
+    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+
+        def passed_on(number: int, frame: object) -> None:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, passed_on)
+        return process.wait()
 
 
 def _check_for_ranks(file: Path, ranks: int) -> None:
@@ -163,6 +192,27 @@ def _check_for_ranks(file: Path, ranks: int) -> None:
             f"{file}: a layer works on the whole mini-batch, which {ranks} ranks would share; for batch normalization "
             "declare the model's batch_norm_group_size"
         )
+
+
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+    ranks: Annotated[str, typer.Option(help="A number, several as in 1,2,4, or a range that doubles.")] = "1..64",
+    latency_us: Annotated[float, typer.Option(min=0.0, help="Of a message between ranks, in microseconds.")] = 20.0,
+    bandwidth_gbs: Annotated[float, typer.Option(min=0.001, help="Between ranks, in 10⁹ bytes a second.")] = 10.0,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; the file's mini-batch without it.")] = None,
+) -> None:
+    """Foretell what a step of FILE takes on many ranks, from a few steps that are made here."""
+    from descend.experiment import check_experiment, load
+    from descend.launch.forecast import Network, rank_counts
+
+    counts, network = rank_counts(ranks), Network(latency_us * 1e-6, bandwidth_gbs * 1e9)
+    experiment = load(file)
+    check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
+    from descend.experiment.foresight import forecast_table, profile_of
+
+    size = batch_size or experiment.trainer.mini_batch_size
+    typer.echo(forecast_table(profile_of(experiment), network, size, counts))
 
 
 @app.command()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 
-from descend.launch import place
+from descend.launch import acting_trainer, place
 
-__all__ = ["local_rank", "rank", "ranks"]
+__all__ = ["local_rank", "rank", "ranks", "trainer", "trainers"]
 
 
 def rank() -> int:
@@ -30,6 +30,16 @@ def ranks() -> int:
 def local_rank() -> int:
     """Number of this process among the ranks of its host, from 0."""
     return place().local_rank
+
+
+def trainer() -> int:
+    """Number of the trainer that this process works for, from 0; 0 where there is one."""
+    return acting_trainer()[0]
+
+
+def trainers() -> int:
+    """How many trainers there are; 1 where all ranks train one model."""
+    return acting_trainer()[1]
 
 
 def _group() -> tuple[int, int] | None:

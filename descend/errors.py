@@ -49,9 +49,13 @@ class DescendError(Exception):
 
     Args:
         problems: One text, or several found in one pass; each is a line of the message.
+
+    Attributes:
+        said: Whether another rank of the run says the same to the user.
     """
 
     exit_code: int = 1
+    said: bool = False
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems: Sequence[str] = (problems,) if isinstance(problems, str) else tuple(problems)

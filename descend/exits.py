@@ -29,6 +29,8 @@ def main(function: Callable[[], object]) -> NoReturn:
         if os.environ.get("DESCEND_TRACEBACK"):
             raise
         sys.stdout.flush()
+        if error.said:
+            sys.exit(error.exit_code)
         word = "stopped" if error.exit_code == 75 else "error"
         sys.stderr.write("".join(f"{word}: {problem}\n" for problem in error.problems))
         sys.exit(error.exit_code)

@@ -73,7 +73,8 @@ def run(
         account: Who pays.
         reservation: Name of a reservation.
         launcher_args: More arguments for what starts the ranks.
-        procs_per_trainer: Ranks that share a model; has to divide the number of ranks.
+        procs_per_trainer: Ranks that share a model, which makes several trainers of all ranks; has to divide their
+            number.
         environment: More variables of the job.
         overwrite_script: Replace a `batch.sh` that is there.
         setup_only: Write the files and start nothing.
@@ -92,8 +93,9 @@ def run(
     check_experiment(Experiment(trainer, model, data_reader, optimizer))
     folder = _folder(work_dir, job_name, nodes, procs_per_node)
     file, run_dir = str(folder / "experiment.prototext"), str(folder / "run")
+    blocks = [] if procs_per_trainer is None else [f"--procs-per-trainer={procs_per_trainer}"]
     job = Job(
-        [sys.executable, "-m", "descend", "run", file, "--run-dir", run_dir, "--resume"],
+        [sys.executable, "-m", "descend", "run", file, "--run-dir", run_dir, "--resume", *blocks],
         folder,
         nodes,
         procs_per_node,

@@ -13,7 +13,7 @@ from descend.errors import ConfigurationError, DataError, DescendError
 from descend.experiment.parts import graph_unit
 from descend.graph import check as check_graph
 from descend.graph import check_optimizer
-from descend.train import BatchedInference, Mode
+from descend.train import LTFB, BatchedInference, BatchedIterativeOptimizer, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,7 +67,9 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         _attempt(lambda: _check_names(experiment, plan), errors)
         if isinstance(algorithm, BatchedInference):
             _attempt(lambda: algorithm.check_modes(mode for mode in Mode if mode.role in (readers or {})), errors)
-        if algorithm is not None and algorithm.trains and not (plan.objective.terms or plan.objective.l2):
+        if isinstance(algorithm, LTFB):
+            _attempt(lambda: algorithm.check([metric.name for metric in plan.metrics], list(readers or {})), errors)
+        if algorithm is not None and _trains(experiment) and not (plan.objective.terms or plan.objective.l2):
             name = experiment.model.name
             errors.append(
                 ConfigurationError(f"model '{name}' has no objective to train for: give it objective_function")
@@ -101,10 +103,17 @@ def check_parts(experiment: Experiment, seed: int) -> Mapping[str, OpenReader]:
 def _readers(experiment: Experiment, seed: int, errors: list[DescendError]) -> Mapping[str, OpenReader] | None:
     readers = _attempt(lambda: open_readers(experiment.data_reader, seed), errors)
     _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
-    algorithm = experiment.trainer.training_algo
-    if readers and "train" not in readers and (algorithm is None or algorithm.trains):
+    if readers and "train" not in readers and _trains(experiment):
         errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
     return readers
+
+
+def _trains(experiment: Experiment) -> bool:
+    """Whether there is anything to train; a model of 0 epochs is evaluated alone."""
+    algorithm = experiment.trainer.training_algo or BatchedIterativeOptimizer()
+    if isinstance(algorithm, BatchedIterativeOptimizer):
+        return algorithm.epochs(experiment.model.epochs) != 0
+    return algorithm.trains
 
 
 def _joined(errors: list[DescendError]) -> DescendError:

@@ -25,6 +25,7 @@ from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, 
 from descend.train import Callbacks, Event, ExecutionContext, Mode
 from descend.train.loop import Session, evaluate
 from descend.train.numerics import Numerics
+from descend.train.vote import Vote
 from descend.version import __version__
 
 if TYPE_CHECKING:
@@ -37,8 +38,23 @@ if TYPE_CHECKING:
     from descend.train.loop import Part
     from descend.train.statistics import Running
     from descend.train.task import Task
+    from descend.train.vote import MajorityVote
 
-__all__ = ["Result", "Work", "conduct", "differences"]
+__all__ = [
+    "Opened",
+    "Result",
+    "Work",
+    "carry_out",
+    "conduct",
+    "differences",
+    "facts_of",
+    "finish",
+    "logging",
+    "open_run",
+    "result_of",
+    "save_stopped",
+    "saved_after_error",
+]
 
 
 @dataclass(frozen=True)
@@ -54,6 +70,8 @@ class Result:
         steps: Updates applied.
         samples: How many samples there are of each mode; None where nobody has counted them.
         outputs: Outputs of layers (samples, …) that `BatchedInference` was asked for, by "mode/layer".
+        trainer: Number of the trainer.
+        trainers: Where there are several: what came of each one that this process has trained.
     """
 
     weights: dict[str, torch.Tensor]
@@ -64,6 +82,8 @@ class Result:
     steps: int
     samples: dict[str, int | None]
     outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    trainer: int = 0
+    trainers: tuple[Result, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +114,7 @@ class Work:
         running: Buffers of the module that are running statistics of batch norm.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only.
         outside: Metrics that the module does not compute; given the run directory.
+        compression: What ranks send instead of gradients; None for these.
     """
 
     name: str
@@ -117,6 +138,7 @@ class Work:
     running: Sequence[Running] = ()
     shard_optimizer: bool = False
     outside: Callable[[Path | None], Mapping[str, float]] = lambda directory: {}
+    compression: MajorityVote | None = None
 
 
 def conduct(
@@ -137,31 +159,90 @@ def conduct(
     """
     if not resume and (work.reset_optimizer or work.weights_only):
         raise ConfigurationError("reset_optimizer and weights_only say how to continue a run: they need resume=True")
+    with ExitStack() as stack:
+        requests = stack.enter_context(StopRequests())
+        stack.enter_context(torch.random.fork_rng())
+        opened = stack.enter_context(open_run(work, run_dir, requests, keep_files=keep_files, resume=resume))
+        stack.enter_context(logging(opened.directory))
+        opened.begin(resume, opened.newest() if resume else None)
+        stack.enter_context(opened.end_noted())
+        reason = carry_out(opened.session, lambda: work.algorithm.apply(opened.session), work.algorithm.trains)
+    return result_of(opened, reason)
+
+
+@dataclass
+class Opened:
+    """A run that may begin: its session, and the directory of those ranks that leave files.
+
+    Attributes:
+        work: The run.
+        session: What the algorithm works on.
+        folder: The run directory; None where no files are kept.
+        directory: The same on the rank that owns it.
+        archive: Its checkpoints, likewise.
+    """
+
+    work: Work
+    session: Session
+    folder: Path | None
+    directory: RunDirectory | None
+    archive: Archive | None
+
+    def newest(self) -> Path | None:
+        """The newest good checkpoint of the directory, on all ranks."""
+        archive = self.archive
+        name = self.work.process.by_first(lambda: str(archive.open() or "") if archive else "")
+        return Path(name) if name else None
+
+    def begin(self, resume: bool, checkpoint: Path | None) -> None:
+        """Write what the directory begins with, or bring the session to where a checkpoint stands."""
+        if self.folder is not None:
+            _begin(self.work, self.directory, self.archive, self.session, checkpoint if resume else None)
+
+    @contextmanager
+    def end_noted(self) -> Generator[None]:
+        """Leave in the run directory how the run ended, whatever it was."""
+        if self.directory is None or self.archive is None:
+            yield
+            return
+        with _end_noted(self.session, self.directory, self.archive):
+            yield
+
+
+@contextmanager
+def open_run(
+    work: Work,
+    run_dir: str | os.PathLike[str] | None,
+    requests: StopRequests,
+    *,
+    keep_files: bool = True,
+    resume: bool = False,
+) -> Generator[Opened]:
+    """Compare the ranks, open the directory, and let callbacks set themselves up; nothing is trained yet."""
     begin_alike(work)
     with ExitStack() as stack:
         directory, folder = _directory(work, run_dir, resume) if keep_files else (None, None)
         archive = None
         if directory is not None:
             stack.callback(directory.close)
-            stack.enter_context(_logging(directory))
             archive = stack.enter_context(Archive(directory.checkpoints, say))
-        requests = stack.enter_context(StopRequests())
-        stack.enter_context(torch.random.fork_rng())
         session = _session(work, requests)
         if folder is not None:
             _keep_files(work, session, folder, directory, archive, requests)
         if not work.process.first:
             session.scratch = stack.enter_context(behind_the_first())
-        _set_up(session, directory)
-        if folder is not None:
-            _begin(work, directory, archive, session, resume)
-        if directory is not None and archive is not None:
-            stack.enter_context(_end_noted(session, directory, archive))
-        reason = _carry_out(work, session)
+        with logging(directory):
+            _set_up(session, directory)
+        yield Opened(work, session, folder, directory, archive)
+
+
+def result_of(opened: Opened, reason: str) -> Result:
+    """What came of a run that has ended."""
+    work, session = opened.work, opened.session
     weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors_of(session).items()}
     counts = {mode.value: batches.num_samples for mode, batches in work.data.items()}
     steps = session.contexts[Mode.TRAIN].step
-    return Result(weights, session.history, reason, folder, work.task.module, steps, counts, session.outputs)
+    return Result(weights, session.history, reason, opened.folder, work.task.module, steps, counts, session.outputs)
 
 
 def _directory(work: Work, run_dir: str | os.PathLike[str] | None, resume: bool) -> tuple[RunDirectory | None, Path]:
@@ -178,8 +259,11 @@ def _directory(work: Work, run_dir: str | os.PathLike[str] | None, resume: bool)
 
 
 @contextmanager
-def _logging(directory: RunDirectory) -> Generator[None]:
+def logging(directory: RunDirectory | None) -> Generator[None]:
     """Whatever is printed, and every warning, goes into log.txt as well."""
+    if directory is None:
+        yield
+        return
     before = warnings.showwarning
 
     def show(message: Warning | str, *about: Any) -> None:
@@ -237,6 +321,7 @@ def _session(work: Work, requests: StopRequests) -> Session:
         say=say,
         running=work.running,
         shard_optimizer=work.shard_optimizer,
+        vote=Vote(work.compression, work.process) if work.compression else None,
     )
     session.restore = lambda checkpoint: restore(load(checkpoint), session)
     return session
@@ -298,10 +383,10 @@ def _set_up(session: Session, directory: RunDirectory | None) -> None:
         raise
 
 
-def _begin(work: Work, directory: RunDirectory | None, archive: Archive | None, session: Session, resume: bool) -> None:
-    """Write what the directory begins with, or bring the session to where its newest checkpoint stands."""
-    name = work.process.by_first(lambda: str(archive.open() or "") if archive and resume else "")
-    checkpoint = Path(name) if name else None
+def _begin(
+    work: Work, directory: RunDirectory | None, archive: Archive | None, session: Session, checkpoint: Path | None
+) -> None:
+    """Write what the directory begins with, or bring the session to where a checkpoint stands."""
     if checkpoint is not None and not work.weights_only:
         _continue(work, session, directory, archive, checkpoint)
         return
@@ -315,7 +400,7 @@ def _begin(work: Work, directory: RunDirectory | None, archive: Archive | None, 
         archive.open()
     for name, text in work.files.items():
         directory.write_text(name, text)
-    directory.write_json("run.json", _facts(work))
+    directory.write_json("run.json", facts_of(work))
     directory.replace_rows([])
     directory.log(f"descend {__version__}: {work.name} begins")
 
@@ -369,7 +454,7 @@ def differences(work: Work, run_dir: str | os.PathLike[str]) -> None:
         say(f"nothing has changed since {checkpoint}")
 
 
-def _facts(work: Work) -> dict[str, Any]:
+def facts_of(work: Work) -> dict[str, Any]:
     """What is needed to repeat the run, beside its text."""
     return {
         "descend": __version__,
@@ -384,30 +469,45 @@ def _facts(work: Work) -> dict[str, Any]:
     }
 
 
-def _carry_out(work: Work, session: Session) -> str:
-    """Train, evaluate the test samples and save; on a signal, save and say so."""
+def carry_out(session: Session, algorithm: Callable[[], str], trains: bool = True) -> str:
+    """Train, evaluate the test samples and save; on a signal, save and say so.
+
+    Args:
+        session: The run.
+        algorithm: Trains, and returns why it stopped.
+        trains: Whether it makes updates, so that the test samples are to be evaluated after it.
+    """
     session.callbacks.fire(Event.BEFORE_RUN, session.view())
     try:
-        reason = work.algorithm.apply(session)
-        session.end = reason
-        session.callbacks.fire(Event.AFTER_TRAINING, session.view(reason))
-        if Mode.TEST in session.data and work.algorithm.trains:
-            _forget_test(session)
-            evaluate(session, Mode.TEST)
-        session.save(Wish("end"), final=True)
+        reason = algorithm()
+        finish(session, reason, trains)
     except Stopped as stopped:
-        session.end = str(stopped)
-        path = session.save(Wish(STOPPED), final=True)
-        what = f"everything is saved in {path}" if path else "nothing is saved: the run has no directory"
-        raise Stopped(f"{stopped}; {what}") from None
+        raise Stopped(f"{stopped}; {save_stopped(session, stopped)}") from None
     except NumericalError as error:
-        raise NumericalError([*error.problems, *_saved_after_error(session)]) from None
+        raise NumericalError([*error.problems, *saved_after_error(session)]) from None
     finally:
         session.callbacks.fire(Event.AFTER_RUN, session.view(session.end))
     return reason
 
 
-def _saved_after_error(session: Session) -> list[str]:
+def finish(session: Session, reason: str, trains: bool = True) -> None:
+    """Evaluate the test samples where something was trained, and save the end of the run."""
+    session.end = reason
+    session.callbacks.fire(Event.AFTER_TRAINING, session.view(reason))
+    if Mode.TEST in session.data and trains:
+        _forget_test(session)
+        evaluate(session, Mode.TEST)
+    session.save(Wish("end"), final=True)
+
+
+def save_stopped(session: Session, stopped: Stopped) -> str:
+    """Save the state of a run that a signal has ended; says where."""
+    session.end = str(stopped)
+    path = session.save(Wish(STOPPED), final=True)
+    return f"everything is saved in {path}" if path else "nothing is saved: the run has no directory"
+
+
+def saved_after_error(session: Session) -> list[str]:
     """Save what stands after the last whole step, and say where; a save that fails does not hide the error."""
     step = session.contexts[Mode.TRAIN].step
     try:

@@ -47,7 +47,8 @@ def explain_experiment(experiment: Experiment) -> Explanation:
     tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
     ordered = [rows.get(name) or _frozen(name, tensors[name]) for name in plan.weights]
     rates = {name: rows[name].lr for name, _ in module.named_parameters() if name in rows}
-    curves = _curves(experiment, rates, len(checked.readers["train"]))
+    training = checked.readers.get("train")  # a model that is evaluated alone has none
+    curves = _curves(experiment, rates, len(training)) if training else ()
     title = experiment.model.name or "the model"
     return replace(explained, title=title, rows=tuple(ordered), curves=curves, notes=_notes(experiment))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from contextlib import ExitStack
 from dataclasses import is_dataclass, replace
@@ -21,13 +22,16 @@ from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import silent
+from descend.experiment.trainers import Seat, conduct_trainers, trainer_seed
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
 from descend.graph import TorchModel
+from descend.launch import shared_out
 from descend.runtime import joined
-from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode
 from descend.train.masks import not_taken_over
 from descend.train.numerics import Numerics
+from descend.train.vote import check_optimizer
 
 if TYPE_CHECKING:
     import os
@@ -71,7 +75,11 @@ def fit(
     weights_only: bool = False,
     batch_norm_group_size: int | None = None,
     shard_optimizer: bool = False,
+    gradient_compression: str | MajorityVote | None = None,
     algorithm: TrainingAlgorithm | None = None,
+    tournament: Any = None,
+    trainers: int | None = None,
+    procs_per_trainer: int | None = None,
 ) -> Result:
     """Train a module in place, on the device where its weights are.
 
@@ -118,7 +126,14 @@ def fit(
             asked for.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only; the updates are the
             same. One rank keeps all.
+        gradient_compression: "sign", or `descend.MajorityVote(momentum=0.9)` which it stands for: ranks send one bit
+            for each element of the gradient and follow the majority; with `descend.optim.SignSGD`.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
+            With `descend.LTFB`, `stop` is the end of a round.
+        tournament: Data on which several trainers compare their models; never trained on.
+        trainers: How many train the module, each by itself but for what the algorithm exchanges; None for one a block
+            of ranks. The first of this process trains `module`, each other one a copy.
+        procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
 
     Returns:
         The trained module, the history, the reason for having stopped.
@@ -136,59 +151,79 @@ def fit(
         module = cast("torch.nn.Module", module.module)
     objective, measured = loss_of(loss), measures(metrics, loss)
     _check(module, seed, micro_batch_size, batch_norm_group_size)
+    compression = MajorityVote.of(gradient_compression)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
     device = device_of(module)
     autocast, scaler = precision_of(precision, device)
     numerics = Numerics(on_nonfinite, clip_value, clip_norm, clip_global_norm, scaler)
-    made = rule.build(optimizer, module)
     for part in (objective, *measured.values()):
         part.to(device)
-    task = ModuleTask(module, objective, measured, targets, autocast)
+    sources = {Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TOURNAMENT: tournament, Mode.TEST: test}
+    if isinstance(doing, LTFB):
+        doing.check(list(measured), [mode.role for mode, source in sources.items() if source is not None])
     with ExitStack() as stack:
-        process = stack.enter_context(joined(device))
-        stack.enter_context(silent(process))
-        loading = Loading(
-            batch_size=batch_size,
-            seed=seed,
-            shuffle=shuffle,
-            rank=process.rank,
-            ranks=process.ranks,
-            workers=workers,
-            skip_bad=skip_bad,
-            timeout_seconds=timeout_seconds,
-            unit=share_unit(module, micro_batch_size, batch_norm_group_size),
-        )
-        feeds = _open({Mode.TRAIN: data, Mode.VALIDATION: valid, Mode.TEST: test}, loading, stack)
-        _tell_of_draws(module, feeds[Mode.TRAIN], micro_batch_size)
-        training = stack.enter_context(
-            in_training(task, seed, feeds[Mode.TRAIN], micro_batch_size, batch_norm_group_size)
-        )
-        work = Work(
-            name=type(module).__name__,
-            task=task,
-            optimizer=made,
-            data=feeds,
-            process=process,
-            algorithm=doing,
-            seed=seed,
-            callbacks=(*callbacks, UnusedWeights()),
-            micro_batch_size=micro_batch_size or "auto",
-            unit=training.unit,
-            settings={
-                **_settings(made, loading, numerics, feeds, stop, loss),
-                "precision": precision if isinstance(precision, str) else repr(precision),
-                "micro_batch_size": micro_batch_size,
-                "batch_norm_group_size": batch_norm_group_size,
-                "algorithm": None if algorithm is None else repr(algorithm),
-            },
-            numerics=numerics,
-            before_part=training.begin,
-            reset_optimizer=reset_optimizer,
-            weights_only=weights_only,
-            running=training.running,
-            shard_optimizer=shard_optimizer,
-        )
-        return conduct(work, run_dir, keep_files=run_dir is not None or resume, resume=resume)
+        world = stack.enter_context(joined(device))
+        stack.enter_context(silent(world))
+        shares = shared_out(world.ranks, trainers, procs_per_trainer)
+
+        others = len(shares.of_rank(world.rank)) - 1  # copied while nobody trains them
+        parts = iter([(module, callbacks), *(copy.deepcopy((module, callbacks)) for _ in range(others))])
+
+        def make(seat: Seat) -> Work:
+            part, watching = next(parts)
+            own_seed = trainer_seed(seed, seat.number)
+            made = rule.build(optimizer, part)
+            _check_compression(compression, made, shard_optimizer, algorithm)
+            looking = replace(numerics, scaler=copy.deepcopy(scaler))
+            task = ModuleTask(part, objective, measured, targets, autocast)
+            loading = Loading(
+                batch_size=batch_size,
+                seed=own_seed,
+                shuffle=shuffle,
+                rank=seat.process.rank,
+                ranks=seat.process.ranks,
+                workers=workers,
+                skip_bad=skip_bad,
+                timeout_seconds=timeout_seconds,
+                unit=share_unit(part, micro_batch_size, batch_norm_group_size),
+            )
+            feeds = _open(sources, loading, stack)
+            _tell_of_draws(part, feeds[Mode.TRAIN], micro_batch_size)
+            training = stack.enter_context(
+                in_training(task, own_seed, feeds[Mode.TRAIN], micro_batch_size, batch_norm_group_size)
+            )
+            return Work(
+                name=type(part).__name__,
+                task=task,
+                optimizer=made,
+                data=feeds,
+                process=seat.process,
+                algorithm=doing,
+                seed=own_seed,
+                callbacks=(*watching, UnusedWeights()),
+                micro_batch_size=micro_batch_size or "auto",
+                unit=training.unit,
+                settings={
+                    **_settings(made, loading, numerics, feeds, stop, loss),
+                    "precision": precision if isinstance(precision, str) else repr(precision),
+                    "micro_batch_size": micro_batch_size,
+                    "batch_norm_group_size": batch_norm_group_size,
+                    "algorithm": None if algorithm is None else repr(algorithm),
+                    **({"gradient_compression": repr(compression)} if compression else {}),
+                },
+                numerics=looking,
+                before_part=training.begin,
+                reset_optimizer=reset_optimizer,
+                weights_only=weights_only,
+                running=training.running,
+                shard_optimizer=shard_optimizer,
+                compression=compression,
+            )
+
+        kept = {"keep_files": run_dir is not None or resume, "resume": resume}
+        if shares.trainers == 1:
+            return conduct(make(Seat(0, world)), run_dir, **kept)
+        return conduct_trainers(make, shares, world, seed, run_dir, **kept)
 
 
 def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any) -> None:
@@ -206,6 +241,21 @@ def _check(module: Any, seed: Any, micro_batch_size: Any, group_size: Any) -> No
         problems.append(f"batch_norm_group_size is {group_size!r} and is to be a whole number above 0, or None")
     if problems:
         raise ConfigurationError(problems)
+
+
+def _check_compression(
+    compression: MajorityVote | None,
+    optimizer: torch.optim.Optimizer,
+    shard_optimizer: bool,
+    algorithm: TrainingAlgorithm | None,
+) -> None:
+    if compression is None:
+        return
+    check_optimizer(optimizer)
+    if shard_optimizer:
+        raise ConfigurationError("gradient_compression and shard_optimizer: SignSGD has no state to share out")
+    if isinstance(algorithm, KFAC):
+        raise ConfigurationError("gradient_compression: K-FAC needs the gradient itself; leave one of them out")
 
 
 def _is_count(value: Any, least: int) -> bool:

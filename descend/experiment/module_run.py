@@ -19,10 +19,11 @@ from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.experiment.text import run_text
+from descend.experiment.trainers import Seat, trainer_seed
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
 from descend.runtime import Process, stored_seed
-from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train import LTFB, BatchedIterativeOptimizer, Mode
 from descend.train.layers import layer_names
 from descend.train.numerics import Numerics
 
@@ -40,13 +41,17 @@ __all__ = ["batches", "prepare_module", "run_seed"]
 
 @contextmanager
 def prepare_module(
-    experiment: Experiment, model: TorchModel, continued: str | os.PathLike[str] | None = None
+    experiment: Experiment,
+    model: TorchModel,
+    continued: str | os.PathLike[str] | None = None,
+    seat: Seat | None = None,
 ) -> Generator[Work]:
     """See `descend.experiment.run.prepare`; the module is as it was when this ends, but for what it has learnt."""
     trainer = experiment.trainer
-    process = Process.here(device_of(model.module))
-    seed = run_seed(trainer, continued, process)
-    readers = check_parts(experiment, seed)
+    process = seat.process if seat else Process.here(device_of(model.module))
+    whole = run_seed(trainer, continued, process)
+    seed = trainer_seed(whole, seat.number) if seat else whole
+    readers = check_parts(experiment, whole)
     objective, measured = loss_of(model.loss), measures(model.measures, model.loss)
     callbacks = (*trainer.callbacks, *model.callbacks)
     _check_names(model, callbacks, list(measured))
@@ -59,6 +64,8 @@ def prepare_module(
     autocast, scaler = precision_of(model.amp, process.device)
     task = ModuleTask(model.module, objective, measured, model.targets, autocast)
     algorithm = trainer.training_algo or BatchedIterativeOptimizer()
+    if isinstance(algorithm, LTFB):
+        algorithm.check(list(measured), list(readers))
     settings = {
         "batch_size": trainer.mini_batch_size,
         "seed": seed,

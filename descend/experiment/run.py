@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,7 +21,9 @@ from descend.experiment.ranks import running_of, silent
 from descend.experiment.rule import settings
 from descend.experiment.task import GraphTask
 from descend.experiment.text import run_text
+from descend.experiment.trainers import Seat, conduct_trainers, stored_trainers, trainer_seed
 from descend.graph import Model, TorchModel, Trained, to_text
+from descend.launch import shared_out
 from descend.lower import lower
 from descend.runtime import Process, generator, joined
 from descend.train import BatchedIterativeOptimizer, Mode
@@ -50,6 +53,8 @@ def run(
     resume: bool = False,
     reset_optimizer: bool = False,
     weights_only: bool = False,
+    trainers: int | None = None,
+    procs_per_trainer: int | None = None,
 ) -> Result:
     """Train `model` and evaluate it on the test samples.
 
@@ -63,6 +68,9 @@ def run(
             shown, and applied or refused.
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
         weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
+        trainers: How many train the model, each by itself but for what the algorithm exchanges; None for one a block of
+            ranks. `docs/trainers.md` says more.
+        procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
 
     Returns:
         Final weights, history and the reason for stopping.
@@ -74,32 +82,63 @@ def run(
         Stopped: a signal asked for an end; the state is saved in the run directory.
     """
     experiment = Experiment(trainer, model, data_reader, optimizer)
+    continued = run_dir if resume else None
+    made: list[Work] = []
     with ExitStack() as stack:
-        stack.enter_context(silent(stack.enter_context(joined())))
-        if isinstance(model, TorchModel):
-            work = stack.enter_context(prepare_module(experiment, model, run_dir if resume else None))
+        world = stack.enter_context(joined())
+        stack.enter_context(silent(world))
+        known = trainers or world.by_first(lambda: stored_trainers(continued))
+        shares = shared_out(world.ranks, known, procs_per_trainer)
+
+        if shares.trainers > 1:  # a seed from the clock is one for all
+            trainer = replace(trainer, random_seed=run_seed(trainer, continued, world))
+            experiment = replace(experiment, trainer=trainer)
+        others = len(shares.of_rank(world.rank)) - 1  # copied while nobody trains them
+        experiments = iter([experiment, *(copied(experiment) for _ in range(others))])
+
+        def make(seat: Seat | None = None) -> Work:
+            own = next(experiments)
+            if isinstance(own.model, TorchModel):
+                work = stack.enter_context(prepare_module(own, own.model, continued, seat))
+            else:
+                work = prepare(own, continued, seat)
+            made.append(replace(work, reset_optimizer=reset_optimizer, weights_only=weights_only))
+            return made[-1]
+
+        if shares.trainers == 1:
+            result = conduct(make(), run_dir, resume=resume)
         else:
-            work = prepare(experiment, run_dir if resume else None)
-        work = replace(work, reset_optimizer=reset_optimizer, weights_only=weights_only)
-        result = conduct(work, run_dir, resume=resume)
-    readers = [cast("OpenReader", cast("Batches", feed).reader) for feed in work.data.values()]
+            result = conduct_trainers(make, shares, world, trainer.random_seed or 0, run_dir, resume=resume)
+    readers = [cast("OpenReader", cast("Batches", feed).reader) for feed in made[0].data.values()]
     fields = {name: field.shape for reader in readers for name, field in reader.fields.items()}
     model.trained = Trained(fields, result.weights)
     return result
 
 
-def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = None) -> Work:
+def copied(experiment: Experiment) -> Experiment:
+    """An experiment for another trainer of this process: callbacks and modules remember, so each needs its own."""
+    trainer, model = copy.copy(experiment.trainer), copy.copy(experiment.model)
+    trainer.callbacks, model.callbacks = copy.deepcopy(trainer.callbacks), copy.deepcopy(model.callbacks)
+    if isinstance(model, TorchModel):
+        model.module = copy.deepcopy(model.module)
+    return replace(experiment, trainer=trainer, model=model)
+
+
+def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = None, seat: Seat | None = None) -> Work:
     """Check an experiment and make everything that its run needs; nothing is written.
 
     Args:
         experiment: The run.
         continued: The directory of the run that it continues, whose seed it takes if it has none of its own.
+        seat: Which of several trainers this is; the samples that are held out are the same for all of them.
     """
     trainer, model, optimizer = experiment.trainer, experiment.model, experiment.optimizer
-    process = Process.here()
-    seed = run_seed(trainer, continued, process)
-    checked = check(experiment, seed)
-    module = lower(checked.plan, partial(generator, seed, "weights"), channels_last=model.channels_last)
+    process = seat.process if seat else Process.here()
+    whole = run_seed(trainer, continued, process)
+    checked = check(experiment, whole)
+    seed = trainer_seed(whole, seat.number) if seat else whole
+    first = whole if trainer.random_init_trainers_identically else seed
+    module = lower(checked.plan, partial(generator, first, "weights"), channels_last=model.channels_last)
     module.to(process.device)
     if model.compile:
         module.compile()
@@ -112,7 +151,7 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
         name=model.name or "model0",
         task=task,
         before_part=task.begin,
-        outside=OutsideMetrics(checked.plan.other_metrics, _place(trainer, model), process),
+        outside=OutsideMetrics(checked.plan.other_metrics, _place(trainer, model, seat), process),
         optimizer=rule,
         data=data,
         process=process,
@@ -130,9 +169,9 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
     )
 
 
-def _place(trainer: Trainer, model: Model) -> str:
+def _place(trainer: Trainer, model: Model, seat: Seat | None) -> str:
     """Where LBANN keeps the files of a model."""
-    return f"{trainer.name or 'trainer0'}/{model.name or 'model0'}"
+    return f"{trainer.name or f'trainer{seat.number if seat else 0}'}/{model.name or 'model0'}"
 
 
 def _settings(

@@ -54,6 +54,7 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         "skipped_in_a_row": session.skipped_in_a_row,
         "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
         "algorithm": session.algorithm_state,
+        "vote": session.vote and session.vote.state(),
     }
     tensors, plain = flatten(nested)
     return Moment(
@@ -160,6 +161,8 @@ def restore(
     if session.numerics.scaler and scale:
         session.numerics.scaler.load_state_dict(scale)
     session.algorithm_state = algorithm
+    if session.vote and state.get("vote") and not reset_optimizer:
+        session.vote.load_state(state["vote"])
     session.callbacks.load_state(callbacks)
 
 

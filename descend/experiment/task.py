@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
+from descend.errors import ConfigurationError
+from descend.graph import Elu, Input, LeakyRelu, Relu, Sigmoid, Tanh
 from descend.runtime import seed_of
 from descend.train.task import Losses, Ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from descend.graph import Plan
+    from descend.graph import Layer, Plan, PlannedLayer
     from descend.lower import LoweredModel
     from descend.train.loop import Part
 
 __all__ = ["GraphTask"]
+
+_ACTIVATIONS: Mapping[str, Callable[..., Layer]] = {
+    "relu": Relu,
+    "tanh": Tanh,
+    "elu": Elu,
+    "sigmoid": Sigmoid,
+    "leaky relu": LeakyRelu,
+}
 
 
 class GraphTask:
@@ -41,12 +52,45 @@ class GraphTask:
         self._place: dict[str, int] = {}
         self.units = {metric.name: metric.unit for metric in plan.metrics if metric.unit}
         self._plan = plan
+        self._replaced: dict[str, str] = {}
 
     def begin(self, part: Part) -> None:
         """Say which samples the next forward pass is for: what random layers draw is a function of it."""
         mode = "training" if self.module.training else "evaluation"
         seed = seed_of(self._seed, mode, part.step, part.batch.epoch, part.batch.step)
         self._place = {"seed": seed, "position": part.position, "batch_size": part.batch.size}
+
+    def form(self) -> dict[str, str]:
+        """Layers whose activation was replaced, and by which one."""
+        return dict(self._replaced)
+
+    def take_form(self, form: Mapping[str, str]) -> None:
+        """Let the layers compute what `form` says of those that differ from the description."""
+        for planned in self._plan.layers:
+            name = planned.name
+            if form.get(name) != self._replaced.get(name):
+                layer = _ACTIVATIONS[form[name]](Input(), name=name) if name in form else planned.layer
+                self.module.exchange(replace(planned, layer=layer))
+        self._replaced = dict(form)
+
+    def replace_activation(self, draws: torch.Generator) -> tuple[str, str, str]:
+        """Put another activation in the place of one, both by chance; the layer, what it was and what it is now.
+
+        Raises:
+            ConfigurationError: the graph has none.
+        """
+        now = {
+            planned.name: self._replaced.get(planned.name) or kind
+            for planned in self._plan.layers
+            if (kind := _activation(planned))
+        }
+        if not now:
+            raise ConfigurationError(f"replace_activation: the model has no {', '.join(_ACTIVATIONS)} to be replaced")
+        name = list(now)[int(torch.randint(len(now), (), generator=draws))]
+        others = [kind for kind in _ACTIVATIONS if kind != now[name]]
+        chosen = others[int(torch.randint(len(others), (), generator=draws))]
+        self.take_form({**self._replaced, name: chosen})
+        return name, now[name], chosen
 
     def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
@@ -73,3 +117,8 @@ class GraphTask:
             0.5 * term.scale * weights[name].square().sum() for term in self._plan.objective.l2 for name in term.weights
         ]
         return torch.stack(terms).sum() if terms else None
+
+
+def _activation(planned: PlannedLayer) -> str | None:
+    """Which of the activations that stand for each other a layer is."""
+    return next((name for name, kind in _ACTIVATIONS.items() if kind.__name__ == planned.kind), None)

@@ -12,6 +12,7 @@ from descend.errors import ConfigurationError, TextError
 from descend.experiment.experiment import Experiment
 from descend.graph import CLASSES, Model, TorchModel, text
 from descend.train.limits import limits_of
+from descend.train.tournament import VARIANTS
 
 if TYPE_CHECKING:
     import os
@@ -33,9 +34,11 @@ _PARTS = {
 
 def classes() -> Mapping[str, type]:
     """The class of every message that can stand in an experiment."""
-    algorithms = (train.BatchedIterativeOptimizer, train.BatchedInference, train.KFAC)
+    algorithms = (train.BatchedIterativeOptimizer, train.BatchedInference, train.KFAC, train.LTFB)
+    exchanges = (train.RandomPairwiseExchange, train.TruncationSelectionExchange, train.RegularizedEvolution)
+    parts = (train.ExchangeStrategy, train.MutationStrategy, *VARIANTS)
     limits = (train.Limits, train.AnyOfLimits, train.AllOfLimits, train.ReachedLimit)
-    own = (Experiment, train.Trainer, *algorithms, *limits)
+    own = (Experiment, train.Trainer, *algorithms, *limits, *exchanges, *parts)
     watching = (getattr(callbacks, name) for name in callbacks.__all__)
     described = {kind.message: kind for kind in (*own, *watching) if hasattr(kind, "message")}
     return {**CLASSES, **data.MESSAGES, **described}

@@ -104,7 +104,7 @@ class _Checker:
         self.biases: set[str] = set()  # whom the rules "bias" and "norm" mean
         self.norms: set[str] = set()
         self.compared = 0
-        self.formats = any(one.datatype for one in (*model.layers, *model.weights))
+        self.formats = any(any(layer.formats()) for layer in model.layers) or any(w.datatype for w in model.weights)
 
     def plan(self) -> Plan:
         self._check_model()
@@ -173,7 +173,7 @@ class _Checker:
 
     def _refuse_datatype(self, thing: Layer | Weights, what: str) -> None:
         asked = thing.datatype
-        if asked is not None and asked.name.startswith("COMPLEX"):
+        if asked is not None and asked.is_complex:
             self._say(
                 thing.where, f"{what} has datatype {asked.name}, which is not to be had: expected FLOAT, DOUBLE or FP16"
             )
@@ -511,7 +511,7 @@ class _Checker:
             output_shapes=node.outputs or (),
             weights=node.weights,
             inserted=node in self.inserted,
-            format=(node.layer.datatype or DataType.FLOAT) if self.formats else None,
+            formats=_formats(node.layer) if self.formats else None,
         )
 
     # Saying what is wrong
@@ -526,6 +526,12 @@ class _Checker:
 
     def _say_of(self, layer: Layer, *problems: str) -> None:
         self._say(layer.where, *(f"layer '{layer.name}' ({type(layer).__name__}) {problem}" for problem in problems))
+
+
+def _formats(layer: Layer) -> tuple[DataType, DataType]:
+    """Formats of a layer's inputs and outputs where some layer of the graph asks for one."""
+    inputs, outputs = layer.formats()
+    return (inputs or DataType.FLOAT, outputs or DataType.FLOAT)
 
 
 def _shared(before: PlannedWeights, again: PlannedWeights) -> PlannedWeights:

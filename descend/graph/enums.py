@@ -17,6 +17,11 @@ class DataType(IntEnum):
     COMPLEX_FLOAT = 4
     COMPLEX_DOUBLE = 5
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether it holds complex numbers, which no kind of layers takes or gives."""
+        return self in (DataType.COMPLEX_FLOAT, DataType.COMPLEX_DOUBLE)
+
 
 class DeviceAllocation(IntEnum):
     """Where an operator is computed."""

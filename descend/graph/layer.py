@@ -259,6 +259,10 @@ class Layer:
         """The weights that this layer uses, in order."""
         return ()
 
+    def formats(self) -> tuple[DataType | None, DataType | None]:
+        """The formats that it asks for, of its inputs and of its outputs."""
+        return (self.datatype, self.datatype)
+
     def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
         """Products that the forward pass of one sample adds up, for kinds that multiply matrices or slide windows."""
         return 0

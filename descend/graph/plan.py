@@ -32,7 +32,7 @@ class PlannedLayer:
         output_shapes: Shapes of what goes out; several for Split and Slice alone.
         weights: Names of its weights, in the order of the kind's table.
         inserted: Whether it was put in by the check.
-        format: What its numbers are brought to, where any layer of the graph asks for a format; else None.
+        formats: What its inputs and its outputs are brought to, where any layer of the graph asks for a format.
     """
 
     layer: Layer
@@ -43,7 +43,7 @@ class PlannedLayer:
     output_shapes: tuple[Shape, ...]
     weights: tuple[str, ...]
     inserted: bool
-    format: DataType | None = None
+    formats: tuple[DataType, DataType] | None = None
 
     @property
     def output_shape(self) -> Shape:

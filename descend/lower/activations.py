@@ -50,6 +50,8 @@ def identity(planned: PlannedLayer) -> Forward:
 @lowers(LogSoftmax)
 def log_softmax(planned: PlannedLayer) -> Forward:
     """Over the whole sample."""
+    if len(planned.output_shape) == 1:
+        return lambda x: functional.log_softmax(x, 1)
     return lambda x: functional.log_softmax(x.flatten(1), 1).view_as(x)
 
 
@@ -73,18 +75,22 @@ _clipped_softmax = with_gradient(_kept_from_zero, _softmax_gradient)
 
 
 def _softmax(x: Tensor) -> Tensor:
-    """The same; torch's own, which is faster, where no entry is clipped."""
-    if may_branch(x):
-        y = functional.softmax(x, 1)
-        if float(y.detach().amin()) >= _floor(x):
-            return y
-    return _clipped_softmax(x)
+    """The same; by torch's own softmax, which is faster, where it may be told of the clipped values.
+
+    It keeps its result for the backward pass, where y is that of the rule above. So the result is clipped in its place,
+    and `data` keeps that from torch, which would take it for a mistake.
+    """
+    if not may_branch(x):
+        return _clipped_softmax(x)
+    y = functional.softmax(x, 1)
+    y.data.clamp_min_(_floor(x))
+    return y
 
 
 @lowers(Softmax)
 def softmax(planned: PlannedLayer) -> Forward:
     """Over the whole sample, or over channels at each position; at least √(smallest float), as LBANN has it."""
-    if planned.layer.setting("softmax_mode") == "channel":
+    if planned.layer.setting("softmax_mode") == "channel" or len(planned.output_shape) == 1:
         return _softmax
     return lambda x: _softmax(x.flatten(1)).view_as(x)
 

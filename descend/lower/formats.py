@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from descend.lower.registry import Forward
 
-__all__ = ["in_format", "torch_format"]
+__all__ = ["in_formats", "torch_format", "widened"]
 
 _FORMATS: Mapping[DataType, torch.dtype] = {
     DataType.FLOAT: torch.float32,
@@ -28,16 +28,31 @@ def torch_format(datatype: DataType | None) -> torch.dtype:
     return torch.float32 if datatype is None else _FORMATS[datatype]
 
 
-def in_format(forward: Forward, with_pass: bool, datatype: DataType) -> Forward:
-    """A forward pass whose inputs, weights and outputs are brought to a format."""
-    dtype = _FORMATS[datatype]
+def _cast(x: Any, dtype: torch.dtype | None) -> Any:
+    return x.to(dtype) if dtype is not None and isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
-    def cast(x: Any) -> Any:
-        return x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
-    def formatted(*given: Any) -> Any:
-        tensors = map(cast, given[1:] if with_pass else given)
-        result = forward(replace(given[0], dtype=dtype), *tensors) if with_pass else forward(*tensors)
-        return tuple(map(cast, result)) if isinstance(result, tuple) else cast(result)
+def in_formats(forward: Forward, with_pass: bool, inputs: DataType | None, outputs: DataType | None) -> Forward:
+    """A forward pass whose inputs and weights, and whose outputs, are brought to a format each; None leaves them."""
+    taken, given = (None if one is None else _FORMATS[one] for one in (inputs, outputs))
+
+    def formatted(*xs: Any) -> Any:
+        tensors = (_cast(x, taken) for x in (xs[1:] if with_pass else xs))
+        result = forward(replace(xs[0], dtype=taken or xs[0].dtype), *tensors) if with_pass else forward(*tensors)
+        return tuple(_cast(y, given) for y in result) if isinstance(result, tuple) else _cast(result, given)
 
     return formatted
+
+
+def widened(forward: Forward, *, back: bool = False) -> Forward:
+    """A forward pass that computes in float32 what comes in half precision; with `back` its result is half again."""
+    narrow = (torch.float16, torch.bfloat16)
+
+    def wide(*given: Any) -> Any:
+        like = next((x.dtype for x in given if isinstance(x, torch.Tensor) and x.dtype in narrow), None)
+        if like is None:
+            return forward(*given)
+        result = forward(*(x.float() if isinstance(x, torch.Tensor) and x.dtype in narrow else x for x in given))
+        return result.to(like) if back else result
+
+    return wide

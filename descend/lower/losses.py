@@ -19,6 +19,8 @@ from descend.lower.indexing import whole_indices
 from descend.lower.registry import lowers
 from descend.lower.tracing import may_branch
 
+__all__ = ["cross_entropy_of_positive"]
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -33,13 +35,18 @@ def cross_entropy(planned: PlannedLayer) -> Forward:
         return _cross_entropy_of_indices
 
     def forward(prediction: Tensor, label: Tensor) -> Tensor:
-        if not label.requires_grad and may_branch(prediction) and float(prediction.detach().amin()) > 0:
-            return -torch.xlogy(label, prediction).flatten(1).sum(1, keepdim=True)  # the same in one kernel
-        # A prediction beside a label of 0 is set to 1 before the logarithm: 0 · log 0 and its gradient would be NaN.
-        logarithm = prediction.where(label != 0, 1.0).log()
+        if may_branch(prediction) and float(prediction.detach().amin()) > 0:
+            return cross_entropy_of_positive(prediction, label)
+        # A 0 beside a label of 0 is set to 1 before the logarithm: 0 · log 0 and its gradient would be NaN.
+        logarithm = prediction.where((label != 0) | (prediction > 0), 1.0).log()
         return -(label * logarithm).flatten(1).sum(1, keepdim=True)
 
     return forward
+
+
+def cross_entropy_of_positive(prediction: Tensor, label: Tensor) -> Tensor:
+    """The same in one kernel where no prediction is 0, as behind a Softmax."""
+    return -torch.xlogy(label, prediction).flatten(1).sum(1, keepdim=True)
 
 
 def _cross_entropy_of_indices(prediction: Tensor, label: Tensor) -> Tensor:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from descend.graph import DFTAbs, MatMul
+from descend.lower.formats import widened
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from descend.graph import PlannedLayer
     from descend.lower.registry import Forward
 
@@ -25,4 +28,8 @@ def matmul(planned: PlannedLayer) -> Forward:
 def dft_abs(planned: PlannedLayer) -> Forward:
     """Magnitude of the transform over all dimensions but the first of the sample."""
     dims = tuple(range(2, len(planned.output_shape) + 1))
-    return lambda x: torch.fft.fftn(x, dim=dims).abs() if len(x) else x.abs()  # torch transforms no empty tensor
+
+    def forward(x: Tensor) -> Tensor:
+        return torch.fft.fftn(x, dim=dims).abs() if len(x) else x.abs()  # torch transforms no empty tensor
+
+    return widened(forward, back=True)  # on a CPU torch has it in no half precision

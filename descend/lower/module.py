@@ -20,6 +20,7 @@ from descend.graph import (
     Deconvolution,
     EntrywiseBatchNormalization,
     FullyConnected,
+    Identity,
     InstanceNorm,
     L1Norm,
     L2Norm2,
@@ -32,6 +33,7 @@ from descend.graph import (
     Reduction,
     Relu,
     Softmax,
+    Split,
     Variance,
 )
 from descend.lower import (
@@ -51,6 +53,7 @@ from descend.lower import (
     tables,
     transforms,
 )
+from descend.lower.formats import widened
 from descend.lower.initialize import initial_values
 from descend.lower.passes import Pass, register_draws
 from descend.lower.registry import lowering
@@ -117,7 +120,7 @@ class _Instruction:
         inputs: Those slots: the pass where it asks for it, its inputs, its weights.
         outputs: The slots it fills.
         last_uses: Slots that nobody reads afterwards.
-        in_place: Does the same in the place of its only input, where nobody else needs that.
+        quick: Does the same faster, by what is known of where its inputs come from.
     """
 
     name: str
@@ -125,7 +128,7 @@ class _Instruction:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     last_uses: tuple[int, ...] = ()
-    in_place: Forward | None = None
+    quick: Forward | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ class LoweredModel(torch.nn.Module):
         """Let layers that lose too much in half precision compute in float32, for a forward pass under autocast."""
         kinds = {planned.name: planned.layer for planned in self.plan.layers}
         steps = (
-            replace(step, forward=_wide(step.forward)) if isinstance(kinds[step.name], _WIDE) else step
+            replace(step, forward=widened(step.forward), quick=None) if isinstance(kinds[step.name], _WIDE) else step
             for step in self._program.steps
         )
         self._program = replace(self._program, steps=tuple(steps))
@@ -327,7 +330,7 @@ class PlainModule(LoweredModel):
 def _run(steps: Iterable[_Instruction], slots: list[Any]) -> None:
     """Compute all outputs, each dropped after its last reader."""
     for step in steps:
-        result = (step.in_place or step.forward)(*[slots[i] for i in step.inputs])
+        result = (step.quick or step.forward)(*[slots[i] for i in step.inputs])
         if len(step.outputs) == 1:
             slots[step.outputs[0]] = result
         else:
@@ -342,7 +345,7 @@ def _run_watched(
     slots: list[Any],
     watch: Callable[[str, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]],
 ) -> None:
-    """The same with somebody looking on, who may keep outputs, so nothing is done in their place."""
+    """The same with somebody looking on, who may keep or exchange outputs, so nothing of them is taken for known."""
     for step in steps:
         result = step.forward(*[slots[i] for i in step.inputs])
         seen = watch(step.name, (result,) if len(step.outputs) == 1 else tuple(result))
@@ -375,16 +378,6 @@ _WIDE = (
 )
 
 
-def _wide(forward: Forward) -> Forward:
-    """The same with its tensors in float32 where they are narrower."""
-    narrow = (torch.float16, torch.bfloat16)
-
-    def widened(*given: Any) -> Any:
-        return forward(*(x.float() if isinstance(x, torch.Tensor) and x.dtype in narrow else x for x in given))
-
-    return widened
-
-
 def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:
     """The program of a plan."""
     layers = plan.layers if outputs is None else plan.needed_for(outputs)
@@ -410,7 +403,7 @@ def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:
         steps.append(_Instruction(planned.name, forward, read, filled))
     wanted = {name: places[name, 0] for name in (_wanted(plan) if outputs is None else outputs)}
     kept = {*range(len(weights) + 1), *wanted.values()}
-    program = _with_last_uses(_in_place(layers, steps, kept), kept)
+    program = _with_last_uses(_quickened(layers, steps, kept), kept)
     return _Program(program, weights, fields, wanted, count, wants_pass)
 
 
@@ -418,25 +411,38 @@ def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:
 # ask for; an output that is read once, by one of the first, and comes from one of the second is overwritten.
 _OVERWRITING: Mapping[type[Any], Forward] = {Relu: torch.relu_}
 _FRESH = (BatchNormalization, Convolution, Deconvolution, FullyConnected)
+# Kinds that need not look whether their first input is above 0, kinds whose output is, and kinds that hand it on.
+_OF_POSITIVE: Mapping[type[Any], Forward] = {CrossEntropy: losses.cross_entropy_of_positive}
+_POSITIVE = (Softmax,)
+_PASSING = (Identity, Split)
 
 
-def _in_place(
+def _quickened(
     layers: Iterable[PlannedLayer], steps: Iterable[_Instruction], kept: Collection[int]
 ) -> list[_Instruction]:
-    """Instructions that save a tensor where that is safe."""
-    steps = list(steps)
-    readers = Counter(slot for step in steps for slot in step.inputs)
-    fresh = {
-        step.outputs[0]
-        for planned, step in zip(layers, steps, strict=True)
-        if isinstance(planned.layer, _FRESH) and readers[step.outputs[0]] == 1 and step.outputs[0] not in kept
-    }
-    return [
-        replace(step, in_place=_OVERWRITING.get(type(planned.layer)) if step.inputs[0] in fresh else None)
-        if step.inputs
-        else step
-        for planned, step in zip(layers, steps, strict=True)
-    ]
+    """Instructions that save a tensor or a look at one, where that is safe and no format is to be changed."""
+    pairs = list(zip(layers, steps, strict=True))
+    readers = Counter(slot for _, step in pairs for slot in step.inputs)
+    fresh: set[int] = set()
+    positive: set[int] = set()
+    found: list[_Instruction] = []
+    for planned, step in pairs:
+        first, kind = step.inputs[0] if step.inputs else None, type(planned.layer)
+        if first in fresh:
+            step = replace(step, quick=None if planned.formats else _OVERWRITING.get(kind))
+        elif first in positive:
+            step = replace(step, quick=_quick_of_positive(planned))
+        if kind in _FRESH and readers[step.outputs[0]] == 1 and step.outputs[0] not in kept:
+            fresh.add(step.outputs[0])
+        if kind in _POSITIVE or (kind in _PASSING and first in positive):
+            positive.update(step.outputs)
+        found.append(step)
+    return found
+
+
+def _quick_of_positive(planned: PlannedLayer) -> Forward | None:
+    plain = planned.formats or getattr(planned.layer, "use_labels", False)
+    return None if plain else _OF_POSITIVE.get(type(planned.layer))
 
 
 def _wanted(plan: Plan) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from descend.graph import OperatorLayer, ops
+from descend.lower.formats import in_formats
 from descend.lower.gradients import with_gradient
 from descend.lower.registry import lowers
 
@@ -69,9 +70,9 @@ def _softplus(x: Tensor) -> Tensor:
 
 
 def _binary_cross_entropy(prediction: Tensor, label: Tensor) -> Tensor:
-    # A prediction beside a weight of 0 is moved away before the logarithm: 0 · log 0 and its gradient would be NaN.
-    true = label * prediction.where(label != 0, 1.0).log()
-    false = (1.0 - label) * (1.0 - prediction.where(label != 1, 0.0)).log()
+    # The end beside a weight of 0 is moved away before the logarithm: 0 · log 0 and its gradient would be NaN.
+    true = label * prediction.where((label != 0) | (prediction > 0), 1.0).log()
+    false = (1.0 - label) * (1.0 - prediction.where((label != 1) | (prediction < 1), 0.0)).log()
     return -true - false
 
 
@@ -192,10 +193,17 @@ def _select(op: ops.Select) -> Function:
     return forward
 
 
+def _in_its_formats(op: ops.Operator) -> Function:
+    function = function_of(op)
+    if not (op.input_datatype or op.output_datatype):
+        return function
+    return in_formats(function, False, op.input_datatype or None, op.output_datatype or None)
+
+
 @lowers(OperatorLayer)
 def operator_layer(planned: PlannedLayer) -> Forward:
     """One operator after the other."""
-    first, *others = [function_of(op) for op in cast("OperatorLayer", planned.layer).ops]
+    first, *others = [_in_its_formats(op) for op in cast("OperatorLayer", planned.layer).ops]
 
     def forward(*xs: Tensor) -> Tensor:
         y = first(*xs)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import Unsupported
-from descend.lower.formats import in_format
+from descend.lower.formats import in_formats
 
 if TYPE_CHECKING:
     from descend.graph import PlannedLayer
@@ -47,5 +47,5 @@ def lowering(planned: PlannedLayer) -> tuple[Forward, bool]:
         if kind in _LOWERINGS:
             function, with_pass = _LOWERINGS[kind]
             forward = function(planned)
-            return (forward if planned.format is None else in_format(forward, with_pass, planned.format)), with_pass
+            return (in_formats(forward, with_pass, *planned.formats) if planned.formats else forward), with_pass
     raise Unsupported(f"layer '{planned.name}': kind {type(planned.layer).__name__} is not lowered")

@@ -25,6 +25,7 @@ from descend.graph import (
     Sum,
     WeightedSum,
 )
+from descend.lower.formats import widened
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
@@ -50,7 +51,16 @@ def pooling(planned: PlannedLayer) -> Forward:
         pool = _MAX[layer.num_dims]
         return lambda x: pool(x, size, stride, padding)
     average, counted = _AVERAGE[layer.num_dims], layer.pool_mode == "average"
-    return lambda x: average(x, size, stride, padding, count_include_pad=counted)
+
+    def averaged(x: Tensor) -> Tensor:
+        return average(x, size, stride, padding, count_include_pad=counted)
+
+    return _wide_in_space(averaged, layer)
+
+
+def _wide_in_space(forward: Forward, layer: Pooling) -> Forward:
+    """Over three dimensions torch averages in no half precision on a CPU."""
+    return widened(forward, back=True) if layer.num_dims == 3 else forward
 
 
 def _pooling_of_padded(layer: Pooling) -> Forward:
@@ -62,13 +72,13 @@ def _pooling_of_padded(layer: Pooling) -> Forward:
         return lambda x: pool(functional.pad(x, sides, value=-math.inf), size, stride)
     average = _AVERAGE[layer.num_dims]
     if layer.pool_mode == "average":
-        return lambda x: average(functional.pad(x, sides), size, stride)
+        return _wide_in_space(lambda x: average(functional.pad(x, sides), size, stride), layer)
 
     def of_entries(x: Tensor) -> Tensor:
         share = average(functional.pad(torch.ones_like(x[:1]), sides), size, stride)
         return average(functional.pad(x, sides), size, stride) / share
 
-    return of_entries
+    return _wide_in_space(of_entries, layer)
 
 
 @lowers(Reshape)

@@ -1,8 +1,15 @@
 """The execution context of a process: device, ranks, seeds, signals, the run directory and its checkpoints."""
 
 from descend.runtime.archive import STOPPED, Archive, Moment, Wish
-from descend.runtime.checkpoint import newest_checkpoint, read_state, read_weights, save_checkpoint, verify
-from descend.runtime.group import joined
+from descend.runtime.checkpoint import (
+    good_checkpoints,
+    newest_checkpoint,
+    read_state,
+    read_weights,
+    save_checkpoint,
+    verify,
+)
+from descend.runtime.group import joined, within_block
 from descend.runtime.process import Process
 from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
 from descend.runtime.seeds import generator, seed_of, seed_step
@@ -21,6 +28,7 @@ __all__ = [
     "Wish",
     "flatten",
     "generator",
+    "good_checkpoints",
     "joined",
     "newest_checkpoint",
     "optimizer_state",
@@ -34,5 +42,6 @@ __all__ = [
     "stored_seed",
     "unflatten",
     "verify",
+    "within_block",
     "write_beside",
 ]

@@ -300,6 +300,21 @@ def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     return read_tensors(checkpoint / _OPTIMIZER), plain
 
 
+def good_checkpoints(folder: Path) -> list[Path]:
+    """All checkpoints in a folder that are whole, the newest first."""
+    found = sorted((path for path in folder.glob("step-*") if _step_of(path) >= 0), key=_step_of, reverse=True)
+    return [checkpoint for checkpoint in found if _is_good(checkpoint, folder)]
+
+
+def _is_good(checkpoint: Path, folder: Path) -> bool:
+    try:
+        _require_inside(checkpoint, folder)
+        verify(checkpoint)
+    except StorageError:
+        return False
+    return True
+
+
 def newest_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint in a folder that is whole; None when the folder has none at all.
 

@@ -26,9 +26,9 @@ from descend.runtime.vigil import Vigil
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from descend.launch import Place
+    from descend.launch import Place, Trainers
 
-__all__ = ["joined"]
+__all__ = ["joined", "within_block"]
 
 _MEETING_SECONDS = 60  # to find each other; after it, it is said who is missing
 _COLLECTIVE = timedelta(days=7)  # how long a rank is waited for is for those to say who watch over the ranks
@@ -62,6 +62,25 @@ def joined(device: torch.device | None = None) -> Generator[Process]:
             yield process
     finally:
         distributed.destroy_process_group()
+
+
+def within_block(world: Process, shares: Trainers) -> Process:
+    """This process among the ranks of its trainers. All ranks call it together.
+
+    Args:
+        world: This process among all ranks.
+        shares: Which ranks belong together.
+    """
+    if shares.blocks == 1:
+        return world
+    groups = [
+        distributed.new_group(list(shares.ranks_of_block(block)), timeout=_COLLECTIVE) for block in range(shares.blocks)
+    ]
+    block, rank = divmod(world.rank, shares.procs_per_trainer)
+    world.doing.peers = frozenset(shares.ranks_of_block(block))
+    own = groups[block]
+    assert isinstance(own, distributed.ProcessGroup)  # others get a number in its place
+    return Process(rank, shares.procs_per_trainer, world.device, world.doing, own)
 
 
 def _join(where: Place, device: torch.device) -> distributed_c10d.Store:

@@ -41,6 +41,9 @@ class Doing:
         since: When that began, by the clock of this process.
         met: Where all ranks have last met.
         acting: Whether it does something for all ranks, which may take its time.
+        steps: Steps and mini-batches of evaluations that it has done.
+        patient: Whether it waits for ranks that may be as slow as they like, as long as they get on.
+        peers: The ranks that wait for each other in every step; None where all of them do.
     """
 
     clock: float | None = None
@@ -49,6 +52,18 @@ class Doing:
     since: float = 0.0
     met: str = "the beginning"
     acting: bool = False
+    steps: int = 0
+    patient: bool = False
+    peers: frozenset[int] | None = None
+
+    @contextmanager
+    def patiently(self) -> Generator[None]:
+        """Within this block it is no fault of other ranks that they are not there yet, while they get on."""
+        before, self.patient = self.patient, True
+        try:
+            yield
+        finally:
+            self.patient = before
 
     @contextmanager
     def wait(self, what: str) -> Generator[None]:
@@ -89,12 +104,14 @@ class Process:
         ranks: How many there are.
         device: Where the module lives.
         doing: What this rank is doing.
+        group: The ranks that are meant, where these are not all that have been started together.
     """
 
     rank: int = 0
     ranks: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     doing: Doing = field(default_factory=Doing, repr=False, compare=False)
+    group: distributed.ProcessGroup | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def here(cls, device: torch.device | None = None) -> Process:
@@ -129,7 +146,7 @@ class Process:
         """`tensor`, in place, summed over all ranks."""
         if self.ranks > 1:
             with self.doing.wait("a sum over all ranks"):
-                distributed.all_reduce(tensor)
+                distributed.all_reduce(tensor, group=self.group)
         return tensor
 
     def copy_from(self, source: int, tensors: Iterable[torch.Tensor]) -> None:
@@ -142,7 +159,7 @@ class Process:
         for some in by_type.values():
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in some])
             with self.doing.wait(f"values of rank {source}"):
-                distributed.broadcast(flat, source)
+                distributed.broadcast(flat, group=self.group, group_src=source)
             with torch.no_grad():
                 for tensor, values in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):
                     tensor.copy_(values.view(tensor.shape))
@@ -152,13 +169,13 @@ class Process:
         if self.ranks == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        return [json.loads(bytes(part.tolist())) for part in self._parts(own.to(self.device))]
+        return [json.loads(bytes(part.tolist())) for part in self.parts(own.to(self.device))]
 
     def join(self, rows: torch.Tensor) -> torch.Tensor:
         """The (n, *shape) tensors of all ranks one after the other; n may differ and be 0, the shape may not."""
-        return rows if self.ranks == 1 else torch.cat(self._parts(rows))
+        return rows if self.ranks == 1 else torch.cat(self.parts(rows))
 
-    def _parts(self, rows: torch.Tensor) -> list[torch.Tensor]:
+    def parts(self, rows: torch.Tensor) -> list[torch.Tensor]:
         """The (n, *shape) tensor of each rank; they are sent in the length of the longest."""
         lengths = torch.zeros(self.ranks, dtype=torch.int64, device=self.device)
         lengths[self.rank] = len(rows)
@@ -167,7 +184,7 @@ class Process:
         padded[: len(rows)] = rows
         parts = [torch.zeros_like(padded) for _ in counts]
         with self.doing.wait("a value of each rank"):
-            distributed.all_gather(parts, padded)
+            distributed.all_gather(parts, padded, group=self.group)
         return [part[:count] for part, count in zip(parts, counts, strict=True)]
 
     def by_first(self, act: Callable[[], _T]) -> _T:

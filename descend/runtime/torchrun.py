@@ -1,12 +1,16 @@
 """torchrun, whose exit code is that of the rank that failed first, and which leaves the last word to that rank.
 
-As a program it takes what torchrun takes.
+As a program it takes what torchrun takes. A signal that asks for an end goes to the ranks, which save and end with 75;
+torchrun by itself would count that as a failure, and starts nobody again after it.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from descend.errors import LostPeer
 
@@ -24,15 +28,35 @@ def exit_code(codes: Iterable[int]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Start the ranks and wait for them; the exit code."""
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
     from torch.distributed import run
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    def passed_on(number: int, frame: Any) -> None:
+        LocalElasticAgent._restart_workers = _no_more  # pyright: ignore[reportPrivateUsage]  # torch has no other way
+        for child in _children():
+            os.kill(child, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, passed_on)
     try:
         run.main(list(arguments))
     except ChildFailedError as error:
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
         return exit_code(failure.exitcode for failure in failures)
     return 0
+
+
+def _no_more(self: Any, worker_group: Any) -> None:
+    """In the place of a restart: whoever has ended by request is not started again."""
+    self._remaining_restarts = 0
+
+
+def _children() -> list[int]:
+    """The processes that this one has started and that are still there."""
+    found = (task.joinpath("children").read_text().split() for task in Path("/proc/self/task").iterdir())
+    return [int(child) for some in found for child in some]
 
 
 if __name__ == "__main__":

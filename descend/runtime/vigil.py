@@ -8,7 +8,8 @@ Each rank has a thread that tells the others every so often that it is alive, an
                        and is killed where it cannot
 
 The first cause is written down once and is what all of them print. A rank that is writing a checkpoint is waited for
-as long as it is alive. A thread in native code cannot be interrupted, so a rank that waits ends its process.
+as long as it is alive, and one of another trainer as long as it makes steps. A thread in native code cannot be
+interrupted, so a rank that waits ends its process.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Self
 from descend.errors import DescendError, LostPeer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # its home is a private module
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Vigil"]
 
 _CAUSE = "first cause"
+_FIRST_ERROR = "error of the first rank"
 _WATCHED = 8  # ranks that each one watches, those that follow it; more would be too much to ask at thousands of ranks
 _LAST_SECONDS = 0.3  # for the lines of ranks that have just ended
 
@@ -58,7 +61,7 @@ class Vigil:
         self._grace = min(2.0, timeout_seconds / 4)
         self._beats: dict[int, tuple[str, float]] = {}  # of other ranks: the newest, and when it was new
         self._keeper = keeper
-        self._watched = [(process.rank + i) % process.ranks for i in range(1, min(_WATCHED + 1, process.ranks))]
+        self._progress: dict[int, tuple[int, float]] = {}  # of other ranks: steps, and since when these are all
         self._cause: dict[str, Any] | None = None
         self._left = threading.Event()
         self._leaving, self._ending = threading.Lock(), False  # one of the two ends the process, not both
@@ -84,6 +87,8 @@ class Vigil:
             self._left.set()
         for thread in self._threads:
             thread.join(None if self._ending else self._grace)
+        if error is not None:
+            self._compare(error)
         if error is None or isinstance(error, LostPeer):
             cause = self._cause_of(error) if error else None
             self._say_ended()
@@ -97,6 +102,33 @@ class Vigil:
             self._say_ended()
             self._wait_for_others()
             time.sleep(_LAST_SECONDS)
+
+    @property
+    def _watched(self) -> list[int]:
+        """Ranks that follow this one among all, and among those that wait for each other in every step."""
+        peers = sorted(self._process.doing.peers or ())
+        return [*{rank: None for some in (range(self._process.ranks), peers) for rank in self._after(some)}]
+
+    def _after(self, ranks: Sequence[int]) -> list[int]:
+        if not ranks:
+            return []
+        at = ranks.index(self._process.rank)
+        return [ranks[(at + i) % len(ranks)] for i in range(1, min(_WATCHED + 1, len(ranks)))]
+
+    def _compare(self, error: BaseException) -> None:
+        """Leave it to the first rank to say what all of them have found out."""
+        own = f"{type(error).__name__} {_text(error)}"
+        if self._silent:
+            return
+        with contextlib.suppress(RuntimeError):
+            if self._process.first:
+                self._store.set(_FIRST_ERROR, own)
+            if self._process.first or isinstance(error, LostPeer) or not isinstance(error, DescendError):
+                return
+            until = time.monotonic() + self._grace
+            while time.monotonic() < until and not self._store.check([_FIRST_ERROR]):
+                time.sleep(0.02)
+            error.said = self._store.check([_FIRST_ERROR]) and self._store.get(_FIRST_ERROR).decode() == own
 
     # ---- the thread
 
@@ -170,7 +202,7 @@ class Vigil:
             beat, since = self._beat_of(rank, now)
             if now - since > self._timeout:
                 return self._note(f"rank {rank} has given no sign of life for {self._timeout:g} seconds", rank, True)
-            if waited > self._timeout and beat and not beat["acting"] and beat["waits"] < doing.waits:
+            if waited > self._timeout and beat and self._keeps_waiting(rank, beat, now):
                 return self._note(
                     f"rank {rank} hangs: the others have waited {self._timeout:g} seconds for it, at {doing.waiting}; "
                     f"all of them had last met at {beat['met']}",
@@ -179,12 +211,26 @@ class Vigil:
                 )
         return None
 
+    def _keeps_waiting(self, rank: int, beat: dict[str, Any], now: float) -> bool:
+        """Whether it is the fault of another rank that this one waits."""
+        doing = self._process.doing
+        if beat["acting"]:
+            return False
+        if not doing.patient:
+            return (doing.peers is None or rank in doing.peers) and beat["waits"] < doing.waits
+        known = self._progress.get(rank)
+        if known is None or known[0] != beat["steps"] or beat["waiting"]:
+            self._progress[rank] = (beat["steps"], now)
+            return False
+        return now - known[1] > self._timeout
+
     # ---- what ranks tell each other
 
     def _beat(self, number: int) -> None:
         doing = self._process.doing
-        told = {"number": number, "waits": doing.waits, "acting": doing.acting, "met": doing.met, **_identity()}
-        self._store.set(f"beat {self._process.rank}", json.dumps(told))
+        told = {"number": number, "waits": doing.waits, "acting": doing.acting, "met": doing.met}
+        told |= {"steps": doing.steps, "waiting": doing.waiting is not None}
+        self._store.set(f"beat {self._process.rank}", json.dumps({**told, **_identity()}))
 
     def _beat_of(self, rank: int, now: float) -> tuple[dict[str, Any] | None, float]:
         """The newest word of a rank, and since when there has been no newer one."""

@@ -11,10 +11,22 @@ from descend.train.kfac import KFAC
 from descend.train.limits import AllOfLimits, AnyOfLimits, Limits, ReachedLimit
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
+from descend.train.tournament import (
+    LTFB,
+    ExchangeStrategy,
+    MetaLearningStrategy,
+    MetricStrategy,
+    MutationStrategy,
+    RandomPairwiseExchange,
+    RegularizedEvolution,
+    TruncationSelectionExchange,
+)
 from descend.train.trainer import Trainer
+from descend.train.vote import MajorityVote
 
 __all__ = [
     "KFAC",
+    "LTFB",
     "SGD",
     "AllOf",
     "AllOfLimits",
@@ -28,13 +40,20 @@ __all__ = [
     "Epochs",
     "EvaluationView",
     "Event",
+    "ExchangeStrategy",
     "ExecutionContext",
     "Limits",
+    "MajorityVote",
+    "MetaLearningStrategy",
+    "MetricStrategy",
     "Mode",
+    "MutationStrategy",
     "PartView",
     "Progress",
+    "RandomPairwiseExchange",
     "Reached",
     "ReachedLimit",
+    "RegularizedEvolution",
     "RunView",
     "Seconds",
     "SecondsPerRun",
@@ -43,4 +62,5 @@ __all__ = [
     "Stop",
     "Trainer",
     "TrainingAlgorithm",
+    "TruncationSelectionExchange",
 ]

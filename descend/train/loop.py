@@ -20,6 +20,7 @@ from descend.train.numerics import Buffers, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Losses, Ratio, Totals
 from descend.train.together import Together
+from descend.train.vote import joint_faults
 from descend.train.watch import Watch
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from descend.train.statistics import Running
     from descend.train.stopping import Stop
     from descend.train.task import Preconditioner, Task
+    from descend.train.vote import Vote
 
 __all__ = ["Part", "Pass", "Session", "evaluate", "train"]
 
@@ -148,6 +150,7 @@ class Session:
         batches: The newest mini-batch of each mode.
         running: Buffers of the module that are running statistics of batch norm.
         shard_optimizer: Whether each of several ranks keeps the optimizer's state of some weights only.
+        vote: Takes the place of sums of gradients over ranks, where the ranks vote on signs.
     """
 
     name: str
@@ -193,6 +196,7 @@ class Session:
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
     running: Sequence[Running] = ()
     shard_optimizer: bool = False
+    vote: Vote | None = None
 
     def __post_init__(self) -> None:
         self.buffers = Buffers(self.task.module)
@@ -245,6 +249,8 @@ class Session:
 
     def update(self) -> None:
         """One update of all weights by their gradients."""
+        if self.vote:
+            self.vote.cast(self.weights)
         if self.sharding:
             self.sharding.step(lambda: self.numerics.step(self.optimizer))
         else:
@@ -424,6 +430,8 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
         session.buffers.restore()  # what is saved next is the state before this step
         raise
     faulty = session.numerics.faulty(session.weights)
+    if session.vote:
+        faulty = joint_faults(faulty, session.process)
     if session.preconditioner is not None and not faulty:
         faulty = session.preconditioner.apply()
     if faulty:
@@ -438,6 +446,7 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     session.skipped_in_a_row = 0
     gathered.totals.join(totals)
     context.advance(batch.size)
+    session.process.doing.steps += 1
     gathered.complete = batch.last  # before anybody may save this moment
     callbacks.fire(Event.AFTER_STEP, seen)
     session.watch.clear()
@@ -474,7 +483,15 @@ def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
         with session.watch.attached():
             return _backward(session, batch, run)
 
-    return within_memory(session, len(batch.ids), session.unit, attempt, session.buffers.restore)
+    return within_memory(session, _largest_share(session, batch), session.unit, attempt, session.buffers.restore)
+
+
+def _largest_share(session: Session, batch: Batch) -> int:
+    """Samples of a mini-batch on the rank that has most of them, so that all ranks choose micro-batches alike."""
+    if session.process.ranks == 1:
+        return len(batch.ids)
+    unit = session.unit or 1
+    return math.ceil(math.ceil(batch.size / unit) / session.process.ranks) * unit
 
 
 def _clear(session: Session) -> None:
@@ -566,14 +583,16 @@ def _divide(
 ) -> tuple[torch.Tensor, torch.Tensor | float]:
     """Sum gradients, numerator and denominator over ranks and divide once; the objective and what it was divided by."""
     sums = torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
+    own = _counted(sums[1].clone())
     if session.together:
         sums = session.together.add_up(batch, sums)
     session.numerics.unscale(session.optimizer)
     top, bottom = sums
     bottom = _counted(bottom)
+    divisor = own if session.vote else bottom  # who votes has an opinion of its own samples alone
     for p in session.weights.values():
         if p.grad is not None:
-            p.grad.div_(bottom)
+            p.grad.div_(divisor)
     return top / bottom, bottom
 
 
@@ -691,5 +710,6 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
         return sums
 
     totals.join(within_memory(session, len(step.batch.ids), 1, attempt, lambda: None))
+    session.process.doing.steps += 1
     session.callbacks.fire(Event.AFTER_EVALUATION_STEP, step)
     session.watch.clear()

@@ -52,6 +52,7 @@ class Reduction:
         weights: By name; those that are not trained take no part.
         process: This process among its ranks.
         bucket_bytes: Least size of a bucket; the sums depend on it by rounding at most.
+        summed: Whether gradients are summed at all; otherwise each rank keeps its own, and 0 where it has none.
 
     Attributes:
         sent_bytes: What this rank has handed to sums of gradients so far.
@@ -61,6 +62,7 @@ class Reduction:
     weights: Mapping[str, torch.nn.Parameter]
     process: Process
     bucket_bytes: int = BUCKET_BYTES
+    summed: bool = True
     sent_bytes: int = 0
     local: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     _buckets: list[_Bucket] = field(default_factory=list[_Bucket])
@@ -79,6 +81,7 @@ class Reduction:
     def begin(self) -> None:
         """Forget the step before; what is trained now decides what is sent."""
         trained = [name for name, p in self.weights.items() if p.requires_grad and name not in self._sparse]
+        trained = trained if self.summed else []
         if trained != [name for bucket in reversed(self._buckets) for name in reversed(bucket.names)]:
             self._lay_out(trained)
         for bucket in self._buckets:
@@ -123,11 +126,13 @@ class Reduction:
         for (name, p), count in zip(self.weights.items(), counts.tolist(), strict=True):
             if p.grad is not None:
                 self.local[name] = p.grad
-            if count >= _SPARSE:
+            if count >= _SPARSE and self.summed:
                 self._sparse.add(name)
                 p.grad = self._sparse_sum(p, dense=count % _SPARSE)
             elif count == 0:
                 p.grad = None
+            elif not self.summed:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             else:
                 p.grad = self._place[name][1].view(p.shape)
 
@@ -183,7 +188,7 @@ class Reduction:
     def _send(self, bucket: _Bucket) -> None:
         self.sent_bytes += bucket.buffer.numel() * bucket.buffer.element_size()
         with self.process.doing.wait("the sum of gradients"):
-            bucket.work = distributed.all_reduce(bucket.buffer, async_op=True)
+            bucket.work = distributed.all_reduce(bucket.buffer, group=self.process.group, async_op=True)
         self._sent += 1
 
     def _sparse_sum(self, p: torch.nn.Parameter, dense: float) -> torch.Tensor:

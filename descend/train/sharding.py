@@ -100,12 +100,13 @@ class Sharding:
         """A tensor of another rank, for the first one; this rank's own as it is."""
         if rank == self._process.rank and tensor is not None:
             if not self._process.first:
-                distributed.send(tensor.to(self._process.device).contiguous(), 0)
+                whole = tensor.to(self._process.device).contiguous()
+                distributed.send(whole, group=self._process.group, group_dst=0)
             return tensor
         received = torch.empty(shape, dtype=getattr(torch, kind.removeprefix("torch.")), device=self._process.device)
         if self._process.first:
             with self._process.doing.wait(f"the optimizer's state on rank {rank}"):
-                distributed.recv(received, rank)
+                distributed.recv(received, group=self._process.group, group_src=rank)
         return received
 
     def kept(self, state: dict[str, Any]) -> dict[str, Any]:

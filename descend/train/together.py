@@ -36,7 +36,7 @@ class Together:
     def __init__(self, session: Session) -> None:
         self._session, self._process = session, session.process
         self.signal: str | None = None
-        self.reduction = Reduction(session.weights, session.process)
+        self.reduction = Reduction(session.weights, session.process, summed=session.vote is None)
         self.sharding = Sharding(session.weights, session.process) if session.shard_optimizer else None
         self._buffers = SharedBuffers(session.task.module, session.running, session.process)
         self._others = False

@@ -44,6 +44,22 @@ def test_a_model_without_an_objective_is_evaluated(tmp_path):
             start(experiment, tmp_path / "refused")
 
 
+def test_a_model_that_is_not_trained_needs_no_samples_to_train_on(tmp_path):
+    """Neither in so many words, nor where the algorithm's own limits say so; where something trains it does."""
+    algorithm = descend.BatchedIterativeOptimizer()
+    for number, experiment in enumerate((short(0), unaimed(0), unaimed(0, training_algo=algorithm))):
+        readers = [reader for reader in experiment.data_reader.reader if reader.role == "test"]
+        experiment.data_reader = dataclasses.replace(experiment.data_reader, reader=tuple(readers))
+        result = start(experiment, tmp_path / str(number))
+        assert [row["mode"] for row in result.history] == ["test"]
+        assert result.steps == 0
+        for training in (None, descend.BatchedIterativeOptimizer(num_iterations=1)):
+            experiment.model.epochs = 0 if training else 1
+            experiment.trainer = dataclasses.replace(experiment.trainer, training_algo=training)
+            with pytest.raises(descend.errors.ConfigurationError, match="no reader has the role 'train'"):
+                start(experiment, tmp_path / "refused")
+
+
 def test_a_model_may_be_regularized_alone(tmp_path):
     experiment = short()
     experiment.model.objective_function = descend.ObjectiveFunction(descend.L2WeightRegularization(scale=1.0))

@@ -66,6 +66,56 @@ def test_random_layers_and_several_outputs_have_their_format_too():
     }
 
 
+@pytest.mark.parametrize("layer", ["", "datatype: DOUBLE"])
+def test_an_operator_has_formats_of_its_own_as_files_have_them(layer):
+    """1e-9 + 1 − 1 is 1e-9 in float64, and 0 where the input or the constant is rounded to float32."""
+    ops = "".join(
+        "ops { input_datatype: DOUBLE output_datatype: DOUBLE parameters { "
+        f"[type.googleapis.com/lbann_data.AddConstantOperator] {{ constant: {constant} }} }} }} "
+        for constant in (1, -1)
+    )
+    source = f"""layer {{ name: "x" input {{ data_field: "x" }} datatype: DOUBLE }}
+        layer {{ name: "y" parents: "x" {layer} operator_layer {{ {ops} }} }}
+        layer {{ name: "z" parents: "x" operator_layer {{ {ops.replace("DOUBLE", "FLOAT")} }} }}
+        layer {{ name: "w" parents: "y" relu {{ }} }}"""
+    plan = check(descend.graph.from_text(source), {"x": (1,)})
+    module = lower(plan, lambda name: generator(1, name), outputs=["y", "z", "w"])
+    found = module({"x": torch.tensor([[1e-9]], dtype=torch.float64)})
+    assert {name: y.dtype for name, y in found.items()} == {
+        "y": torch.float64,
+        "z": torch.float32,
+        "w": torch.float32,
+    }
+    assert found["y"].item() == pytest.approx(1e-9, rel=1e-6)
+    assert found["z"].item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: descend.DFTAbs(x),
+        *(
+            lambda x, mode=mode, pad=pad: descend.Pooling(
+                x, pool_mode=mode, num_dims=3, pool_dims_i=3, pool_strides_i=1, pool_pads_i=pad
+            )
+            for mode in ("average", "average_no_pad")
+            for pad in (1, 2)
+        ),
+    ],
+)
+def test_half_precision_works_where_torch_has_none(make, dtype):
+    y = make(descend.Input(data_field="x"))
+    plan = check(descend.Model(layers=[y]), {"x": (2, 3, 4, 3)})
+    module = lower(plan, lambda name: generator(1, name), outputs=[y.name])
+    x = torch.randn(2, 2, 3, 4, 3, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    found = module({"x": x})[y.name]
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, module({"x": x.float()})[y.name].to(dtype))
+    found.sum().backward()
+    assert x.grad.dtype == dtype
+
+
 def test_training_works_with_weights_of_several_formats():
     module = module_of("DOUBLE")
     module.register_parameter("other", torch.nn.Parameter(torch.ones(2)))

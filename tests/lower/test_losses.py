@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import descend
 from tests.lower.single import Single, check_against, f64, gradients, random, refusal
@@ -25,6 +26,21 @@ def test_cross_entropy_has_gradients_for_both_parents():
     check_against(
         lambda a, b: descend.CrossEntropy(a, b), lambda p, y: -(y * np.log(p)).sum(1)[:, None], prediction, label
     )
+
+
+@pytest.mark.parametrize("make", [descend.CrossEntropy, descend.BinaryCrossEntropy])
+def test_a_label_of_nothing_or_all_has_the_gradient_of_its_neighbours(make):
+    """A term of weight 0 is left out of the value; how the value changes with that weight is not."""
+    layer = Single(lambda a, b: make(a, b), (4,), (4,))
+    prediction = random(2, 4, low=0.1, high=0.9)
+    label = f64([0, 1, 0, 0], [1, 0.5, 0, 1]).requires_grad_()
+    assert torch.autograd.gradcheck(layer, (prediction, label))
+    p, y = f64([0.0, 0.5, 1.0, 0.25]).requires_grad_(), f64([0.0, 1.0, 1.0, 0.0]).requires_grad_()
+    loss = layer(p, y)
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert p.grad.isfinite().all()
+    assert y.grad.isfinite().all()
 
 
 def test_cross_entropy_of_class_indices():

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -65,7 +66,7 @@ def test_an_overwritten_input_is_seen_by_nobody_else():
         assert torch.equal(one, other)
     assert (seen["conv1"][0] < 0).any()
     assert (seen["relu1"][0] >= 0).all()
-    in_place = {step.name for step in quick._program.steps if step.in_place}
+    in_place = {step.name for step in quick._program.steps if step.quick is torch.relu_}
     assert in_place == {"relu1", "relu2"}  # the sum's output is its own gradient's business, and stays
 
 
@@ -75,10 +76,49 @@ def test_an_input_that_others_read_is_not_overwritten():
     model = descend.Model(1, objective_function=descend.L2Norm2(descend.Add(descend.Relu(y, name="r"), y)), name="m")
     for outputs in (None, ["r", "fc"]):
         module = lower(check(model, {"x": (3,)}), lambda name: generator(1, name), outputs)
-        assert not any(step.in_place for step in module._program.steps)
+        assert not any(step.quick for step in module._program.steps)
     got = module({"x": torch.randn(5, 3)})
     assert torch.equal(got["r"], got["fc"].relu())
     assert (got["fc"] < 0).any()
+
+
+def test_an_output_in_another_format_is_not_overwritten():
+    x = descend.Input(data_field="x")
+    y = descend.Relu(descend.FullyConnected(x, num_neurons=4), datatype="DOUBLE", name="r")
+    module = lower(check(descend.Model(layers=[y]), {"x": (3,)}), lambda name: generator(1, name), ["r"])
+    assert module({"x": torch.randn(5, 3)})["r"].dtype == torch.float64
+
+
+def steps_of(make):
+    """What is known of a loss behind what `make` makes of an Input."""
+    x, label = descend.Input(data_field="x"), descend.Input(data_field="label")
+    p = make(x)
+    loss = descend.CrossEntropy(p, label, name="loss")
+    right = descend.Metric(descend.CategoricalAccuracy(p, label))
+    plan = check(descend.Model(1, objective_function=loss, metrics=[right]), {"x": (3,), "label": (3,)})
+    module = lower(plan, lambda name: generator(1, name))
+    return module, next(step for step in module._program.steps if step.name == "loss")
+
+
+def test_a_cross_entropy_behind_a_softmax_does_not_look_for_zeros():
+    x, label = torch.tensor([[0.0, -2000.0, 1.0], [1e9, 0.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    for make in (lambda x: descend.Softmax(x), lambda x: descend.Identity(descend.Softmax(x, softmax_mode="channel"))):
+        module, step = steps_of(make)
+        assert step.quick is not None
+        z = x.clone().requires_grad_()
+        loss = module({"x": z, "label": label})["loss"]
+        want = -np.log(np.sqrt(np.finfo(np.float32).tiny))
+        np.testing.assert_allclose(loss.detach()[:, 0], [want, 0], rtol=1e-5, atol=1e-6)
+        loss.sum().backward()
+        assert z.grad.isfinite().all()
+        assert z.grad[0, 1] == pytest.approx(-1)  # a sample whose own class is clipped goes on learning
+
+
+def test_a_cross_entropy_behind_anything_else_does():
+    for make in (lambda x: x, lambda x: descend.Sigmoid(x), lambda x: descend.Abs(descend.Softmax(x))):
+        module, step = steps_of(make)
+        assert step.quick is None
+        assert module({"x": torch.zeros(1, 3), "label": torch.zeros(1, 3)})["loss"].item() == 0
 
 
 def test_outputs_that_are_asked_for_need_no_labels():

@@ -63,6 +63,45 @@ class Counting(nn.Module):
         return self.inside(x)
 
 
+class Tight(nn.Module):
+    """One rank has no memory for more than two samples at once."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.inside, self.rank = network(nn.Dropout(0.4)), rank
+
+    def forward(self, x):
+        if descend.distributed.rank() == self.rank and len(x) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.inside(x)
+
+
+class Uneven(nn.Module):
+    """The last rank evaluates in smaller parts, and trains on in these."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = network()
+
+    def forward(self, x):
+        last = descend.distributed.rank() == descend.distributed.ranks() - 1 > 0
+        if last and not self.training and len(x) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.inside(x)
+
+
+def inference():
+    images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
+    scores = descend.FullyConnected(images, num_neurons=10, has_bias=True, name="scores")
+    loss = descend.CrossEntropy(descend.Softmax(scores, name="softmax"), labels, name="loss")
+    model = descend.Model(
+        0, layers=descend.traverse_layer_graph([images, labels]), metrics=[descend.Metric(loss, name="loss")]
+    )
+    algorithm = descend.BatchedInference(modes="test", layers="softmax")
+    trainer = descend.Trainer(mini_batch_size=100, random_seed=3, training_algo=algorithm)
+    return descend.run(trainer, model, descend.zoo.digits(), descend.SGD(learn_rate=0.05), "inference")
+
+
 class Rows(nn.Module):
     def __init__(self, sparse):
         super().__init__()
@@ -122,6 +161,9 @@ CASES = {
     ),
     "sharded SGLD": lambda: fit(optimizer=functools.partial(descend.optim.SGLD, lr=0.01), shard_optimizer=True),
     "sharded torch": lambda: fit(shard_optimizer=True, batch_size=7, clip_global_norm=0.1),
+    "memory runs out on the first rank": lambda: fit(Tight(0), batch_size=10),
+    "memory runs out on the second rank": lambda: fit(Tight(1), batch_size=7),
+    "micro-batches of other sizes": lambda: fit(Uneven(), batch_size=7, valid=data(9, ())),
     "steps": lambda: fit(batch_size=4, stop=descend.Steps(5)),
     "skipped": lambda: fit(
         some=(data()[0].index_fill(0, torch.tensor([4]), float("nan")), data()[1]), batch_size=3, on_nonfinite="skip"
@@ -129,7 +171,7 @@ CASES = {
 }
 
 
-SINGLE = {"a graph": run}  # in single precision
+SINGLE = {"a graph": run, "inference": inference}  # in single precision
 
 
 def outcome(name: str) -> dict[str, object]:
@@ -139,7 +181,8 @@ def outcome(name: str) -> dict[str, object]:
         result = {**CASES, **SINGLE}[name]()
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.history]
     weights = {key: value.tolist() for key, value in result.weights.items()}
-    return {"weights": weights, "history": rows, "reason": result.reason, "steps": result.steps}
+    found = {"weights": weights, "history": rows, "reason": result.reason, "steps": result.steps}
+    return found | {"outputs": {key: value.tolist() for key, value in result.outputs.items()}}
 
 
 if __name__ == "__main__":

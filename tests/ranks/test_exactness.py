@@ -54,6 +54,13 @@ def test_a_graph_gives_on_two_ranks_what_it_gives_on_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_inference_on_two_ranks_gives_all_outputs_in_order(tmp_path, monkeypatch):
+    (tmp_path / "alone").mkdir()
+    monkeypatch.chdir(tmp_path / "alone")
+    check(2, ["inference"], tmp_path / "two", tolerance=1e-4)
+
+
+@pytest.mark.slow
 def test_sharing_out_the_optimizer_changes_no_bit(tmp_path):
     pairs = [("clipping, Adam and decay", "the same, sharded"), ("LAMB", "sharded LAMB")]
     ended = start(2, "cases.py", tmp_path, *(name for pair in pairs for name in pair))

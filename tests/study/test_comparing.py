@@ -70,7 +70,7 @@ def test_successes_and_failures_are_counted():
 def test_a_winner_at_the_edge_is_flagged():
     result = compare({"low": Arm("SGD", {"lr": log(1e-4, 0.02)})}, trials=16, steps=40)
     assert ("edge", "low") in {(remark.kind, remark.arm) for remark in result.remarks}
-    assert result.verdict == ""
+    assert result.verdict == "read the lints before you believe this: 1 of edge"
 
 
 def test_a_module_a_class_and_a_function_are_taken_as_they_are():
@@ -164,3 +164,50 @@ def test_arguments_of_the_workload_are_part_of_an_arm():
     study = Study(workload=mlp, batch_sizes=(32,), steps=(5,), arms=arms, trials=4, searches=1, shortlist=1)
     widths = {record.trial.configuration["workload.width"] for record in run_study(study).records.values()}
     assert widths == {4, 8}
+
+
+def test_a_role_without_weights_is_found_before_the_first_trial():
+    ran = []
+    with pytest.raises(ConfigurationError) as error:
+        compare(
+            {"a": Arm("SGD", {"lr": log(0.1, 1)}, {"roles.norm.lr_mult": 0.1}), "b": Arm("SGD", {"lr": log(0.1, 1)})},
+            said=lambda records, record: ran.append(record),
+        )
+    assert "arms.a: 'roles.norm.lr_mult' is for weights of a role that the module has none of" in str(error.value)
+    assert not ran
+
+
+@pytest.mark.parametrize("executor", ["one", "together"])
+def test_test_samples_are_looked_at_by_confirmed_winners_alone(executor):
+    x, y = digits("train")
+    test = digits("test")
+    model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    result = descend.compare(
+        model,
+        nn.CrossEntropyLoss(),
+        {"train": (x, y), "test": test},
+        arms={"sgd": Arm("SGD", {"lr": log(0.1, 0.5)}), "wild": Arm("SGD", {"lr": log(1e28, 1e30)}, {"momentum": 0.9})},
+        batch_size=32,
+        steps=20,
+        trials=2,
+        seeds=3,
+        shortlist=1,
+        executor=executor,
+    )
+    for record in result.records.values():
+        looked = record.trial.phase == "confirmation" and record.status == "done"
+        assert ("test" in record.scores) == looked
+        if looked:
+            assert [len(values) for values in record.scores["test"].values()] == [1, 1]
+    sgd, wild = (result.groups[0].of(name)[0] for name in ("sgd", "wild"))
+    assert len(sgd.test) == 3
+    assert sgd.test != sgd.values
+    assert wild.test == ()
+
+
+def test_matched_is_said_of_equal_designs_that_meet_the_target():
+    arms = {"a": Arm("SGD", {"lr": log(0.3, 0.5)}), "b": Arm("SGD", {"lr": log(0.3, 0.5)}, {"momentum": 0.1})}
+    assert "matched: a, b all meet the target" in compare(arms, target=0.3).verdict
+    assert "matched" not in compare(arms, target=0.999).verdict
+    freer = {**arms, "b": Arm("SGD", {"lr": log(0.3, 0.5)}, {"roles.bias.lr_mult": 0.5})}
+    assert "nothing is called matched" in compare(freer, target=0.3).verdict

@@ -122,6 +122,7 @@ MODULES = {
     "GRU": (unrolled(lambda: modules.GRU(3)), SEQUENCE),
     "ChannelwiseGRU": (channel_gru, SEQUENCE),
     "MultiheadAttention": (lambda x: modules.MultiheadAttention(4, 2, self_attention=True)(x), SEQUENCE),
+    "MultiheadAttentionAllsubGraph": (lambda x: modules.MultiheadAttentionAllsubGraph(4, 2, branches=2)(x), SEQUENCE),
     "PositionalEncoding": (lambda x: modules.MultiheadAttention(4, 2)(modules.PositionalEncoding(8)(x, 5)), SEQUENCE),
     "LearnedInputEncoding": (lambda x: modules.LearnedInputEncoding(8, 9)(x, 5), SEQUENCE),
     "RotaryPositionalEmbedding": (

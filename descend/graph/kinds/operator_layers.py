@@ -11,6 +11,7 @@ from descend.graph.kinds.base import SameShape, same_shape
 from descend.graph.kinds.operators import Operator
 
 if TYPE_CHECKING:
+    from descend.graph.enums import DataType
     from descend.graph.layer import Incoming, Shape
 
 __all__ = [
@@ -122,6 +123,12 @@ class OperatorLayer(SameShape):
         if problems:
             raise GraphError(problems)
         return same_shape(inputs)
+
+    def formats(self) -> tuple[DataType | None, DataType | None]:
+        """Its own, else those of its first and last operators."""
+        if self.datatype or not self.ops:
+            return super().formats()
+        return (self.ops[0].input_datatype or None, self.ops[-1].output_datatype or None)
 
 
 def _layer_of(operator: type[Operator]) -> type[OperatorLayer]:

@@ -95,7 +95,10 @@ __all__ = [
 
 @described
 class Operator:
-    """What all operators have in common: formats, which can be FLOAT alone, and a device, which is a wish."""
+    """What all operators have in common: the formats that its inputs and its output are brought to, and a device.
+
+    The device is a wish. Without a format nothing is changed.
+    """
 
     message: ClassVar[str]
     num_inputs: ClassVar[int] = 1
@@ -116,8 +119,8 @@ class Operator:
         """Formats that are not to be had; each text completes "Clamp ..."."""
         for name in ("input_datatype", "output_datatype"):
             wanted: DataType = getattr(self, name)
-            if wanted not in (DataType.DEFAULT_DATATYPE, DataType.FLOAT):
-                yield f"has {name} {wanted.name}, which is not to be had: a graph has FLOAT tensors; leave it out"
+            if wanted.is_complex:
+                yield f"has {name} {wanted.name}, which is not to be had: expected FLOAT, DOUBLE or FP16"
 
 
 @described

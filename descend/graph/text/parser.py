@@ -38,7 +38,11 @@ _SEPARATOR = re.compile(rf"{_SPACE}[,;]")
 _LIST_STEP = re.compile(rf"{_SPACE}([,\]])")
 _LIST_END = re.compile(rf"{_SPACE}\]")
 _NUMBERS = re.compile(r"([-+0-9.eE, \t\r\n]++)\]")
-_SKIP = re.compile(rf"{_SPACE}(?:{_STRING}|([{{<\[])|([}}>\]])|[^\s{{}}<>\[\]\"'#]++)")
+_SKIP = re.compile(rf"{_SPACE}(?:{_STRING}|([{{<\[])|([}}>\]])|[\"'][^\n]*+|[^\s{{}}<>\[\]\"'#]++)")
+# A word, or signs in a row, or what other languages have as a comment, or the rest of a line behind a quote.
+_JUNK = re.compile(
+    rf"{_SPACE}(?:{_STRING}|[\"'][^\n]*+|//[^\n]*+|([{{<\[])|[A-Za-z0-9_.+-]++|[^\s{{}}<>\[\]\"'#A-Za-z0-9_.+/-]++|[\]/])"
+)
 _BLANK = re.compile(_SPACE)
 
 _INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", re.ASCII)
@@ -113,11 +117,15 @@ def _decoded(text: str | bytes, file: str) -> str:
 
 
 class _SyntaxProblem(Exception):
-    """The text cannot be read beyond this place."""
+    """What stands here is nothing that can stand here; reading goes on behind it."""
 
     def __init__(self, offset: int, problem: str) -> None:
         self.offset = offset
         self.problem = problem
+
+
+class _Hopeless(_SyntaxProblem):
+    """The text cannot be read beyond this place."""
 
 
 class _ValueProblem(Exception):
@@ -163,29 +171,58 @@ class _Reader:
         bottom = self.stack[0]
         try:
             self._read_all()
-        except _SyntaxProblem as error:
+        except _Hopeless as error:
             self.problems.append(f"{self.source.at(error.offset)}: {error.problem}")
         if self.problems:
             raise TextError(self.problems)
         return Parsed(bottom.message, self.source, bottom.place)
 
     def _read_all(self) -> None:
-        """One step a turn: a field, a step of a list of messages, or the end of a message."""
-        while True:
-            frame = self.stack[-1]
-            if frame.listed is not None:
-                self._list_of_messages(frame, frame.listed)
-                continue
+        """One step a turn, and from a mistake on to the next thing that can be read."""
+        going = True
+        while going:
+            try:
+                going = self._step(self.stack[-1])
+            except _Hopeless:
+                raise
+            except _SyntaxProblem as error:
+                self._problem(error.offset, error.problem)
+                self._recover(self.stack[-1])
+
+    def _step(self, frame: _Frame) -> bool:
+        """A field, a step of a list of messages, or the end of a message; False at the end of the text."""
+        if frame.listed is not None:
+            self._list_of_messages(frame, frame.listed)
+            return True
+        before = self.position
+        head = _HEAD.match(self.text, before)
+        if head is not None:
+            self.position = head.end()
+            self._field(frame, head)
+        elif self._ends(frame):
+            if len(self.stack) == 1:
+                return False
+            self._close(self.stack.pop())
+        elif not (frame.info.full_name == ANY and self._packed(frame)) and self.position == before:  # no stray bracket
+            raise self._unexpected(frame)
+        return True
+
+    def _recover(self, frame: _Frame) -> None:
+        """Step to a field of this message, to any field of another line, or to a bracket that may end the message."""
+        frame.listed = None
+        line_end = self.text.find("\n", self.position)
+        while _CLOSE.match(self.text, self.position) is None:
             head = _HEAD.match(self.text, self.position)
-            if head is not None:
-                self.position = head.end()
-                self._field(frame, head)
-            elif self._ends(frame):
-                if len(self.stack) == 1:
-                    return
-                self._close(self.stack.pop())
-            elif not (frame.info.full_name == ANY and self._packed(frame)):
-                raise self._unexpected(frame)
+            field = head is not None and (head.group(2) or head.group(3))
+            if head is not None and field and (head[1] in frame.info.fields or -1 < line_end < head.start(1)):
+                return
+            junk = _JUNK.match(self.text, self.position)
+            if junk is None:
+                return
+            if junk.group(1):
+                self._skip_block(junk.start(1))
+            else:
+                self.position = junk.end()
 
     # What may stand inside a message
 
@@ -200,13 +237,13 @@ class _Reader:
         self._refuse_repetition(frame, field, offset)
         if field.kind == "message":
             self._message_field(frame, field, head)
-        elif not colon:
-            raise _SyntaxProblem(head.end(), f"{self._path(name)} needs a ':' and {field.expected}")
-        elif bracket == "[":
-            self._list_of_scalars(frame, field, offset)
-        elif bracket:
+        elif bracket and bracket != "[":
             self._problem(offset, f"{self._path(name)} is given a message; expected {field.expected}")
             self._skip(head)
+        elif not colon:
+            raise _SyntaxProblem(head.end(), f"{self._path(name)} needs a ':' and {field.expected}")
+        elif bracket:
+            self._list_of_scalars(frame, field, offset)
         else:
             self._scalar(frame, field, offset)
 
@@ -224,7 +261,7 @@ class _Reader:
 
     def _open(self, frame: _Frame, field: FieldInfo, offset: int, bracket: str) -> None:
         if len(self.stack) > MAX_DEPTH:
-            raise _SyntaxProblem(offset, f"nested deeper than the limit of {MAX_DEPTH} messages")
+            raise _Hopeless(offset, f"nested deeper than the limit of {MAX_DEPTH} messages")
         place = Place(offset)
         frame.place.parts.append((field.name, place))
         index, owner = -1, None
@@ -266,13 +303,14 @@ class _Reader:
         return True
 
     def _ends(self, frame: _Frame) -> bool:
+        """Whether the message ends here. A bracket of the other form, which is a mistake, ends it too."""
         end = _CLOSE.match(self.text, self.position)
         if end is None:
             return not frame.close and _BLANK.fullmatch(self.text, self.position) is not None
         if end.group(1) != frame.close:
-            raise self._unexpected(frame)
+            self._problem(end.start(1), self._unexpected(frame).problem)
         self.position = end.end()
-        return True
+        return bool(frame.close)
 
     def _close(self, frame: _Frame) -> None:
         """Put a finished message where it belongs and step to what follows it."""
@@ -372,7 +410,7 @@ class _Reader:
         """The scalar at this place, or None after noting why it does not fit `field`."""
         found = _VALUE.match(self.text, self.position)
         if found is None:
-            raise _SyntaxProblem(self._next(), f"{self._path(field.name)}: expected {field.expected}")
+            raise self._no_value(field)
         self.position = found.end()
         quoted, bare = found.groups()
         try:
@@ -380,6 +418,12 @@ class _Reader:
         except _ValueProblem as error:
             self._problem(found.start(1) if quoted else found.start(2), f"{self._path(field.name)}: {error}")
             return None
+
+    def _no_value(self, field: FieldInfo) -> _SyntaxProblem:
+        offset = self._next()
+        if self.text.startswith(('"', "'"), offset):
+            return _SyntaxProblem(offset, f"{self._path(field.name)}: a text in quotes that does not end on its line")
+        return _SyntaxProblem(offset, f"{self._path(field.name)}: expected {field.expected}")
 
     def _joined(self, quoted: str) -> str:
         """The inside of a text in quotes and of those that follow it directly."""
@@ -394,13 +438,20 @@ class _Reader:
     def _problem(self, offset: int, problem: str) -> None:
         self.problems.append(f"{self.source.at(offset)}: {problem}")
         if len(self.problems) >= MAX_PROBLEMS:
-            raise _SyntaxProblem(offset, f"stopped reading here, after {MAX_PROBLEMS} problems")
+            raise _Hopeless(offset, f"stopped reading here, after {MAX_PROBLEMS} problems")
 
     def _unknown(self, frame: _Frame, name: str, offset: int) -> None:
         key = (frame.info.full_name, name)
         if key not in self.suggestions:
-            self.suggestions[key] = nearest(name, frame.info.fields) or _known(frame.info)
+            self.suggestions[key] = (
+                self._of_an_outer_message(name) or nearest(name, frame.info.fields) or _known(frame.info)
+            )
         self._problem(offset, f"{self._path()} has no field '{name}'{self.suggestions[key]}")
+
+    def _of_an_outer_message(self, name: str) -> str:
+        """What to say of a field that the message around this one has."""
+        outer = next((frame for frame in reversed(self.stack[:-1]) if name in frame.info.fields), None)
+        return f"; {outer.info.name} has one: is a '{self.stack[-1].close}' missing before it?" if outer else ""
 
     def _refuse_repetition(self, frame: _Frame, field: FieldInfo, offset: int) -> None:
         """A field that is not a list may stand once, and of a oneof only one field may."""
@@ -423,11 +474,13 @@ class _Reader:
     def _unexpected(self, frame: _Frame) -> _SyntaxProblem:
         offset = self._next()
         if offset >= len(self.text):
-            return _SyntaxProblem(
+            return _Hopeless(
                 offset,
                 f"the text ends inside {self._path()}, opened at {self._opened(frame)}; '{frame.close}' is missing",
             )
         expected = f"a field name or '{frame.close}'" if frame.close else "a field name"
+        if self.text.startswith(("//", "/*"), offset):
+            expected += " (a comment begins with '#')"
         if frame.info.full_name == ANY:
             expected = f"[type.googleapis.com/{PACKAGE}NAME] {{ ... }}"
         return _SyntaxProblem(offset, f"unexpected '{self.text[offset]}' in {self._path()}; expected {expected}")
@@ -474,11 +527,11 @@ class _Reader:
         while True:
             token = _SKIP.match(self.text, self.position)
             if token is None:
-                raise _SyntaxProblem(self._next(), f"the '{self.text[start]}' at {self.source.at(start)} is not closed")
+                raise _Hopeless(self._next(), f"the '{self.text[start]}' at {self.source.at(start)} is not closed")
             self.position = token.end()
             depth += (token.group(1) is not None) - (token.group(2) is not None)
             if len(self.stack) + depth > MAX_DEPTH + 1:
-                raise _SyntaxProblem(token.start(1), f"nested deeper than the limit of {MAX_DEPTH} messages")
+                raise _Hopeless(token.start(1), f"nested deeper than the limit of {MAX_DEPTH} messages")
             if depth == 0:
                 break
         self._separator()
@@ -506,7 +559,7 @@ def _top_level_names() -> list[str]:
 def _text(raw: str, field: FieldInfo) -> str | bytes:
     """The value of what stands in quotes."""
     if field.kind not in ("string", "bytes"):
-        raise _ValueProblem(f"a text in quotes, {_shown(raw)}, is not {field.expected}")
+        raise _ValueProblem(f"a text in quotes, {_shown(raw)}, is not {field.expected}{_without_quotes(raw, field)}")
     if field.kind == "string" and "\\" not in raw:
         return raw
     data = _ESCAPE.sub(_unescape, raw.encode())
@@ -516,6 +569,18 @@ def _text(raw: str, field: FieldInfo) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:
         raise _ValueProblem(f"{_shown(raw)} does not stand for UTF-8 text") from None
+
+
+def _without_quotes(raw: str, field: FieldInfo) -> str:
+    """How to write what stands in quotes, where it is values of the field: older files have lists as one text."""
+    words = raw.split() if field.repeated else [raw]
+    try:
+        for word in words:
+            _bare(word, field)
+    except _ValueProblem:
+        return ""
+    listed = f"[{', '.join(words)}]" if len(words) > 1 else raw
+    return f"; write {field.name}: {listed}" if words and len(listed) <= 80 else ""
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["read"]
 
 _MAX_CONSTANT = 10**8  # entries of a constant that is computed from others: a few bytes of a file can ask for more
+_WITH_GRAPHS = ("If", "Loop", "Scan", "SequenceMap")
 _SAME_TENSOR = ("Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # a weight that goes through them is still one
 
 
@@ -92,6 +93,10 @@ class _File:
         """The values of a node's outputs; None for each where it cannot be had."""
         nothing = (None,) * len(proto.output)
         name = proto.name or f"{proto.op_type}_{place}"
+        unknown = [one for one in proto.input if one and one not in self.values]
+        if unknown:
+            self.problems.append(f"node '{name}' ({proto.op_type}) takes '{unknown[0]}', which nothing before it gives")
+            return nothing
         given = [self.values.get(one) if one else None for one in proto.input]
         if any(one and self.values.get(one) is None for one in proto.input):
             return nothing  # behind a node that is reported
@@ -106,6 +111,8 @@ class _File:
         read_node = reading(kind) if proto.domain in ("", "ai.onnx") else None
         if kind == "Constant" and proto.domain in ("", "ai.onnx"):
             return (self._constant(proto),)
+        if kind in _WITH_GRAPHS and proto.domain in ("", "ai.onnx"):
+            return self._chosen(proto, given)
         if kind != "Identity" and given and all(isinstance(one, Fixed) or one is None for one in given):
             return self._folded(proto, [one for one in given if isinstance(one, Fixed)])
         if read_node is None:
@@ -119,6 +126,23 @@ class _File:
             if isinstance(value, Tensor):
                 self.reader.uses[value.layer.name] = self.uses[one]
         return tuple(_settled(value) for value in outputs)
+
+    def _chosen(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value | None, ...]:
+        """What the branch of an If gives whose condition is a constant; its nodes are read as if they stood here."""
+        if proto.op_type != "If":
+            raise Refused("repeats a graph of its own, and a model's layers are computed once: unroll it")
+        if not isinstance(given[0], Fixed) or given[0].array.size != 1:
+            raise Refused("chooses between graphs by the data, and a model has the same layers for all")
+        wanted = "then_branch" if given[0].array.reshape(()) else "else_branch"
+        graph: onnx.GraphProto = self._attributes(proto)[wanted]
+        self.uses.update(name for node in graph.node for name in node.input)
+        self.uses.update(
+            {ours.name: self.uses[theirs] for ours, theirs in zip(graph.output, proto.output, strict=True)}
+        )
+        self.values.update({tensor.name: Fixed(self.array(tensor), tensor.name) for tensor in graph.initializer})
+        for place, node in enumerate(graph.node):
+            self.values.update(zip(node.output, self._outputs(node, place), strict=False))
+        return tuple(self.values.get(one.name) for one in graph.output)
 
     def _attributes(self, proto: onnx.NodeProto) -> dict[str, Any]:
         found = {one.name: helper.get_attribute_value(one) for one in proto.attribute}
@@ -137,8 +161,6 @@ class _File:
             sizes = [abs(one.array.astype(np.float64)).prod() for one in given if one.array.dtype.kind in "iu"]
             if max(sizes, default=0) * max(one.array.size for one in given) > _MAX_CONSTANT:
                 raise Refused(f"computes a constant of more than {_MAX_CONSTANT:,} entries")
-        if any(one.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for one in proto.attribute):
-            raise Refused("has graphs of its own")
         try:
             names = [name for name in proto.input if name]
             arrays: Any = ReferenceEvaluator(proto, opsets=self.opsets).run(
@@ -154,6 +176,8 @@ class _File:
 
     def _name_output(self, name: str) -> None:
         """Call the layer that gives an output of the file by the output's name."""
+        if name not in self.values:
+            self.problems.append(f"output '{name}' is given by no node")
         value = self.values.get(name)
         if value is None:
             return

@@ -418,8 +418,12 @@ def _stacked(r: Reader, node: Node, x: Tensor) -> Tensor:
     return x if len(x.shape) < 4 else r.reshaped(x, (prod(x.shape[:-2]), *x.shape[-2:]), node)
 
 
-def _window(node: Node, space: Shape, size: Shape) -> dict[str, Any]:
-    """Stride, padding and dilation of a window."""
+def _window(r: Reader, node: Node, x: Tensor, size: Shape, fill: float | None) -> tuple[Tensor, dict[str, Any]]:
+    """What a window goes over, and its stride, padding and dilation.
+
+    Where the ends of a dimension are padded differently, x is padded before it: with `fill`, if there is one.
+    """
+    space = x.shape[1:]
     dims = len(size)
     strides, dilations = tuple(node.get("strides", [1] * dims)), tuple(node.get("dilations", [1] * dims))
     auto = node.get("auto_pad", b"NOTSET")
@@ -430,9 +434,77 @@ def _window(node: Node, space: Shape, size: Shape) -> dict[str, Any]:
         needed = [max((-(-n // s) - 1) * s + k - n, 0) for n, s, k in zip(space, strides, spans, strict=True)]
         small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
         pads = [*small, *large] if auto == "SAME_UPPER" else [*large, *small]
-    if pads[:dims] != pads[dims:]:
-        raise Refused(f"pads the two ends of a dimension differently ({pads})")
-    return {"stride": strides, "padding": tuple(pads[:dims]), "dilation": dilations}
+    if node.get("ceil_mode", 0):
+        spans = [(k - 1) * d + 1 for k, d in zip(size, dilations, strict=True)]
+        ends = zip(space, spans, strides, pads[:dims], pads[dims:], strict=True)
+        pads[dims:] = [end + _over(n + begin, end, k, s) for n, k, s, begin, end in ends]
+    if pads[:dims] == pads[dims:]:
+        return x, {"stride": strides, "padding": tuple(pads[:dims]), "dilation": dilations}
+    if fill is None:
+        raise Refused(f"pads the two ends of a dimension differently ({pads}) and leaves padding out of its means")
+    sides = [(0, 0), *zip(pads[:dims], pads[dims:], strict=True)]
+    return _padded(r, node, x, sides, fill), {"stride": strides, "padding": (0,) * dims, "dilation": dilations}
+
+
+def _over(begun: int, end: int, span: int, stride: int) -> int:
+    """How far the last window hangs over the end, where it begins before the padding there."""
+    count = -(-(begun + end - span) // stride) + 1
+    count -= (count - 1) * stride >= begun
+    return (count - 1) * stride + span - begun - end
+
+
+def _padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill: float) -> Tensor:
+    """x with so many entries of one value before and behind each dimension; fewer than none cut some off."""
+    for axis, (before, behind) in enumerate(sides):
+        size = x.shape[axis]
+        if size + min(before, 0) + min(behind, 0) < 1:
+            raise Refused("leaves nothing")
+        x = _cut(r, f"{node.name}/cut{axis}", x, axis, -min(before, 0), size + min(behind, 0))
+        parts = [x]
+        for count, place in ((before, 0), (behind, 2)):
+            if count > 0:
+                shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+                name = f"{node.name}/pad{axis}_{place}"
+                parts.insert(place, r.layer(Constant, name, value=fill, num_neurons=shape))
+        if len(parts) > 1:
+            x = r.layer(Concatenation, f"{node.name}/padded{axis}", *parts, axis=axis)
+    return x
+
+
+@reads("Pad")
+def pad(r: Reader, node: Node) -> Value:
+    """Constants before and behind; mirrored or repeated entries a few at a time."""
+    x, mode = node.tensor(), _text(node.get("mode", "constant"))
+    pads, dims = node.ints(1, "pads") or (), len(x.shape) + 1
+    axes = node.ints(3, "axes") or tuple(range(len(pads) // 2))
+    sides = [(0, 0)] * dims
+    for axis, before, behind in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        sides[axis % dims] = (before, behind)
+    if sides[0] != (0, 0):
+        raise Refused("adds samples")
+    if mode == "constant":
+        return _padded(r, node, x, sides[1:], node.float(2, "value", 0.0))
+    for axis, (before, behind) in enumerate(sides[1:]):
+        if (before, behind) != (0, 0):
+            x = _extended(r, node, x, axis, np.pad(np.arange(x.shape[axis]), _counts(node, before, behind), mode))
+    return x
+
+
+def _counts(node: Node, before: int, behind: int) -> tuple[int, int]:
+    if min(before, behind) < 0 or max(before, behind) > _FEW:
+        raise Refused(f"repeats {before} and {behind} entries, and 0 to {_FEW} are put together here")
+    return before, behind
+
+
+def _extended(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
+    """Entries at places along an axis, of which the middle ones are all of x in their order."""
+    own = np.arange(x.shape[axis])
+    begin = next(i for i in range(len(places)) if (places[i : i + len(own)] == own).all())
+    parts: list[Tensor] = []
+    for i, place in enumerate([*places[:begin], None, *places[begin + len(own) :]]):
+        name = f"{node.name}/{axis}_{i}"
+        parts.append(x if place is None else _cut(r, name, x, axis, int(place), int(place) + 1))
+    return r.layer(Concatenation, f"{node.name}/padded{axis}", *parts, axis=axis)
 
 
 @reads("Conv", "ConvTranspose")
@@ -442,10 +514,11 @@ def convolution(r: Reader, node: Node) -> Value:
     dims = kernel.array.ndim - 2
     x = node.tensor(0, dims + 1)
     group = node.get("group", 1)
-    fields = _window(node, x.shape[1:], kernel.array.shape[2:])
+    transposed = node.kind == "ConvTranspose"
+    x, fields = _window(r, node, x, kernel.array.shape[2:], None if transposed else 0.0)
     kind: type[Layer] = Convolution
     channels = kernel.array.shape[0]
-    if node.kind == "ConvTranspose":
+    if transposed:
         kind, channels = Deconvolution, kernel.array.shape[1] * group
         fields["output_padding"] = tuple(node.get("output_padding", [0] * dims))
         if "output_shape" in node.attributes:
@@ -461,15 +534,12 @@ def convolution(r: Reader, node: Node) -> Value:
 @reads("MaxPool", "AveragePool")
 def pooling(r: Reader, node: Node) -> Value:
     """Pooling."""
-    x, size = node.tensor(), tuple(node.get("kernel_shape", ()))
-    window = _window(node, x.shape[1:], size)
+    size = tuple(node.get("kernel_shape", ()))
+    mode = "max" if node.kind == "MaxPool" else "average" if node.get("count_include_pad", 0) else "average_no_pad"
+    counted = 0.0 if mode == "average" and not node.get("ceil_mode", 0) else None
+    x, window = _window(r, node, node.tensor(), size, -math.inf if mode == "max" else counted)
     if node.outputs > 1 or any(one != 1 for one in window["dilation"]):
         raise Refused("hands out places, or has dilations")
-    if node.get("ceil_mode", 0):
-        numbers = zip(x.shape[1:], size, window["stride"], window["padding"], strict=True)
-        if any((n + 2 * p - k) % s for n, k, s, p in numbers):
-            raise Refused("has ceil_mode and a window that hangs over the end")
-    mode = "max" if node.kind == "MaxPool" else "average" if node.get("count_include_pad", 0) else "average_no_pad"
     own: dict[str, Any] = {"pool_mode": mode, "num_dims": len(size), "has_vectors": True, "pool_dims": size}
     return r.layer(Pooling, node, x, pool_strides=window["stride"], pool_pads=window["padding"], **own)
 

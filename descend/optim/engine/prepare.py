@@ -7,6 +7,7 @@ frozen            untouched, and no state is ever made
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,18 @@ def local(x: Tensor) -> Tensor:
 def template(rule: Rule, p: Tensor) -> Any:
     """The rule's state for weights like p, without memory: names, shapes and kinds of its entries."""
     dtype = torch.float32 if p.dtype in LOW_PRECISION else p.dtype
-    return rule.init(torch.empty_like(p, dtype=dtype, device="meta"))
+    if hasattr(p, "device_mesh"):
+        return rule.init(torch.empty_like(p, dtype=dtype, device="meta"))
+    try:
+        return _template(rule, p.shape, dtype)
+    except TypeError:  # a rule with a list among its constants cannot be a key
+        return rule.init(torch.empty(p.shape, dtype=dtype, device="meta"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _template(rule: Rule, shape: torch.Size, dtype: torch.dtype) -> Any:
+    # Asked for several times a step by rules that run tensor by tensor; making it takes longer than a small update.
+    return rule.init(torch.empty(shape, dtype=dtype, device="meta"))
 
 
 def named_entries(state: Any) -> dict[str, Tensor]:

@@ -92,16 +92,19 @@ class Adafactor(Rule):
         eps1 = torch.finfo(p.dtype).eps if self.eps1 is None else self.eps1
         alpha = _rms(p).clamp(min=self.eps2) * torch.minimum(lr, t**-0.5)
         V, new = self._moment(g, s, t**self.beta2_decay, eps1)
-        u = V.clamp(min=eps1 * eps1).rsqrt() * g
+        # In place where the values are this text's own: fresh memory for each operation would take twice as long.
+        u = V.clamp(min=eps1 * eps1).rsqrt_().mul_(g)
         step = alpha / (_rms(u) / self.d).clamp(min=1.0)
-        return (1 - lr * decay) * p - step * u, new
+        return ((1 - lr * decay) * p).sub_(u.mul_(step)), new
 
     def _moment(self, g: Tensor, s: AdafactorState, new: Tensor, eps1: float) -> tuple[Tensor, AdafactorState]:
+        squared = g * g
         if s.row is None or s.column is None:
             held = torch.zeros_like(g) if s.V is None else s.V
-            held = held + new * (g * g - held)
+            held = held + new * (squared - held)
             return held, AdafactorState(None, None, held)
-        row = s.row + new * ((g * g).mean(-1, keepdim=True) - s.row)
-        column = s.column + new * ((g * g).mean(-2, keepdim=True) - s.column)
-        V = row * column / row.mean(-2, keepdim=True).clamp(min=eps1)
+        row = s.row + new * (squared.mean(-1, keepdim=True) - s.row)
+        column = s.column + new * (squared.mean(-2, keepdim=True) - s.column)
+        # Divided while it is small: only the product has as many elements as the weights.
+        V = (row / row.mean(-2, keepdim=True).clamp(min=eps1)) * column
         return V, AdafactorState(row, column, None)

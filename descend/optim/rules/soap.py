@@ -119,8 +119,8 @@ class SOAP(Rule):
         N = c * quotient(_rotate(as_matrix(m), s.QL, s.QR), V.sqrt() + self.eps, self.eps)
         d = _back(N, s.QL, s.QR).reshape(g.shape)
         b = self.shampoo_beta
-        L = None if s.L is None else b * s.L + (1 - b) * G @ G.mT
-        R = None if s.R is None else b * s.R + (1 - b) * G.mT @ G
+        L = None if s.L is None else torch.addmm(s.L, G, G.mT, beta=b, alpha=1 - b)
+        R = None if s.R is None else torch.addmm(s.R, G.mT, G, beta=b, alpha=1 - b)
         return d, self._with_bases(SOAPState(m, V.reshape(g.shape), L, R, s.QL, s.QR), int(t))
 
     def _with_bases(self, s: SOAPState, t: int) -> SOAPState:

@@ -64,6 +64,10 @@ def _rmsprop(
     clip_weights: float | None = None,
 ) -> Recipe:
     used = momentum if centered else 0.0
+    if clip_weights and clip_weights < 0 and not common.fused:
+        raise Unsupported(
+            f"clip_weights {clip_weights!r} has lower and upper bound swapped here; give None for no bound"
+        )
     limit = clip_weights if clip_weights and clip_weights > 0 else None
     rule = RMSProp(rho, epsilon, centered, centered, used, used > 0, limit)
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused)
@@ -115,7 +119,9 @@ def _nadam(
 def _lars(
     common: Common, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 1e-8, lazy_update: bool = False
 ) -> Recipe:
-    rule = LARS(momentum, eta, epsilon, clip_inside=common.clip(kernel=common.fused))
+    # Here alone a bound of 0 reaches the kernel, which then clips everything to 0.
+    bound = 0.0 if common.clip_gradient == 0 else common.clip(kernel=common.fused)
+    rule = LARS(momentum, eta, epsilon, clip_inside=bound)
     lr = common.rate(0.1, overwrites=True)
     return common.recipe(rule, lr, kernel=common.fused, clip_inside=True, exempt=EXEMPT)
 

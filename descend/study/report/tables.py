@@ -395,7 +395,7 @@ def noise(found: dict[str, Any]) -> Table:
     heads = ("update", "noise scale, samples", "95 % interval", "")
     note = (
         f"tr(Σ)/‖G‖² of the winner of {found['arm']}, from {found['repeats']} batches of {found['parts']} parts of "
-        f"{found['part_size']} samples at the weights after so many updates. An indicator; it grows during training. "
+        f"{found['part_size']} samples at the weights after so many updates: an indicator. "
         f"`{found['command']}`"
     )
     return Table(f"noise scale of {found['arm']}", heads, tuple(rows), note)

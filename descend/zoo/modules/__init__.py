@@ -5,6 +5,7 @@ Some are functions, as in LBANN: they make layers once, and weights of their own
 
 from descend.zoo.modules.activations import Gelu, Gelu_approx, Silu
 from descend.zoo.modules.attention import MultiheadAttention
+from descend.zoo.modules.attention_allsubgraph import MultiheadAttentionAllsubGraph
 from descend.zoo.modules.convolution import Convolution2dModule, Convolution3dModule, ConvolutionModule
 from descend.zoo.modules.dense import ChannelwiseFullyConnectedModule, FullyConnectedModule
 from descend.zoo.modules.encoding import LearnedInputEncoding, PositionalEncoding, RotaryPositionalEmbedding
@@ -71,6 +72,7 @@ __all__ = [
     "LearnedInputEncoding",
     "Module",
     "MultiheadAttention",
+    "MultiheadAttentionAllsubGraph",
     "NNConv",
     "PeriodicPadding2D",
     "PeriodicPadding3D",

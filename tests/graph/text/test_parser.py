@@ -186,7 +186,8 @@ trainer { mini_batch_size: 9223372036854775808 }
             "model { amp { init_scale: 1e999 } }",
             "f.prototext:1:27: model.amp.init_scale: '1e999' is outside the range of double",
         ),
-        ('model { name: "a }', "f.prototext:1:15: model.name: expected a text in quotes"),
+        ('model { name: "a }', "f.prototext:1:15: model.name: a text in quotes that does not end on its line"),
+        ("model { name: }", "f.prototext:1:15: model.name: expected a text in quotes"),
         (r'model { name: "\xff" }', r"f.prototext:1:15: model.name: '\\xff' does not stand for UTF-8 text"),
         (r'model { name: "\q" }', r"f.prototext:1:15: model.name: '\q' is not an escape"),
         (b'model {\n name: "\xff" }', "f.prototext:2:9: byte 0xff is not UTF-8; is this a binary file (.protobin)?"),
@@ -208,6 +209,44 @@ trainer { mini_batch_size: 9223372036854775808 }
 )
 def test_what_is_wrong_where_and_what_was_expected(source, problem):
     assert problems(source)[0] == problem
+
+
+@pytest.mark.parametrize(
+    ("source", "places"),
+    [
+        ('name: "a\nlayer { nme: "b" }', ["1:7", "2:9"]),
+        ('layer { name: "a" relu { > }\nlayer < nme: "b" >', ["1:26", "2:9"]),
+        ("} layer { } } layer { nme: 1 }", ["1:1", "1:13", "1:23"]),
+        ("layer { // said so: { \n nme: 1 } # name: }\nnum_epochs = 3\nname: 4", ["1:9", "2:2", "3:12", "4:7"]),
+        ("layer { reshape { dims: [1, 2,] dims: [3 4] dims: } } nme: 1", ["1:31", "1:42", "1:51", "1:55"]),
+        ("layer: [{ nme: 1 } { }] name: 2", ["1:11", "1:20", "1:31"]),
+        ("layer { reshape { dims { value: 1 } num_dims: 2 } nme: 3 }", ["1:19", "1:37", "1:51"]),
+        ("layer { 12: { name: 3 } name: 4 }", ["1:9", "1:31"]),
+        ("[lbann_data.extension] { name: 1 } name: 2", ["1:1", "1:42"]),
+        (
+            "layer { operator_layer { ops { parameters { [x/lbann_data.Tahn] { } ? } parameters: 3 } } } nme: 1",
+            ["1:46", "1:69", "1:73", "1:73", "1:93"],
+        ),
+        ('layer { nme { "}\n } } num_epochs: 1.5 layer { ', ["1:9", "2:18", "2:30"]),
+        ('{ "layer": [{ "name": "x" }] }', ["1:1"]),
+    ],
+)
+def test_after_a_mistake_reading_goes_on(source, places):
+    """What follows is judged as if the mistake were not there, and nothing else is made of it."""
+    assert [problem.split(": ")[0] for problem in problems(source, "Model")] == ["f.prototext:" + at for at in places]
+
+
+def test_what_a_mistake_was_meant_to_be_is_said():
+    found = problems('layer { reshape { dims: "1 -1" } datatype: "FP16" relu { layer { } } } /* a comment */', "Model")
+    assert found == [
+        "f.prototext:1:25: layer[0].reshape.dims: a text in quotes, '1 -1', is not a number (int64); "
+        "write dims: [1, -1]",
+        "f.prototext:1:44: layer[0].datatype: a text in quotes, 'FP16', is not one of DEFAULT_DATATYPE, FLOAT, DOUBLE, "
+        "FP16, COMPLEX_FLOAT, COMPLEX_DOUBLE; write datatype: FP16",
+        "f.prototext:1:51: layer[0] has 'relu' beside 'reshape' at 1:9; only one of them may stand",
+        "f.prototext:1:58: layer[0].relu has no field 'layer'; Model has one: is a '}' missing before it?",
+        "f.prototext:1:72: unexpected '/' in Model; expected a field name (a comment begins with '#')",
+    ]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text():
@@ -285,6 +324,11 @@ def test_time_is_linear_in_hostile_spaces_and_comments():
         '"' * 2_000_000,
         "\\" * 2_000_000,
         "'" + "\\'" * 1_000_000,
+        '"\n' * 1_000_000,
+        "? " * 1_000_000,
+        "/" * 2_000_000,
+        "/ " * 1_000_000,
+        "a" * 2_000_000 + " " * 2_000_000 + "?",
     ):
         with pytest.raises(TextError):
             text.parse("model { name: " + junk)

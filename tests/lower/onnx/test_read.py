@@ -91,6 +91,50 @@ def test_operators_of_one_tensor(tmp_path, kind, attributes):
     agree(write(tmp_path / "m.onnx", [node(kind, "x", **attributes)], {"x": S}), drawn(2, *S))
 
 
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [
+        ("MaxPool", {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [0, 0, 2, 1]}),
+        ("MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+        ("MaxPool", {"kernel_shape": [2, 3], "strides": [3, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}),
+        ("MaxPool", {"kernel_shape": [1, 1], "strides": [4, 3], "ceil_mode": 1}),
+        ("MaxPool", {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"}),
+        ("AveragePool", {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [2, 0, 1, 1], "count_include_pad": 1}),
+    ],
+)
+def test_windows_over_ends_that_are_padded_differently(tmp_path, kind, attributes):
+    agree(write(tmp_path / "m.onnx", [node(kind, "x", **attributes)], {"x": S}), drawn(2, *S) - 3)
+
+
+@pytest.mark.parametrize("attributes", [{"pads": [1, 0, 0, 2]}, {"auto_pad": "SAME_UPPER", "strides": [1, 2]}])
+def test_convolutions_over_ends_that_are_padded_differently(tmp_path, attributes):
+    constants = {"w": drawn(4, 3, 2, 2, seed=1), "b": drawn(4, seed=2)}
+    agree(
+        write(tmp_path / "m.onnx", [node("Conv", "x", "w", "b", **attributes)], {"x": S}, constants=constants),
+        drawn(2, *S),
+    )
+
+
+@pytest.mark.parametrize(
+    ("pads", "options", "mode"),
+    [
+        ([0, 0, 1, 2, 0, 0, 0, 3], {}, "constant"),
+        ([0, 1, 0, 0, 0, 0, 2, 0], {"value": np.float32(1.5)}, "constant"),
+        ([0, -1, 2, 0, 0, 0, -3, 1], {}, "constant"),
+        ([0, 0, 2, 1, 0, 0, 3, 0], {}, "reflect"),
+        ([0, 2, 0, 3, 0, 1, 0, 1], {}, "edge"),
+        ([0, 0, 2, 1, 0, 0, 1, 2], {}, "wrap"),
+        ([1, 2, 0, 1], {"value": np.float32(-1), "axes": np.array([-1, 2])}, "constant"),
+    ],
+)
+def test_pads(tmp_path, pads, options, mode):
+    constants = {"pads": np.array(pads), **options}
+    inputs = ("pads", "value" if "value" in options else "", *(["axes"] if "axes" in options else []))
+    agree(
+        write(tmp_path / "m.onnx", [node("Pad", "x", *inputs, mode=mode)], {"x": S}, constants=constants), drawn(2, *S)
+    )
+
+
 @pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [1, 2]])
 @pytest.mark.parametrize("keep", [0, 1])
 @pytest.mark.parametrize("kind", ["Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "SumSquare"])
@@ -259,7 +303,8 @@ def test_shapes_that_are_computed_from_the_number_of_samples(tmp_path):
         [node("Concat", "x", "x", axis=0)],
         [node("Softmax", "x", axis=0)],
         [node("CumSum", "x", "axis")],
-        [node("MaxPool", "x", kernel_shape=[2, 2], pads=[0, 0, 1, 1])],
+        [node("AveragePool", "x", kernel_shape=[2, 2], pads=[0, 0, 1, 1])],
+        [node("Pad", "x", "sample")],
         [node("Add", "x", "each_sample")],
     ],
     ids=lambda nodes: nodes[0].op_type,
@@ -269,11 +314,71 @@ def test_what_works_on_samples_or_has_no_layer_is_refused_by_name(tmp_path, node
         "zero": np.array([0]),
         "more": np.array([1, 2, 3, 6, 4]),
         "axis": np.array(1),
+        "sample": np.array([1, 0, 0, 0, 0, 0, 0, 0]),
         "each_sample": drawn(2, 3, 6, 4),
     }
     path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants)
     with pytest.raises(Unsupported, match=rf"node 'the_{nodes[0].op_type}' \({nodes[0].op_type}\) "):
         descend.onnx.load(path)
+
+
+def branch(name, *nodes, constants=()):
+    out = helper.make_tensor_value_info(nodes[-1].output[0], FLOAT, None)
+    return helper.make_graph(
+        nodes, name, [], [out], [numpy_helper.from_array(a, n) for n, a in dict(constants).items()]
+    )
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_of_a_choice_by_a_constant_the_branch_is_taken(tmp_path, condition):
+    one = branch("one", node("MatMul", "x", "w", out="p"), node("Add", "p", "b", out="q"), constants={"b": drawn(3)})
+    other = branch("other", node("Neg", "x", out="r"))
+    choice = node("If", "is_it", out="chosen", then_branch=one, else_branch=other)
+    constants = {"a": np.array(1), "c": np.array(1 if condition else 2), "w": drawn(3, 3, seed=1)}
+    nodes = [node("Equal", "a", "c", out="is_it"), choice, node("Relu", "chosen")]
+    model = agree(write(tmp_path / "m.onnx", nodes, {"x": (3,)}, constants=constants), drawn(2, 3))
+    assert [type(layer).__name__ for layer in model.layers] == [
+        "Input",
+        "FullyConnected" if condition else "Negative",
+        "Relu",
+    ]
+
+
+def test_choices_by_the_data_and_loops_are_refused_by_name(tmp_path):
+    body = helper.make_graph(
+        [node("Relu", "v", out="w"), node("Identity", "go", out="goes_on")],
+        "body",
+        [helper.make_tensor_value_info(name, kind, []) for name, kind in (("i", 7), ("go", 9), ("v", FLOAT))],
+        [helper.make_tensor_value_info("goes_on", 9, []), helper.make_tensor_value_info("w", FLOAT, None)],
+    )
+    nodes = [
+        node("Greater", "x", "zero", out="t"),
+        node(
+            "If",
+            "t",
+            out="a",
+            then_branch=branch("one", node("Neg", "x", out="n")),
+            else_branch=branch("other", node("Abs", "x", out="m")),
+        ),
+        node("Loop", "three", "yes", "x", body=body),
+    ]
+    constants = {"zero": np.float32(0), "three": np.array(3), "yes": np.array(True)}
+    with pytest.raises(Unsupported) as caught:
+        descend.onnx.load(write(tmp_path / "m.onnx", nodes, {"x": (1,)}, constants=constants))
+    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
+        "node 'the_If' (If) chooses between graphs by the data, and a model has the same layers for all",
+        "node 'the_Loop' (Loop) repeats a graph of its own, and a model's layers are computed once: unroll it",
+    ]
+
+
+def test_values_that_nothing_gives_are_named(tmp_path):
+    path = write(tmp_path / "m.onnx", [node("Add", "x", "lost")], {"x": S}, outputs=("y", "z"))
+    with pytest.raises(Unsupported) as caught:
+        descend.onnx.load(path)
+    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
+        "node 'the_Add' (Add) takes 'lost', which nothing before it gives",
+        "output 'z' is given by no node",
+    ]
 
 
 def test_an_output_must_have_the_samples_first(tmp_path):

@@ -72,6 +72,8 @@ def test_a_wrong_word_is_named(library, name, kwargs, words):
         ("mxnet-1.9", "signum", {"momentum": 0, "wd_lh": 0.1}, "raises when momentum is 0"),
         ("mxnet-2.0", "groupadagrad", {"wd": 0.1}, "refuses weight decay"),
         ("mxnet-2.0", "adagrad", {"clip_gradient": -1.0}, "bound swapped"),
+        ("mxnet-2.0", "lars", {"clip_gradient": -1.0, "use_fused_step": False}, "bound swapped"),
+        ("mxnet-2.0", "rmsprop", {"clip_weights": -1.0, "use_fused_step": False}, "bound swapped"),
         ("torch", "Adam", {"differentiable": True}, "without a graph"),
         ("optax", "adamw", {"learning_rate": 0.1, "mask": {"a": True}}, "give groups"),
         ("optax", "adam", {"learning_rate": 0.1, "nesterov": True}, "nesterov=True is not had"),
@@ -110,6 +112,24 @@ def test_the_plain_path_of_a_kernel_takes_zero_at_its_word():
     before = w[0].detach().clone()
     one_step(from_library("mxnet-2.0", "sgd", w, clip_gradient=0, use_fused_step=False))
     assert torch.equal(w[0].detach(), before)
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        (0.0, [0.9999899864196777, 1.9999799728393555, -2.999969959259033]),
+        (-1.0, [0.9994905591011047, 1.999880075454712, -2.9979724884033203]),
+    ],
+)
+def test_the_kernel_of_lars_takes_zero_at_its_word(bound, expected):
+    # Recorded with MXNet 2.0.0b1: three steps, learning_rate 0.1, momentum 0.9, wd 0.01.
+    w = torch.nn.Parameter(torch.tensor([1.0, 2.0, -3.0]))
+    options = {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01, "clip_gradient": bound}
+    optimizer = from_library("mxnet-2.0", "lars", [w], **options)
+    for _ in range(3):
+        w.grad = torch.tensor([0.5, 0.1, -2.0])
+        optimizer.step()
+    torch.testing.assert_close(w.detach(), torch.tensor(expected), rtol=2e-7, atol=0)
 
 
 def test_names_decide_who_is_decayed_in_1_9_only():

@@ -25,6 +25,16 @@ def test_a_rule_of_its_own_for_some_roles_is_what_is_compared():
     assert lint(study(a=Arm("LARS", LR), b=Arm("LARS", LR, {"roles.vectors.optimizer": "SGD"}))) == []
 
 
+def test_an_option_of_that_rule_is_no_freedom_and_its_decay_is():
+    adam = {"roles.vectors.optimizer": "AdamW", "roles.vectors.eps": 1e-6}
+    assert lint(study(a=Arm("LARS", LR), b=Arm("LARS", LR, adam))) == []
+    found = lint(study(a=Arm("LARS", LR), b=Arm("LARS", LR, {**adam, "roles.vectors.weight_decay": 0.0})))
+    assert kinds(found) == {("freedom", "a")}
+    assert kinds(lint(study(a=Arm("LARS", LR), b=Arm("LARS", LR, {"roles.vectors.momentum": 0.5})))) == {
+        ("freedom", "a")
+    }
+
+
 def test_tuning_more_or_wider_is_unequal():
     more = lint(study(a=Arm("SGD", LR), b=Arm("SGD", {**LR, "weight_decay": log(1e-4, 1)})))
     assert ("freedom", "a") in kinds(more)

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from descend.errors import ConfigurationError
-from descend.study.design.roles import roles_of, split_roles
+from descend.study.design.roles import roles_of, split_roles, unmatched
 
 
 def test_every_weight_has_one_role():
@@ -35,3 +35,18 @@ def test_names_stand_for_roles():
     assert split_roles("head+bias") == ("head", "bias")
     with pytest.raises(ConfigurationError, match="did you mean 'norm'"):
         split_roles("bias+nrom")
+
+
+def test_a_role_that_no_trained_weight_has_is_named():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2, bias=False))
+    module[0].bias.requires_grad_(False)
+    names = [
+        "lr",
+        "roles.norm.lr_mult",
+        "roles.vectors.weight_decay",
+        "roles.weights.lr_mult",
+        "roles.head+norm.lr_mult",
+    ]
+    found = unmatched(names, module)
+    assert [problem.split("'")[1] for problem in found] == ["roles.norm.lr_mult", "roles.vectors.weight_decay"]
+    assert "are of the roles matrix, head" in found[0]

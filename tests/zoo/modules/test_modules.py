@@ -178,6 +178,16 @@ def test_attention_of_other_sizes_is_its_equations(options, bias):
     assert tags == ({1, 2} if "subgraph_branches" in options else set())
 
 
+def test_attention_on_grids_has_the_name_of_lbanns_file():
+    def twin(get, x):
+        return mapped(
+            get, attention_by_hand(*[mapped(get, x, part) for part in ("query", "key", "value")], 3), "output"
+        )
+
+    plan = agree(modules.attention_allsubgraph.MultiheadAttentionAllsubGraph(6, 3, 3, name="m"), twin, random(2, 4, 5))
+    assert {layer.layer.grid_tag for layer in plan.layers} == {None, 1, 2, 3}
+
+
 @pytest.mark.parametrize("options", [{}, {"batch_heads": False}, {"subgraph_branches": 1}], ids=str)
 def test_self_attention_has_one_matrix(options):
     def twin(get, x):

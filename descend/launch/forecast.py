@@ -1,0 +1,176 @@
+"""What a step will take on many ranks, from what one takes on one rank and what the network does.
+
+    one rank        s(b) = s₀ + s₁ b                                   seconds of a step of b samples
+    a sum           c(N, k, G) = 2 (N − 1) (k α + G / (N β))           k messages around a ring, G bytes in all
+    N ranks         S(B, N) = s(⌈B / N⌉) + c(N, 1, 0) + max(c(N, k, G) − o s₁ ⌈B / N⌉, 0)
+
+o is the part of the work on samples that goes on while gradients are on their way. Ranks are worth while from the batch
+size B* on at which s(B) = S(B, N).
+
+Source: the α-β model of a ring all-reduce, Patarasuk and Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from descend.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Forecast", "Network", "Profile", "fitted", "forecast", "rank_counts"]
+
+_OVERLAP = 0.5  # the backward pass is two thirds of the work, and the last bucket has nothing to hide behind
+
+
+@dataclass(frozen=True)
+class Network:
+    """Messages between ranks.
+
+    Attributes:
+        latency_seconds: α, of one message.
+        bytes_per_second: β.
+    """
+
+    latency_seconds: float
+    bytes_per_second: float
+
+    def __post_init__(self) -> None:
+        if not (self.latency_seconds >= 0 and self.bytes_per_second > 0):
+            raise ConfigurationError(
+                f"latency_seconds={self.latency_seconds!r} is to be at least 0 and "
+                f"bytes_per_second={self.bytes_per_second!r} above 0"
+            )
+
+    def sum_seconds(self, ranks: int, messages: int, size_bytes: float) -> float:
+        """A sum over all ranks."""
+        return 2 * (ranks - 1) * (messages * self.latency_seconds + size_bytes / (ranks * self.bytes_per_second))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured on one rank.
+
+    Attributes:
+        fixed_seconds: s₀, what a step takes whatever its size.
+        sample_seconds: s₁, what each sample adds.
+        weights_bytes: Of all weights.
+        gradient_bytes: Of what is trained.
+        messages: Pieces that gradients are sent in.
+        state_bytes: Of the optimizer's state.
+    """
+
+    fixed_seconds: float
+    sample_seconds: float
+    weights_bytes: int
+    gradient_bytes: int
+    messages: int
+    state_bytes: int
+
+    def step_seconds(self, samples: int) -> float:
+        """s(b)."""
+        return self.fixed_seconds + self.sample_seconds * samples
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A step on so many ranks.
+
+    Attributes:
+        ranks: N.
+        step_seconds: S(B, N).
+        sum_seconds: What the sums take by themselves.
+        waiting: Share of the step that ranks wait for sums.
+        samples_per_second: Of all ranks.
+        efficiency: That over N times that of one rank at the same share of samples.
+        least_batch: B*, from which on these ranks are faster than one; math.inf where they never are.
+        memory_bytes: Of weights, gradients, their buffers and the optimizer's state on each rank; without activations.
+        sharded_bytes: The same with the state shared out.
+    """
+
+    ranks: int
+    step_seconds: float
+    sum_seconds: float
+    waiting: float
+    samples_per_second: float
+    efficiency: float
+    least_batch: float
+    memory_bytes: int
+    sharded_bytes: int
+
+
+def forecast(profile: Profile, network: Network, batch_size: int, ranks: int) -> Forecast:
+    """Work out the model above for one number of ranks."""
+    share = math.ceil(batch_size / ranks)
+    alone = profile.step_seconds(share)
+    total, waiting = _sums(profile, network, ranks, profile.sample_seconds * share)
+    seconds = alone + waiting
+    buffers = profile.gradient_bytes if ranks > 1 else 0
+    fixed = profile.weights_bytes + profile.gradient_bytes + buffers
+    return Forecast(
+        ranks,
+        seconds,
+        total,
+        waiting / seconds,
+        batch_size / seconds,
+        (batch_size / seconds) / (ranks * share / alone),
+        _least_batch(profile, network, ranks),
+        fixed + profile.state_bytes,
+        fixed + math.ceil(profile.state_bytes / ranks),
+    )
+
+
+def _sums(profile: Profile, network: Network, ranks: int, work_seconds: float) -> tuple[float, float]:
+    """What sums take by themselves, and how much of that ranks wait for."""
+    meeting = network.sum_seconds(ranks, 1, 0)
+    gradients = network.sum_seconds(ranks, profile.messages, profile.gradient_bytes)
+    return meeting + gradients, meeting + max(gradients - _OVERLAP * work_seconds, 0.0)
+
+
+def _least_batch(profile: Profile, network: Network, ranks: int) -> float:
+    """B*: where s₁ B = s₁ B / N + what is waited for."""
+    s = profile.sample_seconds
+    if ranks == 1:
+        return 1.0
+    if s <= 0:
+        return math.inf
+    meeting = network.sum_seconds(ranks, 1, 0)
+    gradients = network.sum_seconds(ranks, profile.messages, profile.gradient_bytes)
+    hidden = meeting / (s * (1 - 1 / ranks))
+    if gradients <= _OVERLAP * s * hidden / ranks:
+        return max(hidden, 1.0)
+    return max((meeting + gradients) / (s * (1 - 1 / ranks + _OVERLAP / ranks)), 1.0)
+
+
+def fitted(samples: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """s₀ and s₁ by least squares, neither below 0."""
+    n = len(samples)
+    mean_x, mean_y = sum(samples) / n, sum(seconds) / n
+    spread = sum((x - mean_x) ** 2 for x in samples)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(samples, seconds, strict=True)) / spread if spread else 0.0
+    slope = max(slope, 0.0)
+    fixed = mean_y - slope * mean_x
+    if fixed < 0:
+        return 0.0, sum(x * y for x, y in zip(samples, seconds, strict=True)) / sum(x * x for x in samples)
+    return fixed, slope
+
+
+def rank_counts(text: str) -> list[int]:
+    """Numbers of ranks from "8", "1,2,4" or "8..4096", which doubles.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    first, dots, last = text.partition("..")
+    words = [first, last] if dots else first.split(",")
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words) or (dots and int(first) > int(last)):
+        raise ConfigurationError(f"--ranks {text!r} is to be a number, several as in 1,2,4, or a range as in 8..4096")
+    if not dots:
+        return [int(word) for word in words]
+    counts = [int(first)]
+    while counts[-1] * 2 <= int(last):
+        counts.append(counts[-1] * 2)
+    return counts if counts[-1] == int(last) else [*counts, int(last)]

@@ -1,0 +1,83 @@
+"""Trainers as blocks of ranks play as they do on one process; they wait for each other, and none waits in vain."""
+
+import json
+import sys
+
+import pytest
+from ranks.start import begin, end, start
+from ranks.test_exactness import largest_difference
+from ranks.tournament import outcome, play
+
+TIMEOUT = {"DESCEND_TIMEOUT_SECONDS": "2"}
+
+
+def lineage(folder):
+    return [json.loads(line) for line in (folder / "tournament.jsonl").read_text().splitlines()]
+
+
+def alone(folder, trainers, name="binary"):
+    folder.mkdir()
+    return {str(number): one for number, one in outcome(play(name, trainers=trainers, run_dir=folder / "run")).items()}
+
+
+def check(ended, expected, tolerance=0.0):
+    assert [rank.code for rank in ended] == [0] * len(ended), "\n".join(rank.err for rank in ended)
+    for rank in ended:
+        for number, one in rank.left.items():
+            difference, place = largest_difference(expected[number], one)
+            assert difference <= tolerance, (number, place)
+    assert {number for rank in ended for number in rank.left} == expected.keys()
+
+
+def test_two_ranks_play_as_one_process_does(tmp_path):
+    ended = start(2, "tournament.py", tmp_path / "two", "binary", "1", "2", "1")
+    check(ended, alone(tmp_path / "one", 2))
+    assert lineage(tmp_path / "two" / "run") == lineage(tmp_path / "one" / "run")
+    assert "LTFB (model" in ended[0].out
+    assert not ended[1].out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["binary", "sendrecv", "file", "truncation", "evolution"])
+def test_four_trainers_play_as_one_process_does(name, tmp_path):
+    expected = alone(tmp_path / "one", 4, name)
+    check(start(4, "tournament.py", tmp_path / "four", name, "1", "2", "1"), expected)
+    assert lineage(tmp_path / "four" / "run") == lineage(tmp_path / "one" / "run")
+
+
+@pytest.mark.slow
+def test_blocks_of_two_ranks(tmp_path):
+    check(start(4, "tournament.py", tmp_path / "four", "binary", "1", "2", "2"), alone(tmp_path / "one", 2), 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["3", "8"])
+def test_a_signal_to_one_trainer_ends_all_and_they_go_on(step, tmp_path):
+    expected = alone(tmp_path / "one", 3)
+    stopped = start(3, "tournament.py", tmp_path / "three", "binary", "1", "2", "1", "signal", step)
+    assert [rank.code for rank in stopped] == [75] * 3, "\n".join(rank.err for rank in stopped)
+    assert all("trainer 1: stopped by SIGTERM" in rank.err for rank in stopped)
+    check(start(3, "tournament.py", tmp_path / "three", "binary", "1", "2", "1"), expected)
+    assert lineage(tmp_path / "three" / "run") == lineage(tmp_path / "one" / "run")
+
+
+@pytest.mark.slow
+def test_a_trainer_that_is_killed_ends_all_and_they_go_on(tmp_path):
+    expected = alone(tmp_path / "one", 2)
+    killed = start(2, "tournament.py", tmp_path / "two", "binary", "1", "2", "1", "kill", "8", **TIMEOUT)
+    assert [rank.code for rank in killed] == [6, -9]
+    assert "rank 1" in killed[0].err.strip().splitlines()[-1]
+    check(start(2, "tournament.py", tmp_path / "two", "binary", "1", "2", "1"), expected)
+    assert lineage(tmp_path / "two" / "run") == lineage(tmp_path / "one" / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at by /proc")
+def test_a_slow_trainer_is_waited_for_and_one_that_hangs_is_not(tmp_path):
+    """A slow one takes 0.4 s a step, so a round of it is longer than the timeout."""
+    slow = begin(2, "tournament.py", tmp_path / "slow", "binary", "2", "1", "1", "slow", "0", **TIMEOUT)
+    ended = end(slow, tmp_path / "slow")
+    assert [rank.code for rank in ended] == [0, 0], "\n".join(rank.err for rank in ended)
+    hangs = start(2, "tournament.py", tmp_path / "hangs", "binary", "2", "1", "1", "hang", "3", **TIMEOUT)
+    assert [rank.code for rank in hangs] == [6, 6]
+    assert "rank 1 hangs" in hangs[0].err

@@ -1,0 +1,109 @@
+"""Single things that may go wrong or come to an end on several ranks. As a script: the name of one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import torch
+from ranks.cases import data, fit
+from ranks.start import leave
+
+import descend
+from descend.errors import StorageError
+from descend.runtime import archive
+
+
+class Slow(descend.Callback):
+    """Each rank has a length of step of its own."""
+
+    def before_step(self, step):
+        time.sleep(0.02 * (1 + descend.distributed.rank()))
+
+
+class Fails(descend.Callback):
+    """Kills the second rank in step 5, once."""
+
+    def before_step(self, step):
+        mark = Path("killed")
+        if step.step == 5 and descend.distributed.rank() == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Waits(descend.Callback):
+    """Says that it has begun, and takes its time."""
+
+    def before_step(self, step):
+        Path("begun").touch()
+        time.sleep(0.1)
+
+
+def seconds():
+    result = fit(batch_size=2, stop=descend.Seconds(0.5), callbacks=[Slow()])
+    return {"steps": result.steps, "reason": result.reason}
+
+
+def poisoned():
+    x, y = data()
+    x[7] = float("nan")
+    fit(some=(x, y), batch_size=10, shuffle=False, run_dir="run")
+
+
+def unsaved(every):
+    def broken(*arguments, **settings):
+        raise StorageError("the disk is full")
+
+    archive._PAUSES_SECONDS = ()
+    if descend.distributed.rank() == 0:
+        archive.save_checkpoint = broken
+    callbacks = [descend.Checkpoint(every_steps=1)] if every else []
+    fit(batch_size=5, stop=descend.Epochs(2), callbacks=callbacks, run_dir="run")
+
+
+def different():
+    fit(batch_size=5 + descend.distributed.rank())
+
+
+def restarted():
+    result = fit(
+        some=data(40),
+        batch_size=5,
+        stop=descend.Epochs(2),
+        callbacks=[Fails(), descend.Checkpoint(every_steps=2)],
+        run_dir="run",
+        resume=True,
+    )
+    if descend.distributed.rank() == 0:
+        Path("weights").write_text(repr([p.tolist() for p in result.weights.values()]))
+
+
+def endless():
+    fit(batch_size=5, stop=descend.Epochs(10_000), callbacks=[Waits()], run_dir="run", resume=True)
+
+
+TRIALS = {
+    "seconds": seconds,
+    "poisoned": poisoned,
+    "unsaved at the end": lambda: unsaved(False),
+    "unsaved": lambda: unsaved(True),
+    "different": different,
+    "restarted": restarted,
+    "endless": endless,
+}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("default")
+    torch.set_num_threads(1)
+
+    def main() -> None:
+        found = TRIALS[sys.argv[1]]()
+        if "LEFT" in os.environ:
+            leave(found)
+
+    descend.main(main)
