@@ -73,16 +73,19 @@ def updates_of(trials: Sequence[Trial], modules: Sequence[nn.Module]) -> list[Up
     each = [shares(trial.configuration, module) for trial, module in zip(trials, modules, strict=True)]
     if len({tuple(share.names for share in listed) for listed in each}) > 1:
         raise ConfigurationError("trials group their weights in different ways")
+    device = next((p.device for p in modules[0].parameters()), torch.device("cpu"))
     updates: list[Update] = []
     for together in zip(*each, strict=True):
         first = together[0]
         if "noise" in first.rule.needs or first.rule.whole_tensor:
             raise ConfigurationError(f"{type(first.rule).__name__} works on one tensor at a time")
         options = [{**OPTIONS, **share.options} for share in together]
-        decay, lr_mult = (_column([float(one.pop(name)) for one in options]) for name in ("weight_decay", "lr_mult"))
+        decay, lr_mult = (
+            _column([float(one.pop(name)) for one in options], device) for name in ("weight_decay", "lr_mult")
+        )
         if any(one != options[0] for one in options):
             raise ConfigurationError("trials differ in an option that is no number")
-        constants = _constants([share.rule for share in together])
+        constants = _constants([share.rule for share in together], device)
         whole = not any(name in first.rule.needs for name in _ELEMENTWISE)
         for names in [first.names] if whole else [(name,) for name in first.names]:
             decays = bool(decay.any())
@@ -90,11 +93,11 @@ def updates_of(trials: Sequence[Trial], modules: Sequence[nn.Module]) -> list[Up
     return updates
 
 
-def _column(values: Sequence[float]) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.float64)
+def _column(values: Sequence[float], device: torch.device) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64, device=device)
 
 
-def _constants(rules: Sequence[Rule]) -> dict[str, Tensor]:
+def _constants(rules: Sequence[Rule], device: torch.device) -> dict[str, Tensor]:
     """The numbers of a rule in which trials differ."""
     if len({type(rule) for rule in rules}) > 1:
         raise ConfigurationError("trials have different rules")
@@ -105,7 +108,7 @@ def _constants(rules: Sequence[Rule]) -> dict[str, Tensor]:
             continue
         if not all(isinstance(one, float) and one for one in values):  # 0 often switches a part of a rule off
             raise ConfigurationError(f"trials differ in '{name}', which is no number above 0 in all of them")
-        found[name] = _column(values)
+        found[name] = _column(values, device)
     return found
 
 
@@ -191,7 +194,8 @@ class Stack:
         self.trials = trials
         self.updates = updates_of(trials, modules)
         self.scorer = Scorer(task)
-        self.failed_at = torch.zeros(len(trials), dtype=torch.int64)
+        device = task.train[0].device
+        self.failed_at = torch.zeros(len(trials), dtype=torch.int64, device=device)
         self._data = task.train
         self._template = modules[0]
         params, buffers = stack_module_state(cast("list[Any]", modules))
@@ -204,10 +208,10 @@ class Stack:
         weights = [_stacked([params[name].detach() for name in update.names]) for update in self.updates]
         states = [x for update, flat in zip(self.updates, weights, strict=True) for x in self._begin(update, flat)]
         self._held = [*weights, *states, *buffers.values()]
-        self._rates = torch.from_numpy(_rates(trials))
-        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64)
+        self._rates = torch.from_numpy(_rates(trials)).to(device)
+        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64, device=device)
         self._numbers = numbers[:, None].expand_as(self._rates)
-        self._order = _Order(trials, len(task.train[0]))
+        self._order = _Order(trials, len(task.train[0]), device)
         self._draws = _Draws(self._template)
         self._asked: dict[int, list[tuple[str, int, int, int]]] = {}
         self._steps: dict[int, Callable[..., list[Tensor]]] = {}
@@ -368,7 +372,8 @@ def _rates(trials: Sequence[Trial]) -> np.ndarray[Any, Any]:
 class _Order:
     """Which samples each trial sees in each step: those that it would see alone."""
 
-    def __init__(self, trials: Sequence[Trial], samples: int) -> None:
+    def __init__(self, trials: Sequence[Trial], samples: int, device: torch.device) -> None:
+        self._device = device
         self._seeds = [trial.seed for trial in trials]
         self._size = trials[0].batch_size
         self._samples = samples
@@ -380,7 +385,7 @@ class _Order:
         per_epoch = -(-self._samples // self._size)
         epoch, place = divmod(step, per_epoch)
         if epoch != self._epoch:
-            drawn = torch.from_numpy(orders(self._seeds, epoch, self._samples))
+            drawn = torch.from_numpy(orders(self._seeds, epoch, self._samples)).to(self._device)
             self._epoch, self._batches = epoch, [part.contiguous() for part in drawn.split(self._size, dim=1)]
         return self._batches[place]
 

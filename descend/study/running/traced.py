@@ -63,7 +63,8 @@ def traced(function: Function, *example: Tensor, spent: int = 0) -> Function:
     Args:
         function: A pure function from tensors to a list of tensors, without decisions that depend on their values.
         example: What it is called with for the trace.
-        spent: So many of the first tensors are not read again by whoever calls, and may be written over.
+        spent: So many of the first tensors are not read again by whoever calls, who hands in as many of the first
+            results in their place next time; they may be written over.
     """
     module = make_fx(function, decomposition_table=_FASTER)(*example)
     graph = module.graph
@@ -106,7 +107,6 @@ def _compute_once(graph: Graph) -> None:
 
 def _write_in_place(graph: Graph, spent: int) -> None:
     """Let an elementwise operation write over an intermediate value that nobody reads afterwards."""
-    writable = set(graph.find_nodes(op="placeholder")[:spent])
     views = {node for node in graph.nodes if _is_view(node)}
     roots: dict[Node, Node] = {}  # whose memory a value lies in
     last: dict[Node, Node] = {}  # who reads that memory last
@@ -114,6 +114,7 @@ def _write_in_place(graph: Graph, spent: int) -> None:
         roots[node] = roots[cast("Node", node.args[0])] if node in views else node
         for source in node.all_input_nodes:
             last[roots[source]] = node
+    writable = _writable(graph, roots, spent)
     for node in graph.nodes:
         if node.target not in _IN_PLACE:
             continue
@@ -128,8 +129,20 @@ def _write_in_place(graph: Graph, spent: int) -> None:
                 node.target = _IN_PLACE[node.target]
                 for value in [value for value, place in roots.items() if place is node]:
                     roots[value] = root
-                last[root] = last.get(node, node)
+                last[root] = last[node]  # the result is read, or it would not be computed
                 break
+
+
+def _writable(graph: Graph, roots: dict[Node, Node], spent: int) -> list[Node]:
+    """Inputs that may be written over: those whose successors have memory that is nobody else's."""
+    inputs = list(graph.find_nodes(op="placeholder"))[:spent]
+    results = cast("list[Node]", next(iter(graph.find_nodes(op="output"))).args[0])[:spent]
+    owners = [roots[result] for result in results]
+    return [
+        one
+        for one, owner in zip(inputs, owners, strict=False)
+        if owners.count(owner) == 1 and (owner.op == "call_function" or owner is one)
+    ]
 
 
 def _overwritable(node: Node) -> list[Node]:

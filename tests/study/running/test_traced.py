@@ -41,6 +41,32 @@ def test_random_functions_give_the_same_bits(program):
     assert all(torch.equal(x, other) for x, other in zip(inputs, kept, strict=True))
 
 
+def test_results_that_share_memory_are_not_written_over_when_they_come_back():
+    """As where a rule keeps the weights, or the number of the update, in its state."""
+
+    def function(p, kept, same, number):
+        new = p * 2 + kept
+        return [new * number, new + same, new + same + 0 * number, number][:3]
+
+    def keeping(p, kept, number):
+        new = p + kept * number
+        return [new, new, number]
+
+    def constant(p, kept, number):
+        return [p * number + kept, number]
+
+    for made, count in ((function, 3), (keeping, 2), (constant, 2)):
+        numbers = torch.full((4, 3), 3.0)
+        given = [torch.ones(4, 3) for _ in range(count)]
+        wanted = [x.clone() for x in given]
+        run = traced(made, *given, numbers, spent=count)
+        for _ in range(3):
+            given, wanted = run(*given, numbers)[:count], made(*wanted, torch.full((4, 3), 3.0))[:count]
+        for one, other in zip(given, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        assert (numbers == 3).all()
+
+
 def test_what_writes_by_itself_is_left_as_it_is():
     def function(x):
         mean = torch.zeros(4)
