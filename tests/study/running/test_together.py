@@ -10,6 +10,7 @@ from study_tasks import mlp, trial
 from torch import nn
 
 from descend.data import order
+from descend.optim.rules import RULES
 from descend.study.running.one import run_one_by_one
 from descend.study.running.optimizer import make
 from descend.study.running.together import run_together, whether_together
@@ -119,6 +120,23 @@ def compared(task, trials, rel=1e-7):
         assert among.status == alone.status
         for split in ("train", "validation"):
             assert among.scores[split]["loss"] == pytest.approx(alone.scores[split]["loss"], rel=rel)
+
+
+ALONE = {"SGLD", "Muon", "SOAP", "Adafactor", "GroupAdaGrad"}  # noise, and rules that look at rows or matrices
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({kind.__name__: kind for kind in RULES.values()}))
+def test_every_rule_over_steps_that_are_traced(name):
+    rate = RULES[name.lower()].default_lr
+    trials = [
+        dataclasses.replace(one, steps=70)
+        for one in three({"optimizer": name, "lr": [rate, rate / 2, rate / 4], "weight_decay": [0.0, 1e-3, 1e-2]})
+    ]
+    if name in ALONE:
+        assert whether_together(TASK, trials, {}) is not None
+    else:
+        compared(TASK, trials)
 
 
 @pytest.mark.parametrize("name", MODULES)
