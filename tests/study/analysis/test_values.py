@@ -45,9 +45,11 @@ def test_what_is_no_list_of_numbers_is_refused(wrong):
             statistic(wrong)
 
 
-@pytest.mark.parametrize("k, n", [(math.nan, 5), (math.inf, 5), (-1, 5), (6, 5), (0, 0), (2.5, 5), ("3", 5), (None, 5)])
+@pytest.mark.parametrize(
+    ("k", "n"), [(math.nan, 5), (math.inf, 5), (-1, 5), (6, 5), (0, 0), (2.5, 5), ("3", 5), (None, 5)]
+)
 def test_what_is_no_count_is_refused(k, n):
-    with pytest.raises(ConfigurationError, match="k of n|the first"):
+    with pytest.raises(ConfigurationError, match=r"k of n|the first"):
         analysis.success_interval(k, n)
     with pytest.raises(ConfigurationError, match="the first"):
         analysis.compare_successes(k, n, 1, 2)
