@@ -276,7 +276,12 @@ class Stack:
         with self._draws:
             if rows not in self._asked:
                 self._asked[rows] = self._find_draws(index)
-            given = [index, self._rates[number - 1], self._numbers[number - 1], *(self._drawn(one, number) for one in self._asked[rows])]
+            given = [
+                index,
+                self._rates[number - 1],
+                self._numbers[number - 1],
+                *(self._drawn(one, number) for one in self._asked[rows]),
+            ]
             if rows not in self._steps:
                 worth = self._order.count(rows, self.trials[0].steps) >= _WORTH_A_TRACE
                 self._steps[rows] = traced(self._step, *self._held, *given) if worth else self._step
