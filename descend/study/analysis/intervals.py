@@ -21,7 +21,7 @@ import numpy as np
 
 from descend.errors import ConfigurationError
 from descend.study.analysis.extra import special
-from descend.study.analysis.values import check_counts, check_fraction, numbers
+from descend.study.analysis.values import check_fraction, counts, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ def success_interval(k: int, n: int, confidence: float = 0.95) -> Interval:
         ConfigurationError: not 0 ≤ k ≤ n.
         MissingExtra: scipy is not installed.
     """
-    check_counts(k, n)
+    k, n = counts(k, n)
     check_fraction(confidence, "confidence")
     quantile = special("an exact interval of a probability").betaincinv
     tail = (1 - confidence) / 2
@@ -77,8 +77,8 @@ def compare_successes(k1: int, n1: int, k2: int, n2: int) -> float:
     Returns:
         The p-value: the probability, given all margins, of a table at most as likely as this one.
     """
-    check_counts(k1, n1, "the first")
-    check_counts(k2, n2, "the second")
+    k1, n1 = counts(k1, n1, "the first")
+    k2, n2 = counts(k2, n2, "the second")
     successes = k1 + k2
     weights = {k: math.comb(n1, k) * math.comb(n2, successes - k) for k in _possible(successes, n1, n2)}
     here = weights[k1]

@@ -126,7 +126,8 @@ def fit_critical_batch_size(
         ConfigurationError: lengths differ, or a number is not above 0.
     """
     sizes, examples = _checked(batch_sizes, examples_to_target)
-    reasons = [*_thin(sizes, examples), *_coarse(sizes, examples, evaluated_every)]
+    order = np.argsort(numbers(batch_sizes))
+    reasons = [*_thin(sizes, examples), *_coarse(sizes, examples, evaluated_every, order)]
     if reasons:
         raise Refused(reasons)
     found = _least_squares(sizes, examples, free_exponent)
@@ -157,13 +158,17 @@ def _thin(sizes: NDArray[np.float64], examples: NDArray[np.float64]) -> list[str
 
 
 def _coarse(
-    sizes: NDArray[np.float64], examples: NDArray[np.float64], evaluated_every: Sequence[float] | None
+    sizes: NDArray[np.float64],
+    examples: NDArray[np.float64],
+    evaluated_every: Sequence[float] | None,
+    order: NDArray[np.intp],
 ) -> list[str]:
     if evaluated_every is None:
         return []
     every = numbers(evaluated_every, "evaluated_every")
     if len(every) != len(sizes):
         raise ConfigurationError(f"evaluated_every has {len(every)} entries for {len(sizes)} batch sizes")
+    every = every[order]
     return [
         f"at batch size {size:g} evaluations are {part:.0%} of the way to the target apart: evaluate more often"
         for size, part in zip(sizes, every / examples, strict=True)

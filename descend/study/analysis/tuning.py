@@ -21,7 +21,7 @@ import numpy as np
 
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis.intervals import Interval, success_interval
-from descend.study.analysis.values import numbers, same_length
+from descend.study.analysis.values import listed, numbers, same_length, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,18 +58,11 @@ def expected_best(values: Iterable[float], n: int, *, lower_is_better: bool = Fa
         ConfigurationError: n is not from 1 to the number of values.
     """
     array = numbers(values)
+    n = whole(n, "n")
     if not 1 <= n <= len(array):
         raise ConfigurationError(f"the best of {n} cannot be estimated from {len(array)} trials")
-    if lower_is_better:
-        return -_u_statistic(np.sort(-array), n)
-    return _u_statistic(np.sort(array), n)
-
-
-def _u_statistic(ordered: NDArray[np.float64], n: int) -> float:
-    """Σ v_(i) C(i−1, n−1)/C(N, n) over i from n on, where C does not vanish: a failure below counts nothing."""
-    total = math.comb(len(ordered), n)
-    weights = [math.comb(i - 1, n - 1) / total for i in range(n, len(ordered) + 1)]
-    return float(np.dot(weights, ordered[n - 1 :]))
+    sign = -1.0 if lower_is_better else 1.0
+    return sign * float(_u_statistics(np.sort(sign * array)[None], n)[0])
 
 
 @dataclass(frozen=True)
@@ -118,16 +111,20 @@ def best_against_budget(
 
 
 def _u_statistics(ordered: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """Σ v_(i) C(i−1, n−1)/C(N, n) over i from n on, for each row; infinite where v_(n) is, however small its weight."""
     total = math.comb(ordered.shape[1], n)
     weights = np.array([math.comb(i - 1, n - 1) / total for i in range(n, ordered.shape[1] + 1)])
-    return ordered[:, n - 1 :] @ weights
+    worst = ordered[:, n - 1]
+    known = np.isfinite(worst)
+    return np.where(known, np.where(known[:, None], ordered[:, n - 1 :], 0.0) @ weights, worst)
 
 
 def fraction_reaching(values: Iterable[float], target: float, *, lower_is_better: bool = False) -> float:
     """The part of all trials that reach a target; a trial that failed (inf, -inf or NaN) is one that did not."""
-    array = np.asarray(list(values), dtype=np.float64)
+    array = listed(values)
     if not array.size:
         raise ConfigurationError("values is empty, and a fraction of no trials says nothing")
+    (target,) = numbers([target], "target")
     reached = np.isfinite(array) & (array <= target if lower_is_better else array >= target)
     return float(reached.mean())
 
@@ -226,7 +223,7 @@ def best_rate_by_decay(
     rate, decay = numbers(rates, "rates"), numbers(decays, "decays")
     if (rate <= 0).any() or (decay <= 0).any():
         raise ConfigurationError("rates and decays are compared by their ratios, so each must be above 0")
-    score = np.asarray(values, dtype=np.float64) * (-1.0 if lower_is_better else 1.0)
+    score = listed(values) * (-1.0 if lower_is_better else 1.0)
     score = np.where(np.isfinite(score), score, -np.inf)
     points: list[RidgePoint] = []
     for members in _gathered(decay, bins):
@@ -260,7 +257,9 @@ def stable_width(
         Refused: no trial reaches the target.
     """
     same_length(rates=rates, values=values)
-    rate, value = numbers(rates, "rates"), np.asarray(values, dtype=np.float64)
+    rate, value = numbers(rates, "rates"), listed(values)
+    if (rate <= 0).any():
+        raise ConfigurationError("rates are compared by their ratios, so each must be above 0")
     reached = np.isfinite(value) & (value <= target if lower_is_better else value >= target)
     if not reached.any():
         raise Refused(f"none of {len(value)} trials reaches {target:g}, so there is no stable region to measure")

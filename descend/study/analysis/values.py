@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,19 +14,32 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["check_counts", "check_fraction", "numbers", "same_length"]
+__all__ = ["check_fraction", "counts", "listed", "numbers", "same_length", "whole"]
+
+
+def listed(values: Any, name: str = "values") -> NDArray[np.float64]:
+    """The values as an array of float64, whatever holds them: a list, an array, a tensor; NaN stays.
+
+    Raises:
+        ConfigurationError: they are no list of numbers.
+    """
+    plain = values.tolist() if hasattr(values, "tolist") else values  # tensors of any type and with gradients too
+    try:
+        return np.array([float(value) for value in plain], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name} is to be a list of numbers, and not {values!r:.80}") from error
 
 
 def numbers(values: Iterable[float], name: str = "values", least: int = 1) -> NDArray[np.float64]:
     """The values as an array of float64.
 
     Raises:
-        ConfigurationError: there are fewer than `least`, or one is NaN, which no statistic can place.
+        ConfigurationError: there are fewer than `least`, one is no number, or one is NaN, which no statistic can place.
     """
-    array = np.asarray(list(values), dtype=np.float64)
-    if array.ndim != 1 or len(array) < least:
+    array = listed(values, name)
+    if len(array) < least:
         raise ConfigurationError(
-            f"{name} has the shape {array.shape} and is to be a list of at least {least} number{'s' * (least > 1)}"
+            f"{name} has {len(array)} entries and is to be a list of at least {least} number{'s' * (least > 1)}"
         )
     if (wrong := np.flatnonzero(np.isnan(array))).size:
         raise ConfigurationError(
@@ -35,10 +48,31 @@ def numbers(values: Iterable[float], name: str = "values", least: int = 1) -> ND
     return array
 
 
-def check_counts(k: int, n: int, name: str = "k of n") -> None:
-    """Raise ConfigurationError unless 0 ≤ k ≤ n and n ≥ 1, both whole."""
-    if k != int(k) or n != int(n) or not 0 <= k <= n or n < 1:
-        raise ConfigurationError(f"{name}: expected whole numbers with 0 ≤ k ≤ n and n ≥ 1, and got k={k!r}, n={n!r}")
+def whole(value: Any, name: str) -> int:
+    """A whole number as an int, whatever type it came in.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        found = int(value)
+    except (TypeError, ValueError, OverflowError):
+        found = None
+    if found is None or isinstance(value, str) or found != value:
+        raise ConfigurationError(f"{name} is {value!r}; expected a whole number")
+    return found
+
+
+def counts(k: Any, n: Any, name: str = "k of n") -> tuple[int, int]:
+    """Successes and runs as ints.
+
+    Raises:
+        ConfigurationError: not 0 ≤ k ≤ n and n ≥ 1, both whole.
+    """
+    successes, runs = whole(k, f"{name}: k"), whole(n, f"{name}: n")
+    if not 0 <= successes <= runs or runs < 1:
+        raise ConfigurationError(f"{name}: expected 0 ≤ k ≤ n and n ≥ 1, and got k={k!r}, n={n!r}")
+    return successes, runs
 
 
 def check_fraction(value: float, name: str) -> None:

@@ -146,8 +146,12 @@ def pairs(group: Group) -> Table | None:
         )
         for pair, cause in zip(group.ranking.pairs, group.causes, strict=True)
     ]
+    note = (
+        "By one number a search. Intervals hold for all pairs of the table together (Bonferroni), which is a little "
+        "stricter than Holm's test."
+    )
     heads = ("ahead", "behind", "by", "99 % interval", "p after Holm", "", "because", "training beside validation")
-    return Table(f"pairs, {where(group)}", heads, tuple(rows), "Between searches; Holm over all pairs of the table.")
+    return Table(f"pairs, {where(group)}", heads, tuple(rows), note)
 
 
 def published(comparison: Comparison) -> Table | None:
@@ -267,6 +271,7 @@ def tunability(comparison: Comparison, group: Group) -> Table:
             name,
             _fraction(values, target, comparison.lower),
             _width(comparison, group, name, target),
+            _first_failure(group, name),
             short(expected_best(values, few, lower_is_better=comparison.lower)),
             f"{best[name]:.2f}",
             _slope(comparison, group, name),
@@ -277,14 +282,15 @@ def tunability(comparison: Comparison, group: Group) -> Table:
         "arm",
         "part of trials that reach it",
         "stable width",
+        "lowest rate that failed",
         f"expected best of {few}",
         f"probability of the best of {few}",
         "slope of best rate over decay",
     )
     note = (
         f"Reached is {why}. Stable width: largest rate that reaches it over the best rate; 1 is a cliff, ≥ where the "
-        "largest rate tried still reaches it. Slope of log rate over log decay: −1 is an inverse relation, 0 none. "
-        "All searches together. Records: phase search."
+        "largest rate tried still reaches it. Failed: diverged, or a training loss that did not fall. Slope: of log "
+        "rate over log decay, −1 for an inverse relation, 0 for none. All searches together. Records: phase search."
     )
     return Table(f"tunability, {where(group)}", heads, tuple(rows), note)
 
@@ -308,6 +314,17 @@ def _width(comparison: Comparison, group: Group, name: str, target: float) -> st
     best = rates[int(np.argmax(np.where(np.isfinite(score), score, -np.inf)))]
     open_end = width * best >= max(rates) * (1 - 1e-12)
     return f"{'≥ ' if open_end else ''}{width:.3g} ({best:.3g} to {width * best:.3g})"
+
+
+def _first_failure(group: Group, name: str) -> str:
+    """The lowest rate of a trial that diverged or collapsed."""
+    failed = [
+        float(record.trial.configuration["lr"])
+        for row in group.of(name)
+        for record in row.searched
+        if record.status in ("diverged", "collapsed")
+    ]
+    return f"{min(failed):.3g} ({len(failed)} trials)" if failed else "none"
 
 
 def _slope(comparison: Comparison, group: Group, name: str) -> str:
