@@ -135,6 +135,8 @@ RULES = [
     Rule("SOAP", {}, None, {}, False, "SOAP", None, 7, whole=True),
 ]
 
+SMALL = 100_000  # elements
+
 FOREIGN = {
     "pytorch_optimizer": ["pytorch-optimizer>=4", "torch==2.13.0"],
     "optax": ["optax", "jax[cpu]"],
@@ -390,7 +392,9 @@ def main() -> None:
     parser.add_argument("--rules", nargs="*", default=[rule.ours for rule in RULES])
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--in-a-row", type=int, default=1, help="steps that each contender takes in its turn")
+    parser.add_argument(
+        "--in-a-row", type=int, help="steps that each contender takes in its turn; 20 for small models, else 1"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--environments", type=Path, default=None, help="folder for the peers' environments")
     parser.add_argument("--start", action="store_true", help="first steps, when kernels are compiled, and memory")
@@ -418,7 +422,9 @@ def run(given: argparse.Namespace) -> None:
                 continue
             steps = dict(contenders(rule, shapes, given.device, given.environments))
             steps["copy"] = copying(elements, given.device)
-            times = measure(steps, given.rounds, given.device, given.in_a_row)
+            # A step of some microseconds would else be the time in which its caches are filled again.
+            in_a_row = given.in_a_row or (20 if elements < SMALL else 1)
+            times = measure(steps, given.rounds, given.device, in_a_row)
             verdicts.append(report(rule, model, times, elements))
     if verdicts:
         report_all(verdicts)

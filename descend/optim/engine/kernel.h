@@ -57,9 +57,9 @@ inline T fold(const T* x) {
   return lane[0];
 }
 
-// Calls each(unit) for all units whose tensor has a gradient. Backwards: whoever looked at the gradients before left
-// the last of them in the cache.
-template <class Each>
+// Calls each(unit) for all units whose tensor has a gradient. An update goes backwards: whoever looked at the gradients
+// before went forwards, and left the last of them in the cache.
+template <bool forwards = false, class Each>
 inline void share(const Work& w, Each each) {
   const auto place = [&w](int64_t unit) { return w.start[w.tensor[unit]] + w.first[unit]; };
   const auto border = [&w, place](int64_t part, int64_t parts) {
@@ -73,8 +73,10 @@ inline void share(const Work& w, Each each) {
     return a;
   };
   const auto walk = [&w, each](int64_t from, int64_t to) {
-    for (int64_t unit = to; unit-- > from;)
+    for (int64_t i = 0; i < to - from; ++i) {
+      const int64_t unit = forwards ? from + i : to - 1 - i;
       if (w.gradient[w.tensor[unit]]) each(unit);
+    }
   };
 #ifdef _OPENMP
   if (w.threads > 1) {
@@ -93,7 +95,7 @@ inline void share(const Work& w, Each each) {
 template <class Word>
 inline bool unfit(const Work& w, Word exponent) {
   int64_t found = 0;
-  share(w, [&w, &found, exponent](int64_t unit) {
+  share<true>(w, [&w, &found, exponent](int64_t unit) {
     const Word* g = reinterpret_cast<const Word*>(w.gradient[w.tensor[unit]]) + w.first[unit];
     Word bad = 0;
     for (int64_t i = 0; i < w.count[unit]; ++i) bad |= static_cast<Word>((g[i] & exponent) == exponent);
