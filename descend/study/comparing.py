@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from descend.study.running.trial import Record
 
-__all__ = ["compare", "open_directory", "read_directory", "run_study"]
+__all__ = ["compare", "open_directory", "opened", "read_directory", "run_study"]
 
 _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 _SPLITS = ("train", "validation", "test")
@@ -165,7 +165,7 @@ def run_study(
     Raises:
         ConfigurationError: the workload cannot be opened, or the directory holds another study.
     """
-    task, hashes = _opened(study, check=not isinstance(executor, Executor))
+    task, hashes = opened(study, check=not isinstance(executor, Executor))
     if directory is None:
         records = conduct(study, Memory(), executor=executor, task=task, said=said)
         return compare_records(study, records, hashes=hashes)
@@ -180,7 +180,7 @@ def open_directory(study: Study, directory: str | os.PathLike[str]) -> None:
     Raises:
         ConfigurationError: as `run_study`.
     """
-    StudyDirectory(directory, study, _opened(study)[1])
+    StudyDirectory(directory, study, opened(study)[1])
 
 
 def read_directory(directory: str | os.PathLike[str]) -> Comparison:
@@ -196,8 +196,12 @@ def read_directory(directory: str | os.PathLike[str]) -> Comparison:
     return compare_records(study, ledger.records(), frozen["amendments"], frozen["hashes"], kept)
 
 
-def _opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
-    """The workload, and hashes of its code and data; with `check` every arm's optimizer is made once."""
+def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
+    """The workload, and hashes of its code and data; with `check` every arm's optimizer is made once.
+
+    Raises:
+        ConfigurationError: the workload cannot be opened, has no such metric, or an arm does not fit it.
+    """
     task = _first_task(study)
     known = task.metrics
     if study.metric != "loss" and study.metric not in known:

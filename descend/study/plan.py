@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from descend.study.comparing import opened
 from descend.study.progress import duration
 from descend.study.running.choose import Executor, choose, seconds_a_step
 from descend.study.running.phases import cells, pending, total_trials
-from descend.study.task import open_task
 
 if TYPE_CHECKING:
     from descend.study.design.study import Study
@@ -19,9 +19,9 @@ def plan_study(study: Study) -> str:
     """Trials, updates and time of each arm, and of all.
 
     Raises:
-        ConfigurationError: the workload cannot be opened.
+        ConfigurationError: the workload cannot be opened, or an arm does not fit it.
     """
-    task = open_task(study.workload, study.workload_options)
+    task, _ = opened(study)
     kinds = {name: arm.optimizer for name, arm in study.arms.items() if not isinstance(arm.optimizer, str)}
     first = pending(study, {})
     lines = [f"{total_trials(study):,} trials"]

@@ -108,7 +108,7 @@ class Study(BaseModel):
     shortlist_seeds: int = Field(default=3, ge=0)
     confirmation_seeds: int = Field(default=10, ge=1)
     target: Target | None = None
-    reference: dict[str, str] = Field(default_factory=dict)
+    reference: dict[str, str | int | float] = Field(default_factory=dict)
 
     @field_validator("arms", mode="before")
     @classmethod

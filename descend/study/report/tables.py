@@ -163,7 +163,7 @@ def published(comparison: Comparison) -> Table | None:
             for group in comparison.groups
             if group.of(title)
         ]
-        rows.append((title, said, "; ".join(here)))
+        rows.append((title, short(said), "; ".join(here)))
     return Table("published", ("", "published", "here, median of all re-runs"), tuple(rows)) if rows else None
 
 

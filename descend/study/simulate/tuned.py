@@ -30,6 +30,9 @@ __all__ = ["AVERAGES", "MOMENTA_TRIED", "MOMENTUM_RATES", "RATES", "Tuned", "ste
 RATES = tuple(1.98617 * 10 ** (-0.1023337 * k) for k in range(43))
 MOMENTUM_RATES = tuple(3.55 * 10 ** (-0.206829 * k) for k in range(23))
 MOMENTA_TRIED = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
+# Momentum with a preconditioner has lower ones in that table; larger ones need fewer steps below a batch of 4,096.
+PRECONDITIONED_RATES = tuple(3.54 * 1.608**-k for k in range(23))
+PRECONDITIONED_MOMENTA = MOMENTA_TRIED[:5]
 AVERAGES = (0.0, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999)
 
 _ROUNDS = 4  # finer grids, each a third as wide as the one before
@@ -110,7 +113,7 @@ def tuned(
 ) -> Tuned:
     """As `steps_to_target`, with the setting that was best and whether it lies on the edge of its grid."""
     chosen, quadratic = method(rule), problem or Quadratic()
-    axes = _axes(chosen, rates, momenta, averages)
+    axes = _axes(chosen, rates, momenta, averages, published=not refine)
     _check(batch_size, target, axes)
     best = _best(chosen, batch_size, axes, quadratic, target, max_steps)
     edges = _edges(chosen, best, axes, float(quadratic.modes.h.max()))
@@ -123,14 +126,23 @@ def tuned(
 
 
 def _axes(
-    rule: Method, rates: Sequence[float] | None, momenta: Sequence[float] | None, averages: Sequence[float] | None
+    rule: Method,
+    rates: Sequence[float] | None,
+    momenta: Sequence[float] | None,
+    averages: Sequence[float] | None,
+    *,
+    published: bool = False,
 ) -> tuple[Array, ...]:
+    """What is tried of each setting; with `published` the grids of the table where nothing else is said."""
+
     def axis(given: Sequence[float] | None, usual: Sequence[float], used: bool = True) -> Array:
         return np.array(usual if given is None else given, dtype=np.float64) if used else np.zeros(1)
 
+    lower = published and rule.remembers and rule.preconditioner > 0
+    usual_rates = MOMENTUM_RATES if rule.remembers else RATES
     return (
-        axis(rates, MOMENTUM_RATES if rule.remembers else RATES),
-        axis(momenta, MOMENTA_TRIED, rule.remembers),
+        axis(rates, PRECONDITIONED_RATES if lower else usual_rates),
+        axis(momenta, PRECONDITIONED_MOMENTA if lower else MOMENTA_TRIED, rule.remembers),
         axis(averages, AVERAGES, rule.averaged),
     )
 

@@ -142,3 +142,17 @@ def test_scaling_counts_steps():
     assert (study.select, study.lower, study.budgets(64)) == ("steps", True, (50,))
     with pytest.raises(ConfigurationError, match="did you mean 'scaling'"):
         preset("scalling", "t.py:t")
+
+
+def test_published_results_are_kept_as_they_are_written(tmp_path):
+    table = {
+        "workload": "t.py:t",
+        "batch_sizes": 8,
+        "steps": 5,
+        "arms": {"a": "SGD"},
+        "reference": {"a": 75.97, "paper": "somebody, 50 seeds"},
+    }
+    study = make_study(table)
+    assert study.plain()["reference"] == table["reference"]
+    (tmp_path / "study.toml").write_text(to_toml(study))
+    assert read_study(tmp_path / "study.toml").reference == table["reference"]
