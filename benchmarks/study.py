@@ -13,6 +13,7 @@ pays is in the time: weights, orders of samples, schedules, traces, scores and r
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import tempfile
 import time
@@ -149,7 +150,8 @@ def seconds_a_trial(way: Callable[[Case], int], case: Case) -> float:
 
 def milliseconds_a_record() -> float:
     """From a trial that ended to its line in the directory, its claim included."""
-    study = Study(workload="t.py:t", batch_sizes=(32,), steps=(100,), arms={"a": Arm("SGD", {})}, trials=512)
+    arm = Arm("SGD", {}, {"lr": 0.1})
+    study = Study(workload="t.py:t", batch_sizes=(32,), steps=(100,), arms={"a": arm}, trials=512)
     ended = pending(study, {})
     curve = {"validation": {"accuracy": [0.5] * 11, "loss": [0.5] * 11}, "train": {"loss": [0.5] * 11}}
     with tempfile.TemporaryDirectory() as place, StudyDirectory(place, study) as directory:
@@ -168,11 +170,9 @@ def main() -> None:
     ways: dict[str, Callable[[Case], int]] = {"one": one_by_one, "together": together, "processes": in_processes}
     if cores() == 1:
         del ways["processes"]
-    try:
-        import optuna  # noqa: F401  # to see whether it is there
-
+    if importlib.util.find_spec("optuna"):
         ways["optuna"] = optuna_loop
-    except ImportError:
+    else:
         print("Optuna is not installed: its loop is left out")
     for case in CASES:
         for way in ways.values():

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from descend.train.loop import Part
     from descend.train.task import Ratio
 
-__all__ = ["ModuleTask"]
+__all__ = ["TARGET_NAMES", "ModuleTask"]
 
-_TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
+TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
 
 
 class ModuleTask:
@@ -202,7 +202,7 @@ class ModuleTask:
                         f"targets: a sample has no field '{name}'; it has {', '.join(names)}{nearest(name, names)}"
                     )
             return list(wanted)
-        found = [name for name in names if name in _TARGET_NAMES]
+        found = [name for name in names if name in TARGET_NAMES]
         if self._needs_targets and len(found) != min(1, self._loss.targets):
             raise ConfigurationError(
                 f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"

@@ -17,6 +17,7 @@ import copy
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,9 +25,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler
 
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, nearest
+from descend.experiment.module_task import TARGET_NAMES
 from descend.study.design.points import seed_of
 
 if TYPE_CHECKING:
@@ -48,8 +51,9 @@ class Task:
         model: Returns a new module, or is a module whose layers can `reset_parameters`. It is called with torch's
             generator seeded by the trial.
         loss: As for `descend.fit`.
-        train: Tensors of the inputs and, last, of the targets, (samples, …) each; or any data that `descend.fit` takes
-            and that have a known number of samples.
+        train: Tensors of the inputs and, last, of the target, (samples, …) each; or any data that `descend.fit` takes
+            and that have a known number of samples, all of which are read. Fields with names go to the module's
+            arguments of these names.
         validation: Likewise; without it a fifth of `train` is held out.
         test: Likewise; never looked at by a search.
         metrics: What may be compared beside the loss: names, or functions by name, as for `descend.fit`.
@@ -64,15 +68,50 @@ class Task:
 
     def prepared(self) -> Task:
         """The same with all samples as tuples of tensors, and validation samples held out where there are none."""
-        train = _rows(self.train, "train")
-        validation = None if self.validation is None else _rows(self.validation, "validation")
+        train = self._rows(self.train, "train")
+        validation = None if self.validation is None else self._rows(self.validation, "validation")
+        if validation is None and len(train[0]) < 2:
+            raise ConfigurationError("there is one sample, and a study needs one to train on and one to validate on")
         if validation is None:
             chosen = np.random.default_rng(seed_of("held out")).permutation(len(train[0]))
             cut = max(1, len(chosen) // _HELD_OUT)
             held, kept = torch.from_numpy(chosen[:cut]), torch.from_numpy(np.sort(chosen[cut:]))
             train, validation = tuple(part[kept] for part in train), tuple(part[held] for part in train)
-        test = None if self.test is None else _rows(self.test, "test")
+        test = None if self.test is None else self._rows(self.test, "test")
         return replace(self, train=train, validation=validation, test=test)
+
+    def _rows(self, data: Any, role: str) -> tuple[Tensor, ...]:
+        """All samples in memory, inputs in the order in which the module takes them and the target last."""
+        fields = _fields(data, role)
+        named = not all(name.isdecimal() for name in fields)
+        rows = tuple(fields[name] for name in (self._in_order(list(fields)) if named else fields))
+        if len(rows) == 1:
+            rows = (rows[0], rows[0])  # single tensors are their own targets, as for an autoencoder
+        if len({len(part) for part in rows}) > 1:
+            sizes = ", ".join(f"{name} {len(part):,}" for name, part in fields.items())
+            raise ConfigurationError(f"the {role} data have different numbers of samples: {sizes}")
+        if not len(rows[0]):
+            raise ConfigurationError(f"the {role} data have no samples")
+        return rows
+
+    def _in_order(self, names: list[str]) -> list[str]:
+        """Names of fields as the module takes them, and the target's."""
+        targets = [name for name in names if name in TARGET_NAMES]
+        if len(targets) != 1:
+            raise ConfigurationError(
+                f"which field is the target is not clear from the names ({', '.join(names)}): call one of them "
+                f"{', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}"
+            )
+        inputs = [name for name in names if name not in targets]
+        if len(inputs) > 1:
+            taken = list(inspect.signature(self.module(0).forward).parameters)
+            if unknown := [name for name in inputs if name not in taken]:
+                raise ConfigurationError(
+                    f"a sample has the field '{unknown[0]}' and the module's forward takes {', '.join(taken)}"
+                    f"{nearest(unknown[0], taken)}"
+                )
+            inputs.sort(key=taken.index)
+        return [*inputs, *targets]
 
     def measured(self) -> dict[str, tuple[Tensor, ...]]:
         """The samples that scores are taken from: of training a fixed part, of the others all. Of a prepared task."""
@@ -83,7 +122,7 @@ class Task:
     def module(self, seed: int) -> nn.Module:
         """A new module whose weights are a function of the seed. Torch's own generator is left as it was."""
         with torch.random.fork_rng():
-            # torch.manual_seed notes its caller for a device that may come later, which takes longer than a small module.
+            # torch.manual_seed notes its caller for devices to come, which takes longer than a small module.
             (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
             if not isinstance(self.model, torch.nn.Module):
                 return self.model()
@@ -104,16 +143,37 @@ class Task:
         return digest.hexdigest()[:16]
 
 
-def _rows(data: Any, role: str) -> tuple[Tensor, ...]:
-    """All samples in memory, inputs first and the target last."""
+def _fields(data: Any, role: str) -> dict[str, Tensor]:
+    """All samples in memory by the names of their fields; numbers where they have none."""
     if isinstance(data, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in cast("list[Any]", data)):
-        return tuple(cast("list[Tensor]", data))
+        return {str(place): part for place, part in enumerate(cast("list[Tensor]", data))}
+    if isinstance(data, DataLoader):
+        return _of_loader(cast("DataLoader[Any]", data), role)
     feed = cast("Any", open_data(data, Loading(batch_size=1, role=role, shuffle=False)))
     count = feed.num_samples
     if count is None or not hasattr(feed, "reader"):
         raise ConfigurationError(f"the {role} data of a study are to have a known number of samples")
     fields = feed.reader.read(np.arange(count, dtype=np.int64))
-    return tuple(torch.as_tensor(value) for value in fields.values())
+    return {name: torch.as_tensor(value) for name, value in fields.items()}
+
+
+def _of_loader(loader: DataLoader[Any], role: str) -> dict[str, Tensor]:
+    """The samples that a DataLoader draws from, each once and in the order of its data set.
+
+    Raises:
+        ConfigurationError: its sampler does not tell which samples these are.
+    """
+    data: Any = loader.dataset
+    if isinstance(loader.sampler, SubsetRandomSampler):
+        data = Subset(data, sorted(loader.sampler.indices))
+    elif not isinstance(loader.sampler, (SequentialSampler, RandomSampler)) or loader.batch_size is None:
+        raise ConfigurationError(
+            f"DataLoader for '{role}': which samples its {type(loader.sampler).__name__} draws cannot be told; hand in "
+            "its dataset, or a Subset of it"
+        )
+    batches = DataLoader(data, loader.batch_size, collate_fn=loader.collate_fn)
+    parts = [batch if isinstance(batch, dict) else dict(enumerate(batch)) for batch in batches]
+    return {str(name): torch.cat([torch.as_tensor(part[name]) for part in parts]) for name in parts[0]}
 
 
 def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from descend.data import order
+from descend.data import order, orders
 
 AROUND_POWERS = [2**k + d for k in range(1, 15) for d in (-1, 0, 1)]
 
@@ -129,3 +129,12 @@ def test_the_end_of_a_long_epoch_costs_as_little_as_its_beginning():
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 100_000  # an array of all positions has 80 MB
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 30, 1201, 20_000])
+def test_orders_of_several_runs_are_those_of_each(n):
+    for seeds in ([5], [3, 99, 2**40, 7, 1]):
+        several = orders(seeds, 4, n)
+        assert several.shape == (len(seeds), n)
+        for row, seed in zip(several, seeds, strict=True):
+            assert (row == order(seed, 4, np.arange(n), n)).all()

@@ -41,8 +41,8 @@ def whether_in_forks(task: Task) -> str | None:
         return "this system has no forks"
     if cores() < 2:
         return "there is one processor"
-    if any(part.device.type != "cpu" for part in task.train):
-        return "a device other than the CPU cannot be used by a fork"
+    if torch.cuda.is_initialized() or any(part.device.type != "cpu" for part in task.train):
+        return "a fork cannot use a device that its parent has begun to use"
     return None
 
 

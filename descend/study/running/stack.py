@@ -73,16 +73,19 @@ def updates_of(trials: Sequence[Trial], modules: Sequence[nn.Module]) -> list[Up
     each = [shares(trial.configuration, module) for trial, module in zip(trials, modules, strict=True)]
     if len({tuple(share.names for share in listed) for listed in each}) > 1:
         raise ConfigurationError("trials group their weights in different ways")
+    device = next((p.device for p in modules[0].parameters()), torch.device("cpu"))
     updates: list[Update] = []
     for together in zip(*each, strict=True):
         first = together[0]
         if "noise" in first.rule.needs or first.rule.whole_tensor:
             raise ConfigurationError(f"{type(first.rule).__name__} works on one tensor at a time")
         options = [{**OPTIONS, **share.options} for share in together]
-        decay, lr_mult = (_column([float(one.pop(name)) for one in options]) for name in ("weight_decay", "lr_mult"))
+        decay, lr_mult = (
+            _column([float(one.pop(name)) for one in options], device) for name in ("weight_decay", "lr_mult")
+        )
         if any(one != options[0] for one in options):
             raise ConfigurationError("trials differ in an option that is no number")
-        constants = _constants([share.rule for share in together])
+        constants = _constants([share.rule for share in together], device)
         whole = not any(name in first.rule.needs for name in _ELEMENTWISE)
         for names in [first.names] if whole else [(name,) for name in first.names]:
             decays = bool(decay.any())
@@ -90,11 +93,11 @@ def updates_of(trials: Sequence[Trial], modules: Sequence[nn.Module]) -> list[Up
     return updates
 
 
-def _column(values: Sequence[float]) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.float64)
+def _column(values: Sequence[float], device: torch.device) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64, device=device)
 
 
-def _constants(rules: Sequence[Rule]) -> dict[str, Tensor]:
+def _constants(rules: Sequence[Rule], device: torch.device) -> dict[str, Tensor]:
     """The numbers of a rule in which trials differ."""
     if len({type(rule) for rule in rules}) > 1:
         raise ConfigurationError("trials have different rules")
@@ -105,7 +108,7 @@ def _constants(rules: Sequence[Rule]) -> dict[str, Tensor]:
             continue
         if not all(isinstance(one, float) and one for one in values):  # 0 often switches a part of a rule off
             raise ConfigurationError(f"trials differ in '{name}', which is no number above 0 in all of them")
-        found[name] = _column(values)
+        found[name] = _column(values, device)
     return found
 
 
@@ -191,7 +194,8 @@ class Stack:
         self.trials = trials
         self.updates = updates_of(trials, modules)
         self.scorer = Scorer(task)
-        self.failed_at = torch.zeros(len(trials), dtype=torch.int64)
+        device = task.train[0].device
+        self.failed_at = torch.zeros(len(trials), dtype=torch.int64, device=device)
         self._data = task.train
         self._template = modules[0]
         params, buffers = stack_module_state(cast("list[Any]", modules))
@@ -204,10 +208,10 @@ class Stack:
         weights = [_stacked([params[name].detach() for name in update.names]) for update in self.updates]
         states = [x for update, flat in zip(self.updates, weights, strict=True) for x in self._begin(update, flat)]
         self._held = [*weights, *states, *buffers.values()]
-        self._rates = torch.from_numpy(_rates(trials))
-        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64)
+        self._rates = torch.from_numpy(_rates(trials)).to(device)
+        numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64, device=device)
         self._numbers = numbers[:, None].expand_as(self._rates)
-        self._order = _Order(trials, len(task.train[0]))
+        self._order = _Order(trials, len(task.train[0]), device)
         self._draws = _Draws(self._template)
         self._asked: dict[int, list[tuple[str, int, int, int]]] = {}
         self._steps: dict[int, Callable[..., list[Tensor]]] = {}
@@ -250,43 +254,54 @@ class Stack:
         return ratio.numerator / ratio.denominator, written
 
     def _step(self, *given: Tensor) -> list[Tensor]:
-        """From `held`, rows, rates, number of the update and draws to what is held after it, and who is finite."""
+        """From `held`, rows, rates, number of the update and draws to what is held after it, gradients, their sums."""
         held, (index, rate, number, *draws) = given[: len(self._held)], given[len(self._held) :]
         weights, states, buffers = self._parts(held)
         rows = [part.index_select(0, index.flatten()).unflatten(0, index.shape) for part in self._data]
         compute = vmap(grad_and_value(self._loss, has_aux=True))
         grads, (_, written) = compute(self._by_name(weights), self._frozen, buffers, *rows, *draws)
-        finite = torch.zeros(len(self.trials), dtype=torch.float64)
         after: list[Tensor] = []
         entries: list[Tensor] = []
+        flat: list[Tensor] = []
         for update, kind, p, state in zip(self.updates, self._kinds, weights, states, strict=True):
             g = _stacked([grads[name] for name in update.names])
-            finite = finite + _rows(g).sum(1, dtype=torch.float64)  # a sum that single numbers cannot overflow
+            flat.append(_rows(g))
             numbers = {"lr": rate * update.lr_mult, "decay": update.decay, "t": number, **update.constants}
             new, changed = vmap(functools.partial(_one_update, update, kind))(p, g, state, numbers)
             after.append(new)
             entries.extend(changed.values())
-        return [*after, *entries, *(written[name] for name in self._buffers), finite.isfinite()]
+        return [
+            *after,
+            *entries,
+            *(written[name] for name in self._buffers),
+            *flat,
+            torch.stack([x.sum(1) for x in flat]).sum(0),
+        ]
 
     def step(self, number: int) -> None:
         """Update number `number`, from 1."""
         index = self._order.rows(number - 1)
         rows = index.shape[1]
-        self._template.train()
+        if not self._template.training:
+            self._template.train()
         with self._draws:
             if rows not in self._asked:
                 self._asked[rows] = self._find_draws(index)
-            given = [
-                index,
-                self._rates[number - 1],
-                self._numbers[number - 1],
-                *(self._drawn(one, number) for one in self._asked[rows]),
-            ]
+            given = [index, self._rates[number - 1], self._numbers[number - 1]]
+            given += [self._drawn(one, number) for one in self._asked[rows]]
             if rows not in self._steps:
                 worth = self._order.count(rows, self.trials[0].steps) >= _WORTH_A_TRACE
-                self._steps[rows] = traced(self._step, *self._held, *given) if worth else self._step
+                count = len(self._held)
+                self._steps[rows] = traced(self._step, *self._held, *given, spent=count) if worth else self._step
             with torch.no_grad():
-                *self._held, finite = self._steps[rows](*self._held, *given)
+                made = self._steps[rows](*self._held, *given)
+        self._held = made[: len(self._held)]
+        if not (made[-1].isfinite() | (self.failed_at > 0)).all():  # one number a trial, and rarely all of them
+            self._note_failures(made[len(self._held) : -1], number)
+
+    def _note_failures(self, gradients: Sequence[Tensor], number: int) -> None:
+        """Note the trials whose gradients are not finite; finite ones may have a sum that is not."""
+        finite = torch.stack([g.isfinite().all(1) for g in gradients]).all(0)
         self.failed_at = torch.where((self.failed_at == 0) & ~finite, number, self.failed_at)
 
     def _find_draws(self, index: Tensor) -> list[tuple[str, int, int, int]]:
@@ -357,20 +372,22 @@ def _rates(trials: Sequence[Trial]) -> np.ndarray[Any, Any]:
 class _Order:
     """Which samples each trial sees in each step: those that it would see alone."""
 
-    def __init__(self, trials: Sequence[Trial], samples: int) -> None:
+    def __init__(self, trials: Sequence[Trial], samples: int, device: torch.device) -> None:
+        self._device = device
         self._seeds = [trial.seed for trial in trials]
         self._size = trials[0].batch_size
         self._samples = samples
         self._epoch = -1
-        self._rows = torch.empty(0, dtype=torch.int64)
+        self._batches: list[Tensor] = []
 
     def rows(self, step: int) -> Tensor:
         """Numbers of the samples of step `step`, from 0; (trials, samples of the batch)."""
         per_epoch = -(-self._samples // self._size)
         epoch, place = divmod(step, per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._rows = epoch, torch.from_numpy(orders(self._seeds, epoch, self._samples))
-        return self._rows[:, place * self._size : (place + 1) * self._size]
+            drawn = torch.from_numpy(orders(self._seeds, epoch, self._samples)).to(self._device)
+            self._epoch, self._batches = epoch, [part.contiguous() for part in drawn.split(self._size, dim=1)]
+        return self._batches[place]
 
     def count(self, rows: int, steps: int) -> int:
         """How many of the first `steps` steps have so many rows."""

@@ -57,23 +57,26 @@ _FASTER: dict[Any, Callable[..., Any]] = {
 }
 
 
-def traced(function: Function, *example: Tensor) -> Function:
+def traced(function: Function, *example: Tensor, spent: int = 0) -> Function:
     """The operations of a function for tensors of the shapes of `example`.
 
     Args:
         function: A pure function from tensors to a list of tensors, without decisions that depend on their values.
         example: What it is called with for the trace.
+        spent: So many of the first tensors are not read again by whoever calls, who hands in as many of the first
+            results in their place next time; they may be written over.
     """
     module = make_fx(function, decomposition_table=_FASTER)(*example)
     graph = module.graph
     for node in list(graph.nodes):
-        if node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]:
-            node.replace_all_uses_with(node.args[0])
+        same = node.target in _VIEWS and _form(node.args[0])[0] == _form(node)[0]
+        if same or (node.target is _aten.mul.Scalar and node.args[1] == 1 and _form(node.args[0]) == _form(node)):
+            node.replace_all_uses_with(cast("Node", node.args[0]))
             graph.erase_node(node)
     graph.eliminate_dead_code()
     if all(_is_pure(node) for node in graph.nodes if node.op == "call_function"):
         _compute_once(graph)
-        _write_in_place(graph)
+        _write_in_place(graph, spent)
     module.recompile()
     return module.forward
 
@@ -102,30 +105,50 @@ def _compute_once(graph: Graph) -> None:
             known[key] = node
 
 
-def _write_in_place(graph: Graph) -> None:
+def _write_in_place(graph: Graph, spent: int) -> None:
     """Let an elementwise operation write over an intermediate value that nobody reads afterwards."""
-    roots: dict[Node, Node] = {}  # whose memory a value is a view of
+    views = {node for node in graph.nodes if _is_view(node)}
+    roots: dict[Node, Node] = {}  # whose memory a value lies in
     last: dict[Node, Node] = {}  # who reads that memory last
     for node in graph.nodes:
-        roots[node] = roots[node.args[0]] if _is_view(node) else node
+        roots[node] = roots[cast("Node", node.args[0])] if node in views else node
         for source in node.all_input_nodes:
             last[roots[source]] = node
+    writable = _writable(graph, roots, spent)
     for node in graph.nodes:
         if node.target not in _IN_PLACE:
             continue
-        given = [x for x in node.args if isinstance(x, torch.fx.Node)]
-        if node.target not in (_aten.add.Tensor, _aten.mul.Tensor):
-            given = given[:1] if given and given[0] is node.args[0] else []
-        for source in given:
-            free = source.op == "call_function" and roots[source] is source and last[source] is node
-            if free and _form(source) == _form(node) and sum(roots[x] is source for x in node.all_input_nodes) == 1:
-                others = [x for x in node.args if x is not source]
-                node.target, node.args = _IN_PLACE[node.target], (source, *others)
-                for later in [x for x in roots if roots[x] is node]:
-                    roots[later] = source
-                last[source] = last.get(node, node)
-                roots[node] = source
+        for source in _overwritable(node):
+            root = roots[source]
+            own = source in writable or (source.op == "call_function" and source not in views)
+            free = own and last[root] is node
+            if free and _form(source) == _form(node) and [roots[x] for x in node.all_input_nodes].count(root) == 1:
+                others = list(node.args)
+                others.remove(source)
+                node.args = (source, *others)
+                node.target = _IN_PLACE[node.target]
+                for value in [value for value, place in roots.items() if place is node]:
+                    roots[value] = root
+                last[root] = last[node]  # the result is read, or it would not be computed
                 break
+
+
+def _writable(graph: Graph, roots: dict[Node, Node], spent: int) -> list[Node]:
+    """Inputs that may be written over: those whose successors have memory that is nobody else's."""
+    inputs = list(graph.find_nodes(op="placeholder"))[:spent]
+    results = cast("list[Node]", next(iter(graph.find_nodes(op="output"))).args[0])[:spent]
+    owners = [roots[result] for result in results]
+    return [
+        one
+        for one, owner in zip(inputs, owners, strict=False)
+        if owners.count(owner) == 1 and (owner.op == "call_function" or owner is one)
+    ]
+
+
+def _overwritable(node: Node) -> list[Node]:
+    """Operands that the result could take the place of: the first, or either one where their order means nothing."""
+    count = 2 if node.target in (_aten.add.Tensor, _aten.mul.Tensor) else 1
+    return [x for x in node.args[:count] if isinstance(x, torch.fx.Node)]
 
 
 def _is_view(node: Node) -> bool:
@@ -137,7 +160,8 @@ def _is_view(node: Node) -> bool:
 
 
 def _form(node: Any) -> tuple[Any, ...]:
-    """Shape, type and strides of a value."""
-    found = node.meta.get("tensor_meta", node.meta.get("val"))
-    stride = found.stride() if callable(found.stride) else found.stride
-    return tuple(found.shape), found.dtype, tuple(stride)
+    """Shape, type and strides of a value; of a constant, which has no notes, something that is like nothing else."""
+    if "tensor_meta" not in node.meta:
+        return (node,)
+    found = node.meta["tensor_meta"]
+    return tuple(found.shape), found.dtype, tuple(found.stride)

@@ -105,3 +105,26 @@ def test_memory_keeps_records_of_one_process():
 def test_a_directory_that_holds_no_study_is_a_mistake(tmp_path):
     with pytest.raises(ConfigurationError, match="holds no study"):
         read_frozen(tmp_path / "none")
+
+
+def test_who_decides_first_decides_for_all(tmp_path):
+    StudyDirectory(tmp_path, study())
+    one, other = StudyDirectory(tmp_path), StudyDirectory(tmp_path)
+    for first, second in ((one, other), (Memory(), None)):
+        assert first.way("a/b32") is None
+        assert first.decide("a/b32", "together") == "together"
+        second = second or first
+        assert second.decide("a/b32", "one") == "together"
+        assert second.way("a/b32") == "together"
+        assert second.way("a/b64") is None
+
+
+def test_several_records_are_one_piece(tmp_path, monkeypatch):
+    """A disk that takes a part at a time gets all of it."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, text: write(file, text[:100]))
+    with StudyDirectory(tmp_path, study()) as directory:
+        assert directory.claim(TRIALS, 3) == TRIALS[:3]
+        directory.record(*(record(one) for one in TRIALS[:3]))
+        assert list((tmp_path / "leases").iterdir()) == []
+    assert list(StudyDirectory(tmp_path).records()) == [one.id for one in TRIALS[:3]]

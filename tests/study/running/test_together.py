@@ -10,6 +10,7 @@ from study_tasks import mlp, trial
 from torch import nn
 
 from descend.data import order
+from descend.optim.rules import RULES
 from descend.study.running.one import run_one_by_one
 from descend.study.running.optimizer import make
 from descend.study.running.together import run_together, whether_together
@@ -121,6 +122,23 @@ def compared(task, trials, rel=1e-7):
             assert among.scores[split]["loss"] == pytest.approx(alone.scores[split]["loss"], rel=rel)
 
 
+ALONE = {"SGLD", "Muon", "SOAP", "Adafactor", "GroupAdaGrad"}  # noise, and rules that look at rows or matrices
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({kind.__name__: kind for kind in RULES.values()}))
+def test_every_rule_over_steps_that_are_traced(name):
+    rate = RULES[name.lower()].default_lr
+    trials = [
+        dataclasses.replace(one, steps=70)
+        for one in three({"optimizer": name, "lr": [rate, rate / 2, rate / 4], "weight_decay": [0.0, 1e-3, 1e-2]})
+    ]
+    if name in ALONE:
+        assert whether_together(TASK, trials, {}) is not None
+    else:
+        compared(TASK, trials)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_with_a_state_and_draws_of_their_own(name):
     """Statistics and masks are those of a trial alone: the masks the same bits, the statistics up to rounding."""
@@ -158,10 +176,11 @@ def test_a_trial_has_the_same_bits_in_a_stack_of_any_width(name):
             assert record.scores == other.scores
 
 
-def test_a_trace_gives_what_it_was_traced_from():
+@pytest.mark.parametrize("model", [normed, dropping, Tied], ids=["batch norm", "dropout", "tied"])
+def test_a_trace_gives_what_it_was_traced_from(model):
     """Long enough for a trace, and over the smaller last batch, whose steps are few and are not traced."""
     trials = three({"optimizer": "Adam", "lr": [1e-3, 3e-3, 1e-2]})
-    compared(TASK, [dataclasses.replace(one, steps=150) for one in trials], rel=1e-6)
+    compared(of(model), [dataclasses.replace(one, steps=80) for one in trials], rel=1e-6)
 
 
 def test_what_cannot_run_together_is_named():

@@ -1,0 +1,93 @@
+"""A trace is its function, whatever is left out of it and wherever its results are written."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from descend.study.running.traced import traced
+
+UNARY = [torch.exp, torch.neg, torch.relu, lambda x: x.t(), lambda x: x.reshape(3, 3), lambda x: x[:, :1], torch.clone]
+BINARY = [torch.add, torch.sub, torch.mul, torch.mm, lambda x, y: x + y.split(1, 1)[1]]
+
+
+def nine(x):
+    """Any value in the shape of all of them."""
+    return x if x.shape == (3, 3) else x.expand(3, 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=12))
+def test_random_functions_give_the_same_bits(program):
+    """Values that are read later, views of them, and the inputs themselves are left alone."""
+
+    def function(*given):
+        values = list(given)
+        for which, first, second in program:
+            x, y = nine(values[first % len(values)]), nine(values[second % len(values)])
+            values.append(UNARY[which](x) if which < 7 else BINARY[which - 7](x, y))
+        return values[len(given) + len(program) // 2 :]
+
+    torch.manual_seed(0)
+    inputs = [0.3 * torch.randn(3, 3, dtype=torch.float64) for _ in range(2)]
+    kept = [x.clone() for x in inputs]
+    wanted = function(*inputs)
+    run = traced(function, *inputs)
+    spending = traced(function, *inputs, spent=2)(*[x.clone() for x in inputs])
+    for one, other in zip(spending, wanted, strict=True):
+        assert torch.equal(one, other) or not other.isfinite().all()
+    for _ in range(2):  # what is run again has the same inputs
+        for one, other in zip(run(*inputs), wanted, strict=True):
+            assert torch.equal(one, other) or not other.isfinite().all()
+    assert all(torch.equal(x, other) for x, other in zip(inputs, kept, strict=True))
+
+
+def test_results_that_share_memory_are_not_written_over_when_they_come_back():
+    """As where a rule keeps the weights, or the number of the update, in its state."""
+
+    def function(p, kept, same, number):
+        new = p * 2 + kept
+        return [new * number, new + same, new + same + 0 * number, number][:3]
+
+    def keeping(p, kept, number):
+        new = p + kept * number
+        return [new, new, number]
+
+    def constant(p, kept, number):
+        return [p * number + kept, number]
+
+    for made, count in ((function, 3), (keeping, 2), (constant, 2)):
+        numbers = torch.full((4, 3), 3.0)
+        given = [torch.ones(4, 3) for _ in range(count)]
+        wanted = [x.clone() for x in given]
+        run = traced(made, *given, numbers, spent=count)
+        for _ in range(3):
+            given, wanted = run(*given, numbers)[:count], made(*wanted, torch.full((4, 3), 3.0))[:count]
+        for one, other in zip(given, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        assert (numbers == 3).all()
+
+
+def test_what_writes_by_itself_is_left_as_it_is():
+    def function(x):
+        mean = torch.zeros(4)
+        y = torch.native_batch_norm(x, None, None, mean, torch.ones(4), True, 0.5, 1e-5)[0]
+        return [y.exp(), mean.exp(), mean.exp()]
+
+    x = torch.randn(6, 4)
+    for one, other in zip(traced(function, x)(x), function(x), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_softmax_agrees_with_that_of_torch():
+    x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+
+    def function(x):
+        with torch.enable_grad():
+            y = torch.log_softmax(x, 1)
+            return [y, *torch.autograd.grad((y * torch.arange(7)).sum(), x)]
+
+    for one, other in zip(traced(function, x)(x), function(x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    wide = torch.tensor([[1000.0, 0.0, float("-inf")]])
+    (found,) = traced(lambda x: [torch.log_softmax(x, 1)], wide)(wide)
+    assert found.tolist() == [[0.0, -1000.0, float("-inf")]]

@@ -1,0 +1,175 @@
+"""Data as users hand them in become rows of tensors: inputs as the module takes them, the target last."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+import descend
+from descend.errors import ConfigurationError
+from descend.study import Arm, Task, log
+
+X = torch.arange(36.0).reshape(12, 3)
+Y = torch.arange(12) % 2
+
+
+class Two(nn.Module):
+    """Takes a and b, and not in the order of the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, a, b):
+        return self.first(a) - self.second(b)
+
+
+class Named(Dataset):
+    """Samples with names, the target first."""
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, place):
+        return {"label": int(Y[place]), "b": X[place], "a": -X[place]}
+
+
+def prepared(train, model=Two, validation=None):
+    return Task(model, nn.CrossEntropyLoss(), train, validation if validation is not None else train).prepared()
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        TensorDataset(X, Y),
+        DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True),
+        DataLoader(TensorDataset(X, Y), batch_size=5, drop_last=True),
+        [X, Y],
+        (X.numpy(), Y.numpy()),
+        {"x": X, "y": Y},
+        {"y": Y, "x": X},
+    ],
+    ids=["dataset", "shuffled loader", "loader", "list", "arrays", "named", "target first"],
+)
+def test_all_samples_in_their_order(train):
+    rows = prepared(train, lambda: nn.Linear(3, 2)).train
+    assert torch.equal(rows[0], X)
+    assert torch.equal(rows[1], Y)
+
+
+@pytest.mark.parametrize("train", [Named(), DataLoader(Named(), batch_size=5)], ids=["dataset", "loader"])
+def test_fields_go_to_the_arguments_of_their_names(train):
+    rows = prepared(train).train
+    assert [torch.equal(one, other) for one, other in zip(rows, (-X, X, Y), strict=True)] == [True] * 3
+
+
+def test_a_loader_over_some_samples_gives_those():
+    chosen = [7, 2, 9]
+    loader = DataLoader(TensorDataset(X, Y), batch_size=2, sampler=SubsetRandomSampler(chosen))
+    assert torch.equal(prepared(loader, lambda: nn.Linear(3, 2)).train[0], X[[2, 7, 9]])
+
+
+def test_a_collate_function_is_used():
+    loader = DataLoader(
+        TensorDataset(X, Y),
+        batch_size=5,
+        collate_fn=lambda samples: (2 * torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])),
+    )
+    assert torch.equal(prepared(loader, lambda: nn.Linear(3, 2)).train[0], 2 * X)
+
+
+def test_one_tensor_is_its_own_target():
+    rows = Task(lambda: nn.Linear(3, 3), nn.MSELoss(), (X,), metrics={}).prepared().train
+    assert torch.equal(rows[0], rows[1])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from zip(X, Y, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ((X, Y[:5]), "different numbers of samples: 0 12, 1 5"),
+        ((X[:0], Y[:0]), "no samples"),
+        ({"x": X, "z": Y}, "which field is the target"),
+        ({"a": X, "c": X, "y": Y}, "field 'c' and the module's forward takes a, b"),
+        (DataLoader(TensorDataset(X, Y), sampler=WeightedRandomSampler([1.0] * 12, 12)), "WeightedRandomSampler"),
+        (
+            DataLoader(TensorDataset(X, Y), batch_sampler=BatchSampler(RandomSampler(range(12)), 2, False)),
+            "hand in its dataset",
+        ),
+        (DataLoader(Stream(), batch_size=2), "hand in its dataset"),
+    ],
+)
+def test_what_cannot_be_read_is_named(train, said):
+    with pytest.raises(ConfigurationError, match=said):
+        prepared(train)
+
+
+def test_one_sample_is_too_few():
+    with pytest.raises(ConfigurationError, match="there is one sample"):
+        Task(lambda: nn.Linear(3, 2), nn.CrossEntropyLoss(), (X[:1], Y[:1])).prepared()
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.inner, self.head = nn.LSTM(1, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.layer(self.inner(x[..., None])[0]).mean(1))
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        out = self.layer(x)
+        return out, out.exp()
+
+
+class Steepest(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad
+
+
+def summed(output, target):
+    return nn.functional.cross_entropy(output[0], target, reduction="sum"), len(target)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "arms"),
+    [
+        (Attention, "cross_entropy", ["Muon"]),
+        (Pair, summed, {"mine": Steepest, "ours": Arm("SGD", {"lr": log(0.01, 0.1)}, {}, "cosine")}),
+        (lambda: nn.Linear(3, 2), nn.CrossEntropyLoss(ignore_index=1), ["ScheduleFreeAdamW", "SGLD"]),
+    ],
+    ids=["draws of its own", "a pair and a sum", "ignored labels"],
+)
+def test_a_comparison_of_what_is_unusual_comes_to_its_end(model, loss, arms):
+    data = {"train": (X / 36, Y), "validation": (X / 36, Y)}
+    sizes = {"batch_size": [4, 500], "steps": {4: 6, 500: 3}, "trials": 2, "seeds": 2, "shortlist": 1}
+    result = descend.compare(model, loss, data, arms, **sizes, evaluations=2)
+    statuses = {status for cost in result.costs.values() for status in cost.statuses}
+    assert statuses <= {"done", "collapsed"}
+    assert sum(sum(cost.statuses.values()) for cost in result.costs.values()) == 2 * 2 * len(arms) * 4
