@@ -101,7 +101,7 @@ from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tenso
 if TYPE_CHECKING:
     from descend.graph import Layer
 
-__all__ = ["JOINABLE"]
+__all__ = ["ENTRYWISE", "JOINABLE", "cut", "fully_connected", "wanted_sizes"]
 
 Shape = tuple[int, ...]
 
@@ -140,6 +140,24 @@ _ENTRYWISE: dict[str, type[Layer]] = {
 
 # Operators that do the same within each of samples · heads as within each sample; axes are counted from the end.
 JOINABLE = {*_ENTRYWISE, "MatMul", "Transpose", "Softmax", "Add", "Sub", "Mul", "Div", "Identity", "Dropout", "Where"}
+
+
+# Operators that work on entries, wherever the samples are.
+ENTRYWISE = {
+    *_ENTRYWISE,
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Pow",
+    "Identity",
+    "Dropout",
+    "Cast",
+    "Clip",
+    "Gelu",
+    "LeakyRelu",
+    "Elu",
+}
 
 
 @reads(*_ENTRYWISE)
@@ -369,12 +387,13 @@ def gemm(r: Reader, node: Node) -> Value:
     x, matrix = node.tensor(0, 1), node.fixed(1)
     if node.get("transA", 0) or node.get("alpha", 1.0) != 1 or node.get("beta", 1.0) != 1:
         raise Refused("has transA, alpha or beta of its own")
-    return _fully_connected(r, node, x, matrix, not node.get("transB", 0), node.given(2))
+    return fully_connected(r, node, x, matrix, not node.get("transB", 0), node.given(2))
 
 
-def _fully_connected(
+def fully_connected(
     r: Reader, node: Node, x: Tensor, matrix: Fixed, inputs_first: bool, bias: Value | None = None
 ) -> Tensor:
+    """A product of the last dimension of x with a matrix."""
     if matrix.base is not None and r.turned(Fixed(matrix.array.T, matrix.base)):
         matrix, inputs_first = Fixed(matrix.array.T, matrix.base), not inputs_first
     turned = r.turned(matrix)
@@ -400,7 +419,7 @@ def matmul(r: Reader, node: Node) -> Value:
     """A product with a constant matrix, or of two tensors."""
     a, b = node.inputs
     if isinstance(a, Tensor) and isinstance(b, Fixed) and b.array.ndim == 2:
-        return _fully_connected(r, node, node.tensor(0), b, inputs_first=True)
+        return fully_connected(r, node, node.tensor(0), b, inputs_first=True)
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         raise Refused("computes with the number of samples")
     dims = max(len(one.shape) for one in (a, b) if isinstance(one, Tensor))
@@ -459,7 +478,7 @@ def _padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill
         size = x.shape[axis]
         if size + min(before, 0) + min(behind, 0) < 1:
             raise Refused("leaves nothing")
-        x = _cut(r, f"{node.name}/cut{axis}", x, axis, -min(before, 0), size + min(behind, 0))
+        x = cut(r, f"{node.name}/cut{axis}", x, axis, -min(before, 0), size + min(behind, 0))
         parts = [x]
         for count, place in ((before, 0), (behind, 2)):
             if count > 0:
@@ -503,7 +522,7 @@ def _extended(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[An
     parts: list[Tensor] = []
     for i, place in enumerate([*places[:begin], None, *places[begin + len(own) :]]):
         name = f"{node.name}/{axis}_{i}"
-        parts.append(x if place is None else _cut(r, name, x, axis, int(place), int(place) + 1))
+        parts.append(x if place is None else cut(r, name, x, axis, int(place), int(place) + 1))
     return r.layer(Concatenation, f"{node.name}/padded{axis}", *parts, axis=axis)
 
 
@@ -638,7 +657,7 @@ def reshape(r: Reader, node: Node) -> Value:
     """Reshape within each sample."""
     value = node.given(0)
     if isinstance(value, Sizes):
-        return Sizes(value.sizes, single=node.kind == "Squeeze" or (node.kind == "Reshape" and not _wanted(node)))
+        return Sizes(value.sizes, single=node.kind == "Squeeze" or (node.kind == "Reshape" and not wanted_sizes(node)))
     if not isinstance(value, Tensor):
         raise Refused("takes a constant")
     whole = [None, *value.shape]
@@ -665,7 +684,7 @@ def reshape(r: Reader, node: Node) -> Value:
                 value, tuple(1 if i in new else next(rest) for i in range(1, len(whole) + len(axes))), node.name
             )
         case _:
-            wanted = _wanted(node)
+            wanted = wanted_sizes(node)
             if joined := _joined(r, value, wanted):
                 return joined
             return r.reshaped(replace(value, joined=0), _filled(r, value, wanted, node), node.name)
@@ -685,7 +704,7 @@ def _joined(r: Reader, x: Tensor, wanted: list[int | None]) -> Tensor | None:
     return None if alone or (first != -1 and first != (r.batch or 0) * size) else replace(x, joined=count)
 
 
-def _wanted(node: Node) -> list[int | None]:
+def wanted_sizes(node: Node) -> list[int | None]:
     """The second input of a Reshape."""
     value = node.given(1)
     if isinstance(value, Sizes):
@@ -746,7 +765,8 @@ def _sizes(value: Value | None) -> tuple[int | None, ...]:
     raise Refused("joins sizes with data")
 
 
-def _cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+def cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+    """Entries along an axis of the sample from `begin` up to, without, `end`."""
     if (begin, end) == (0, x.shape[axis]):
         return x
     # A Slice gives each child a piece of its own; behind an Identity one piece has any number of children.
@@ -754,7 +774,7 @@ def _cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Te
 
 
 @reads("Slice")
-def cut(r: Reader, node: Node) -> Value:
+def piece(r: Reader, node: Node) -> Value:
     """Slice, of a tensor or of sizes."""
     value = node.given(0)
     begins, ends = node.ints(1, "starts") or (), node.ints(2, "ends") or ()
@@ -771,7 +791,7 @@ def cut(r: Reader, node: Node) -> Value:
         first, last, _ = slice(begin, end).indices(x.shape[own])
         if step != 1 or last <= first:
             raise Refused(f"has step {step}, or cuts out nothing")
-        x = _cut(r, node.name, x, own, first, last)
+        x = cut(r, node.name, x, own, first, last)
     return x
 
 
@@ -784,7 +804,7 @@ def split(r: Reader, node: Node) -> Value | tuple[Value, ...]:
     sizes = node.ints(1, "split") or [min(size, x.shape[axis] - i * size) for i in range(node.outputs)]
     ends = np.cumsum(sizes).tolist()
     pieces = tuple(
-        _cut(r, f"{node.name}/{i}", x, axis, end - own, end)
+        cut(r, f"{node.name}/{i}", x, axis, end - own, end)
         for i, (own, end) in enumerate(zip(sizes, ends, strict=True))
     )
     return pieces[0] if len(pieces) == 1 else pieces
@@ -824,7 +844,7 @@ def _picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any,
     """Entries along an axis: a run of them, all of them repeated, each of them repeated, or a few."""
     size, count = x.shape[axis], len(places)
     if (np.diff(places) == 1).all():
-        return _cut(r, node.name, x, axis, int(places[0]), int(places[-1]) + 1)
+        return cut(r, node.name, x, axis, int(places[0]), int(places[-1]) + 1)
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     if (places == np.arange(count) % size).all():
         return r.layer(Tessellate, node, x, dims=shape)
@@ -835,7 +855,7 @@ def _picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any,
         return r.reshaped(r.layer(Tessellate, node, apart, dims=repeated), shape, f"{node.name}/together")
     if count > _FEW:
         raise Refused(f"takes {count} entries in an order of its own, and at most {_FEW} are put together here")
-    parts = [_cut(r, f"{node.name}/{i}", x, axis, int(place), int(place) + 1) for i, place in enumerate(places)]
+    parts = [cut(r, f"{node.name}/{i}", x, axis, int(place), int(place) + 1) for i, place in enumerate(places)]
     return r.layer(Concatenation, node, *parts, axis=axis)
 
 
@@ -846,7 +866,7 @@ _FEW = 64
 def expand(r: Reader, node: Node) -> Value:
     """Tessellate."""
     value = node.given(0)
-    wanted = _wanted(node)
+    wanted = wanted_sizes(node)
     if node.kind == "Tile":
         x = node.tensor()
         if wanted[0] != 1:

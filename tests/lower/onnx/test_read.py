@@ -297,7 +297,6 @@ def test_shapes_that_are_computed_from_the_number_of_samples(tmp_path):
     "nodes",
     [
         [node("ReduceSum", "x", "zero")],
-        [node("Transpose", "x", perm=[1, 0, 2, 3])],
         [node("Expand", "x", "more")],
         [node("Squeeze", "x", "zero")],
         [node("Concat", "x", "x", axis=0)],
@@ -385,6 +384,101 @@ def test_an_output_must_have_the_samples_first(tmp_path):
     nodes = [node("Reshape", "x", "rows", out="r"), node("Relu", "r")]
     path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants={"rows": np.array([-1, 4])})
     with pytest.raises(Unsupported, match="output 'y' has samples joined with other dimensions"):
+        descend.onnx.load(path)
+
+
+MOVED = {
+    "there and back": [
+        node("Transpose", "x", out="a", perm=[2, 0, 3, 1]),
+        node("Relu", "a", out="b"),
+        node("Mul", "b", "last", out="c"),
+        node("Transpose", "c", perm=[1, 3, 0, 2]),
+    ],
+    "a product with a matrix": [
+        node("Transpose", "x", out="a", perm=[2, 1, 0, 3]),
+        node("MatMul", "a", "matrix", out="b"),
+        node("Add", "b", "bias", out="c"),
+        node("Transpose", "c", perm=[2, 0, 1, 3]),
+    ],
+    "joined and taken apart": [
+        node("Transpose", "x", out="a", perm=[2, 0, 1, 3]),
+        node("Reshape", "a", "rows", out="b"),
+        node("Gemm", "b", "matrix", "bias", out="c"),
+        node("Reshape", "c", "apart", out="d"),
+        node("Transpose", "d", perm=[1, 0, 2, 3]),
+    ],
+    "split within a dimension": [
+        node("Transpose", "x", out="a", perm=[2, 0, 3, 1]),
+        node("Reshape", "a", "halves", out="b"),
+        node("Transpose", "b", perm=[2, 0, 1, 3]),
+    ],
+    "ones, and one of several": [
+        node("Unsqueeze", "x", "zero", out="a"),
+        node("Transpose", "a", out="b", perm=[4, 0, 1, 2, 3]),
+        node("Squeeze", "b", "one", out="c"),
+        node("Gather", "c", "second", axis=0),
+    ],
+    "by sizes that are computed": [
+        node("Transpose", "x", out="a", perm=[2, 0, 1, 3]),
+        node("Shape", "a", out="sizes"),
+        node("Gather", "sizes", "second", out="n"),
+        node("Mul", "n", "six", out="n6"),
+        node("Unsqueeze", "n6", "zero", out="rows_of"),
+        node("Concat", "rows_of", "twelve", out="wanted", axis=0),
+        node("Reshape", "a", "wanted", out="b"),
+        node("Reshape", "b", "back", out="c"),
+        node("Transpose", "c", perm=[1, 0, 2]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_samples_may_be_elsewhere_in_between(tmp_path, name):
+    constants = {
+        "last": drawn(3, seed=1),
+        "matrix": drawn(4, 5, seed=2),
+        "bias": drawn(5, seed=3),
+        "rows": np.array([-1, 4]),
+        "apart": np.array([6, -1, 3, 5]),
+        "halves": np.array([2, 3, -1, 12]),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "second": np.array(1),
+        "six": np.array(6),
+        "twelve": np.array([12]),
+        "back": np.array([6, -1, 12]),
+    }
+    nodes = MOVED[name]
+    for place, each in enumerate(nodes):
+        each.name = f"node{place}"
+    used = {one for each in nodes for one in each.input}
+    constants = {key: value for key, value in constants.items() if key in used}
+    agree(write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants), drawn(2, *S))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Softmax", "t", axis=1)],
+        [node("Add", "t", "matrix")],
+        [node("Add", "t", "x")],
+        [node("MatMul", "t", "t")],
+        [node("Gather", "t", "second", axis=2)],
+        [node("Squeeze", "t", "zero")],
+        [node("Concat", "t", "t", axis=0)],
+        [node("Reshape", "t", "rest")],
+        [node("MaxPool", "t", kernel_shape=[2, 2])],
+    ],
+    ids=lambda nodes: nodes[0].op_type,
+)
+def test_what_works_on_samples_that_are_elsewhere_is_refused_by_name(tmp_path, nodes):
+    constants = {"matrix": drawn(2, 4), "second": np.array(1), "zero": np.array([0]), "rest": np.array([7, -1])}
+    nodes = [node("Transpose", "x", out="t", perm=[2, 1, 0, 3]), *nodes]
+    path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants)
+    with pytest.raises(Unsupported, match=rf"node 'the_{nodes[1].op_type}' \({nodes[1].op_type}\) "):
+        descend.onnx.load(path)
+    path = write(tmp_path / "m.onnx", nodes[:1], {"x": S}, outputs=("t",))
+    with pytest.raises(Unsupported, match="output 't' has its samples elsewhere than in its first dimension"):
         descend.onnx.load(path)
 
 
@@ -527,6 +621,7 @@ NETWORKS = {
     "residual": (Residual(), (3, 16, 16)),
     "GPT": (GPT(joined=False), None),
     "GPT, heads joined": (GPT(joined=True), None),
+    "torch's encoder": (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), (5, 8)),
 }
 
 
