@@ -248,6 +248,8 @@ class Upsample(Layer):
         Raises:
             GraphError: their count is wrong or one is below 1.
         """
+        if self.has_vectors and self.scale_factors_i:
+            raise GraphError("has scale_factors_i, which counts without has_vectors alone: write scale_factors")
         if self.has_vectors:
             return per_dimension("scale_factors", self.scale_factors, self.num_dims, None, 1)
         if self.scale_factors:

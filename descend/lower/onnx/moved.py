@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from math import prod
 from typing import TYPE_CHECKING
 
-from descend.graph import TensorPermute
+from descend.graph import Concatenation, TensorPermute
 from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Sizes, Tensor
 from descend.lower.onnx.readings import ENTRYWISE, cut, fully_connected, wanted_sizes
 
@@ -28,7 +28,7 @@ __all__ = ["MOVING", "read_moved"]
 MOVING = ("Transpose", "Reshape", "Unsqueeze", "Gemm", "Shape")
 
 
-def read_moved(r: Reader, node: Node, read_node: Reading) -> Value:
+def read_moved(r: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
     """Read a node that takes, or gives, a tensor whose samples are elsewhere.
 
     Raises:
@@ -47,8 +47,14 @@ def read_moved(r: Reader, node: Node, read_node: Reading) -> Value:
             return Sizes(tuple(map(_size, groups))[node.get("start", 0) : node.get("end", len(groups))])
         case "Gather":
             return _single(r, node, x, groups)
+        case "Concat":
+            return _concatenated(r, node, groups)
+        case "Slice":
+            return _cut_out(r, node, x, groups)
         case "MatMul" | "Gemm":
             return _product(r, node, x, groups)
+        case "GRU":
+            return read_node(r, node)
         case _ if node.kind in ENTRYWISE:
             return _entrywise(r, node, groups, read_node)
         case _:
@@ -155,6 +161,37 @@ def _with_ones(node: Node, groups: Groups) -> Groups:
     whole = len(groups) + len(tuple(axes or ()))
     new, rest = {axis % whole for axis in axes or ()}, iter(groups)
     return tuple((1,) if i in new else next(rest) for i in range(whole))
+
+
+def _concatenated(r: Reader, node: Node, groups: Groups) -> Tensor | Moved:
+    """Tensors one after the other along a dimension that is not the samples'."""
+    axis = node.get("axis", 0) % len(groups)
+    parts = [value for value in node.inputs if isinstance(value, (Tensor, Moved))]
+    each = [_groups_of(part) for part in parts]
+    alike = all(one[:axis] + one[axis + 1 :] == groups[:axis] + groups[axis + 1 :] for one in each)
+    if len(parts) < len(node.inputs) or not alike or len(groups[axis]) != 1 or groups[axis] == (None,):
+        raise Refused("joins along the samples, or tensors that have them in different places")
+    y = r.layer(Concatenation, node, *map(_plain, parts), axis=len(_shape(groups[:axis])))
+    whole = sum(size or 0 for one in each for size in one[axis])
+    return _settled(y, (*groups[:axis], (whole,), *groups[axis + 1 :]))
+
+
+def _cut_out(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
+    """Pieces along dimensions that are not the samples'."""
+    bounds = [node.ints(i, name) or () for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
+    begins, ends, axes, steps = bounds
+    for begin, end, axis in zip(begins, ends, axes or range(len(begins)), strict=True):
+        group = groups[axis % len(groups)]
+        if len(group) != 1 or group[0] is None or any(step != 1 for step in steps):
+            raise Refused("cuts along the samples, or in steps")
+        first, last, _ = slice(begin, end).indices(group[0])
+        if last <= first:
+            raise Refused("cuts out nothing")
+        place = axis % len(groups)
+        y = cut(r, node.name, _plain(x), len(_shape(groups[:place])), first, last)
+        groups = (*groups[:place], (last - first,), *groups[place + 1 :])
+        x = _settled(y, groups)
+    return x
 
 
 def _single(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:

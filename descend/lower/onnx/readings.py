@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from descend.graph import (
+    GRU,
     Abs,
     Acos,
     Acosh,
@@ -96,10 +97,10 @@ from descend.graph import (
     Tessellate,
     Upsample,
 )
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Sizes, Tensor, Value, reads
 
 if TYPE_CHECKING:
-    from descend.graph import Layer
+    from descend.graph import Layer, Weights
 
 __all__ = ["ENTRYWISE", "JOINABLE", "cut", "fully_connected", "wanted_sizes"]
 
@@ -494,6 +495,7 @@ def _padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill
 def pad(r: Reader, node: Node) -> Value:
     """Constants before and behind; mirrored or repeated entries a few at a time."""
     x, mode = node.tensor(), _text(node.get("mode", "constant"))
+    how: Any = mode  # numpy's names for them are the same
     pads, dims = node.ints(1, "pads") or (), len(x.shape) + 1
     axes = node.ints(3, "axes") or tuple(range(len(pads) // 2))
     sides = [(0, 0)] * dims
@@ -505,7 +507,7 @@ def pad(r: Reader, node: Node) -> Value:
         return _padded(r, node, x, sides[1:], node.float(2, "value", 0.0))
     for axis, (before, behind) in enumerate(sides[1:]):
         if (before, behind) != (0, 0):
-            x = _extended(r, node, x, axis, np.pad(np.arange(x.shape[axis]), _counts(node, before, behind), mode))
+            x = _extended(r, node, x, axis, np.pad(np.arange(x.shape[axis]), _counts(node, before, behind), how))
     return x
 
 
@@ -637,6 +639,66 @@ def softmax(r: Reader, node: Node) -> Value:
             raise Refused("has other dimensions beside that of the softmax")
         return r.layer(LogSoftmax, node, x)
     return r.layer(ChannelwiseSoftmax, node, x, dim=axis, single_dim_mode=True)
+
+
+# Sequences
+
+
+@reads("GRU")
+def gru(r: Reader, node: Node) -> Value | tuple[Value, ...]:
+    """A GRU of one layer, whose gates ONNX has in the order z, r, n."""
+    x, size, first = node.given(0), node.get("hidden_size", 0), node.get("layout", 0)
+    plain = _text(node.get("direction", "forward")) == "forward" and node.get("linear_before_reset", 0) == 1
+    if not plain or "activations" in node.attributes or "clip" in node.attributes or node.given(4) is not None:
+        raise Refused("goes another way than forward, or has other gates or lengths than torch's GRU")
+    if first and isinstance(x, Tensor) and len(x.shape) == 2 and not x.joined:
+        sequence = x
+    elif not first and isinstance(x, Moved) and len(x.groups) == 3 and x.groups[1] == (None,):
+        sequence = Tensor(x.layer, tuple(one for (one,) in (x.groups[0], x.groups[2]) if one is not None))
+    else:
+        raise Refused("takes a sequence for each sample: (length, samples, size), or with layout 1 the samples first")
+    y = r.layer(GRU, node, sequence, _start(r, node, size), weights=_gates(r, node, size), hidden_size=size)
+    length = y.shape[0]
+    last = cut(r, f"{node.name}/last", y, 0, length - 1, length) if node.outputs > 1 else y
+    if first:
+        steps = r.reshaped(y, (length, 1, size), f"{node.name}/steps")
+        return (steps, last) if node.outputs > 1 else steps
+    steps = Moved(r.reshaped(y, (length, 1, size), f"{node.name}/steps").layer, ((length,), (1,), (None,), (size,)))
+    return (steps, Moved(last.layer, ((1,), (None,), (size,)))) if node.outputs > 1 else steps
+
+
+def _start(r: Reader, node: Node, size: int) -> Tensor:
+    """The first hidden state, (1, size) for each sample; zeros where none is given."""
+    given = node.given(5)
+    if given is None or (isinstance(given, Fixed) and not given.array.any()):
+        return r.layer(Constant, f"{node.name}/start", value=0.0, num_neurons=(1, size))
+    if isinstance(given, Moved) and given.groups == ((1,), (None,), (size,)):
+        return Tensor(given.layer, (1, size))
+    if isinstance(given, Tensor) and node.get("layout", 0) and given.shape == (1, size):
+        return given
+    raise Refused("has a first state that is not (1, samples, hidden_size)")
+
+
+def _gates(r: Reader, node: Node, size: int) -> list[Weights]:
+    """Matrices and biases with the gates in the order r, z, n."""
+    z, reset, n = (np.arange(i * size, (i + 1) * size) for i in range(3))
+    rows = np.concatenate([reset, z, n])
+    bias = node.given(3)
+    both = node.fixed(3).array[0] if bias is not None else np.zeros(6 * size, np.float32)
+    arrays = (
+        (node.fixed(1), node.fixed(1).array[0][rows], "ih_matrix"),
+        (node.fixed(2), node.fixed(2).array[0][rows], "hh_matrix"),
+        (bias, both[: 3 * size][rows], "ih_bias"),
+        (bias, both[3 * size :][rows], "hh_bias"),
+    )
+    return [
+        r.weights(
+            Fixed(array, f"{one.name if isinstance(one, Fixed) and one.name else node.name}_{what}"),
+            node.name,
+            column_major=what.endswith("matrix"),
+        )
+        for one, array, what in arrays
+    ]
 
 
 # Shapes
@@ -889,12 +951,13 @@ def expand(r: Reader, node: Node) -> Value:
 @reads("ConstantOfShape")
 def constant_of_shape(r: Reader, node: Node) -> Value:
     """Constant, for every sample."""
-    first, *rest = _sizes(node.given(0))
-    if first is not None or None in rest or not rest:
+    sizes = _sizes(node.given(0))
+    if sizes.count(None) != 1 or len(sizes) < 2 or -1 in sizes:
         raise Refused("computes with the number of samples")
     value = node.get("value", np.zeros(1, np.float32))
-    shape = tuple(int(size or 0) for size in rest)
-    return r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)
+    shape = tuple(size for size in sizes if size is not None)
+    y = r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)
+    return y if sizes[0] is None else Moved(y.layer, tuple((size,) for size in sizes))
 
 
 # Reductions

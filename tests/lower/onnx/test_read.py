@@ -392,7 +392,9 @@ MOVED = {
         node("Transpose", "x", out="a", perm=[2, 0, 3, 1]),
         node("Relu", "a", out="b"),
         node("Mul", "b", "last", out="c"),
-        node("Transpose", "c", perm=[1, 3, 0, 2]),
+        node("Concat", "b", "c", "b", out="d", axis=2),
+        node("Slice", "d", "one", "nine", "two", out="e"),
+        node("Transpose", "e", perm=[1, 3, 0, 2]),
     ],
     "a product with a matrix": [
         node("Transpose", "x", out="a", perm=[2, 1, 0, 3]),
@@ -443,6 +445,8 @@ def test_samples_may_be_elsewhere_in_between(tmp_path, name):
         "halves": np.array([2, 3, -1, 12]),
         "zero": np.array([0]),
         "one": np.array([1]),
+        "two": np.array([2]),
+        "nine": np.array([9]),
         "second": np.array(1),
         "six": np.array(6),
         "twelve": np.array([12]),
@@ -465,7 +469,7 @@ def test_samples_may_be_elsewhere_in_between(tmp_path, name):
         [node("MatMul", "t", "t")],
         [node("Gather", "t", "second", axis=2)],
         [node("Squeeze", "t", "zero")],
-        [node("Concat", "t", "t", axis=0)],
+        [node("Concat", "t", "t", axis=2)],
         [node("Reshape", "t", "rest")],
         [node("MaxPool", "t", kernel_shape=[2, 2])],
     ],
@@ -603,6 +607,18 @@ class Residual(nn.Module):
         return self.out(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
 
 
+class Recurrent(nn.Module):
+    """Two layers of gated recurrent units, of which the outputs and the last states count."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.out = nn.GRU(4, 6, num_layers=2, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        y, last = self.layers(x)
+        return self.out(y.tanh()) + last[-1].sum(1).view(-1, 1, 1)
+
+
 CONVOLUTIONS = nn.Sequential(
     nn.Conv2d(3, 8, 3, stride=2, padding=1),
     nn.LeakyReLU(0.1),
@@ -621,6 +637,7 @@ NETWORKS = {
     "residual": (Residual(), (3, 16, 16)),
     "GPT": (GPT(joined=False), None),
     "GPT, heads joined": (GPT(joined=True), None),
+    "GRU": (Recurrent(), (5, 4)),
     "torch's encoder": (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), (5, 8)),
 }
 
@@ -668,6 +685,66 @@ def test_a_table_that_is_a_classifier_too_stays_one_weights_object(tmp_path, cla
     module = loaded.to_torch()
     module(torch.tensor([[3]])).sum().backward()
     assert (module.table.grad != 0).all()  # as a classifier for every row, as a table for row 3 too
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_gru_goes_out_and_comes_in_again(tmp_path, layers):
+    x = descend.Input(data_field="x", name="x")
+    start = descend.Reshape(descend.Input(data_field="h", name="h"), dims=[layers, 3])
+    y = descend.GRU(x, start, hidden_size=3, num_layers=layers, name="y")
+    model, fields = descend.Model(layers=[y]), {"x": (5, 4), "h": (3 * layers,)}
+    path = descend.onnx.save(model, tmp_path / "net.onnx", fields=fields, outputs=y)
+    given = [torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)) for shape in fields.values()]
+    want = model.to_torch(fields=fields, outputs=y)(*given)
+    loaded = descend.onnx.load(path)
+    torch.testing.assert_close(loaded.to_torch()(*given), want, rtol=1e-5, atol=1e-6)
+    kinds = [type(layer).__name__ for layer in loaded.layers]
+    assert kinds.count("GRU") == layers
+    assert all(one.optimizer is None for one in loaded.weights)  # trained, with the default rule
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": 1}, {"bias": False}, {"last": True}])
+def test_a_gru_is_onnxs(tmp_path, options):
+    options = dict(options)
+    layout, last = options.get("layout", 0), options.get("last", False)
+    constants = {"w": drawn(1, 9, 4), "r": drawn(1, 9, 3, seed=1), "b": drawn(1, 18, seed=2)}
+    if options.get("bias") is False:
+        del constants["b"]
+    turned = [] if layout else [node("Transpose", "x", out="t", perm=[1, 0, 2])]
+    outputs = ["", "g"] if last else ["g"]
+    gates = ["w", "r", *(["b"] if "b" in constants else [])]
+    one = helper.make_node(
+        "GRU",
+        ["x" if layout else "t", *gates],
+        outputs,
+        name="gru",
+        hidden_size=3,
+        linear_before_reset=1,
+        layout=layout,
+    )
+    back = helper.make_node("Transpose", ["g"], ["y"], name="back", perm=[1, 0, 2] if last else [2, 0, 1, 3])
+    path = write(
+        tmp_path / "m.onnx",
+        [*turned, one, back if not layout else node("Relu", "g")],
+        {"x": (5, 4)},
+        constants=constants,
+    )
+    if not layout:
+        agree(path, drawn(2, 5, 4))
+        return
+    wanted = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": drawn(2, 1, 4)})  # onnxruntime has none
+    got = descend.onnx.load(path, fields={"x": (1, 4)}).to_torch()(torch.from_numpy(drawn(2, 1, 4)))
+    np.testing.assert_allclose(got.detach().numpy(), wanted[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_gru_of_another_kind_is_refused_by_name(tmp_path):
+    constants = {"w": drawn(1, 9, 4), "r": drawn(1, 9, 3, seed=1)}
+    for options in ({"linear_before_reset": 0}, {"direction": "reverse"}, {"activations": ["Relu", "Tanh"]}):
+        given = {"hidden_size": 3, "linear_before_reset": 1, **options}
+        nodes = [node("Transpose", "x", out="t", perm=[1, 0, 2]), node("GRU", "t", "w", "r", **given)]
+        path = write(tmp_path / "m.onnx", nodes, {"x": (5, 4)}, constants=constants)
+        with pytest.raises(Unsupported, match=r"node 'the_GRU' \(GRU\) goes another way than forward"):
+            descend.onnx.load(path)
 
 
 def test_out_and_in_again_gives_the_same_numbers_and_can_be_trained(tmp_path):
