@@ -80,6 +80,7 @@ class OneHot(Layer):
     """
 
     message: ClassVar[str] = "Layer.OneHot"
+    index_parents: ClassVar[tuple[int, ...]] = (0,)
 
     size: int = 0
 
@@ -136,6 +137,7 @@ class _Indexed(Layer):
     """Data of one or two dimensions and an index for each entry along one of them."""
 
     num_parents: ClassVar[int | None] = 2
+    index_parents: ClassVar[tuple[int, ...]] = (1,)
 
     axis: int | None = None
 
