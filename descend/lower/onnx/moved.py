@@ -135,11 +135,15 @@ def _taken(left: deque[int | None], size: int | None, batch: int | None) -> tupl
     """Take so many entries from what is left."""
     group: list[int | None] = []
     needed = 0 if size is None else size
+    if left and left[0] is None and (size is None or size == batch):
+        left.popleft()
+        return (None,)
     while needed != 1:
         one = left.popleft() if left else 1
         own = batch if one is None else one
-        if one is None and size is None:
-            return (None,)
+        if one is None and own == 1:  # a file for one sample
+            group.append(None)
+            continue
         if own is None or own == 1 or not needed or (needed % own and (one is None or own % needed)):
             raise Refused(f"joins samples with other dimensions, or takes {size} of other sizes")
         if needed % own:
@@ -207,6 +211,9 @@ def _single(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor 
 
 def _product(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
     """A product of the last dimension with a constant matrix."""
+    if r.batch == 1 and len(groups) > 1 and groups[-1][0] is None and len(groups[-1]) > 1:
+        # One sample between two dimensions is as good as part of the first as of the second.
+        groups = (*groups[:-2], (*groups[-2], None), groups[-1][1:])
     matrix, last = node.given(1), groups[-1]
     if not isinstance(matrix, Fixed) or matrix.array.ndim != 2 or len(last) != 1 or last == (None,):
         raise Refused("multiplies along the samples")

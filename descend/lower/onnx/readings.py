@@ -218,7 +218,7 @@ def activation(r: Reader, node: Node) -> Value:
         case "PRelu":
             slope = node.fixed(1).array
             if slope.size != 1:
-                raise Refused("has a slope for each channel, and LeakyRelu has one")
+                return _prelu(r, node, x)
             return r.layer(LeakyRelu, node, x, negative_slope=_nonzero(node, "slope", float(slope.reshape(()))))
         case "Elu":
             return r.layer(Elu, node, x, alpha=_nonzero(node, "alpha", node.get("alpha", 1.0)))
@@ -233,6 +233,25 @@ def activation(r: Reader, node: Node) -> Value:
             line = r.layer(AddConstant, f"{node.name}/line", _times(r, f"{node.name}/slope", x, alpha), constant=beta)
             gate = r.layer(Clamp, node, line, min=0.0, max=1.0)
             return r.layer(Multiply, node, x, gate) if node.kind == "HardSwish" else gate
+
+
+def _prelu(r: Reader, node: Node, x: Tensor) -> Tensor:
+    """max(x, 0) + slope · min(x, 0), each channel with a slope of its own."""
+    below = r.layer(MinConstant, f"{node.name}/below", x, constant=0.0)
+    line = r.layer(Multiply, f"{node.name}/line", *r.broadcast(node, below, node.fixed(1)))
+    return r.layer(Add, node, r.layer(Relu, f"{node.name}/above", x), line)
+
+
+@reads("Celu", "Mish")
+def smooth(r: Reader, node: Node) -> Value:
+    """α Elu(x / α), or x tanh(log(1 + eˣ))."""
+    x = node.tensor()
+    if node.kind == "Mish":
+        gate = r.layer(Tanh, f"{node.name}/gate", r.layer(Softplus, f"{node.name}/softplus", x))
+        return r.layer(Multiply, node, x, gate)
+    alpha = _nonzero(node, "alpha", node.get("alpha", 1.0))
+    inner = r.layer(Elu, f"{node.name}/elu", _times(r, f"{node.name}/scaled", x, 1 / alpha))
+    return _times(r, node.name, inner, alpha)
 
 
 def _nonzero(node: Node, what: str, value: float) -> float:
@@ -788,6 +807,23 @@ def _filled(r: Reader, x: Tensor, wanted: list[int | None], node: Node) -> Shape
             raise Refused(f"makes {wanted} of {x.shape}")
         rest = [prod(x.shape) // known if size == -1 else size for size in rest]
     return tuple(size for size in rest if size is not None)
+
+
+@reads("DepthToSpace", "SpaceToDepth")
+def space_and_depth(r: Reader, node: Node) -> Value:
+    """Blocks of an image as channels, or the other way."""
+    x, b = node.tensor(0, 3), node.get("blocksize", 1)
+    channels, height, width = x.shape
+    if node.kind == "SpaceToDepth":
+        split, axes = (channels, height // b, b, width // b, b), (2, 4, 0, 1, 3)
+        shape = (channels * b * b, height // b, width // b)
+    else:
+        shape = (channels // (b * b), height * b, width * b)
+        columns_first = _text(node.get("mode", "DCR")) == "CRD"
+        split = (shape[0], b, b, height, width) if columns_first else (b, b, shape[0], height, width)
+        axes = (0, 3, 1, 4, 2) if columns_first else (2, 3, 0, 4, 1)
+    apart = r.reshaped(x, split, f"{node.name}/apart")
+    return r.reshaped(r.layer(TensorPermute, f"{node.name}/turned", apart, axes=axes), shape, node.name)
 
 
 @reads("Transpose")

@@ -69,6 +69,9 @@ UNARY += ("Softplus", "Softsign", "Tanh", "Atan", "Sinh", "Cosh", "Asinh")
         ("Selu", {}),
         ("HardSigmoid", {}),
         ("HardSwish", {}),
+        ("Celu", {"alpha": 0.5}),
+        ("Mish", {}),
+        ("SpaceToDepth", {"blocksize": 2}),
         ("Gelu", {}),
         ("Gelu", {"approximate": "tanh"}),
         ("Softmax", {}),
@@ -133,6 +136,18 @@ def test_pads(tmp_path, pads, options, mode):
     agree(
         write(tmp_path / "m.onnx", [node("Pad", "x", *inputs, mode=mode)], {"x": S}, constants=constants), drawn(2, *S)
     )
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_channels_become_space(tmp_path, mode):
+    path = write(tmp_path / "m.onnx", [node("DepthToSpace", "x", blocksize=2, mode=mode)], {"x": (12, 3, 2)})
+    agree(path, drawn(2, 12, 3, 2))
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 6, 1), (3, 6, 4)])
+def test_slopes_of_channels(tmp_path, shape):
+    path = write(tmp_path / "m.onnx", [node("PRelu", "x", "s")], {"x": S}, constants={"s": drawn(*shape, seed=1)})
+    agree(path, drawn(2, *S))
 
 
 @pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [1, 2]])
@@ -663,6 +678,20 @@ def test_torch_modules_come_in_through_torchs_own_exporter(tmp_path, name, dynam
     torch.onnx.export(module, (x,), path, dynamo=dynamo, input_names=["x"], output_names=["y"], **free)
     loaded = descend.onnx.load(path)
     got = loaded.to_torch().eval()(more)
+    torch.testing.assert_close(got, module(more), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [1, 2, 5])
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_for_a_fixed_number_of_samples_takes_any(tmp_path, samples):
+    """5 is also the length of a sequence, and 2 the number of heads."""
+    module, shape = NETWORKS["torch's encoder"]
+    draw = torch.Generator().manual_seed(0)
+    x, path = torch.randn(samples, *shape, generator=draw), str(tmp_path / "net.onnx")
+    torch.onnx.export(module.eval(), (x,), path, dynamo=False, input_names=["x"], output_names=["y"])
+    more = torch.randn(3, *shape, generator=draw)
+    got = descend.onnx.load(path).to_torch().eval()(more)
     torch.testing.assert_close(got, module(more), rtol=1e-5, atol=1e-5)
 
 
