@@ -211,17 +211,17 @@ def _single(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor 
 
 def _product(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
     """A product of the last dimension with a constant matrix."""
-    if r.batch == 1 and len(groups) > 1 and groups[-1][0] is None and len(groups[-1]) > 1:
+    matrix, others, last = node.given(1), groups[:-1], groups[-1]
+    if r.batch == 1 and others and last[0] is None and len(last) > 1:
         # One sample between two dimensions is as good as part of the first as of the second.
-        groups = (*groups[:-2], (*groups[-2], None), groups[-1][1:])
-    matrix, last = node.given(1), groups[-1]
+        others, last = (*others[:-1], (*others[-1], None)), last[1:]
     if not isinstance(matrix, Fixed) or matrix.array.ndim != 2 or len(last) != 1 or last == (None,):
         raise Refused("multiplies along the samples")
     if any(node.get(name, 1.0) != 1 for name in ("alpha", "beta")) or node.get("transA", 0):
         raise Refused("has transA, alpha or beta of its own")
     turned, bias = bool(node.get("transB", 0)), node.given(2) if node.kind == "Gemm" else None
     y = fully_connected(r, node, _plain(x), matrix, not turned, bias)
-    return _settled(y, (*groups[:-1], y.shape[-1:]))
+    return _settled(y, (*others, y.shape[-1:]))
 
 
 def _entrywise(r: Reader, node: Node, groups: Groups, read_node: Reading) -> Tensor | Moved:
