@@ -7,6 +7,8 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from descend.callbacks.names import problems as unknown_names
 from descend.data import Batches
 from descend.errors import ConfigurationError
@@ -75,10 +77,11 @@ def prepare_module(
         "precision": repr(model.amp) if model.amp and model.amp.enabled else None,
         "micro_batch_size": trainer.micro_batch_size or None,
         "batch_norm_group_size": model.batch_norm_group_size or None,
+        **({"compile": True} if model.compile else {}),
         **rule.settings(made),
     }
     sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
-    with in_training(task, seed, next(iter(data.values())), *sizes) as training:
+    with in_training(task, seed, next(iter(data.values())), *sizes) as training, _compiled(model):
         yield Work(
             name=model.name,
             task=task,
@@ -98,6 +101,27 @@ def prepare_module(
             settings=settings,
             running=training.running,
         )
+
+
+@contextmanager
+def _compiled(model: TorchModel) -> Generator[None]:
+    """The module compiled, where that is wanted, until this ends."""
+    if not model.compile:
+        yield
+        return
+    module: Any = model.module
+    before = module._compiled_call_impl  # what Module.compile sets, and nothing takes away
+    # Layers that draw or count by rules of the run, with NumPy: no compiler is to look into those.
+    own = [(part, part.forward) for part in module.modules() if "forward" in vars(part)]
+    for part, forward in own:
+        part.forward = torch.compiler.disable(forward)
+    module.compile()
+    try:
+        yield
+    finally:
+        module._compiled_call_impl = before
+        for part, forward in own:
+            part.forward = forward
 
 
 def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None, process: Process) -> int:

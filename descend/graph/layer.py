@@ -166,6 +166,7 @@ class Layer:
     num_children: ClassVar[int | None] = 1  # None: any number, each given an output of its own
     borrows_weights: ClassVar[bool] = False  # it reads weights that another layer makes
     normalizes: ClassVar[bool] = False  # the rule "norm" means its weights
+    index_parents: ClassVar[tuple[int, ...]] = ()  # which parents give indices; a narrow format would give others
     global_count: ClassVar[int] = 0
     where: str | None = None  # file:line:column of a layer that came from a text
     _serials: ClassVar[Iterator[int]] = itertools.count()

@@ -274,11 +274,13 @@ class Model:
         targets: int | Iterable[str] | None = None,
         amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
         batch_norm_group_size: int = 0,
+        compile: bool = False,  # noqa: A002  # torch's own word for it
     ) -> TorchModel:
         """A model of any torch module, which is trained as it is; see `TorchModel`."""
         from descend.graph.torch_model import TorchModel
 
-        return TorchModel(module, loss, metrics, epochs, callbacks, name, targets, amp, batch_norm_group_size)
+        options: dict[str, Any] = {"amp": amp, "batch_norm_group_size": batch_norm_group_size, "compile": compile}
+        return TorchModel(module, loss, metrics, epochs, callbacks, name, targets, **options)
 
     def to_torch(
         self,

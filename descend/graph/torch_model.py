@@ -29,6 +29,7 @@ class TorchModel(Model):
         targets: Names of the fields that are targets, or how many of the last ones are, where that is not clear.
         amp: As in `Model`.
         batch_norm_group_size: As in `Model`.
+        compile: Whether the module goes through torch.compile during the run; afterwards it is as it was.
 
     Raises:
         ConfigurationError: a value of a wrong type.
@@ -45,11 +46,12 @@ class TorchModel(Model):
         targets: int | Iterable[str] | None = None,
         amp: AutomaticMixedPrecision | Mapping[str, Any] | None = None,
         batch_norm_group_size: int = 0,
+        compile: bool = False,  # noqa: A002  # as of Model
     ) -> None:
         if not callable(getattr(module, "named_parameters", None)) or isinstance(module, type):
             what = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
             raise ConfigurationError(f"Model.from_torch was given {what}; expected a torch.nn.Module, made and ready")
-        options: dict[str, Any] = {"amp": amp, "batch_norm_group_size": batch_norm_group_size}
+        options: dict[str, Any] = {"amp": amp, "batch_norm_group_size": batch_norm_group_size, "compile": compile}
         super().__init__(epochs, callbacks=callbacks, name=name or type(module).__name__, **options)
         self.module, self.loss = module, loss
         named = (metrics,) if isinstance(metrics, str) else metrics

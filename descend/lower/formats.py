@@ -32,12 +32,18 @@ def _cast(x: Any, dtype: torch.dtype | None) -> Any:
     return x.to(dtype) if dtype is not None and isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
-def in_formats(forward: Forward, with_pass: bool, inputs: DataType | None, outputs: DataType | None) -> Forward:
-    """A forward pass whose inputs and weights, and whose outputs, are brought to a format each; None leaves them."""
+def in_formats(
+    forward: Forward, with_pass: bool, inputs: DataType | None, outputs: DataType | None, kept: tuple[int, ...] = ()
+) -> Forward:
+    """A forward pass whose inputs and weights, and whose outputs, are brought to a format each; None leaves them.
+
+    The inputs at the places `kept` stay as they are.
+    """
     taken, given = (None if one is None else _FORMATS[one] for one in (inputs, outputs))
 
     def formatted(*xs: Any) -> Any:
-        tensors = (_cast(x, taken) for x in (xs[1:] if with_pass else xs))
+        own = xs[1:] if with_pass else xs
+        tensors = (x if i in kept else _cast(x, taken) for i, x in enumerate(own))
         result = forward(replace(xs[0], dtype=taken or xs[0].dtype), *tensors) if with_pass else forward(*tensors)
         return tuple(_cast(y, given) for y in result) if isinstance(result, tuple) else _cast(result, given)
 

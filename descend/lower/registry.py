@@ -47,5 +47,7 @@ def lowering(planned: PlannedLayer) -> tuple[Forward, bool]:
         if kind in _LOWERINGS:
             function, with_pass = _LOWERINGS[kind]
             forward = function(planned)
-            return (in_formats(forward, with_pass, *planned.formats) if planned.formats else forward), with_pass
+            if planned.formats:
+                forward = in_formats(forward, with_pass, *planned.formats, kept=planned.layer.index_parents)
+            return forward, with_pass
     raise Unsupported(f"layer '{planned.name}': kind {type(planned.layer).__name__} is not lowered")

@@ -40,6 +40,23 @@ def test_a_module_is_trained_as_it_is(tmp_path):
     assert all(part.training for part in module.modules())
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_compiled_module_learns_the_same_and_is_itself_afterwards(tmp_path):
+    """With a layer that draws and one that has statistics, on batches of two sizes."""
+    modules = [net() for _ in range(2)]
+    for module in modules:
+        module.insert(2, nn.BatchNorm1d(32))
+    plain, compiled = (
+        run(from_torch(module, epochs=1, compile=wanted), tmp_path / str(wanted))
+        for module, wanted in zip(modules, (False, True), strict=True)
+    )
+    for name, tensor in plain.weights.items():
+        torch.testing.assert_close(compiled.weights[name], tensor, rtol=1e-3, atol=1e-4)
+    assert modules[1]._compiled_call_impl is None
+    assert not any("forward" in vars(part) for part in modules[1].modules())
+
+
 def test_it_repeats_to_the_last_bit_and_continues_where_it_was(tmp_path):
     whole = run(from_torch(net()), tmp_path / "whole")
     again = run(from_torch(net()), tmp_path / "again")

@@ -90,6 +90,33 @@ def test_an_operator_has_formats_of_its_own_as_files_have_them(layer):
     assert found["z"].item() == 0
 
 
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (lambda i: descend.Embedding(i, num_embeddings=5000, embedding_dim=1, datatype="FP16", name="y"), [(1,)]),
+        (lambda i: descend.OneHot(i, size=5000, datatype="FP16", name="y"), [(1,)]),
+        (lambda i, x: descend.Gather(x, i, datatype="FP16", name="y"), [(1,), (5000,)]),
+        (lambda i, x: descend.Scatter(x, i, dims=[5000], datatype="FP16", name="y"), [(1,), (1,)]),
+        (lambda i, x: descend.CrossEntropy(x, i, use_labels=True, datatype="FP16", name="y"), [(1,), (5000,)]),
+    ],
+)
+def test_an_index_is_not_rounded_to_a_format(make, shapes):
+    """In float16 3001 would be 3000 or 3002."""
+    y = make(*(descend.Input(data_field=f"x{i}") for i in range(len(shapes))))
+    plan = check(descend.Model(layers=[y]), {f"x{i}": shape for i, shape in enumerate(shapes)})
+    module = lower(plan, lambda name: generator(1, name), outputs=["y"])
+    line = torch.full((5000,), 0.5)
+    line[3001] = 1.0
+    for name, weights in module.named_parameters():
+        assert name == "y_weights"
+        weights.data[0] = line.half()
+    found = module({"x0": torch.tensor([[3001.0]]), "x1": line[None] if shapes[-1] == (5000,) else torch.ones(1, 1)})[
+        "y"
+    ]
+    assert found.dtype == torch.float16
+    assert found.flatten()[3001 if found.numel() > 1 else 0].item() == (0 if isinstance(y, descend.CrossEntropy) else 1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     "make",

@@ -210,6 +210,13 @@ def test_uniform_hash_looks_uniform():
             [(3, 2)],
             "has scale_factors, which count with has_vectors alone",
         ),
+        (
+            descend.Upsample(
+                upsample_mode="nearest", num_dims=1, has_vectors=True, scale_factors=[2], scale_factors_i=2
+            ),
+            [(3, 2)],
+            "has scale_factors_i, which counts without has_vectors alone",
+        ),
     ],
     ids=repr,
 )

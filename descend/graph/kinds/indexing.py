@@ -80,6 +80,7 @@ class OneHot(Layer):
     """
 
     message: ClassVar[str] = "Layer.OneHot"
+    index_parents: ClassVar[tuple[int, ...]] = (0,)
 
     size: int = 0
 
@@ -136,6 +137,7 @@ class _Indexed(Layer):
     """Data of one or two dimensions and an index for each entry along one of them."""
 
     num_parents: ClassVar[int | None] = 2
+    index_parents: ClassVar[tuple[int, ...]] = (1,)
 
     axis: int | None = None
 
@@ -248,6 +250,8 @@ class Upsample(Layer):
         Raises:
             GraphError: their count is wrong or one is below 1.
         """
+        if self.has_vectors and self.scale_factors_i:
+            raise GraphError("has scale_factors_i, which counts without has_vectors alone: write scale_factors")
         if self.has_vectors:
             return per_dimension("scale_factors", self.scale_factors, self.num_dims, None, 1)
         if self.scale_factors:

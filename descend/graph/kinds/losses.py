@@ -28,6 +28,7 @@ class CrossEntropy(PairLoss):
     """
 
     message: ClassVar[str] = "Layer.CrossEntropy"
+    index_parents: ClassVar[tuple[int, ...]] = (1,)  # with use_labels
 
     use_labels: bool = False
 

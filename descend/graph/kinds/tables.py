@@ -48,6 +48,7 @@ class Embedding(_Table):
     """
 
     message: ClassVar[str] = "Layer.Embedding"
+    index_parents: ClassVar[tuple[int, ...]] = (0,)
 
     padding_idx: int | None = None
 
@@ -67,6 +68,7 @@ class DistEmbedding(_Table):
     """
 
     message: ClassVar[str] = "Layer.DistEmbedding"
+    index_parents: ClassVar[tuple[int, ...]] = (0,)
 
     sparse_sgd: bool = False
     learning_rate: float = 0.0

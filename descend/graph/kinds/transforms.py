@@ -109,6 +109,11 @@ class Pooling(Layer):
             raise GraphError(
                 "has pool_dims, pool_pads or pool_strides, which count with has_vectors alone: set has_vectors"
             )
+        if self.has_vectors and (self.pool_dims_i or self.pool_pads_i or self.pool_strides_i):
+            raise GraphError(
+                "has pool_dims_i, pool_pads_i or pool_strides_i, which count without has_vectors alone: "
+                "write pool_dims, pool_pads and pool_strides"
+            )
         single = not self.has_vectors
         end = "_i" if single else ""
         return Window(

@@ -13,7 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from descend.errors import StorageError, Unsupported, nearest
 from descend.graph import Identity, Input, Model, Trained
-from descend.lower.onnx.reader import Fixed, Node, Reader, Reading, Refused, Sizes, Tensor, Value, reading
+from descend.lower.onnx.moved import MOVING, read_moved
+from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Reading, Refused, Sizes, Tensor, Value, reading
 from descend.lower.onnx.readings import JOINABLE
 
 if TYPE_CHECKING:
@@ -120,10 +121,10 @@ class _File:
             raise Refused(f"has no layer here: the operator{where} is not known")
         used = max((i for i, one in enumerate(proto.output, 1) if self.uses[one]), default=1)
         node = Node(name, kind, tuple(given), self._attributes(proto), used)
-        made = _read_joined(self.reader, node, read_node)
+        made = _read_anywhere(self.reader, node, read_node)
         outputs = made if isinstance(made, tuple) else (made,)
         for one, value in zip(proto.output, outputs, strict=False):
-            if isinstance(value, Tensor):
+            if isinstance(value, (Tensor, Moved)):
                 self.reader.uses[value.layer.name] = self.uses[one]
         return tuple(_settled(value) for value in outputs)
 
@@ -181,6 +182,9 @@ class _File:
         value = self.values.get(name)
         if value is None:
             return
+        if isinstance(value, Moved):
+            self.problems.append(f"output '{name}' has its samples elsewhere than in its first dimension")
+            return
         if not isinstance(value, Tensor):
             self.problems.append(f"output '{name}' does not depend on the data")
             return
@@ -233,6 +237,21 @@ def _batch(inputs: list[onnx.ValueInfoProto]) -> int | None:
     return next(iter(first)) or None if len(first) == 1 else None
 
 
+def _read_anywhere(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
+    """Read a node wherever the samples are in what it takes and gives."""
+    if any(isinstance(one, Moved) for one in node.inputs):
+        return read_moved(reader, node, read_node)
+    try:
+        return _read_joined(reader, node, read_node)
+    except Refused as reason:
+        if node.kind not in MOVING or not any(isinstance(one, Tensor) for one in node.inputs):
+            raise
+        try:
+            return read_moved(reader, node, read_node)
+        except Refused:
+            raise reason from None
+
+
 def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
     """Read a node; one that works within each of samples · heads works within each of the heads."""
     joined = {one.joined for one in node.inputs if isinstance(one, Tensor)}
@@ -256,7 +275,7 @@ def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tupl
 
 def _settled(value: Value) -> Value:
     """Sizes that are all known are a constant."""
-    if isinstance(value, Sizes) and None not in value.sizes:
+    if isinstance(value, Sizes) and not {None, -1}.intersection(value.sizes):
         array = np.array(value.sizes, np.int64)
         return Fixed(array.reshape(()) if value.single else array)
     return value

@@ -25,9 +25,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Fixed", "Node", "Reader", "Reading", "Refused", "Sizes", "Tensor", "Value", "reading", "reads"]
+__all__ = [
+    "Fixed",
+    "Groups",
+    "Moved",
+    "Node",
+    "Reader",
+    "Reading",
+    "Refused",
+    "Sizes",
+    "Tensor",
+    "Value",
+    "reading",
+    "reads",
+]
 
 Shape = tuple[int, ...]
+Groups = tuple[tuple[int | None, ...], ...]
 
 
 class Refused(Exception):
@@ -48,6 +62,18 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """An output of a layer whose samples are not the first dimension of the file's tensor.
+
+    `groups` has for each dimension of the file's tensor the sizes that it is made of, None for the samples; the layer
+    gives (samples, *all other sizes in their order).
+    """
+
+    layer: Layer
+    groups: Groups
+
+
+@dataclass(frozen=True)
 class Fixed:
     """An array. A name is that of the file's own tensor, which is trained if it holds fractions.
 
@@ -61,13 +87,13 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Sizes:
-    """A list of sizes, or one, of which None is the number of samples."""
+    """A list of sizes, or one, of which None is the number of samples and −1 a multiple of it."""
 
     sizes: tuple[int | None, ...]
     single: bool = False
 
 
-Value = Tensor | Fixed | Sizes
+Value = Tensor | Moved | Fixed | Sizes
 Reading = Callable[["Reader", "Node"], "Value | tuple[Value, ...]"]
 
 _READINGS: dict[str, Reading] = {}
@@ -121,6 +147,8 @@ class Node:
             Refused: it does not, or has another number of dimensions.
         """
         value = self.given(place)
+        if isinstance(value, Moved):
+            raise Refused("is given a tensor whose samples are not its first dimension")
         if not isinstance(value, Tensor):
             raise Refused(f"takes a constant as input {place + 1}, where a layer's output is needed")
         if value.joined:

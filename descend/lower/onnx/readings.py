@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from descend.graph import (
+    GRU,
     Abs,
     Acos,
     Acosh,
@@ -96,12 +97,12 @@ from descend.graph import (
     Tessellate,
     Upsample,
 )
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Sizes, Tensor, Value, reads
 
 if TYPE_CHECKING:
-    from descend.graph import Layer
+    from descend.graph import Layer, Weights
 
-__all__ = ["JOINABLE"]
+__all__ = ["ENTRYWISE", "JOINABLE", "cut", "fully_connected", "wanted_sizes"]
 
 Shape = tuple[int, ...]
 
@@ -140,6 +141,24 @@ _ENTRYWISE: dict[str, type[Layer]] = {
 
 # Operators that do the same within each of samples · heads as within each sample; axes are counted from the end.
 JOINABLE = {*_ENTRYWISE, "MatMul", "Transpose", "Softmax", "Add", "Sub", "Mul", "Div", "Identity", "Dropout", "Where"}
+
+
+# Operators that work on entries, wherever the samples are.
+ENTRYWISE = {
+    *_ENTRYWISE,
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Pow",
+    "Identity",
+    "Dropout",
+    "Cast",
+    "Clip",
+    "Gelu",
+    "LeakyRelu",
+    "Elu",
+}
 
 
 @reads(*_ENTRYWISE)
@@ -199,7 +218,7 @@ def activation(r: Reader, node: Node) -> Value:
         case "PRelu":
             slope = node.fixed(1).array
             if slope.size != 1:
-                raise Refused("has a slope for each channel, and LeakyRelu has one")
+                return _prelu(r, node, x)
             return r.layer(LeakyRelu, node, x, negative_slope=_nonzero(node, "slope", float(slope.reshape(()))))
         case "Elu":
             return r.layer(Elu, node, x, alpha=_nonzero(node, "alpha", node.get("alpha", 1.0)))
@@ -214,6 +233,25 @@ def activation(r: Reader, node: Node) -> Value:
             line = r.layer(AddConstant, f"{node.name}/line", _times(r, f"{node.name}/slope", x, alpha), constant=beta)
             gate = r.layer(Clamp, node, line, min=0.0, max=1.0)
             return r.layer(Multiply, node, x, gate) if node.kind == "HardSwish" else gate
+
+
+def _prelu(r: Reader, node: Node, x: Tensor) -> Tensor:
+    """max(x, 0) + slope · min(x, 0), each channel with a slope of its own."""
+    below = r.layer(MinConstant, f"{node.name}/below", x, constant=0.0)
+    line = r.layer(Multiply, f"{node.name}/line", *r.broadcast(node, below, node.fixed(1)))
+    return r.layer(Add, node, r.layer(Relu, f"{node.name}/above", x), line)
+
+
+@reads("Celu", "Mish")
+def smooth(r: Reader, node: Node) -> Value:
+    """α Elu(x / α), or x tanh(log(1 + eˣ))."""
+    x = node.tensor()
+    if node.kind == "Mish":
+        gate = r.layer(Tanh, f"{node.name}/gate", r.layer(Softplus, f"{node.name}/softplus", x))
+        return r.layer(Multiply, node, x, gate)
+    alpha = _nonzero(node, "alpha", node.get("alpha", 1.0))
+    inner = r.layer(Elu, f"{node.name}/elu", _times(r, f"{node.name}/scaled", x, 1 / alpha))
+    return _times(r, node.name, inner, alpha)
 
 
 def _nonzero(node: Node, what: str, value: float) -> float:
@@ -369,12 +407,13 @@ def gemm(r: Reader, node: Node) -> Value:
     x, matrix = node.tensor(0, 1), node.fixed(1)
     if node.get("transA", 0) or node.get("alpha", 1.0) != 1 or node.get("beta", 1.0) != 1:
         raise Refused("has transA, alpha or beta of its own")
-    return _fully_connected(r, node, x, matrix, not node.get("transB", 0), node.given(2))
+    return fully_connected(r, node, x, matrix, not node.get("transB", 0), node.given(2))
 
 
-def _fully_connected(
+def fully_connected(
     r: Reader, node: Node, x: Tensor, matrix: Fixed, inputs_first: bool, bias: Value | None = None
 ) -> Tensor:
+    """A product of the last dimension of x with a matrix."""
     if matrix.base is not None and r.turned(Fixed(matrix.array.T, matrix.base)):
         matrix, inputs_first = Fixed(matrix.array.T, matrix.base), not inputs_first
     turned = r.turned(matrix)
@@ -400,7 +439,7 @@ def matmul(r: Reader, node: Node) -> Value:
     """A product with a constant matrix, or of two tensors."""
     a, b = node.inputs
     if isinstance(a, Tensor) and isinstance(b, Fixed) and b.array.ndim == 2:
-        return _fully_connected(r, node, node.tensor(0), b, inputs_first=True)
+        return fully_connected(r, node, node.tensor(0), b, inputs_first=True)
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         raise Refused("computes with the number of samples")
     dims = max(len(one.shape) for one in (a, b) if isinstance(one, Tensor))
@@ -459,7 +498,7 @@ def _padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill
         size = x.shape[axis]
         if size + min(before, 0) + min(behind, 0) < 1:
             raise Refused("leaves nothing")
-        x = _cut(r, f"{node.name}/cut{axis}", x, axis, -min(before, 0), size + min(behind, 0))
+        x = cut(r, f"{node.name}/cut{axis}", x, axis, -min(before, 0), size + min(behind, 0))
         parts = [x]
         for count, place in ((before, 0), (behind, 2)):
             if count > 0:
@@ -475,6 +514,7 @@ def _padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill
 def pad(r: Reader, node: Node) -> Value:
     """Constants before and behind; mirrored or repeated entries a few at a time."""
     x, mode = node.tensor(), _text(node.get("mode", "constant"))
+    how: Any = mode  # numpy's names for them are the same
     pads, dims = node.ints(1, "pads") or (), len(x.shape) + 1
     axes = node.ints(3, "axes") or tuple(range(len(pads) // 2))
     sides = [(0, 0)] * dims
@@ -486,7 +526,7 @@ def pad(r: Reader, node: Node) -> Value:
         return _padded(r, node, x, sides[1:], node.float(2, "value", 0.0))
     for axis, (before, behind) in enumerate(sides[1:]):
         if (before, behind) != (0, 0):
-            x = _extended(r, node, x, axis, np.pad(np.arange(x.shape[axis]), _counts(node, before, behind), mode))
+            x = _extended(r, node, x, axis, np.pad(np.arange(x.shape[axis]), _counts(node, before, behind), how))
     return x
 
 
@@ -503,7 +543,7 @@ def _extended(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[An
     parts: list[Tensor] = []
     for i, place in enumerate([*places[:begin], None, *places[begin + len(own) :]]):
         name = f"{node.name}/{axis}_{i}"
-        parts.append(x if place is None else _cut(r, name, x, axis, int(place), int(place) + 1))
+        parts.append(x if place is None else cut(r, name, x, axis, int(place), int(place) + 1))
     return r.layer(Concatenation, f"{node.name}/padded{axis}", *parts, axis=axis)
 
 
@@ -620,6 +660,66 @@ def softmax(r: Reader, node: Node) -> Value:
     return r.layer(ChannelwiseSoftmax, node, x, dim=axis, single_dim_mode=True)
 
 
+# Sequences
+
+
+@reads("GRU")
+def gru(r: Reader, node: Node) -> Value | tuple[Value, ...]:
+    """A GRU of one layer, whose gates ONNX has in the order z, r, n."""
+    x, size, first = node.given(0), node.get("hidden_size", 0), node.get("layout", 0)
+    plain = _text(node.get("direction", "forward")) == "forward" and node.get("linear_before_reset", 0) == 1
+    if not plain or "activations" in node.attributes or "clip" in node.attributes or node.given(4) is not None:
+        raise Refused("goes another way than forward, or has other gates or lengths than torch's GRU")
+    if first and isinstance(x, Tensor) and len(x.shape) == 2 and not x.joined:
+        sequence = x
+    elif not first and isinstance(x, Moved) and len(x.groups) == 3 and x.groups[1] == (None,):
+        sequence = Tensor(x.layer, tuple(one for (one,) in (x.groups[0], x.groups[2]) if one is not None))
+    else:
+        raise Refused("takes a sequence for each sample: (length, samples, size), or with layout 1 the samples first")
+    y = r.layer(GRU, node, sequence, _start(r, node, size), weights=_gates(r, node, size), hidden_size=size)
+    length = y.shape[0]
+    last = cut(r, f"{node.name}/last", y, 0, length - 1, length) if node.outputs > 1 else y
+    if first:
+        steps = r.reshaped(y, (length, 1, size), f"{node.name}/steps")
+        return (steps, last) if node.outputs > 1 else steps
+    steps = Moved(r.reshaped(y, (length, 1, size), f"{node.name}/steps").layer, ((length,), (1,), (None,), (size,)))
+    return (steps, Moved(last.layer, ((1,), (None,), (size,)))) if node.outputs > 1 else steps
+
+
+def _start(r: Reader, node: Node, size: int) -> Tensor:
+    """The first hidden state, (1, size) for each sample; zeros where none is given."""
+    given = node.given(5)
+    if given is None or (isinstance(given, Fixed) and not given.array.any()):
+        return r.layer(Constant, f"{node.name}/start", value=0.0, num_neurons=(1, size))
+    if isinstance(given, Moved) and given.groups == ((1,), (None,), (size,)):
+        return Tensor(given.layer, (1, size))
+    if isinstance(given, Tensor) and node.get("layout", 0) and given.shape == (1, size):
+        return given
+    raise Refused("has a first state that is not (1, samples, hidden_size)")
+
+
+def _gates(r: Reader, node: Node, size: int) -> list[Weights]:
+    """Matrices and biases with the gates in the order r, z, n."""
+    z, reset, n = (np.arange(i * size, (i + 1) * size) for i in range(3))
+    rows = np.concatenate([reset, z, n])
+    bias = node.given(3)
+    both = node.fixed(3).array[0] if bias is not None else np.zeros(6 * size, np.float32)
+    arrays = (
+        (node.fixed(1), node.fixed(1).array[0][rows], "ih_matrix"),
+        (node.fixed(2), node.fixed(2).array[0][rows], "hh_matrix"),
+        (bias, both[: 3 * size][rows], "ih_bias"),
+        (bias, both[3 * size :][rows], "hh_bias"),
+    )
+    return [
+        r.weights(
+            Fixed(array, f"{one.name if isinstance(one, Fixed) and one.name else node.name}_{what}"),
+            node.name,
+            column_major=what.endswith("matrix"),
+        )
+        for one, array, what in arrays
+    ]
+
+
 # Shapes
 
 
@@ -638,7 +738,7 @@ def reshape(r: Reader, node: Node) -> Value:
     """Reshape within each sample."""
     value = node.given(0)
     if isinstance(value, Sizes):
-        return Sizes(value.sizes, single=node.kind == "Squeeze" or (node.kind == "Reshape" and not _wanted(node)))
+        return Sizes(value.sizes, single=node.kind == "Squeeze" or (node.kind == "Reshape" and not wanted_sizes(node)))
     if not isinstance(value, Tensor):
         raise Refused("takes a constant")
     whole = [None, *value.shape]
@@ -665,7 +765,7 @@ def reshape(r: Reader, node: Node) -> Value:
                 value, tuple(1 if i in new else next(rest) for i in range(1, len(whole) + len(axes))), node.name
             )
         case _:
-            wanted = _wanted(node)
+            wanted = wanted_sizes(node)
             if joined := _joined(r, value, wanted):
                 return joined
             return r.reshaped(replace(value, joined=0), _filled(r, value, wanted, node), node.name)
@@ -685,7 +785,7 @@ def _joined(r: Reader, x: Tensor, wanted: list[int | None]) -> Tensor | None:
     return None if alone or (first != -1 and first != (r.batch or 0) * size) else replace(x, joined=count)
 
 
-def _wanted(node: Node) -> list[int | None]:
+def wanted_sizes(node: Node) -> list[int | None]:
     """The second input of a Reshape."""
     value = node.given(1)
     if isinstance(value, Sizes):
@@ -707,6 +807,23 @@ def _filled(r: Reader, x: Tensor, wanted: list[int | None], node: Node) -> Shape
             raise Refused(f"makes {wanted} of {x.shape}")
         rest = [prod(x.shape) // known if size == -1 else size for size in rest]
     return tuple(size for size in rest if size is not None)
+
+
+@reads("DepthToSpace", "SpaceToDepth")
+def space_and_depth(r: Reader, node: Node) -> Value:
+    """Blocks of an image as channels, or the other way."""
+    x, b = node.tensor(0, 3), node.get("blocksize", 1)
+    channels, height, width = x.shape
+    if node.kind == "SpaceToDepth":
+        split, axes = (channels, height // b, b, width // b, b), (2, 4, 0, 1, 3)
+        shape = (channels * b * b, height // b, width // b)
+    else:
+        shape = (channels // (b * b), height * b, width * b)
+        columns_first = _text(node.get("mode", "DCR")) == "CRD"
+        split = (shape[0], b, b, height, width) if columns_first else (b, b, shape[0], height, width)
+        axes = (0, 3, 1, 4, 2) if columns_first else (2, 3, 0, 4, 1)
+    apart = r.reshaped(x, split, f"{node.name}/apart")
+    return r.reshaped(r.layer(TensorPermute, f"{node.name}/turned", apart, axes=axes), shape, node.name)
 
 
 @reads("Transpose")
@@ -746,7 +863,8 @@ def _sizes(value: Value | None) -> tuple[int | None, ...]:
     raise Refused("joins sizes with data")
 
 
-def _cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+def cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+    """Entries along an axis of the sample from `begin` up to, without, `end`."""
     if (begin, end) == (0, x.shape[axis]):
         return x
     # A Slice gives each child a piece of its own; behind an Identity one piece has any number of children.
@@ -754,7 +872,7 @@ def _cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Te
 
 
 @reads("Slice")
-def cut(r: Reader, node: Node) -> Value:
+def piece(r: Reader, node: Node) -> Value:
     """Slice, of a tensor or of sizes."""
     value = node.given(0)
     begins, ends = node.ints(1, "starts") or (), node.ints(2, "ends") or ()
@@ -771,7 +889,7 @@ def cut(r: Reader, node: Node) -> Value:
         first, last, _ = slice(begin, end).indices(x.shape[own])
         if step != 1 or last <= first:
             raise Refused(f"has step {step}, or cuts out nothing")
-        x = _cut(r, node.name, x, own, first, last)
+        x = cut(r, node.name, x, own, first, last)
     return x
 
 
@@ -784,7 +902,7 @@ def split(r: Reader, node: Node) -> Value | tuple[Value, ...]:
     sizes = node.ints(1, "split") or [min(size, x.shape[axis] - i * size) for i in range(node.outputs)]
     ends = np.cumsum(sizes).tolist()
     pieces = tuple(
-        _cut(r, f"{node.name}/{i}", x, axis, end - own, end)
+        cut(r, f"{node.name}/{i}", x, axis, end - own, end)
         for i, (own, end) in enumerate(zip(sizes, ends, strict=True))
     )
     return pieces[0] if len(pieces) == 1 else pieces
@@ -824,7 +942,7 @@ def _picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any,
     """Entries along an axis: a run of them, all of them repeated, each of them repeated, or a few."""
     size, count = x.shape[axis], len(places)
     if (np.diff(places) == 1).all():
-        return _cut(r, node.name, x, axis, int(places[0]), int(places[-1]) + 1)
+        return cut(r, node.name, x, axis, int(places[0]), int(places[-1]) + 1)
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     if (places == np.arange(count) % size).all():
         return r.layer(Tessellate, node, x, dims=shape)
@@ -835,7 +953,7 @@ def _picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any,
         return r.reshaped(r.layer(Tessellate, node, apart, dims=repeated), shape, f"{node.name}/together")
     if count > _FEW:
         raise Refused(f"takes {count} entries in an order of its own, and at most {_FEW} are put together here")
-    parts = [_cut(r, f"{node.name}/{i}", x, axis, int(place), int(place) + 1) for i, place in enumerate(places)]
+    parts = [cut(r, f"{node.name}/{i}", x, axis, int(place), int(place) + 1) for i, place in enumerate(places)]
     return r.layer(Concatenation, node, *parts, axis=axis)
 
 
@@ -846,7 +964,7 @@ _FEW = 64
 def expand(r: Reader, node: Node) -> Value:
     """Tessellate."""
     value = node.given(0)
-    wanted = _wanted(node)
+    wanted = wanted_sizes(node)
     if node.kind == "Tile":
         x = node.tensor()
         if wanted[0] != 1:
@@ -869,12 +987,13 @@ def expand(r: Reader, node: Node) -> Value:
 @reads("ConstantOfShape")
 def constant_of_shape(r: Reader, node: Node) -> Value:
     """Constant, for every sample."""
-    first, *rest = _sizes(node.given(0))
-    if first is not None or None in rest or not rest:
+    sizes = _sizes(node.given(0))
+    if sizes.count(None) != 1 or len(sizes) < 2 or -1 in sizes:
         raise Refused("computes with the number of samples")
     value = node.get("value", np.zeros(1, np.float32))
-    shape = tuple(int(size or 0) for size in rest)
-    return r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)
+    shape = tuple(size for size in sizes if size is not None)
+    y = r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)
+    return y if sizes[0] is None else Moved(y.layer, tuple((size,) for size in sizes))
 
 
 # Reductions

@@ -174,6 +174,11 @@ def test_losses_give_one_number():
             "has pool_mode 'avg'; expected max, average or average_no_pad",
         ),
         (g.Pooling(num_dims=2, pool_mode="max", pool_dims=2), [(3, 8, 8)], "which count with has_vectors alone"),
+        (
+            g.Pooling(num_dims=1, pool_mode="max", has_vectors=True, pool_dims=2, pool_strides=2, pool_pads_i=1),
+            [(3, 8)],
+            "which count without has_vectors alone",
+        ),
         (g.Pooling(num_dims=2, pool_mode="max"), [(3, 8, 8)], "has pool_dims_i 0; every number must be at least 1"),
         (g.Softmax(softmax_mode="row"), [(3,)], "has softmax_mode 'row'; expected instance (or unset) or channel"),
         (g.Dropout(), [(3,)], "has keep_prob 0.0; expected above 0 and up to 1"),

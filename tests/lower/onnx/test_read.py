@@ -69,6 +69,9 @@ UNARY += ("Softplus", "Softsign", "Tanh", "Atan", "Sinh", "Cosh", "Asinh")
         ("Selu", {}),
         ("HardSigmoid", {}),
         ("HardSwish", {}),
+        ("Celu", {"alpha": 0.5}),
+        ("Mish", {}),
+        ("SpaceToDepth", {"blocksize": 2}),
         ("Gelu", {}),
         ("Gelu", {"approximate": "tanh"}),
         ("Softmax", {}),
@@ -133,6 +136,18 @@ def test_pads(tmp_path, pads, options, mode):
     agree(
         write(tmp_path / "m.onnx", [node("Pad", "x", *inputs, mode=mode)], {"x": S}, constants=constants), drawn(2, *S)
     )
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_channels_become_space(tmp_path, mode):
+    path = write(tmp_path / "m.onnx", [node("DepthToSpace", "x", blocksize=2, mode=mode)], {"x": (12, 3, 2)})
+    agree(path, drawn(2, 12, 3, 2))
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 6, 1), (3, 6, 4)])
+def test_slopes_of_channels(tmp_path, shape):
+    path = write(tmp_path / "m.onnx", [node("PRelu", "x", "s")], {"x": S}, constants={"s": drawn(*shape, seed=1)})
+    agree(path, drawn(2, *S))
 
 
 @pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [1, 2]])
@@ -297,7 +312,6 @@ def test_shapes_that_are_computed_from_the_number_of_samples(tmp_path):
     "nodes",
     [
         [node("ReduceSum", "x", "zero")],
-        [node("Transpose", "x", perm=[1, 0, 2, 3])],
         [node("Expand", "x", "more")],
         [node("Squeeze", "x", "zero")],
         [node("Concat", "x", "x", axis=0)],
@@ -385,6 +399,105 @@ def test_an_output_must_have_the_samples_first(tmp_path):
     nodes = [node("Reshape", "x", "rows", out="r"), node("Relu", "r")]
     path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants={"rows": np.array([-1, 4])})
     with pytest.raises(Unsupported, match="output 'y' has samples joined with other dimensions"):
+        descend.onnx.load(path)
+
+
+MOVED = {
+    "there and back": [
+        node("Transpose", "x", out="a", perm=[2, 0, 3, 1]),
+        node("Relu", "a", out="b"),
+        node("Mul", "b", "last", out="c"),
+        node("Concat", "b", "c", "b", out="d", axis=2),
+        node("Slice", "d", "one", "nine", "two", out="e"),
+        node("Transpose", "e", perm=[1, 3, 0, 2]),
+    ],
+    "a product with a matrix": [
+        node("Transpose", "x", out="a", perm=[2, 1, 0, 3]),
+        node("MatMul", "a", "matrix", out="b"),
+        node("Add", "b", "bias", out="c"),
+        node("Transpose", "c", perm=[2, 0, 1, 3]),
+    ],
+    "joined and taken apart": [
+        node("Transpose", "x", out="a", perm=[2, 0, 1, 3]),
+        node("Reshape", "a", "rows", out="b"),
+        node("Gemm", "b", "matrix", "bias", out="c"),
+        node("Reshape", "c", "apart", out="d"),
+        node("Transpose", "d", perm=[1, 0, 2, 3]),
+    ],
+    "split within a dimension": [
+        node("Transpose", "x", out="a", perm=[2, 0, 3, 1]),
+        node("Reshape", "a", "halves", out="b"),
+        node("Transpose", "b", perm=[2, 0, 1, 3]),
+    ],
+    "ones, and one of several": [
+        node("Unsqueeze", "x", "zero", out="a"),
+        node("Transpose", "a", out="b", perm=[4, 0, 1, 2, 3]),
+        node("Squeeze", "b", "one", out="c"),
+        node("Gather", "c", "second", axis=0),
+    ],
+    "by sizes that are computed": [
+        node("Transpose", "x", out="a", perm=[2, 0, 1, 3]),
+        node("Shape", "a", out="sizes"),
+        node("Gather", "sizes", "second", out="n"),
+        node("Mul", "n", "six", out="n6"),
+        node("Unsqueeze", "n6", "zero", out="rows_of"),
+        node("Concat", "rows_of", "twelve", out="wanted", axis=0),
+        node("Reshape", "a", "wanted", out="b"),
+        node("Reshape", "b", "back", out="c"),
+        node("Transpose", "c", perm=[1, 0, 2]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_samples_may_be_elsewhere_in_between(tmp_path, name):
+    constants = {
+        "last": drawn(3, seed=1),
+        "matrix": drawn(4, 5, seed=2),
+        "bias": drawn(5, seed=3),
+        "rows": np.array([-1, 4]),
+        "apart": np.array([6, -1, 3, 5]),
+        "halves": np.array([2, 3, -1, 12]),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "two": np.array([2]),
+        "nine": np.array([9]),
+        "second": np.array(1),
+        "six": np.array(6),
+        "twelve": np.array([12]),
+        "back": np.array([6, -1, 12]),
+    }
+    nodes = MOVED[name]
+    for place, each in enumerate(nodes):
+        each.name = f"node{place}"
+    used = {one for each in nodes for one in each.input}
+    constants = {key: value for key, value in constants.items() if key in used}
+    agree(write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants), drawn(2, *S))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Softmax", "t", axis=1)],
+        [node("Add", "t", "matrix")],
+        [node("Add", "t", "x")],
+        [node("MatMul", "t", "t")],
+        [node("Gather", "t", "second", axis=2)],
+        [node("Squeeze", "t", "zero")],
+        [node("Concat", "t", "t", axis=2)],
+        [node("Reshape", "t", "rest")],
+        [node("MaxPool", "t", kernel_shape=[2, 2])],
+    ],
+    ids=lambda nodes: nodes[0].op_type,
+)
+def test_what_works_on_samples_that_are_elsewhere_is_refused_by_name(tmp_path, nodes):
+    constants = {"matrix": drawn(2, 4), "second": np.array(1), "zero": np.array([0]), "rest": np.array([7, -1])}
+    nodes = [node("Transpose", "x", out="t", perm=[2, 1, 0, 3]), *nodes]
+    path = write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants)
+    with pytest.raises(Unsupported, match=rf"node 'the_{nodes[1].op_type}' \({nodes[1].op_type}\) "):
+        descend.onnx.load(path)
+    path = write(tmp_path / "m.onnx", nodes[:1], {"x": S}, outputs=("t",))
+    with pytest.raises(Unsupported, match="output 't' has its samples elsewhere than in its first dimension"):
         descend.onnx.load(path)
 
 
@@ -509,6 +622,18 @@ class Residual(nn.Module):
         return self.out(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
 
 
+class Recurrent(nn.Module):
+    """Two layers of gated recurrent units, of which the outputs and the last states count."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.out = nn.GRU(4, 6, num_layers=2, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        y, last = self.layers(x)
+        return self.out(y.tanh()) + last[-1].sum(1).view(-1, 1, 1)
+
+
 CONVOLUTIONS = nn.Sequential(
     nn.Conv2d(3, 8, 3, stride=2, padding=1),
     nn.LeakyReLU(0.1),
@@ -527,6 +652,8 @@ NETWORKS = {
     "residual": (Residual(), (3, 16, 16)),
     "GPT": (GPT(joined=False), None),
     "GPT, heads joined": (GPT(joined=True), None),
+    "GRU": (Recurrent(), (5, 4)),
+    "torch's encoder": (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2), (5, 8)),
 }
 
 
@@ -554,6 +681,20 @@ def test_torch_modules_come_in_through_torchs_own_exporter(tmp_path, name, dynam
     torch.testing.assert_close(got, module(more), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [1, 2, 5])
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_for_a_fixed_number_of_samples_takes_any(tmp_path, samples):
+    """5 is also the length of a sequence, and 2 the number of heads."""
+    module, shape = NETWORKS["torch's encoder"]
+    draw = torch.Generator().manual_seed(0)
+    x, path = torch.randn(samples, *shape, generator=draw), str(tmp_path / "net.onnx")
+    torch.onnx.export(module.eval(), (x,), path, dynamo=False, input_names=["x"], output_names=["y"])
+    more = torch.randn(3, *shape, generator=draw)
+    got = descend.onnx.load(path).to_torch().eval()(more)
+    torch.testing.assert_close(got, module(more), rtol=1e-5, atol=1e-5)
+
+
 CLASSIFIERS = {
     "Gemm": [node("Flatten", "e", out="row"), node("Gemm", "row", "table", transB=1)],
     "MatMul": [node("Transpose", "table", out="t", perm=[1, 0]), node("MatMul", "e", "t")],
@@ -573,6 +714,66 @@ def test_a_table_that_is_a_classifier_too_stays_one_weights_object(tmp_path, cla
     module = loaded.to_torch()
     module(torch.tensor([[3]])).sum().backward()
     assert (module.table.grad != 0).all()  # as a classifier for every row, as a table for row 3 too
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_gru_goes_out_and_comes_in_again(tmp_path, layers):
+    x = descend.Input(data_field="x", name="x")
+    start = descend.Reshape(descend.Input(data_field="h", name="h"), dims=[layers, 3])
+    y = descend.GRU(x, start, hidden_size=3, num_layers=layers, name="y")
+    model, fields = descend.Model(layers=[y]), {"x": (5, 4), "h": (3 * layers,)}
+    path = descend.onnx.save(model, tmp_path / "net.onnx", fields=fields, outputs=y)
+    given = [torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)) for shape in fields.values()]
+    want = model.to_torch(fields=fields, outputs=y)(*given)
+    loaded = descend.onnx.load(path)
+    torch.testing.assert_close(loaded.to_torch()(*given), want, rtol=1e-5, atol=1e-6)
+    kinds = [type(layer).__name__ for layer in loaded.layers]
+    assert kinds.count("GRU") == layers
+    assert all(one.optimizer is None for one in loaded.weights)  # trained, with the default rule
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": 1}, {"bias": False}, {"last": True}])
+def test_a_gru_is_onnxs(tmp_path, options):
+    options = dict(options)
+    layout, last = options.get("layout", 0), options.get("last", False)
+    constants = {"w": drawn(1, 9, 4), "r": drawn(1, 9, 3, seed=1), "b": drawn(1, 18, seed=2)}
+    if options.get("bias") is False:
+        del constants["b"]
+    turned = [] if layout else [node("Transpose", "x", out="t", perm=[1, 0, 2])]
+    outputs = ["", "g"] if last else ["g"]
+    gates = ["w", "r", *(["b"] if "b" in constants else [])]
+    one = helper.make_node(
+        "GRU",
+        ["x" if layout else "t", *gates],
+        outputs,
+        name="gru",
+        hidden_size=3,
+        linear_before_reset=1,
+        layout=layout,
+    )
+    back = helper.make_node("Transpose", ["g"], ["y"], name="back", perm=[1, 0, 2] if last else [2, 0, 1, 3])
+    path = write(
+        tmp_path / "m.onnx",
+        [*turned, one, back if not layout else node("Relu", "g")],
+        {"x": (5, 4)},
+        constants=constants,
+    )
+    if not layout:
+        agree(path, drawn(2, 5, 4))
+        return
+    wanted = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": drawn(2, 1, 4)})  # onnxruntime has none
+    got = descend.onnx.load(path, fields={"x": (1, 4)}).to_torch()(torch.from_numpy(drawn(2, 1, 4)))
+    np.testing.assert_allclose(got.detach().numpy(), wanted[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_gru_of_another_kind_is_refused_by_name(tmp_path):
+    constants = {"w": drawn(1, 9, 4), "r": drawn(1, 9, 3, seed=1)}
+    for options in ({"linear_before_reset": 0}, {"direction": "reverse"}, {"activations": ["Relu", "Tanh"]}):
+        given = {"hidden_size": 3, "linear_before_reset": 1, **options}
+        nodes = [node("Transpose", "x", out="t", perm=[1, 0, 2]), node("GRU", "t", "w", "r", **given)]
+        path = write(tmp_path / "m.onnx", nodes, {"x": (5, 4)}, constants=constants)
+        with pytest.raises(Unsupported, match=r"node 'the_GRU' \(GRU\) goes another way than forward"):
+            descend.onnx.load(path)
 
 
 def test_out_and_in_again_gives_the_same_numbers_and_can_be_trained(tmp_path):

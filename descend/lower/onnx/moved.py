@@ -1,0 +1,238 @@
+"""Nodes on tensors whose samples are not the first dimension, as torch's attention has them in between.
+
+Such a tensor is still the output of a layer, which has the samples first; `Moved.groups` says where they are in the
+file's tensor. A Transpose moves them, a Reshape joins them with other dimensions or takes them apart again, and a
+product with a matrix works on the last dimension wherever they are. Sooner or later they come back to the front.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from itertools import chain, groupby
+from math import prod
+from typing import TYPE_CHECKING
+
+from descend.graph import Concatenation, TensorPermute
+from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Sizes, Tensor
+from descend.lower.onnx.readings import ENTRYWISE, cut, fully_connected, wanted_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from descend.lower.onnx.reader import Groups, Reading, Value
+
+__all__ = ["MOVING", "read_moved"]
+
+# Operators that may move the samples away from the front, or take what is joined with them.
+MOVING = ("Transpose", "Reshape", "Unsqueeze", "Gemm", "Shape")
+
+
+def read_moved(r: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
+    """Read a node that takes, or gives, a tensor whose samples are elsewhere.
+
+    Raises:
+        Refused: it works on samples.
+    """
+    x = next(value for value in node.inputs if isinstance(value, (Tensor, Moved)))
+    groups = _groups_of(x)
+    match node.kind:
+        case "Transpose":
+            return _transposed(r, node, x, groups)
+        case "Reshape":
+            return _regrouped(r, node, x, _joined(groups, wanted_sizes(node), r.batch))
+        case "Squeeze" | "Unsqueeze":
+            return _regrouped(r, node, x, _with_ones(node, groups))
+        case "Shape":
+            return Sizes(tuple(map(_size, groups))[node.get("start", 0) : node.get("end", len(groups))])
+        case "Gather":
+            return _single(r, node, x, groups)
+        case "Concat":
+            return _concatenated(r, node, groups)
+        case "Slice":
+            return _cut_out(r, node, x, groups)
+        case "MatMul" | "Gemm":
+            return _product(r, node, x, groups)
+        case "GRU":
+            return read_node(r, node)
+        case _ if node.kind in ENTRYWISE:
+            return _entrywise(r, node, groups, read_node)
+        case _:
+            raise Refused("is given a tensor whose samples are not its first dimension")
+
+
+def _groups_of(x: Tensor | Moved) -> Groups:
+    if isinstance(x, Moved):
+        return x.groups
+    return ((None, *x.shape[: x.joined]), *((size,) for size in x.shape[x.joined :]))
+
+
+def _shape(groups: Groups) -> tuple[int, ...]:
+    """What the layer gives for a sample."""
+    return tuple(size for size in chain.from_iterable(groups) if size is not None)
+
+
+def _plain(x: Tensor | Moved) -> Tensor:
+    return Tensor(x.layer, _shape(_groups_of(x)))
+
+
+def _size(group: tuple[int | None, ...]) -> int | None:
+    """A size of the file's tensor: None where it is the number of samples, −1 where it is a multiple of that."""
+    known = [size for size in group if size is not None]
+    return prod(known) if len(known) == len(group) else None if prod(known) == 1 else -1
+
+
+def _merged(group: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """The same with neighbours that are not the samples as one."""
+    parts = [(samples, list(run)) for samples, run in groupby(group, lambda size: size is None)]
+    return tuple(None if samples else prod(size for size in run if size is not None) for samples, run in parts)
+
+
+def _regrouped(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
+    """x with other groups of the same entries in the same order."""
+    groups = tuple(map(_merged, groups))
+    y = r.reshaped(_plain(x), _shape(groups), node)
+    return _settled(y, groups)
+
+
+def _settled(y: Tensor, groups: Groups) -> Tensor | Moved:
+    """A tensor with its samples first, alone or joined with others, where they are there."""
+    first, *others = groups
+    if first[0] is None and all(len(group) == 1 for group in others):
+        return replace(y, joined=len(first) - 1)
+    return Moved(y.layer, groups)
+
+
+def _transposed(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
+    perm = node.get("perm", list(range(len(groups)))[::-1])
+    places = iter(range(len(_shape(groups))))
+    numbered = [[None if size is None else next(places) for size in group] for group in groups]
+    axes = [place for axis in perm for place in numbered[axis] if place is not None]
+    y = _plain(x)
+    if axes != sorted(axes):
+        y = r.layer(TensorPermute, node, y, axes=axes)
+    return _settled(y, tuple(groups[axis] for axis in perm))
+
+
+def _joined(groups: Groups, wanted: list[int | None], batch: int | None) -> Groups:
+    """How a Reshape groups the same entries."""
+    left = deque(size for size in chain.from_iterable(groups) if size != 1)
+    kept = [_size(groups[i]) if size == 0 and i < len(groups) else size for i, size in enumerate(wanted)]
+    unknown = [i for i, size in enumerate(kept) if size == -1]
+    if len(unknown) > 1:
+        raise Refused(f"makes {wanted}, which can be done in several ways")
+    end = unknown[0] if unknown else len(kept)
+    front = [_taken(left, size, batch) for size in kept[:end]]
+    left.reverse()
+    back = [_taken(left, size, batch)[::-1] for size in reversed(kept[end + 1 :])]
+    left.reverse()
+    if left and not unknown:
+        raise Refused(f"makes {wanted} of other sizes")
+    return (*front, *([tuple(left) or (1,)] if unknown else []), *reversed(back))
+
+
+def _taken(left: deque[int | None], size: int | None, batch: int | None) -> tuple[int | None, ...]:
+    """Take so many entries from what is left."""
+    group: list[int | None] = []
+    needed = 0 if size is None else size
+    if left and left[0] is None and (size is None or size == batch):
+        left.popleft()
+        return (None,)
+    while needed != 1:
+        one = left.popleft() if left else 1
+        own = batch if one is None else one
+        if one is None and own == 1:  # a file for one sample
+            group.append(None)
+            continue
+        if own is None or own == 1 or not needed or (needed % own and (one is None or own % needed)):
+            raise Refused(f"joins samples with other dimensions, or takes {size} of other sizes")
+        if needed % own:
+            left.appendleft(own // needed)
+            own = one = needed
+        group.append(one)
+        needed //= own
+    return tuple(group) or (1,)
+
+
+def _with_ones(node: Node, groups: Groups) -> Groups:
+    """Without dimensions of one entry, or with more of them."""
+    axes: Iterable[int] | None = node.ints(1, "axes")
+    if node.kind == "Squeeze":
+        gone = {axis % len(groups) for axis in axes} if axes else {i for i, one in enumerate(groups) if one == (1,)}
+        if any(groups[axis] != (1,) for axis in gone):
+            raise Refused("takes away a dimension that is not 1")
+        return tuple(group for i, group in enumerate(groups) if i not in gone)
+    whole = len(groups) + len(tuple(axes or ()))
+    new, rest = {axis % whole for axis in axes or ()}, iter(groups)
+    return tuple((1,) if i in new else next(rest) for i in range(whole))
+
+
+def _concatenated(r: Reader, node: Node, groups: Groups) -> Tensor | Moved:
+    """Tensors one after the other along a dimension that is not the samples'."""
+    axis = node.get("axis", 0) % len(groups)
+    parts = [value for value in node.inputs if isinstance(value, (Tensor, Moved))]
+    each = [_groups_of(part) for part in parts]
+    alike = all(one[:axis] + one[axis + 1 :] == groups[:axis] + groups[axis + 1 :] for one in each)
+    if len(parts) < len(node.inputs) or not alike or len(groups[axis]) != 1 or groups[axis] == (None,):
+        raise Refused("joins along the samples, or tensors that have them in different places")
+    y = r.layer(Concatenation, node, *map(_plain, parts), axis=len(_shape(groups[:axis])))
+    whole = sum(size or 0 for one in each for size in one[axis])
+    return _settled(y, (*groups[:axis], (whole,), *groups[axis + 1 :]))
+
+
+def _cut_out(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
+    """Pieces along dimensions that are not the samples'."""
+    bounds = [node.ints(i, name) or () for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
+    begins, ends, axes, steps = bounds
+    for begin, end, axis in zip(begins, ends, axes or range(len(begins)), strict=True):
+        group = groups[axis % len(groups)]
+        if len(group) != 1 or group[0] is None or any(step != 1 for step in steps):
+            raise Refused("cuts along the samples, or in steps")
+        first, last, _ = slice(begin, end).indices(group[0])
+        if last <= first:
+            raise Refused("cuts out nothing")
+        place = axis % len(groups)
+        y = cut(r, node.name, _plain(x), len(_shape(groups[:place])), first, last)
+        groups = (*groups[:place], (last - first,), *groups[place + 1 :])
+        x = _settled(y, groups)
+    return x
+
+
+def _single(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
+    """One entry along a dimension."""
+    axis, place = node.get("axis", 0) % len(groups), node.fixed(1).array
+    if len(groups[axis]) != 1 or groups[axis] == (None,) or place.ndim:
+        raise Refused("takes entries along the samples, or several of a tensor whose samples are elsewhere")
+    own, size = len(_shape(groups[:axis])), groups[axis][0] or 1
+    y = cut(r, node.name, _plain(x), own, int(place) % size, int(place) % size + 1)
+    left = (*groups[:axis], *groups[axis + 1 :])
+    return _settled(r.reshaped(y, _shape(left), f"{node.name}/single"), left)
+
+
+def _product(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
+    """A product of the last dimension with a constant matrix."""
+    matrix, others, last = node.given(1), groups[:-1], groups[-1]
+    if r.batch == 1 and others and last[0] is None and len(last) > 1:
+        # One sample between two dimensions is as good as part of the first as of the second.
+        others, last = (*others[:-1], (*others[-1], None)), last[1:]
+    if not isinstance(matrix, Fixed) or matrix.array.ndim != 2 or len(last) != 1 or last == (None,):
+        raise Refused("multiplies along the samples")
+    if any(node.get(name, 1.0) != 1 for name in ("alpha", "beta")) or node.get("transA", 0):
+        raise Refused("has transA, alpha or beta of its own")
+    turned, bias = bool(node.get("transB", 0)), node.given(2) if node.kind == "Gemm" else None
+    y = fully_connected(r, node, _plain(x), matrix, not turned, bias)
+    return _settled(y, (*others, y.shape[-1:]))
+
+
+def _entrywise(r: Reader, node: Node, groups: Groups, read_node: Reading) -> Tensor | Moved:
+    """The same for each entry; constants belong to dimensions behind the samples."""
+    behind = next(i for i, group in enumerate(reversed(groups)) if None in group)
+    for value in node.inputs:
+        own = _groups_of(value) if isinstance(value, (Tensor, Moved)) else groups
+        if own != groups or (isinstance(value, Fixed) and value.array.ndim > behind):
+            raise Refused("brings together dimensions of samples with others")
+    inputs = tuple(_plain(one) if isinstance(one, (Tensor, Moved)) else one for one in node.inputs)
+    y = read_node(r, replace(node, inputs=inputs))
+    if not isinstance(y, Tensor) or y.shape != _shape(groups):
+        raise Refused("changes the shape of a tensor whose samples are not its first dimension")
+    return _settled(y, groups)
