@@ -28,7 +28,6 @@ def exit_code(codes: Iterable[int]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Start the ranks and wait for them; the exit code."""
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
     from torch.distributed import run
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, passed_on)
     try:
-        run.main(list(arguments))
+        run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *arguments])
     except ChildFailedError as error:
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
         return exit_code(failure.exitcode for failure in failures)
