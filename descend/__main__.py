@@ -94,8 +94,7 @@ def run(
         return
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
     how = {"resume": resume, "reset_optimizer": reset_optimizer, "weights_only": weights_only}
-    several = {"trainers": trainers, "procs_per_trainer": procs_per_trainer}
-    result = run_experiment(*parts, run_dir=run_dir, **how, **several)
+    result = run_experiment(*parts, run_dir=run_dir, **how, trainers=trainers, procs_per_trainer=procs_per_trainer)
     if rank() == 0:
         for one in result.trainers or (result,):
             if result.trainers:

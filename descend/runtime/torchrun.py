@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     def passed_on(number: int, frame: Any) -> None:
-        LocalElasticAgent._restart_workers = _no_more  # pyright: ignore[reportPrivateUsage]  # torch has no other way
+        setattr(LocalElasticAgent, "_restart_workers", _no_more)  # noqa: B010  # torch has no other way to be told
         for child in _children():
             os.kill(child, number)
 

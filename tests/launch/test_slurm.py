@@ -33,9 +33,9 @@ def submit(cluster, tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.environment[name])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr("descend.launch.job.NODE_LOCAL", ())  # both nodes are this machine
-    own = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}  # n1 is no host name here
+    # n1 is no host name here
+    own = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
     def start(epochs, **settings):
         images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
@@ -94,4 +94,6 @@ def test_a_rank_that_fails_fails_the_job(cluster, submit, tmp_path):
     (tmp_path / "job" / "experiment.prototext").write_text("trainer { mini_batch_size: 5 }")
     text = cluster.call("sbatch", str(tmp_path / "job" / "batch.sh"))
     facts = cluster.wait_for(text.split()[-1], "COMPLETED", "FAILED")
-    assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "2:0")
+    log = (tmp_path / "job" / "err.log").read_text()
+    assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "2:0"), log
+    assert "says nothing of its model" in log
