@@ -158,7 +158,7 @@ def fit(
         loss, metrics = module.loss if loss is None else loss, metrics or module.measures
         targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
         module = cast("torch.nn.Module", module.module)
-    module = unwrapped(module)
+    module = cast("torch.nn.Module", unwrapped(module))
     objective, measured = loss_of(loss), measures(metrics, loss)
     compression = MajorityVote.of(gradient_compression)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
