@@ -143,7 +143,7 @@ def launch(
     import shlex
 
     from descend.errors import ConfigurationError
-    from descend.launch import local
+    from descend.launch import Job, local
 
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
@@ -154,6 +154,8 @@ def launch(
             raise ConfigurationError("--restarts continues the run from its checkpoints: add --run-dir DIR")
         program += ["--resume"] if "--resume" not in context.args else []
     command, environment = local.command(ranks, program, restarts), local.surroundings(ranks)
+    if "--run-dir" in context.args[:-1]:
+        Job(command, Path(context.args[context.args.index("--run-dir") + 1]).absolute(), procs_per_node=ranks)
     if not script:
         _check_for_ranks(file, ranks)
     if dry_run:

@@ -295,6 +295,7 @@ def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> G
         raise
     finally:
         at = {"step": session.contexts[Mode.TRAIN].step, "failed_saves": archive.failures}
+        at["save_seconds"] = archive.longest_seconds
         directory.note_end({"reason": session.end, **end, **at})
 
 

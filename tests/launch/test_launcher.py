@@ -46,6 +46,33 @@ def test_the_exit_code_is_that_of_the_ranks(tmp_path):
     assert "is a file" in (tmp_path / "job" / "err.log").read_text()
 
 
+def test_a_run_that_saves_for_too_long_to_be_told_in_time_is_refused(tmp_path):
+    (tmp_path / "job" / "run").mkdir(parents=True)
+    (tmp_path / "job" / "run" / "run.json").write_text(json.dumps({"end": {"save_seconds": 61.0}}))
+    with pytest.raises(ConfigurationError, match="has taken 61 seconds, and the job is told 120 seconds before"):
+        start(tmp_path / "job", setup_only=True)
+    (tmp_path / "job" / "run" / "run.json").write_text(json.dumps({"end": {"save_seconds": 59.0}}))
+    assert start(tmp_path / "job", setup_only=True) == 0
+
+
+def test_a_dry_run_finds_a_directory_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    from descend.__main__ import main
+
+    def call(folder):
+        (tmp_path / "script.py").touch()
+        words = ["launch", "--ranks", "2", "--dry-run", str(tmp_path / "script.py"), "--run-dir", str(folder)]
+        monkeypatch.setattr(sys, "argv", ["descend", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, "".join(capsys.readouterr())
+
+    code, said = call(tmp_path / "new")
+    assert (code, "--nproc-per-node=2" in said) == (0, True)
+    (tmp_path / "file").touch()
+    code, said = call(tmp_path / "file" / "run")
+    assert (code, "cannot be written" in said) == (2, True)
+
+
 def test_blocks_of_ranks_reach_the_command(tmp_path):
     assert start(tmp_path / "job", procs_per_node=4, procs_per_trainer=2, setup_only=True) == 0
     assert "--procs-per-trainer=2" in (tmp_path / "job" / "batch.sh").read_text()
