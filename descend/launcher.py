@@ -137,8 +137,8 @@ def _check_lead(run_dir: Path) -> None:
         return  # nothing is known of it
     if 2 * seconds > LEAD_SECONDS:
         raise ConfigurationError(
-            f"a save of {run_dir} has taken {seconds:.0f} seconds, and the job is told {LEAD_SECONDS} seconds before its "
-            "end, which is to be at least twice that: save to faster storage, or less"
+            f"a save of {run_dir} has taken {seconds:.0f} seconds, and the job is told {LEAD_SECONDS} seconds before "
+            "its end, which is to be at least twice that: save to faster storage, or less"
         )
 
 
