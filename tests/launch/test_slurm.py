@@ -70,8 +70,9 @@ def test_a_job_over_two_nodes_that_is_waited_for(submit, tmp_path, capfd):
     assert "finished 2 of 2 epochs" in capfd.readouterr().out
 
 
+@pytest.mark.timeout(600)
 def test_a_job_that_has_to_leave_saves_and_goes_on_in_the_same_directory(cluster, submit, tmp_path, capfd):
-    assert submit(150, nodes=1, procs_per_node=2, batch_job=True, partition="debug") == 0
+    assert submit(60, nodes=1, procs_per_node=2, batch_job=True, partition="debug") == 0
     number = re.search(r"Submitted batch job (\d+)", capfd.readouterr().out).group(1)
     until = time.monotonic() + 200
     while len(rows(tmp_path)) < 3 and time.monotonic() < until:
@@ -82,7 +83,7 @@ def test_a_job_that_has_to_leave_saves_and_goes_on_in_the_same_directory(cluster
     assert (facts["JobState"], facts["ExitCode"], facts["Restarts"]) == ("COMPLETED", "0:0", "1"), log
     assert "stopped by SIGTERM after step" in log
     found = rows(tmp_path)
-    assert [row["epoch"] for row in found if row["mode"] == "train"] == list(range(1, 151))
+    assert [row["epoch"] for row in found if row["mode"] == "train"] == list(range(1, 61))
     assert sum(row["mode"] == "restart" for row in found) == 1
     state = json.loads((tmp_path / "job" / "run" / "run.json").read_text())
     assert (len(state["restarts"]), state["end"]["exit_code"]) == (1, 0)
