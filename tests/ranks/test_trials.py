@@ -30,6 +30,7 @@ def test_seconds_end_all_ranks_at_one_step(tmp_path):
     assert 1 < ended[0].left["steps"] <= 0.5 / 0.06 + 1  # the slowest rank sleeps 0.06 s a step
 
 
+@pytest.mark.slow
 def test_a_bad_sample_is_named_with_its_rank(tmp_path):
     ended = start(2, "trials.py", tmp_path, "poisoned")
     check_codes(ended, 4)
