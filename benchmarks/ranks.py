@@ -1,10 +1,14 @@
-"""Training on several ranks beside one rank with as many threads, and what goes over the wire.
+"""Training on several ranks beside one rank with as many threads, what goes over the wire, and what was foretold.
 
-    python benchmarks/ranks.py                 # 2 ranks x 1 thread against 1 rank x 2 threads
+    python benchmarks/ranks.py                 # 2 ranks x 1 thread against 1 rank x 2 threads, overlap, bytes, memory
     python benchmarks/ranks.py --rounds 9 --width 1024 --batch-size 512
+    python benchmarks/ranks.py --foretold      # steps on 1, 2, 4, 8 ranks, as `descend plan` foretells and as measured
 
-Both train the same network on the same global mini-batches in turn. A round is one call of `fit`; the time is that of
-its steps alone, after the first. Bytes are what a rank hands to the sums of gradients in each step.
+Both of the first train the same network on the same global mini-batches in turn. A round is one call of `fit`; the time
+is that of its steps alone, after the first. Bytes are what a rank hands to the others in each step.
+
+What is foretold is compared on a network and ranks that are made: work on samples is sleep, so that a machine of two
+cores can have eight ranks, and a sum of gradients is over when messages around a ring would be.
 """
 
 from __future__ import annotations
@@ -17,22 +21,34 @@ import socket
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 WORKER = "--worker"
+LATENCY_SECONDS, BYTES_PER_SECOND = 2e-3, 100e6  # of the network that is made
+SAMPLE_SECONDS = 2e-3  # of work that is made
 
 
 def measure(settings: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of a step, and bytes handed to sums of gradients in a step."""
+    """Median seconds of a step, bytes handed over in a step, and bytes of the optimizer's state."""
     import torch
     from torch import nn
 
     import descend
+    from descend.train.reduction import Reduction
 
-    kind = getattr(torch, settings.dtype)
+    kind = torch.bfloat16 if settings.mode == "bfloat16" else torch.float32
     torch.manual_seed(0)
     width = settings.width
-    module = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    layers = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+    if settings.mode == "shaped":
+        shape_network()
+        layers = [slow(part) if isinstance(part, nn.Linear) else part for part in layers]
+    if settings.mode == "no overlap":
+        Reduction.watch = lambda self: None  # everything is sent after the backward pass
     x = torch.randn(settings.batch_size * settings.steps, width, dtype=kind)
     y = torch.randint(0, 10, (len(x),))
 
@@ -41,28 +57,100 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
 
         seconds: tuple[float, ...] = ()
         sent = 0
+        state = 0
 
-        def after_epoch(self, epoch: object) -> None:
+        def after_epoch(self, epoch: Any) -> None:
             """See `Callback.after_epoch`."""
             self.seconds = epoch.step_seconds
-            together = epoch.run.control._session.together
-            self.sent = together.reduction.sent_bytes if together else 0
+            session = epoch.run.control._session
+            self.sent = session.together.reduction.sent_bytes if session.together else 0
+            self.sent += session.vote.sent_bytes if session.vote else 0
+            entries = (value for state in epoch.run.optimizer.state.values() for value in state.values())
+            self.state = sum(entry.numel() * entry.element_size() for entry in entries if torch.is_tensor(entry))
 
     watch = Watch()
+    more: dict[str, Any] = {"optimizer": functools.partial(torch.optim.SGD, lr=0.01)}
+    if settings.mode == "sign":
+        more = {"optimizer": functools.partial(descend.optim.SignSGD, lr=1e-4), "gradient_compression": "sign"}
+    if settings.mode in ("whole state", "shared out"):
+        shared = settings.mode == "shared out"
+        more = {"optimizer": functools.partial(torch.optim.Adam, lr=1e-4), "shard_optimizer": shared}
     descend.fit(
-        module.to(kind),
+        nn.Sequential(*layers).to(kind),
         nn.CrossEntropyLoss(),
         (x, y),
-        optimizer=functools.partial(torch.optim.SGD, lr=0.01),
         batch_size=settings.batch_size,
         stop=descend.Epochs(1),
         callbacks=[watch],
         shuffle=False,
+        **more,
     )
-    return {"seconds": statistics.median(watch.seconds[1:]), "bytes": watch.sent / settings.steps}
+    return {
+        "seconds": statistics.median(watch.seconds[1:]),
+        "bytes": watch.sent / settings.steps,
+        "state": watch.state,
+    }
 
 
-def started(ranks: int, threads: int, dtype: str, arguments: list[str]) -> dict[str, float]:
+def slow(layer: Any) -> Any:
+    """A layer that sleeps for its share of the work, twice as long in the backward pass as in the forward pass."""
+    import torch
+    from torch import nn
+
+    each = SAMPLE_SECONDS / 3  # there are three such layers
+
+    class Sleep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            time.sleep(each * len(x) / 3)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            time.sleep(each * len(gradients[0]) * 2 / 3)
+            return gradients[0]
+
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Any) -> Any:
+            return Sleep.apply(self.layer(x))
+
+    return Slow()
+
+
+def shape_network() -> None:
+    """Let sums over ranks take as long as messages around a ring, one sum after the other."""
+    from torch import distributed
+
+    from descend.launch import Network
+
+    network, plain = Network(LATENCY_SECONDS, BYTES_PER_SECOND), distributed.all_reduce
+    free = 0.0  # when the network has nothing to do
+
+    class Later:
+        def __init__(self, work: Any, at: float) -> None:
+            self.work, self.at = work, at
+
+        def wait(self) -> None:
+            if self.work is not None:
+                self.work.wait()
+            time.sleep(max(self.at - time.monotonic(), 0.0))
+
+    def shaped(tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+        nonlocal free
+        ranks, size = distributed.get_world_size(), tensor.numel() * tensor.element_size()
+        size = size if size > 10_000 else 0  # meetings are messages without length
+        free = max(free, time.monotonic()) + network.sum_seconds(ranks, 1, size)
+        later = Later(plain(tensor, group=group, async_op=async_op), free)
+        return later if async_op else later.wait()
+
+    distributed.all_reduce = shaped
+
+
+def started(ranks: int, threads: int, mode: str, arguments: list[str]) -> dict[str, float]:
     """What the first of so many ranks measured."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -71,7 +159,7 @@ def started(ranks: int, threads: int, dtype: str, arguments: list[str]) -> dict[
     common = {"WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, *arguments, WORKER, "--dtype", dtype],
+            [sys.executable, __file__, *arguments, WORKER, "--mode", mode],
             env={**os.environ, "PYTHONPATH": path, "RANK": str(rank), **{k: str(v) for k, v in common.items()}},
             stdout=subprocess.PIPE,
             text=True,
@@ -82,6 +170,47 @@ def started(ranks: int, threads: int, dtype: str, arguments: list[str]) -> dict[
     return json.loads(outputs[0].splitlines()[-1])
 
 
+def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
+    """Speed, overlap, bytes and memory of two ranks."""
+    rounds = [
+        tuple(started(*how, arguments) for how in ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "no overlap")))
+        for _ in range(settings.rounds)
+    ]
+    one, two, late = (statistics.median(some[i]["seconds"] for some in rounds) * 1e3 for i in range(3))
+    ratios = [some[0]["seconds"] / some[1]["seconds"] for some in rounds]
+    print(f"1 rank x 2 threads   {one:8.2f} ms a step")
+    print(f"2 ranks x 1 thread   {two:8.2f} ms a step, {late:.2f} where sums begin after the backward pass")
+    print(f"speed of 2 ranks     {statistics.median(ratios):8.2f} x (median of {len(ratios)} rounds)")
+    sent = {mode: started(2, 1, mode, arguments)["bytes"] for mode in ("float32", "bfloat16", "sign")}
+    for mode, count in sent.items():
+        print(f"bytes a step         {count:12,.0f} {mode}: 1/{sent['float32'] / count:.1f}")
+    for ranks in (1, 2, 4):
+        whole, shared = (started(ranks, 1, mode, arguments)["state"] for mode in ("whole state", "shared out"))
+        print(f"Adam's state         {whole:12,.0f} bytes on each of {ranks} ranks, {shared:,.0f} shared out")
+
+
+def foretell(settings: argparse.Namespace) -> None:
+    """Steps on several ranks, foretold from one rank and measured."""
+    from descend.launch import Network, Profile, forecast
+    from descend.launch.forecast import fitted
+
+    arguments = [f"--width={settings.width}", "--steps=6"]
+    sizes = [settings.batch_size >> i for i in range(4)]
+    seconds = [started(1, 1, "shaped", [*arguments, f"--batch-size={size}"])["seconds"] for size in sizes]
+    fixed, each = fitted(sizes, seconds)
+    weights = 4 * (2 * settings.width * (settings.width + 1) + 10 * (settings.width + 1))
+    pieces = 3 if settings.width * settings.width * 4 >= 4 << 20 else 1
+    network = Network(LATENCY_SECONDS, BYTES_PER_SECOND)
+    profile = Profile(fixed, each, weights, weights, pieces, 0)
+    print(f"one rank: {fixed * 1e3:.2f} ms a step and {each * 1e3:.3f} ms a sample")
+    for ranks in (1, 2, 4, 8):
+        found = started(ranks, 1, "shaped", [*arguments, f"--batch-size={settings.batch_size}"])["seconds"]
+        expected = forecast(profile, network, settings.batch_size, ranks).step_seconds
+        print(
+            f"{ranks} ranks: {expected * 1e3:8.1f} ms foretold, {found * 1e3:8.1f} measured: {expected / found:.2f} x"
+        )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,23 +218,17 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--mode", default="float32", help=argparse.SUPPRESS)
+    parser.add_argument("--foretold", action="store_true")
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     settings = parser.parse_args()
     if settings.worker:
         print(json.dumps(measure(settings)))
-        return
-    arguments = [f"--width={settings.width}", f"--batch-size={settings.batch_size}", f"--steps={settings.steps}"]
-    rounds = [
-        (started(1, 2, "float32", arguments), started(2, 1, "float32", arguments)) for _ in range(settings.rounds)
-    ]
-    ratios = [one["seconds"] / two["seconds"] for one, two in rounds]
-    one, two = (statistics.median(round_[i]["seconds"] for round_ in rounds) * 1e3 for i in (0, 1))
-    print(f"1 rank x 2 threads   {one:8.2f} ms a step")
-    print(f"2 ranks x 1 thread   {two:8.2f} ms a step")
-    print(f"speed of 2 ranks     {statistics.median(ratios):8.2f} x (median of {len(ratios)} rounds)")
-    half = started(2, 1, "bfloat16", arguments)
-    print(f"bytes a step         {rounds[0][1]['bytes']:12,.0f} float32, {half['bytes']:12,.0f} bfloat16")
+    elif settings.foretold:
+        foretell(settings)
+    else:
+        common = [f"--width={settings.width}", f"--batch-size={settings.batch_size}", f"--steps={settings.steps}"]
+        compare(settings, common)
 
 
 if __name__ == "__main__":

@@ -94,8 +94,7 @@ def run(
         return
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
     how = {"resume": resume, "reset_optimizer": reset_optimizer, "weights_only": weights_only}
-    several = {"trainers": trainers, "procs_per_trainer": procs_per_trainer}
-    result = run_experiment(*parts, run_dir=run_dir, **how, **several)
+    result = run_experiment(*parts, run_dir=run_dir, **how, trainers=trainers, procs_per_trainer=procs_per_trainer)
     if rank() == 0:
         for one in result.trainers or (result,):
             if result.trainers:
@@ -144,7 +143,7 @@ def launch(
     import shlex
 
     from descend.errors import ConfigurationError
-    from descend.launch import local
+    from descend.launch import Job, local
 
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
@@ -155,6 +154,8 @@ def launch(
             raise ConfigurationError("--restarts continues the run from its checkpoints: add --run-dir DIR")
         program += ["--resume"] if "--resume" not in context.args else []
     command, environment = local.command(ranks, program, restarts), local.surroundings(ranks)
+    if "--run-dir" in context.args[:-1]:
+        Job(command, Path(context.args[context.args.index("--run-dir") + 1]).absolute(), procs_per_node=ranks)
     if not script:
         _check_for_ranks(file, ranks)
     if dry_run:

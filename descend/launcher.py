@@ -8,6 +8,7 @@ it. The scheduler is the one whose allocation this process is in; an installed c
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, nearest
 from descend.launch import Job, flux, local, lsf, mpi, slurm
+from descend.launch.job import LEAD_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,6 +110,7 @@ def run(
         dict(environment or {}),
         procs_per_trainer,
     )
+    _check_lead(folder / "run")
     text = SCHEDULERS[kind].script(job)
     path = folder / "batch.sh"
     if path.exists() and not overwrite_script:
@@ -119,6 +122,24 @@ def run(
     path.write_text(text)
     path.chmod(0o755)
     return 0 if setup_only else _start(kind, job, path, batch_job)
+
+
+def _check_lead(run_dir: Path) -> None:
+    """Refuse a run that cannot save in the time between the signal and the end, as its last process has shown.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    try:
+        end = json.loads((run_dir / "run.json").read_text())["end"]
+        seconds = float(end["save_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # nothing is known of it
+    if 2 * seconds > LEAD_SECONDS:
+        raise ConfigurationError(
+            f"a save of {run_dir} has taken {seconds:.0f} seconds, and the job is told {LEAD_SECONDS} seconds before "
+            "its end, which is to be at least twice that: save to faster storage, or less"
+        )
 
 
 def _scheduler(wanted: str | None) -> str:

@@ -161,6 +161,6 @@ class LocalTournament(Callback):
 
     def __post_init__(self) -> None:
         raise Unsupported(
-            "the callback LTFB plays a tournament between several trainers, and a run here has one; left out, it would "
-            "change the result, so it is refused: take it out of the model to train without tournaments"
+            "the callback LTFB is an older form of a tournament between several trainers, and without it the result is "
+            "another, so it is refused: take it out of the model and play by the training algorithm LTFB of the trainer"
         )

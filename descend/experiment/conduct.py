@@ -294,8 +294,8 @@ def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> G
         directory.log("\n".join(f"ended: {problem}" for problem in problems))
         raise
     finally:
-        at = {"step": session.contexts[Mode.TRAIN].step, "failed_saves": archive.failures}
-        directory.note_end({"reason": session.end, **end, **at})
+        saves = {"failed_saves": archive.failures, "save_seconds": archive.longest_seconds}
+        directory.note_end({"reason": session.end, **end, "step": session.contexts[Mode.TRAIN].step, **saves})
 
 
 def _session(work: Work, requests: StopRequests) -> Session:

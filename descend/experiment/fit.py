@@ -21,7 +21,7 @@ from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
-from descend.experiment.ranks import silent
+from descend.experiment.ranks import silent, unwrapped
 from descend.experiment.trainers import Seat, conduct_trainers, trainer_seed
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
@@ -89,7 +89,8 @@ def fit(
         )
 
     Args:
-        module: Called with the inputs of a sample; it is trained, and not otherwise changed. A model that
+        module: Called with the inputs of a sample; it is trained, and not otherwise changed. Of one wrapped in
+            DistributedDataParallel it is the module inside, since gradients are summed here. A model that
             `descend.Model.from_torch` made brings its loss, metrics, targets and callbacks where none are given here.
         loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
             (numerator, denominator) or a scalar mean over samples.
@@ -157,6 +158,7 @@ def fit(
         loss, metrics = module.loss if loss is None else loss, metrics or module.measures
         targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
         module = cast("torch.nn.Module", module.module)
+    module = cast("torch.nn.Module", unwrapped(module))
     objective, measured = loss_of(loss), measures(metrics, loss)
     compression = MajorityVote.of(gradient_compression)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)

@@ -55,12 +55,12 @@ def profile_of(experiment: Experiment) -> Profile:
     """
     full = experiment.trainer.mini_batch_size
     sizes = sorted({max(full >> i, 1) for i in range(_SIZES)}, reverse=True)
-    seconds: list[float] = []
-    for size in sizes:
-        watch, work = _steps(experiment, size)
-        seconds.append(min(watch.seconds[_WARM:] or watch.seconds))  # other programs only make a step longer
     if len(sizes) < 2:
         raise ConfigurationError("mini_batch_size=1 cannot be shared out, so there is nothing to foretell")
+    found = [_steps(experiment, size) for size in sizes]
+    # Other programs only make a step longer.
+    seconds = [min(watch.seconds[_WARM:] or watch.seconds) for watch, _ in found]
+    watch, work = found[0]
     fixed, each = fitted(sizes, seconds)
     tensors = [*work.task.module.parameters(), *work.task.module.buffers()]
     trained = [p for p in work.task.module.parameters() if p.requires_grad]

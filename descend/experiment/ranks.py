@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from descend.callbacks.output import muted
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, Unsupported
 from descend.graph import BatchNormalization, EntrywiseBatchNormalization
 from descend.train.statistics import Running
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    import torch
-
     from descend.data import Batch
     from descend.experiment.conduct import Work
     from descend.graph import Plan
     from descend.runtime import Process
 
-__all__ = ["begin_alike", "behind_the_first", "running_of", "silent"]
+__all__ = ["begin_alike", "behind_the_first", "running_of", "silent", "unwrapped"]
+
+
+def unwrapped(module: Any) -> Any:
+    """The module that a wrapper of torch for several ranks holds, since the ranks' gradients are summed here.
+
+    Raises:
+        Unsupported: its weights are cut up among ranks, as fully_shard does.
+    """
+    if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        return module.module
+    library = sys.modules.get("torch.distributed.tensor")  # importing it takes a second, and who needs it has done so
+    cut = [name for name, p in _parameters(module) if library and isinstance(p, library.DTensor)]
+    if cut:
+        raise Unsupported(
+            f"'{cut[0]}' of {type(module).__name__} is a DTensor, cut up among ranks by fully_shard or a mesh; hand in "
+            "the module before that, with shard_optimizer=True to share out the optimizer's state"
+        )
+    return module
+
+
+def _parameters(module: Any) -> list[tuple[str, torch.nn.Parameter]]:
+    return list(module.named_parameters()) if isinstance(module, torch.nn.Module) else []
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.callbacks.output import say
 from descend.described import with_known_options
 from descend.experiment.check import check
 from descend.experiment.conduct import Result, Work, conduct
@@ -109,6 +110,10 @@ def run(
             result = conduct(make(), run_dir, resume=resume)
         else:
             result = conduct_trainers(make, shares, world, trainer.random_seed or 0, run_dir, resume=resume)
+    if isinstance(made[0].task, GraphTask) and (form := made[0].task.form()):
+        changes = ", ".join(f"{name} is {kind} now" for name, kind in form.items())
+        say(f"the model was changed: {changes}; it is in result.module")
+        return result  # the description does not describe these weights
     readers = [cast("OpenReader", cast("Batches", feed).reader) for feed in made[0].data.values()]
     fields = {name: field.shape for reader in readers for name, field in reader.fields.items()}
     model.trained = Trained(fields, result.weights)

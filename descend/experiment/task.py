@@ -66,11 +66,14 @@ class GraphTask:
 
     def take_form(self, form: Mapping[str, str]) -> None:
         """Let the layers compute what `form` says of those that differ from the description."""
+        layers: list[PlannedLayer] = []
         for planned in self._plan.layers:
             name = planned.name
+            now = replace(planned, layer=_ACTIVATIONS[form[name]](Input(), name=name)) if name in form else planned
             if form.get(name) != self._replaced.get(name):
-                layer = _ACTIVATIONS[form[name]](Input(), name=name) if name in form else planned.layer
-                self.module.exchange(replace(planned, layer=layer))
+                self.module.exchange(now)
+            layers.append(now)
+        self.module.plan = replace(self._plan, layers=tuple(layers))
         self._replaced = dict(form)
 
     def replace_activation(self, draws: torch.Generator) -> tuple[str, str, str]:

@@ -2,10 +2,10 @@
 
     one rank        s(b) = s₀ + s₁ b                                   seconds of a step of b samples
     a sum           c(N, k, G) = 2 (N − 1) (k α + G / (N β))           k messages around a ring, G bytes in all
-    N ranks         S(B, N) = s(⌈B / N⌉) + c(N, 1, 0) + max(c(N, k, G) − o s₁ ⌈B / N⌉, 0)
+    N ranks         S(B, N) = s(⌈B / N⌉) + c(N, 1, 0) + max(c(N, k, G) − o s₁ ⌈B / N⌉, c(N, 1, G / k))
 
-o is the part of the work on samples that goes on while gradients are on their way. Ranks are worth while from the batch
-size B* on at which s(B) = S(B, N).
+o is the part of the work on samples that goes on while gradients are on their way; nothing hides the last piece of
+them. Ranks are worth while from the batch size B* on at which s(B) = S(B, N).
 
 Source: the α-β model of a ring all-reduce, Patarasuk and Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast", "Network", "Profile", "fitted", "forecast", "rank_counts"]
 
-_OVERLAP = 0.5  # the backward pass is two thirds of the work, and the last bucket has nothing to hide behind
+_OVERLAP = 0.5  # the backward pass is two thirds of the work, and the first piece is sent some way into it
 
 
 @dataclass(frozen=True)
@@ -125,24 +125,29 @@ def forecast(profile: Profile, network: Network, batch_size: int, ranks: int) ->
 
 def _sums(profile: Profile, network: Network, ranks: int, work_seconds: float) -> tuple[float, float]:
     """What sums take by themselves, and how much of that ranks wait for."""
-    meeting = network.sum_seconds(ranks, 1, 0)
-    gradients = network.sum_seconds(ranks, profile.messages, profile.gradient_bytes)
-    return meeting + gradients, meeting + max(gradients - _OVERLAP * work_seconds, 0.0)
+    meeting, gradients, last = _parts(profile, network, ranks)
+    return meeting + gradients, meeting + max(gradients - _OVERLAP * work_seconds, last)
+
+
+def _parts(profile: Profile, network: Network, ranks: int) -> tuple[float, float, float]:
+    """What a meeting takes, the sum of all gradients, and that of their last piece, which nothing can hide."""
+    return (
+        network.sum_seconds(ranks, 1, 0),
+        network.sum_seconds(ranks, profile.messages, profile.gradient_bytes),
+        network.sum_seconds(ranks, 1, profile.gradient_bytes / profile.messages),
+    )
 
 
 def _least_batch(profile: Profile, network: Network, ranks: int) -> float:
-    """B*: where s₁ B = s₁ B / N + what is waited for."""
+    """B*: where s₁ B = s₁ B / N + what is waited for, which is the larger of two."""
     s = profile.sample_seconds
     if ranks == 1:
         return 1.0
     if s <= 0:
         return math.inf
-    meeting = network.sum_seconds(ranks, 1, 0)
-    gradients = network.sum_seconds(ranks, profile.messages, profile.gradient_bytes)
-    hidden = meeting / (s * (1 - 1 / ranks))
-    if gradients <= _OVERLAP * s * hidden / ranks:
-        return max(hidden, 1.0)
-    return max((meeting + gradients) / (s * (1 - 1 / ranks + _OVERLAP / ranks)), 1.0)
+    meeting, gradients, last = _parts(profile, network, ranks)
+    saved = s * (1 - 1 / ranks)
+    return max((meeting + last) / saved, (meeting + gradients) / (saved + s * _OVERLAP / ranks), 1.0)
 
 
 def fitted(samples: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["allocate", "detect", "script", "submit"]
 
+_WAIT_SECONDS = 90  # from the end of the first rank on; longer than ranks wait for each other
+
 
 def detect(environment: Mapping[str, str]) -> bool:
     """Whether this process is inside an allocation."""
@@ -28,7 +30,9 @@ def script(job: Job) -> str:
         'export MASTER_ADDR="${MASTER_ADDR:-$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | head -n 1)}"',
         'export MASTER_PORT="${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}"',
     ]
-    starter = ["srun", "--kill-on-bad-exit=1", f"--nodes={job.nodes}", f"--ntasks={job.ranks}"]
+    # Ranks end each other, and a rank that is through first must not cost another its own exit code.
+    ending = ["--kill-on-bad-exit=0", f"--wait={_WAIT_SECONDS}"]
+    starter = ["srun", *ending, f"--nodes={job.nodes}", f"--ntasks={job.ranks}"]
     again = ['if [ "${status}" -eq 75 ]; then scontrol requeue "${SLURM_JOB_ID}"; fi']
     return lines(job, header, meeting, [*starter, f"--ntasks-per-node={job.procs_per_node}"], again)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["joined", "within_block"]
 
 _MEETING_SECONDS = 60  # to find each other; after it, it is said who is missing
+_LINGER_SECONDS = 3.0  # of the rank that has the store, where some did not come
 _COLLECTIVE = timedelta(days=7)  # how long a rank is waited for is for those to say who watch over the ranks
 
 _numbers = itertools.count()  # of the groups of this process: keys of one that has been left are never read again
@@ -103,11 +105,20 @@ def _store(where: Place) -> distributed_c10d.Store:
             f"{where.launcher} started {where.ranks} ranks and nothing says where they meet: set MASTER_ADDR to the "
             "host of rank 0 and MASTER_PORT to a free port there, or start them with descend launch"
         )
-    meeting = f"tcp://{where.address}:{where.port}?rank={where.rank}&world_size={where.ranks}"
-    store, _, _ = next(
-        rendezvous("env://" if where.launcher == "torchrun" else meeting, timeout=timedelta(seconds=_MEETING_SECONDS))
-    )
-    return store
+    timeout = timedelta(seconds=_MEETING_SECONDS)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun has one
+        store, _, _ = next(rendezvous("env://", timeout=timeout))
+        return store
+    try:
+        # Nobody is waited for here: _meet can say who is missing, and this could not.
+        return distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]  # documented there all the same
+            where.address, where.port, where.ranks, where.rank == 0, timeout, wait_for_workers=False, multi_tenant=True
+        )
+    except RuntimeError as error:  # torch's DistNetworkError
+        raise LostPeer(
+            f"rank 0 of {where.ranks} did not come to {where.address}:{where.port} within {_MEETING_SECONDS} seconds: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
 
 
 def _meet(where: Place, store: distributed_c10d.Store) -> None:
@@ -117,7 +128,17 @@ def _meet(where: Place, store: distributed_c10d.Store) -> None:
     try:
         store.wait(keys, timedelta(seconds=_MEETING_SECONDS))
     except RuntimeError as error:  # torch's DistStoreError
-        missing = [key for key in keys if not store.check([key])]
+        missing = [key for key in keys if not _has(store, key)]
+        if where.rank == 0:
+            time.sleep(_LINGER_SECONDS)  # the others have to ask its store who is missing
         raise LostPeer(
-            f"{', '.join(missing)} of {where.ranks} did not come within {_MEETING_SECONDS} seconds; see what they say"
+            f"{', '.join(missing) or 'rank 0'} of {where.ranks} did not come within {_MEETING_SECONDS} seconds; see "
+            "what they say"
         ) from error
+
+
+def _has(store: distributed_c10d.Store, key: str) -> bool:
+    try:
+        return store.check([key])
+    except RuntimeError:  # whoever has the store has left
+        return True

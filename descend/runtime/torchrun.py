@@ -28,20 +28,19 @@ def exit_code(codes: Iterable[int]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Start the ranks and wait for them; the exit code."""
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGHUP,SIGQUIT"
     from torch.distributed import run
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     def passed_on(number: int, frame: Any) -> None:
-        LocalElasticAgent._restart_workers = _no_more  # pyright: ignore[reportPrivateUsage]  # torch has no other way
+        setattr(LocalElasticAgent, "_restart_workers", _no_more)  # noqa: B010  # torch has no other way to be told
         for child in _children():
             os.kill(child, number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, passed_on)
     try:
-        run.main(list(arguments))
+        run.main(["--signals-to-handle=SIGHUP,SIGQUIT", *arguments])
     except ChildFailedError as error:
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
         return exit_code(failure.exitcode for failure in failures)

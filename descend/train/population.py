@@ -300,8 +300,7 @@ class Population:
 
     def _taken_over(self, player: Player, outcome: Outcome, source: int, mutation: MutationStrategy) -> None:
         outcome.took, player.state["failed"] = source, None
-        if player.session.began is not None:  # it had failed within its round
-            player.session.began = None
+        player.session.began = None  # it is set where the trainer has failed within its round
         player.session.skipped_in_a_row = 0
         draws = generator(self._seed, "mutation", outcome.round, player.number)
         outcome.changed = mutate(player.session, mutation, draws)

@@ -60,7 +60,7 @@ def test_starters_get_the_geometry(folder):
     def start(scheduler):
         return next(line for line in scheduler.script(job(folder)).splitlines() if "a b.prototext" in line)
 
-    assert start(slurm).startswith("srun --kill-on-bad-exit=1 --nodes=2 --ntasks=8 --ntasks-per-node=4 python")
+    assert start(slurm).startswith("srun --kill-on-bad-exit=0 --wait=90 --nodes=2 --ntasks=8 --ntasks-per-node=4 ")
     assert start(lsf).startswith("jsrun --nrs 2 --rs_per_host 1 --tasks_per_rs 4 ")
     assert start(flux).startswith("flux run --nodes=2 --ntasks=8 ")
     assert start(mpi).startswith("mpiexec -n 8 --map-by ppr:4:node -x MASTER_ADDR ")

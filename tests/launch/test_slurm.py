@@ -33,9 +33,9 @@ def submit(cluster, tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.environment[name])
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr("descend.launch.job.NODE_LOCAL", ())  # both nodes are this machine
-    own = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}  # n1 is no host name here
+    # n1 is no host name here
+    own = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
     def start(epochs, **settings):
         images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
@@ -70,8 +70,9 @@ def test_a_job_over_two_nodes_that_is_waited_for(submit, tmp_path, capfd):
     assert "finished 2 of 2 epochs" in capfd.readouterr().out
 
 
+@pytest.mark.timeout(600)
 def test_a_job_that_has_to_leave_saves_and_goes_on_in_the_same_directory(cluster, submit, tmp_path, capfd):
-    assert submit(150, nodes=1, procs_per_node=2, batch_job=True, partition="debug") == 0
+    assert submit(60, nodes=1, procs_per_node=2, batch_job=True, partition="debug") == 0
     number = re.search(r"Submitted batch job (\d+)", capfd.readouterr().out).group(1)
     until = time.monotonic() + 200
     while len(rows(tmp_path)) < 3 and time.monotonic() < until:
@@ -82,7 +83,7 @@ def test_a_job_that_has_to_leave_saves_and_goes_on_in_the_same_directory(cluster
     assert (facts["JobState"], facts["ExitCode"], facts["Restarts"]) == ("COMPLETED", "0:0", "1"), log
     assert "stopped by SIGTERM after step" in log
     found = rows(tmp_path)
-    assert [row["epoch"] for row in found if row["mode"] == "train"] == list(range(1, 151))
+    assert [row["epoch"] for row in found if row["mode"] == "train"] == list(range(1, 61))
     assert sum(row["mode"] == "restart" for row in found) == 1
     state = json.loads((tmp_path / "job" / "run" / "run.json").read_text())
     assert (len(state["restarts"]), state["end"]["exit_code"]) == (1, 0)
@@ -94,4 +95,6 @@ def test_a_rank_that_fails_fails_the_job(cluster, submit, tmp_path):
     (tmp_path / "job" / "experiment.prototext").write_text("trainer { mini_batch_size: 5 }")
     text = cluster.call("sbatch", str(tmp_path / "job" / "batch.sh"))
     facts = cluster.wait_for(text.split()[-1], "COMPLETED", "FAILED")
-    assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "2:0")
+    log = (tmp_path / "job" / "err.log").read_text()
+    assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "2:0"), log
+    assert "says nothing of its model" in log

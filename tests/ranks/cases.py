@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import warnings
 
@@ -27,6 +28,17 @@ def data(samples=10, ignored=(1, 2, 3, 7), seed=0):
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1)
+
+
+def wrapped():
+    """A module in DistributedDataParallel, whose group the user has made; without ranks it stands alone."""
+    if "WORLD_SIZE" not in os.environ:
+        return fit(batch_size=7)
+    torch.distributed.init_process_group("gloo")
+    try:
+        return fit(nn.parallel.DistributedDataParallel(network()), batch_size=7)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def fit(module=None, some=None, **settings):
@@ -164,6 +176,7 @@ CASES = {
     "memory runs out on the first rank": lambda: fit(Tight(0), batch_size=10),
     "memory runs out on the second rank": lambda: fit(Tight(1), batch_size=7),
     "micro-batches of other sizes": lambda: fit(Uneven(), batch_size=7, valid=data(9, ())),
+    "DistributedDataParallel": wrapped,
     "steps": lambda: fit(batch_size=4, stop=descend.Steps(5)),
     "skipped": lambda: fit(
         some=(data()[0].index_fill(0, torch.tensor([4]), float("nan")), data()[1]), batch_size=3, on_nonfinite="skip"

@@ -37,8 +37,10 @@ def surroundings(rank: int, ranks: int, port: int, folder: Path, **more: str) ->
     return {**os.environ, **{key: str(value) for key, value in own.items()}, **fixed, **more}
 
 
-def begin(ranks: int, script: str, folder: Path, *arguments: str, **more: str) -> list[subprocess.Popen[str]]:
-    """Start `tests/ranks/SCRIPT` on so many ranks."""
+def begin(
+    ranks: int, script: str, folder: Path, *arguments: str, missing: tuple[int, ...] = (), **more: str
+) -> list[subprocess.Popen[str]]:
+    """Start `tests/ranks/SCRIPT` on so many ranks, but for those that are missing."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(TESTS / "ranks" / script), *arguments]
     port = free_port()
@@ -52,6 +54,7 @@ def begin(ranks: int, script: str, folder: Path, *arguments: str, **more: str) -
             text=True,
         )
         for rank in range(ranks)
+        if rank not in missing
     ]
 
 

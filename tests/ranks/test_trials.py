@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 from ranks.cases import data, fit
-from ranks.start import TESTS, start
+from ranks.start import TESTS, begin, end, start
 
 import descend
 from descend.runtime import newest_checkpoint, verify
@@ -30,6 +30,7 @@ def test_seconds_end_all_ranks_at_one_step(tmp_path):
     assert 1 < ended[0].left["steps"] <= 0.5 / 0.06 + 1  # the slowest rank sleeps 0.06 s a step
 
 
+@pytest.mark.slow
 def test_a_bad_sample_is_named_with_its_rank(tmp_path):
     ended = start(2, "trials.py", tmp_path, "poisoned")
     check_codes(ended, 4)
@@ -54,6 +55,15 @@ def test_settings_that_differ_are_said_once(tmp_path):
     check_codes(ended, 2)
     assert "batch_size: 5 on rank 0; 6 on rank 1; 7 on rank 2" in ended[0].err
     assert not any(rank.err.strip() for rank in ended[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_rank_that_does_not_come_is_named(missing, tmp_path):
+    ended = end(begin(3, "trials.py", tmp_path, "unmet", missing=(missing,)), tmp_path)
+    check_codes(ended, 6)
+    for rank in ended:
+        assert f"error: rank {missing} of 3 did not come" in rank.err
 
 
 def launched(folder, *words, **more):

@@ -15,7 +15,7 @@ from ranks.start import leave
 
 import descend
 from descend.errors import StorageError
-from descend.runtime import archive
+from descend.runtime import archive, group
 
 
 class Slow(descend.Callback):
@@ -86,7 +86,13 @@ def endless():
     fit(batch_size=5, stop=descend.Epochs(10_000), callbacks=[Waits()], run_dir="run", resume=True)
 
 
+def unmet():
+    group._MEETING_SECONDS = 4
+    fit()
+
+
 TRIALS = {
+    "unmet": unmet,
     "seconds": seconds,
     "poisoned": poisoned,
     "unsaved at the end": lambda: unsaved(False),
