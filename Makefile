@@ -33,8 +33,8 @@ test: $(VENV)/tools
 
 # The slow tests that every change runs. The others compile a kernel for every rule, or examine every optimizer, and take
 # half an hour: make test-all.
-SLOW = tests/data tests/experiment tests/faults tests/graph tests/lower tests/ranks tests/study tests/zoo tests/test_readme.py \
-       tests/optim/engine/test_torch_neighbours.py
+SLOW = tests/data tests/experiment tests/faults tests/graph tests/launch tests/lower tests/ranks tests/study tests/zoo \
+       tests/test_readme.py tests/optim/engine/test_torch_neighbours.py
 
 test-slow: $(VENV)/tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow $(SLOW)
