@@ -11,7 +11,7 @@ Settings are flat, with dotted names:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from descend.catalogue import entries
 from descend.errors import ConfigurationError, nearest
@@ -169,8 +169,8 @@ def _of_table(table: dict[str, Any]) -> Arm:
     if "optimizer" not in table:
         problems.append("an arm needs an optimizer")
     fixed, space = dict(table.get("fixed", {})), dict(table.get("space", {}))
-    schedule: Any = table.get("schedule", "constant")
-    kind = schedule.get("kind", "constant") if isinstance(schedule, dict) else schedule
+    schedule = cast("str", table.get("schedule", "constant"))  # or a table, see Arm
+    kind: Any = schedule.get("kind", "constant") if isinstance(schedule, dict) else schedule
     dimensions: dict[str, Dimension] = {}
     for name, one in flat(space).items():
         try:
