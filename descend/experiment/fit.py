@@ -31,6 +31,7 @@ from descend.runtime import joined
 from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode, Stop
 from descend.train.masks import not_taken_over
 from descend.train.numerics import Numerics
+from descend.train.stopping import whole
 from descend.train.vote import check_optimizer
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def fit(
         "weights_only": weights_only,
         "shard_optimizer": shard_optimizer,
     }
+    seed, batch_size, micro_batch_size = whole(seed), whole(batch_size), whole(micro_batch_size)
+    batch_norm_group_size = whole(batch_norm_group_size)
     _check(module, stop, callbacks, seed, micro_batch_size, batch_norm_group_size, flags)
     if isinstance(module, TorchModel):
         loss, metrics = module.loss if loss is None else loss, metrics or module.measures

@@ -7,15 +7,16 @@ Epochs(5) & Reached("validation/objective", 0.3, at_most=True)        not before
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from descend.train.progress import Progress
 
-__all__ = ["AllOf", "AnyOf", "Epochs", "Reached", "Seconds", "SecondsPerRun", "Steps", "Stop"]
+__all__ = ["AllOf", "AnyOf", "Epochs", "Reached", "Seconds", "SecondsPerRun", "Steps", "Stop", "whole"]
 
 
 class Stop:
@@ -41,7 +42,17 @@ def _parts(stop: Stop, kind: type[AnyOf] | type[AllOf]) -> tuple[Stop, ...]:
     return stop.criteria if isinstance(stop, kind) else (stop,)
 
 
-def _check_count(stop: Stop, name: str, value: object) -> None:
+def whole(value: Any) -> Any:
+    """A whole number of NumPy or torch as Python's own; anything else as it is."""
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
+
+
+def _set_count(stop: Stop, name: str) -> None:
+    value = whole(getattr(stop, name))
+    object.__setattr__(stop, name, value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ConfigurationError(f"{type(stop).__name__}: {name} must be a whole number of at least 0 and is {value!r}")
 
@@ -59,7 +70,7 @@ class Steps(Stop):
     steps: int
 
     def __post_init__(self) -> None:
-        _check_count(self, "steps", self.steps)
+        _set_count(self, "steps")
 
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""
@@ -73,7 +84,7 @@ class Epochs(Stop):
     epochs: int
 
     def __post_init__(self) -> None:
-        _check_count(self, "epochs", self.epochs)
+        _set_count(self, "epochs")
 
     def reason(self, at: Progress) -> str | None:
         """See `Stop.reason`."""

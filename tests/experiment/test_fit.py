@@ -60,6 +60,13 @@ class Losses(descend.Callback):
         self.ids += step.batch.ids.tolist()
 
 
+def test_whole_numbers_may_be_numpys():
+    counts = {name: np.int64(value) for name, value in {"batch_size": 4, "micro_batch_size": 3, "seed": 2}.items()}
+    result = fit(**counts, stop=descend.Steps(np.int32(5)))
+    assert result.steps == 5
+    torch.testing.assert_close(result.weights, fit(batch_size=4, seed=2, stop=descend.Steps(5)).weights)
+
+
 # ---- the update of the one big batch
 
 

@@ -11,7 +11,7 @@ Settings are flat, with dotted names:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from descend.catalogue import entries
 from descend.errors import ConfigurationError, nearest
@@ -56,7 +56,7 @@ class Arm:
             class itself.
         space: What is searched over, by dotted name.
         fixed: What is not, by dotted name.
-        schedule: One of `SCHEDULES`.
+        schedule: One of `SCHEDULES`, or a table with its `kind` and its options.
         trials: Of each search, where they differ from the study's; such arms are not ranked.
     """
 
@@ -65,6 +65,13 @@ class Arm:
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     schedule: str = "constant"
     trials: int | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.schedule
+        if isinstance(given, dict):
+            options = {f"schedule.{name}": value for name, value in given.items() if name != "kind"}
+            object.__setattr__(self, "schedule", given.get("kind", "constant"))
+            object.__setattr__(self, "fixed", {**self.fixed, **options})
 
     @property
     def title(self) -> str:
@@ -162,19 +169,16 @@ def _of_table(table: dict[str, Any]) -> Arm:
     if "optimizer" not in table:
         problems.append("an arm needs an optimizer")
     fixed, space = dict(table.get("fixed", {})), dict(table.get("space", {}))
-    schedule = table.get("schedule", "constant")
-    if isinstance(schedule, dict):  # [arms.NAME.schedule] with kind and options
-        options = dict(schedule)
-        schedule = options.pop("kind", "constant")
-        fixed["schedule"] = options
+    schedule = cast("str", table.get("schedule", "constant"))  # or a table, see Arm
+    kind: Any = schedule.get("kind", "constant") if isinstance(schedule, dict) else schedule
     dimensions: dict[str, Dimension] = {}
     for name, one in flat(space).items():
         try:
             dimensions[name] = dimension(one)
         except ConfigurationError as error:
             problems.extend(f"space.{name}: {problem}" for problem in error.problems)
-    if not isinstance(schedule, str) or schedule not in SCHEDULES:
-        problems += check_schedule(schedule, {})
+    if not isinstance(kind, str) or kind not in SCHEDULES:
+        problems += check_schedule(kind, {})
     if problems:
         raise ConfigurationError(problems)
-    return Arm(table["optimizer"], dimensions, flat(fixed), str(schedule), table.get("trials"))
+    return Arm(table["optimizer"], dimensions, flat(fixed), schedule, table.get("trials"))

@@ -6,6 +6,7 @@ import pytest
 
 from descend.errors import ConfigurationError
 from descend.optim.schedules import lint
+from descend.study.design.arm import Arm, arm
 from descend.study.design.schedules import SCHEDULES, make_schedule
 
 
@@ -43,3 +44,9 @@ def test_mistakes():
         make_schedule("cosine", {"warmup_fractin": 0.1}, 1.0, 10)
     with pytest.raises(ConfigurationError, match="from 0 to 1"):
         make_schedule("cosine", {"warmup_fraction": 2}, 1.0, 10)
+
+
+def test_an_arm_takes_a_schedule_as_a_table():
+    table = {"kind": "trapezoid", "warmup_fraction": 0.2}
+    assert Arm("SGD", schedule=table) == Arm("SGD", fixed={"schedule.warmup_fraction": 0.2}, schedule="trapezoid")
+    assert arm({"optimizer": "SGD", "schedule": table}) == Arm("SGD", schedule=table)
