@@ -971,6 +971,8 @@ def expand(r: Reader, node: Node) -> Value:
             raise Refused("repeats samples")
         return r.widened(x, tuple(s * int(t or 1) for s, t in zip(x.shape, wanted[1:], strict=True)), node)
     if isinstance(value, Fixed) and wanted[0] not in (None, r.batch):
+        if value.array.size == 1:
+            return _everywhere(r, node, value.array, tuple(wanted))
         raise Refused("gives a constant a first dimension that is not the samples'")
     dims = len(value.shape) + 1 if isinstance(value, Tensor) else len(wanted)
     if len(wanted) > dims:
@@ -987,10 +989,13 @@ def expand(r: Reader, node: Node) -> Value:
 @reads("ConstantOfShape")
 def constant_of_shape(r: Reader, node: Node) -> Value:
     """Constant, for every sample."""
-    sizes = _sizes(node.given(0))
+    return _everywhere(r, node, node.get("value", np.zeros(1, np.float32)), _sizes(node.given(0)))
+
+
+def _everywhere(r: Reader, node: Node, value: Any, sizes: tuple[int | None, ...]) -> Tensor | Moved:
+    """One number in all entries of sizes of which None stands for the samples."""
     if sizes.count(None) != 1 or len(sizes) < 2 or -1 in sizes:
         raise Refused("computes with the number of samples")
-    value = node.get("value", np.zeros(1, np.float32))
     shape = tuple(size for size in sizes if size is not None)
     y = r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)
     return y if sizes[0] is None else Moved(y.layer, tuple((size,) for size in sizes))
