@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ __all__ = ["EXECUTORS", "Executor", "choose", "seconds_a_step"]
 EXECUTORS = ("auto", "one", "together", "processes")
 _MOST_AT_ONCE = 64
 _MEASURED_STEPS = 12
+_EACH = 2  # trials that each process is measured with
+_PROCESSES_SECONDS = 0.4  # that they are measured for, at the least
 _CLEARLY = 1.2  # times as fast another way has to be, so that chance rarely decides
 
 
@@ -103,7 +106,10 @@ def _fastest(
     for way in ways:
         if way.name == "processes" and times["one"] / cores() * _CLEARLY > times[chosen.name]:
             break
-        times[way.name] = seconds_a_step(way, task, trials, kinds)
+        steps = _MEASURED_STEPS
+        if way.name == "processes":  # beginning them takes as long as many small steps, and not always equally long
+            steps = max(steps, math.ceil(_PROCESSES_SECONDS / times["one"] / _EACH))
+        times[way.name] = seconds_a_step(way, task, trials, kinds, steps)
         if times[way.name] * _CLEARLY < times[chosen.name]:
             chosen = way
     shown = ", ".join(f"{name} {seconds * 1e3:.2g} ms" for name, seconds in times.items())
@@ -111,19 +117,21 @@ def _fastest(
     return dataclasses.replace(chosen, reason=because)
 
 
-def seconds_a_step(way: Executor, task: Task, trials: Sequence[Trial], kinds: dict[str, Any]) -> float:
+def seconds_a_step(
+    way: Executor, task: Task, trials: Sequence[Trial], kinds: dict[str, Any], count: int = _MEASURED_STEPS
+) -> float:
     """Of one trial among as many as run at once, without what is made once for a whole run."""
     if way.name == "together":
         return _of_a_stack(task, trials[: way.at_once])
-    chosen = trials[: 1 if way.name == "one" else 2 * cores()]
+    chosen = trials[: 1 if way.name == "one" else _EACH * cores()]
     seconds: list[float] = []
-    for steps in (1, 1 + _MEASURED_STEPS):
+    for steps in (1, 1 + count):
         short = [dataclasses.replace(trial, steps=steps) for trial in chosen]
         began = time.perf_counter()
         for _ in way.run(task, short, 1, kinds):
             pass
         seconds.append(time.perf_counter() - began)
-    return max(seconds[1] - seconds[0], 1e-9) / _MEASURED_STEPS / len(chosen)
+    return max(seconds[1] - seconds[0], 1e-9) / count / len(chosen)
 
 
 def _of_a_stack(task: Task, trials: Sequence[Trial]) -> float:
