@@ -5,9 +5,9 @@ python benchmarks/study.py      an MLP 64-32-10 at batch 32 with 64 trials; larg
 
 Every way runs the same trials: the same initial weights, rates and number of steps, one thread a process, scores before
 and after. The Optuna loop trains in plain torch, as its users write it, and scores the validation samples once. Ways
-take turns; the fastest round of each counts, since whatever else runs on the machine only adds. Everything that a study
-pays is in the time: weights, orders of samples, schedules, traces, scores and records. What is chosen is chosen as
-`--executor auto` chooses, by measuring a few steps, whose time is not counted.
+take turns; medians count, with the quarter to three quarters of the rounds. Everything that a study pays is in the
+time: weights, orders of samples, schedules, traces, scores and records. What is chosen is chosen as `--executor auto`
+chooses, by measuring a few steps, whose time is not counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass
@@ -177,18 +178,17 @@ def main() -> None:
     for case in CASES:
         for way in ways.values():
             way(case)  # what is made once does not count
-        times = dict.fromkeys(ways, float("inf"))
-        for _ in range(rounds):
-            times = {name: min(times[name], seconds_a_trial(way, case)) for name, way in ways.items()}
+        rounds_of = [{name: seconds_a_trial(way, case) for name, way in ways.items()} for _ in range(rounds)]
         chosen = choose(case.task, trials(case), 1, "auto", {}).name
-        shown = ", ".join(f"{name} {1 / seconds:.1f}" for name, seconds in times.items())
-        ratios = ", ".join(f"{times[name] / times[chosen]:.1f} x {name}" for name in ("one", "optuna") if name in times)
-        print(
-            f"{case.name}, batch {case.batch_size}, {case.steps} steps, {case.trials} trials: trials a second {shown}; "
-            f"chosen {chosen}: {ratios}",
-            flush=True,
-        )
-    print(f"recording a trial: {milliseconds_a_record():.2f} ms")
+        print(f"\n{case.name}, batch {case.batch_size}, {case.steps} steps, {case.trials} trials; chosen {chosen}")
+        for name in ways:
+            low, middle, high = statistics.quantiles([1 / times[name] for times in rounds_of], n=4)
+            ratio = statistics.median(times[name] / times[chosen] for times in rounds_of)
+            print(
+                f"  {name:<10}{middle:8.1f} trials a second  ({low:.1f} to {high:.1f})   chosen {ratio:6.2f} x",
+                flush=True,
+            )
+    print(f"\nrecording a trial: {milliseconds_a_record():.2f} ms")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from ranks.tournament import Watch, optimizer, outcome, play, strategy
+from sklearn.datasets import load_digits
+from torch import nn
 
 import descend
 from descend.errors import ConfigurationError, Stopped
@@ -230,3 +232,53 @@ def test_a_single_trainer_plays_all_its_rounds():
         algorithm=descend.LTFB(metalearning=strategy("binary"), metalearning_steps=2),
     )
     assert result.steps == 6
+
+
+class AfterExchange(descend.Callback):
+    """Keeps what a trainer's second round begins with."""
+
+    def __init__(self, begins_at, seen):
+        self.begins_at, self.seen = begins_at, seen
+
+    def __deepcopy__(self, _):
+        return AfterExchange(self.begins_at, self.seen)  # one list for all trainers
+
+    def before_step(self, step):
+        if step.step == self.begins_at:
+            weights = {name: p.detach().clone() for name, p in step.module.named_parameters()}
+            self.seen[descend.distributed.trainer()] = weights
+
+
+def test_the_best_of_four_on_the_digits_is_taken_by_all(tmp_path):
+    digits = load_digits()
+    x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+    mutation = descend.MutationStrategy("perturb_hyperparameters", factor=1.3, lowest=0.05, highest=0.9)
+    higher = descend.RandomPairwiseExchange.MetricStrategy.HIGHER_IS_BETTER
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    result = descend.fit(
+        module,
+        "cross_entropy",
+        (x[:1200], y[:1200]),
+        tournament=(x[1200:], y[1200:]),
+        optimizer=lambda named: torch.optim.SGD(named, lr=0.5 if descend.distributed.trainer() == 2 else 1e-4),
+        batch_size=50,
+        stop=descend.Epochs(1),
+        algorithm=descend.LTFB(
+            metalearning=descend.TruncationSelectionExchange({"accuracy": higher}, 1, mutation), metalearning_steps=1
+        ),
+        trainers=4,
+        metrics={"accuracy": "accuracy"},
+        callbacks=[AfterExchange(25, seen)],
+        run_dir=tmp_path / "run",
+    )
+    assert sorted(seen) == [0, 1, 2, 3]
+    for loser in (0, 1, 3):
+        assert all(torch.equal(seen[loser][name], seen[2][name]) for name in seen[2])
+    rows = [json.loads(line) for line in (tmp_path / "run" / "tournament.jsonl").read_text().splitlines()]
+    assert {row["trainer"]: row["took"] for row in rows} == {0: 2, 1: 2, 2: None, 3: 2}
+    # The rate that the log names is the one that was trained with: all four have learnt by the end.
+    assert all(row["changed"]["lr"][1] in (0.5 / 1.3, 0.5 * 1.3) for row in rows if row["took"] == 2)
+    assert all(one.history[-1]["accuracy"] > 0.7 for one in result.trainers)
