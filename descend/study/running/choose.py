@@ -28,7 +28,8 @@ EXECUTORS = ("auto", "one", "together", "processes")
 _MOST_AT_ONCE = 64
 _MEASURED_STEPS = 12
 _EACH = 2  # trials that each process is measured with
-_PROCESSES_SECONDS = 0.4  # that they are measured for, at the least
+_PROCESSES_SECONDS = 0.4  # that they are measured for, where
+_MOST_STEPS = 500  # are enough: the time of one by one may be a guess too low
 _CLEARLY = 1.2  # times as fast another way has to be, so that chance rarely decides
 
 
@@ -108,7 +109,8 @@ def _fastest(
             break
         steps = _MEASURED_STEPS
         if way.name == "processes":  # beginning them takes as long as many small steps, and not always equally long
-            steps = max(steps, math.ceil(_PROCESSES_SECONDS / times["one"] / _EACH))
+            wanted = math.ceil(_PROCESSES_SECONDS / times["one"] / _EACH)
+            steps = max(steps, min(wanted, trials[0].steps, _MOST_STEPS))
         times[way.name] = seconds_a_step(way, task, trials, kinds, steps)
         if times[way.name] * _CLEARLY < times[chosen.name]:
             chosen = way

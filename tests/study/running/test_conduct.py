@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -217,6 +218,22 @@ def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
         conduct(study(), directory, said=noted)
     assert ran == ["sgd", "sgd"]
     assert asked[:2] == ["one", "together"]
+
+
+def test_a_guess_too_low_does_not_make_processes_measure_for_ever(monkeypatch):
+    counts: dict[str, int] = {}
+
+    def measured(way, task, trials, kinds, count=12):
+        counts[way.name] = count
+        return 1e-9
+
+    monkeypatch.setattr(choose, "seconds_a_step", measured)
+    monkeypatch.setattr(choose, "cores", lambda: 2)
+    monkeypatch.setattr(choose, "whether_in_forks", lambda task: None)
+    monkeypatch.setattr(choose, "whether_together", lambda task, trials, kinds: "not here")
+    alike = [SimpleNamespace(steps=3000)] * 2
+    choose.choose(None, alike, 1, "auto", {})
+    assert counts["processes"] <= 500
 
 
 def test_an_error_is_repeated_once_and_then_told():
