@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint types schema check clean
+.PHONY: help demo test test-slow lint types schema check clean
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -31,16 +31,8 @@ demo: $(VENV)/package
 test: $(VENV)/tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-# The slow tests that every change runs. The others compile a kernel for every rule, or examine every optimizer, and take
-# half an hour: make test-all.
-SLOW = tests/data tests/experiment tests/faults tests/graph tests/launch tests/lower tests/ranks tests/study tests/zoo \
-       tests/test_readme.py tests/optim/engine/test_torch_neighbours.py
-
 test-slow: $(VENV)/tools
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow $(SLOW)
-
-test-all: $(VENV)/tools
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(VENV)/tools
 	$(BIN)/ruff check
