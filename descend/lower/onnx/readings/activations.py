@@ -1,0 +1,94 @@
+"""Activations with something to set."""
+
+from __future__ import annotations
+
+import math
+from math import prod
+
+from descend.graph import (
+    Add,
+    AddConstant,
+    ChannelwiseSoftmax,
+    Clamp,
+    Elu,
+    Erf,
+    Gelu,
+    LeakyRelu,
+    LogSoftmax,
+    MinConstant,
+    Multiply,
+    Relu,
+    Selu,
+    Softplus,
+    Tanh,
+)
+from descend.lower.onnx.reader import Node, Reader, Refused, Tensor, Value, reads
+from descend.lower.onnx.readings.steps import nonzero, times
+
+
+@reads("LeakyRelu", "Elu", "Selu", "HardSigmoid", "HardSwish", "Gelu", "PRelu")
+def activation(r: Reader, node: Node) -> Value:
+    """Activations with a number to set."""
+    x = node.tensor()
+    match node.kind:
+        case "LeakyRelu":
+            return r.layer(LeakyRelu, node, x, negative_slope=nonzero(node, "alpha", node.get("alpha", 0.01)))
+        case "PRelu":
+            slope = node.fixed(1).array
+            if slope.size != 1:
+                return _prelu(r, node, x)
+            return r.layer(LeakyRelu, node, x, negative_slope=nonzero(node, "slope", float(slope.reshape(()))))
+        case "Elu":
+            return r.layer(Elu, node, x, alpha=nonzero(node, "alpha", node.get("alpha", 1.0)))
+        case "Selu":
+            if abs(node.get("alpha", 1.67326) - 1.67326) > 1e-4 or abs(node.get("gamma", 1.0507) - 1.0507) > 1e-4:
+                raise Refused("has an alpha or gamma of its own")
+            return r.layer(Selu, node, x)
+        case "Gelu":
+            return r.layer(Gelu, node, x) if node.get("approximate", "none") in ("tanh", b"tanh") else _gelu(r, node, x)
+        case _:
+            alpha, beta = (1 / 6, 0.5) if node.kind == "HardSwish" else (node.get("alpha", 0.2), node.get("beta", 0.5))
+            line = r.layer(AddConstant, f"{node.name}/line", times(r, f"{node.name}/slope", x, alpha), constant=beta)
+            gate = r.layer(Clamp, node, line, min=0.0, max=1.0)
+            return r.layer(Multiply, node, x, gate) if node.kind == "HardSwish" else gate
+
+
+def _prelu(r: Reader, node: Node, x: Tensor) -> Tensor:
+    """max(x, 0) + slope · min(x, 0), each channel with a slope of its own."""
+    below = r.layer(MinConstant, f"{node.name}/below", x, constant=0.0)
+    line = r.layer(Multiply, f"{node.name}/line", *r.broadcast(node, below, node.fixed(1)))
+    return r.layer(Add, node, r.layer(Relu, f"{node.name}/above", x), line)
+
+
+@reads("Celu", "Mish")
+def smooth(r: Reader, node: Node) -> Value:
+    """α Elu(x / α), or x tanh(log(1 + eˣ))."""
+    x = node.tensor()
+    if node.kind == "Mish":
+        gate = r.layer(Tanh, f"{node.name}/gate", r.layer(Softplus, f"{node.name}/softplus", x))
+        return r.layer(Multiply, node, x, gate)
+    alpha = nonzero(node, "alpha", node.get("alpha", 1.0))
+    inner = r.layer(Elu, f"{node.name}/elu", times(r, f"{node.name}/scaled", x, 1 / alpha))
+    return times(r, node.name, inner, alpha)
+
+
+def _gelu(r: Reader, node: Node, x: Tensor) -> Tensor:
+    """x (1 + erf(x / √2)) / 2."""
+    error = r.layer(Erf, f"{node.name}/erf", times(r, f"{node.name}/scaled", x, math.sqrt(0.5)))
+    gate = r.layer(AddConstant, f"{node.name}/gate", error, constant=1.0)
+    return r.layer(Multiply, node, times(r, f"{node.name}/half", x, 0.5), gate)
+
+
+@reads("Softmax", "LogSoftmax")
+def softmax(r: Reader, node: Node) -> Value:
+    """ChannelwiseSoftmax along a dimension."""
+    x = node.tensor()
+    axis = node.get("axis", -1)
+    axis = axis - 1 if axis > 0 else axis + len(x.shape)
+    if axis < 0:
+        raise Refused("takes the softmax over samples")
+    if node.kind == "LogSoftmax":
+        if x.shape[axis] != prod(x.shape):
+            raise Refused("has other dimensions beside that of the softmax")
+        return r.layer(LogSoftmax, node, x)
+    return r.layer(ChannelwiseSoftmax, node, x, dim=axis, single_dim_mode=True)

@@ -1,0 +1,87 @@
+"""Tensors put together and cut apart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from descend.graph import Concatenation, Embedding
+from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.readings.steps import cut, known_sizes, own_axis, picked
+
+
+@reads("Concat")
+def concat(r: Reader, node: Node) -> Value:
+    """Concatenation, of tensors or of sizes."""
+    if not any(isinstance(value, Tensor) for value in node.inputs):
+        return Sizes(tuple(size for value in node.inputs for size in known_sizes(value)))
+    dims = max(len(value.shape) for value in node.inputs if isinstance(value, Tensor))
+    axis = own_axis(node.get("axis", 0), dims)
+    parts = [r.as_tensor(value, node, dims) for value in node.inputs]
+    return r.layer(Concatenation, node, *parts, axis=axis)
+
+
+@reads("Slice")
+def piece(r: Reader, node: Node) -> Value:
+    """Slice, of a tensor or of sizes."""
+    value = node.given(0)
+    begins, ends = node.ints(1, "starts") or (), node.ints(2, "ends") or ()
+    axes = node.ints(3, "axes") or tuple(range(len(begins)))
+    steps = node.ints(4, "steps") or (1,) * len(begins)
+    if isinstance(value, Sizes):
+        ((begin, end, step),) = zip(begins, ends, steps, strict=True)
+        return Sizes(value.sizes[begin:end:step])
+    x = node.tensor()
+    for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
+        if axis % (len(x.shape) + 1) == 0 and begin == 0 and step == 1 and end >= 2**31 - 1:
+            continue  # all samples
+        own = own_axis(axis, len(x.shape))
+        first, last, _ = slice(begin, end).indices(x.shape[own])
+        if step != 1 or last <= first:
+            raise Refused(f"has step {step}, or cuts out nothing")
+        x = cut(r, node.name, x, own, first, last)
+    return x
+
+
+@reads("Split")
+def split(r: Reader, node: Node) -> Value | tuple[Value, ...]:
+    """A Slice for each piece."""
+    x = node.tensor()
+    axis = own_axis(node.get("axis", 0), len(x.shape))
+    size = -(-x.shape[axis] // node.outputs)
+    sizes = node.ints(1, "split") or [min(size, x.shape[axis] - i * size) for i in range(node.outputs)]
+    ends = np.cumsum(sizes).tolist()
+    pieces = tuple(
+        cut(r, f"{node.name}/{i}", x, axis, end - own, end)
+        for i, (own, end) in enumerate(zip(sizes, ends, strict=True))
+    )
+    return pieces[0] if len(pieces) == 1 else pieces
+
+
+@reads("Gather")
+def gather(r: Reader, node: Node) -> Value:
+    """A table of vectors, or entries at constant places."""
+    data, index = node.inputs[:2]
+    if isinstance(data, Sizes):
+        places = node.fixed(1).array
+        return Sizes(tuple(data.sizes[int(i)] for i in places.reshape(-1)), single=places.ndim == 0)
+    if isinstance(data, Fixed):
+        return _embedded(r, node, data)
+    x, places = node.tensor(), node.fixed(1).array if isinstance(index, Fixed) else None
+    if places is None or places.ndim > 1:
+        raise Refused("takes entries at places that are computed from the data")
+    axis = own_axis(node.get("axis", 0), len(x.shape))
+    size = x.shape[axis]
+    found = np.where(places < 0, places + size, places).reshape(-1)
+    if not ((found >= 0) & (found < size)).all():
+        raise Refused(f"takes places outside 0 to {size - 1}")
+    y = picked(r, node, x, axis, found)
+    return y if places.ndim else r.reshaped(y, x.shape[:axis] + x.shape[axis + 1 :], f"{node.name}/single")
+
+
+def _embedded(r: Reader, node: Node, table: Fixed) -> Tensor:
+    x = node.tensor(1)
+    if node.get("axis", 0) != 0 or table.array.ndim != 2:
+        raise Refused("looks up something else than rows of a matrix")
+    count, size = table.array.shape
+    weights = r.weights(table, f"{node.name}/table", column_major=True, turned=True)
+    return r.layer(Embedding, node, x, weights=[weights], num_embeddings=count, embedding_dim=size)

@@ -1,0 +1,154 @@
+"""The same entries, or the same entries again, in other shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from descend.graph import Constant, TensorPermute
+from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.readings.steps import known_sizes
+
+__all__ = ["wanted_sizes"]
+
+Shape = tuple[int, ...]
+
+
+@reads("Shape")
+def shape_of(r: Reader, node: Node) -> Value:
+    """The sizes of a tensor."""
+    (value,) = node.inputs
+    if isinstance(value, Tensor):
+        whole = (None, *value.shape)
+        return Sizes(whole[node.get("start", 0) : node.get("end", len(whole))])
+    raise Refused("asks for the shape of a shape")
+
+
+@reads("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(r: Reader, node: Node) -> Value:
+    """Reshape within each sample."""
+    value = node.given(0)
+    if isinstance(value, Sizes):
+        return Sizes(value.sizes, single=node.kind == "Squeeze" or (node.kind == "Reshape" and not wanted_sizes(node)))
+    if not isinstance(value, Tensor):
+        raise Refused("takes a constant")
+    whole = [None, *value.shape]
+    match node.kind:
+        case "Flatten":
+            if node.get("axis", 1) != 1:
+                raise Refused(f"has axis {node.get('axis', 1)}, which joins samples with other dimensions")
+            return r.reshaped(value, (prod(value.shape),), node.name)
+        case "Squeeze":
+            axes = node.ints(1, "axes") or tuple(i for i, size in enumerate(whole) if size == 1)
+            gone = {axis % len(whole) for axis in axes}
+            if 0 in gone:
+                raise Refused("takes away the dimension of the samples")
+            return r.reshaped(
+                value, tuple(s for i, s in enumerate(whole) if i not in gone and s is not None), node.name
+            )
+        case "Unsqueeze":
+            axes = node.ints(1, "axes") or ()
+            new = [axis % (len(whole) + len(axes)) for axis in axes]
+            if 0 in new:
+                raise Refused("puts a dimension before that of the samples")
+            rest = iter(value.shape)
+            return r.reshaped(
+                value, tuple(1 if i in new else next(rest) for i in range(1, len(whole) + len(axes))), node.name
+            )
+        case _:
+            wanted = wanted_sizes(node)
+            if joined := _joined(r, value, wanted):
+                return joined
+            return r.reshaped(replace(value, joined=0), _filled(r, value, wanted, node), node.name)
+
+
+def _joined(r: Reader, x: Tensor, wanted: list[int | None]) -> Tensor | None:
+    """A Reshape that joins samples with dimensions behind them and leaves the others: (samples · heads, ...)."""
+    first, *rest = wanted or [None]
+    kept = tuple(
+        x.shape[i] if size == 0 and x.joined == 0 and i < len(x.shape) else size for i, size in enumerate(rest)
+    )
+    count = len(x.shape) - len(kept)
+    if count < 1 or kept != x.shape[count:]:
+        return None
+    size = prod(x.shape[:count])
+    alone = first is None or (first == r.batch and size == 1)
+    return None if alone or (first != -1 and first != (r.batch or 0) * size) else replace(x, joined=count)
+
+
+def wanted_sizes(node: Node) -> list[int | None]:
+    """The second input of a Reshape."""
+    value = node.given(1)
+    if isinstance(value, Sizes):
+        return list(value.sizes)
+    return [int(size) for size in node.fixed(1).array]
+
+
+def _filled(r: Reader, x: Tensor, wanted: list[int | None], node: Node) -> Shape:
+    """The sizes of a sample that a Reshape asks for; 0 keeps a size and −1 is worked out."""
+    whole = [None, *x.shape]
+    keep = not node.get("allowzero", 0)
+    sizes = [whole[i] if size == 0 and keep and i < len(whole) else size for i, size in enumerate(wanted)]
+    first, *rest = sizes or [-2]
+    if None in rest or (first is not None and first not in (-1, r.batch)):
+        raise Refused(f"joins samples with other dimensions: {wanted}")
+    known = prod(size for size in rest if size not in (-1, None))
+    if -1 in rest:
+        if first == -1 or not known or prod(x.shape) % known:
+            raise Refused(f"makes {wanted} of {x.shape}")
+        rest = [prod(x.shape) // known if size == -1 else size for size in rest]
+    return tuple(size for size in rest if size is not None)
+
+
+@reads("Transpose")
+def transpose(r: Reader, node: Node) -> Value:
+    """TensorPermute."""
+    x = node.tensor()
+    perm = node.get("perm", list(range(len(x.shape), -1, -1)))
+    if perm[0] != 0:
+        raise Refused(f"moves the dimension of the samples (perm {list(perm)})")
+    return r.layer(TensorPermute, node, x, axes=[axis - 1 for axis in perm[1:]])
+
+
+@reads("Expand", "Tile")
+def expand(r: Reader, node: Node) -> Value:
+    """Tessellate."""
+    value = node.given(0)
+    wanted = wanted_sizes(node)
+    if node.kind == "Tile":
+        x = node.tensor()
+        if wanted[0] != 1:
+            raise Refused("repeats samples")
+        return r.widened(x, tuple(s * int(t or 1) for s, t in zip(x.shape, wanted[1:], strict=True)), node)
+    if isinstance(value, Fixed) and wanted[0] not in (None, r.batch):
+        if value.array.size == 1:
+            return _everywhere(r, node, value.array, tuple(wanted))
+        raise Refused("gives a constant a first dimension that is not the samples'")
+    dims = len(value.shape) + 1 if isinstance(value, Tensor) else len(wanted)
+    if len(wanted) > dims:
+        raise Refused("puts dimensions before that of the samples")
+    sizes = tuple(int(size or 1) for size in (wanted[1:] if len(wanted) == dims else wanted))
+    x = r.as_tensor(value, node, dims - 1)
+    try:
+        shape = np.broadcast_shapes(x.shape, sizes)
+    except ValueError:
+        raise Refused(f"makes {sizes} of {x.shape}") from None
+    return r.widened(r.reshaped(x, (1,) * (len(shape) - len(x.shape)) + x.shape, node), shape, node)
+
+
+@reads("ConstantOfShape")
+def constant_of_shape(r: Reader, node: Node) -> Value:
+    """Constant, for every sample."""
+    return _everywhere(r, node, node.get("value", np.zeros(1, np.float32)), known_sizes(node.given(0)))
+
+
+def _everywhere(r: Reader, node: Node, value: Any, sizes: tuple[int | None, ...]) -> Tensor | Moved:
+    """One number in all entries of sizes of which None stands for the samples."""
+    if sizes.count(None) != 1 or len(sizes) < 2 or -1 in sizes:
+        raise Refused("computes with the number of samples")
+    shape = tuple(size for size in sizes if size is not None)
+    y = r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)
+    return y if sizes[0] is None else Moved(y.layer, tuple((size,) for size in sizes))

@@ -1,0 +1,106 @@
+"""Steps that readings of several families take."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from descend.graph import Concatenation, Constant, Identity, MultiDimReduction, Scale, Slice, Tessellate
+from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value
+
+__all__ = ["FEW", "cut", "known_sizes", "nonzero", "own_axis", "padded", "picked", "reduced", "text", "times"]
+
+
+def text(value: Any) -> str:
+    """An attribute that is a word, which the library hands out as bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def nonzero(node: Node, what: str, value: float) -> float:
+    """A number that is not 0."""
+    if value == 0:
+        raise Refused(f"has {what} 0, which means the default in a description")
+    return value
+
+
+def times(r: Reader, name: str, x: Tensor, factor: float) -> Tensor:
+    """x times a number."""
+    return r.layer(Scale, name, x, constant=factor)
+
+
+def own_axis(axis: int, dims: int) -> int:
+    """An axis within a sample of so many dimensions."""
+    own = axis % (dims + 1) - 1
+    if own < 0:
+        raise Refused("works along the dimension of the samples")
+    return own
+
+
+def known_sizes(value: Value | None) -> tuple[int | None, ...]:
+    """Sizes, some of which may not be known."""
+    if isinstance(value, Sizes):
+        return value.sizes
+    if isinstance(value, Fixed):
+        return tuple(int(size) for size in np.atleast_1d(value.array))
+    raise Refused("joins sizes with data")
+
+
+def cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+    """Entries along an axis of the sample from `begin` up to, without, `end`."""
+    if (begin, end) == (0, x.shape[axis]):
+        return x
+    # A Slice gives each child a piece of its own; behind an Identity one piece has any number of children.
+    return r.layer(Identity, name, r.layer(Slice, f"{name}/cut", x, axis=axis, slice_points=(begin, end)))
+
+
+def picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
+    """Entries along an axis: a run of them, all of them repeated, each of them repeated, or a few."""
+    size, count = x.shape[axis], len(places)
+    if (np.diff(places) == 1).all():
+        return cut(r, node.name, x, axis, int(places[0]), int(places[-1]) + 1)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    if (places == np.arange(count) % size).all():
+        return r.layer(Tessellate, node, x, dims=shape)
+    if count % size == 0 and (places == np.repeat(np.arange(size), count // size)).all():
+        wide = (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :])
+        apart = r.reshaped(x, wide, f"{node.name}/apart")
+        repeated = (*wide[: axis + 1], count // size, *wide[axis + 2 :])
+        return r.reshaped(r.layer(Tessellate, node, apart, dims=repeated), shape, f"{node.name}/together")
+    if count > FEW:
+        raise Refused(f"takes {count} entries in an order of its own, and at most {FEW} are put together here")
+    parts = [cut(r, f"{node.name}/{i}", x, axis, int(place), int(place) + 1) for i, place in enumerate(places)]
+    return r.layer(Concatenation, node, *parts, axis=axis)
+
+
+FEW = 64
+
+
+def padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill: float) -> Tensor:
+    """x with so many entries of one value before and behind each dimension; fewer than none cut some off."""
+    for axis, (before, behind) in enumerate(sides):
+        size = x.shape[axis]
+        if size + min(before, 0) + min(behind, 0) < 1:
+            raise Refused("leaves nothing")
+        x = cut(r, f"{node.name}/cut{axis}", x, axis, -min(before, 0), size + min(behind, 0))
+        parts = [x]
+        for count, place in ((before, 0), (behind, 2)):
+            if count > 0:
+                shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+                name = f"{node.name}/pad{axis}_{place}"
+                parts.insert(place, r.layer(Constant, name, value=fill, num_neurons=shape))
+        if len(parts) > 1:
+            x = r.layer(Concatenation, f"{node.name}/padded{axis}", *parts, axis=axis)
+    return x
+
+
+def reduced(r: Reader, node: Node, x: Tensor, mode: str, axes: tuple[int, ...], keep: bool) -> Tensor:
+    """x without some dimensions, or with one entry in each of them."""
+    own = sorted({own_axis(axis, len(x.shape)) for axis in axes})
+    y = r.layer(MultiDimReduction, node, x, mode="sum" if mode == "mean" else mode, axes=own)
+    if mode == "mean":
+        y = times(r, f"{node.name}/mean", y, 1 / prod(x.shape[axis] for axis in own))
+    left = tuple(size for axis, size in enumerate(x.shape) if axis not in own)
+    kept = tuple(1 if axis in own else size for axis, size in enumerate(x.shape))
+    return r.reshaped(Tensor(y.layer, left), kept if keep else left, f"{node.name}/shape")
