@@ -273,6 +273,12 @@ class Optimizer(torch.optim.Optimizer):
     def _update(self) -> None:
         self._outside_block("a step")
         settings = self._with_scaler(self._settings())
+        try:
+            self._apply(settings)
+        finally:
+            self._residence.release()
+
+    def _apply(self, settings: list[Settings]) -> None:
         home, state = self._residence, self._watched_state()
         if not home.has_lists(self.param_groups):
             ownership.check(self.param_groups, self._names, self.title)
@@ -319,7 +325,7 @@ class Optimizer(torch.optim.Optimizer):
             return not bool(found)
         if self.on_nonfinite == "allow":
             return True
-        if finite.all_finite(tasks, taken):
+        if finite.all_finite(tasks, taken, self._residence.meshes):
             return True
         bad = finite.unfit(prepare.tasks_of(self.param_groups, settings, self._names, self.state))
         if bad and self.on_nonfinite == "raise":

@@ -4,7 +4,8 @@
     row 1   | weights of tensor 0, next B, then padding  |      last block is padding. `index` says for each block whose
     row 2   | weights of tensor 1 ...                    |      it is, so a number a tensor is a small table.
 
-The tensors themselves (`param.data`, `state[param][...]`) become views, so torch and the user see nothing new.
+The tensors themselves (`param.data`, `state[param][...]`) become views, so torch and the user see nothing new. Weights
+that may not move (engine/guests.py) are updated where they are, and their state alone moves.
 Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache;
 large gradients are read where they lie.
 """
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from descend.optim.engine.guests import Guest, bring, stays
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
 from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
-from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, check_gradient, take_up
+from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, around, check_gradient, local, take_up
 from descend.optim.engine.reader import Known
 from descend.optim.engine.text import STATE, Text
 
@@ -46,14 +48,17 @@ _is_trained = operator.attrgetter("requires_grad")
 
 
 def may_live_in_an_arena(p: Tensor) -> bool:
-    """Whether p may become a view of a larger buffer without anybody noticing."""
+    """Whether an arena can update p without anybody noticing."""
+    part = local(p.detach())
     return (
-        type(p) in PLAIN_TYPES
-        and p.layout is torch.strided
-        and p.device.type in ("cpu", "cuda")
-        and p.numel() > 0
-        and not p.is_shared()  # other processes look at this very memory
-        and is_dense(p)
+        (type(p) in PLAIN_TYPES or hasattr(p, "device_mesh"))
+        and type(part) in PLAIN_TYPES
+        and part.layout is torch.strided
+        and part.device.type in ("cpu", "cuda")
+        and part.numel() > 0
+        and is_dense(part)
+        # Where it is, a compiled kernel for a GPU has to find it at an address that it takes.
+        and (not stays(p) or part.data_ptr() % 16 == 0)
     )
 
 
@@ -63,7 +68,8 @@ class Member:
 
     Attributes:
         name: As the user named it.
-        param: The weights as torch holds them.
+        param: The weights as torch holds them; of a guest its part on this rank.
+        whole: The weights as the user holds them.
         group: Number of its group.
         entry: `Optimizer.state[param]`.
         start: Its first block.
@@ -73,6 +79,7 @@ class Member:
 
     name: str
     param: Tensor
+    whole: Tensor
     group: int
     entry: Entry
     start: int
@@ -110,6 +117,12 @@ class Taken:
     def is_finite(self) -> bool:
         """Whether all gradients are finite. An overflow may make it say no wrongly, and it never says yes wrongly."""
         raise NotImplementedError
+
+    def fetch(self) -> None:
+        """Copy what kernels have to be given as a copy."""
+
+    def put_back(self) -> None:
+        """Copy what became of it to where it belongs."""
 
     def release(self) -> None:
         """Give back what was needed for this step alone."""
@@ -151,6 +164,21 @@ class Gathered(Taken):
         sums = [x.sum(dtype=torch.float32 if self.arena.low else None) for x in whole]
         return not sums or bool(torch.isfinite(torch.stack(sums).sum()))
 
+    def fetch(self) -> None:
+        """See `Taken`."""
+        _copy_all([copies for part in self.parts for copies in part.copies])
+
+    def put_back(self) -> None:
+        """See `Taken`."""
+        _copy_all([(origin, copy) for part in self.parts for copy, origin in part.copies])
+
+
+@torch.no_grad()
+def _copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Copy each second tensor into the first."""
+    if pairs:
+        torch._foreach_copy_([to for to, _ in pairs], [x for _, x in pairs])  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # one call for all
+
 
 def _order(p: Tensor) -> tuple[int, ...]:
     return tuple(sorted(range(p.ndim), key=lambda i: (-p.stride(i), i)))
@@ -162,6 +190,7 @@ class Arena:
 
     text: Text
     members: list[Member]
+    guests: list[Guest]  # as many as members, or none
     buffers: dict[str, Tensor]  # "p", the entries kept for each element, "w" where "p" is a master: (rows, B)
     numbers: dict[str, Tensor]  # entries that are one number a tensor: (tensors,), float64
     counts: Tensor  # updates of each tensor: (tensors,), float64
@@ -193,22 +222,25 @@ class Arena:
             text: The common text of their updates.
             tasks: Tensors of one precision and device for which `may_live_in_an_arena`.
         """
-        ordered = sorted(tasks, key=lambda task: task.param.numel() >= LARGE)
-        blocks = [-(-task.param.numel() // BLOCK) for task in ordered]
+        ordered = sorted(tasks, key=lambda task: local(task.param.detach()).numel() >= LARGE)
+        guests = [Guest.of(task.param) for task in ordered if stays(task.param)]
+        params = [guest.here for guest in guests] or [task.param for task in ordered]
+        blocks = [-(-p.numel() // BLOCK) for p in params]
         starts = list(itertools.accumulate(blocks, initial=0))
-        p = ordered[0].param
+        p = params[0]
         members = [
-            Member(task.name, task.param, task.group, task.entry, start, start + n, _order(task.param))
-            for task, start, n in zip(ordered, starts, blocks, strict=False)
+            Member(task.name, p, task.param, task.group, task.entry, start, start + n, _order(p))
+            for task, p, start, n in zip(ordered, params, starts, blocks, strict=False)
         ]
         valid = torch.full((starts[-1],), BLOCK, dtype=torch.int32)
         valid[torch.tensor(starts[1:]) - 1] = torch.tensor(
-            [task.param.numel() - (n - 1) * BLOCK for task, n in zip(ordered, blocks, strict=True)], dtype=torch.int32
+            [p.numel() - (n - 1) * BLOCK for p, n in zip(params, blocks, strict=True)], dtype=torch.int32
         )
         low = p.dtype if p.dtype in LOW_PRECISION else None
         arena = Arena(
             text=text,
             members=members,
+            guests=guests,
             buffers={},
             numbers={},
             counts=torch.zeros(len(members), dtype=torch.float64),
@@ -218,7 +250,7 @@ class Arena:
             valid=valid.to(p.device),
             bounds=torch.tensor(starts, device=p.device),
             low=low,
-            small=sum(task.param.numel() < LARGE for task in ordered),
+            small=sum(p.numel() < LARGE for p in params),
         )
         arena._open()
         arena._adopt([task.settings.rule for task in ordered])
@@ -229,18 +261,30 @@ class Arena:
         """Number of blocks."""
         return self.members[-1].stop
 
+    @property
+    def outer(self) -> str:
+        """Name of the buffer of what torch holds."""
+        return "w" if self.low else "p"
+
+    def blocks(self, name: str, part: Part, a: int, b: int) -> Tensor:
+        """Blocks a to b - 1, of this part, of a buffer."""
+        if name == self.outer and part.weights is not None:
+            return part.weights[a - part.start : b - part.start]
+        return self.buffers[name][a:b]
+
     def _open(self) -> None:
         p = self.members[0].param
         wide = torch.float32 if self.low else p.dtype
-        self.buffers["p"] = _zeros(self.rows, wide, p.device)
+        rows = self.members[self.small - 1].stop if self.small else 0
+        # Of guests the small ones are copied, as their gradients are.
+        self.buffers[self.outer] = _zeros(rows if self.guests else self.rows, p.dtype, p.device)
         if self.low:
-            self.buffers["w"] = _zeros(self.rows, self.low, p.device)
+            self.buffers["p"] = _zeros(self.rows, wide, p.device)
         for name, kind in self.text.entries.items():
             if kind == "element":
                 self.buffers[name] = _zeros(self.rows, wide, p.device)
             else:
                 self.numbers[name] = torch.zeros(len(self.members), dtype=torch.float64, device=p.device)
-        rows = self.members[self.small - 1].stop if self.small else 0
         self.scratch = torch.zeros(rows, BLOCK, dtype=p.dtype, device=p.device)
         self.padding = torch.zeros(BLOCK, dtype=p.dtype, device=p.device)
 
@@ -248,15 +292,15 @@ class Arena:
         """Copy every tensor into its place and make torch's tensors views of it, one after the other."""
         for i, (member, rule) in enumerate(zip(self.members, rules, strict=True)):
             p, entry = member.param, member.entry
-            take_up(entry, rule, p, member.name)
+            take_up(entry, rule, member.whole, member.name)
             self.counts[i] = entry["step"]
             entry["step"] = self.counts[i]
             for name, buffer in self.buffers.items():
-                if name in ("p", "w") and (name == "w" or not self.low):
-                    p.data = _moved(member.view(buffer), p.data)
-                else:
+                if name != self.outer:
                     key = "master" if name == "p" else name.removeprefix(STATE)
                     entry[key] = _moved(member.view(buffer), entry[key])
+                elif not self.guests:
+                    p.data = _moved(member.view(buffer), p.data)
             for name, column in self.numbers.items():
                 key = name.removeprefix(STATE)
                 entry[key] = _moved(column[i], entry[key])
@@ -275,6 +319,8 @@ class Arena:
         """Whether all weights still lie where the arena put them. Compiled kernels find their gradients, too."""
         if self.counts._version != self.version:
             self.recount()
+        if not bring(self.guests):
+            return False
         if self.native is not None:
             return self.native.look(reader)
         return reader.stayed(self.known)
@@ -328,7 +374,10 @@ class Arena:
         for i, member in list(enumerate(self.members))[self.small :]:
             if i not in absent:
                 whole = member.param.numel() // BLOCK
-                yield Direct(member.start, member.start + whole, i, i + 1, member=member)
+                weights = None
+                if self.guests:
+                    weights = member.flat(member.param.detach())[: whole * BLOCK].view(whole, BLOCK)
+                yield Direct(member.start, member.start + whole, i, i + 1, member=member, weights=weights)
                 yield from self._pieces(i, member, whole * BLOCK, BLOCK)
 
     def _together(self, absent: set[int]) -> Iterator[Part]:
@@ -343,7 +392,9 @@ class Arena:
             members = self.members[i:j]
             stop = members[-1].stop
             gaps = [self.padding[: (m.stop - m.start) * BLOCK - m.param.numel()] for m in members]
-            yield Together(start, stop, i, j, room=self.scratch[start:stop], members=members, gaps=gaps)
+            held = self.buffers[self.outer]
+            copies = [(m.view(held), m.param.detach()) for m in members] if self.guests else ()
+            yield Together(start, stop, i, j, room=self.scratch[start:stop], members=members, gaps=gaps, copies=copies)
             i = j
 
     def _pieces(self, i: int, member: Member, offset: int, size: int) -> Iterator[Part]:
@@ -352,7 +403,12 @@ class Arena:
         for first in range(offset, end, size):
             count = min(size, end - first)
             start = member.start + first // BLOCK
-            yield Piece(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
+            piece = Piece(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
+            if self.guests:
+                p = member.flat(member.param.detach())
+                piece.weights = p.new_zeros(piece.stop - start, BLOCK)
+                piece.copies = [(piece.weights.view(-1)[:count], p[first : first + count])]
+            yield piece
 
     def advance(self, absent: Sequence[int]) -> None:
         """Count an update of every tensor but those."""
@@ -378,12 +434,13 @@ def _zeros(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _moved(place: Tensor, value: Tensor) -> Tensor:
-    place.copy_(value)
-    return place
+    """A value whose part on this rank lies in this place."""
+    place.copy_(local(value))
+    return around(place, value)
 
 
 def merged(tasks: Sequence[Task], texts: Mapping[bool, Sequence[Text | None]]) -> dict[tuple[Any, ...], list[Task]]:
-    """Tasks by what an arena has in common: device, precision and structure of the text.
+    """Tasks by what an arena has in common: device, precision, structure of the text, and whether weights stay.
 
     Args:
         tasks: Tensors that can live in an arena.
@@ -393,6 +450,6 @@ def merged(tasks: Sequence[Task], texts: Mapping[bool, Sequence[Text | None]]) -
     for task in tasks:
         text = texts[task.param.dtype in LOW_PRECISION][task.group]
         assert text is not None
-        key = (task.param.device, task.param.dtype, text.structure)
+        key = (task.param.device, task.param.dtype, text.structure, stays(task.param))
         together.setdefault(key, []).append(task)
     return together

@@ -63,10 +63,12 @@ def step_arena(step: Step) -> None:
     arena = step.arena
     kernels = cut(arena.text)
     known = _inputs(step)
+    step.taken.fetch()
     for k, kernel in enumerate(kernels):
         numbers(arena.text, known, k)
         for at, total in zip(kernel.sums, _run(step, k, kernel, known), strict=True):
             known[at] = total.sqrt() if arena.text.ops[at].name == "norm" else total
+    step.taken.put_back()
     for k in range(len(kernels), arena.text.stages):
         numbers(arena.text, known, k)
     _store_numbers(step, known)
@@ -189,7 +191,7 @@ def _arguments(
     a, b = part.start, part.stop
     kept = part.slices.get(k)
     if kept is None:
-        held = [None if name in extra else arena.buffers[name][a:b] for name in kernel.buffers]
+        held = [None if name in extra else arena.blocks(name, part, a, b) for name in kernel.buffers]
         kept = part.slices[k] = [*held, arena.index[a:b], arena.valid[a:b]]
     names = iter(name for name in kernel.buffers if name in extra)
     return [*(extra[next(names)] if x is None else x for x in kept), table]
@@ -249,7 +251,7 @@ def _held(arena: Arena, part: Part, k: int, machine: eager.Machine, a: int, b: i
     known = part.chunks.get((k, a))
     if known is None:
         names = [name for name in machine.kernel.buffers if name in arena.buffers]
-        known = part.chunks[k, a] = {name: machine.held(arena.buffers[name][a:b]) for name in names}
+        known = part.chunks[k, a] = {name: machine.held(arena.blocks(name, part, a, b)) for name in names}
     return known
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.optim.engine.prepare import has_rows, local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -30,9 +30,17 @@ def sum_is_finite(x: Tensor) -> bool:
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
 
 
-def all_finite(tasks: Sequence[Task], arenas: Iterable[Taken]) -> bool:
-    """Whether every gradient is finite, the same on all ranks that share a tensor; one wait for the device."""
-    return all(taken.is_finite() for taken in arenas) and not (tasks and unfit(tasks))
+@torch.no_grad()
+def all_finite(tasks: Sequence[Task], arenas: Sequence[Taken], meshes: Sequence[Any] = ()) -> bool:
+    """Whether every gradient is finite; one wait for the device.
+
+    Args:
+        tasks: Tensors that live in no arena.
+        arenas: Who takes part of the others.
+        meshes: Over whose ranks tensors are distributed, in the same order on all; they all get one answer.
+    """
+    mine = all(taken.is_finite() for taken in arenas) and all(_is_finite(task.gradient) for task in tasks)
+    return _agreed(mine, meshes)
 
 
 @torch.no_grad()
@@ -42,12 +50,22 @@ def unfit(tasks: Sequence[Task]) -> list[str]:
 
 
 def _fit(g: Tensor) -> bool:
-    mine = sum_is_finite(g.coalesce().values() if has_rows(g) else local(g))
     mesh = getattr(g, "device_mesh", None)
-    if mesh is None:
+    return _agreed(_is_finite(g), [] if mesh is None else [mesh])
+
+
+def _is_finite(g: Tensor) -> bool:
+    """Whether this rank's part is."""
+    return sum_is_finite(g.coalesce().values() if has_rows(g) else local(g))
+
+
+def _agreed(mine: bool, meshes: Sequence[Any]) -> bool:
+    """Whether all ranks of these meshes say so. Each sees its own part, and all must take the same branch."""
+    if not meshes:
         return mine
-    # Each rank sees its own part of a distributed tensor; all must take the same branch.
-    worst = torch.tensor(float(mine), device=g.device)
-    for dim in range(mesh.ndim):
-        torch.distributed.all_reduce(worst, op=torch.distributed.ReduceOp.MIN, group=mesh.get_group(dim))
+    worst = torch.tensor(float(mine), device=meshes[0].device_type)
+    # What is learnt from the last mesh has to reach those who are in the first alone.
+    for mesh in list(meshes) * len(meshes):
+        for dim in range(mesh.ndim):
+            torch.distributed.all_reduce(worst, op=torch.distributed.ReduceOp.MIN, group=mesh.get_group(dim))
     return bool(worst.item())

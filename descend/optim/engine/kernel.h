@@ -35,7 +35,8 @@ struct Work {  // as native.py fills it
   const int64_t* first;     // its first element within the tensor
   const int64_t* count;     // and its number of elements
   const int64_t* start;     // of each tensor its first element within the arena,
-  const int64_t* gradient;  // and the address of its gradient, 0 where it has none
+  const int64_t* weights;   // the address of what torch holds of it,
+  const int64_t* gradient;  // and that of its gradient, 0 where it has none
   const int64_t* buffer;    // address of each buffer
   const double* table;      // number i of tensor t stands at i * stride + t * step
   int64_t stride, step;

@@ -52,7 +52,8 @@ class Work(ctypes.Structure):
     _fields_ = (
         ("begin", ctypes.c_int64),
         ("end", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("tensor", "first", "count", "start", "gradient", "buffer", "table")),
+        *((name, ctypes.c_void_p) for name in ("tensor", "first", "count", "start")),
+        *((name, ctypes.c_void_p) for name in ("weights", "gradient", "buffer", "table")),
         ("stride", ctypes.c_int64),
         ("step", ctypes.c_int64),
         ("sums", ctypes.c_void_p),
@@ -138,7 +139,8 @@ class Native:
 
     def _work(self, k: int) -> Work:
         table, sums, units = self.tables[k], self.sums[k], len(self.tensor)
-        arrays = (self.tensor, self.first, self.count, self.start, self.gradient, self.buffers[k], table)
+        weights = self.arena.known.addresses
+        arrays = (self.tensor, self.first, self.count, self.start, weights, self.gradient, self.buffers[k], table)
         return Work(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1)
 
     def look(self, reader: Reader) -> bool:

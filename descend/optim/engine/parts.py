@@ -37,6 +37,8 @@ class Part:
         last: Number of the tensor after the last.
         slices: For each compiled kernel its buffers cut to these blocks, made on first use; None stands for gradients.
         chunks: For each eager kernel and first block of a chunk the same, cut to the chunk.
+        weights: The weights of these blocks, where they do not lie in the arena.
+        copies: Of weights that lie elsewhere, what a kernel has to be given as a copy: the copy and its origin.
     """
 
     start: int
@@ -45,6 +47,8 @@ class Part:
     last: int
     slices: dict[int, list[Tensor | None]] = field(default_factory=dict[int, "list[Tensor | None]"])
     chunks: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict[tuple[int, int], dict[str, Tensor]])
+    weights: Tensor | None = None
+    copies: Sequence[tuple[Tensor, Tensor]] = ()
 
     def rows(self, gradients: Gradients) -> Tensor:
         """The gradient as (blocks, B). It may be the gradient that torch holds, so it is only read."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -27,6 +27,8 @@ __all__ = [
     "LOW_PRECISION",
     "Entry",
     "Task",
+    "aligned",
+    "around",
     "check_gradient",
     "follow",
     "has_rows",
@@ -50,6 +52,24 @@ def local(x: Tensor) -> Tensor:
     """This rank's part of a distributed tensor, or the tensor itself."""
     to_local = getattr(x, "to_local", None)
     return x if to_local is None else to_local()
+
+
+def around(part: Tensor, like: Tensor) -> Tensor:
+    """A tensor distributed as `like` is, with this part on this rank; the part itself where `like` is whole."""
+    if not hasattr(like, "device_mesh"):
+        return part
+    whole = cast("Any", like)
+    return type(whole).from_local(
+        part, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
+def aligned(g: Tensor, p: Tensor) -> Tensor:
+    """The gradient distributed as the weights are: what ranks still have to add up is added."""
+    wanted = getattr(p, "placements", None)
+    if wanted is None or getattr(g, "placements", wanted) == wanted:
+        return g
+    return cast("Any", g).redistribute(cast("Any", p).device_mesh, wanted)
 
 
 def template(rule: Rule, p: Tensor) -> Any:
@@ -257,7 +277,7 @@ def tasks_of(
                     f"'{name}' is distributed over ranks and {type(common.rule).__name__} needs whole matrices; give "
                     "it another rule in a group of its own, or keep it whole on every rank"
                 )
-            tasks.append(Task(name, i, p, g, common, state[p]))
+            tasks.append(Task(name, i, p, aligned(g, p), common, state[p]))
     return tasks
 
 

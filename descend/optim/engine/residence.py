@@ -5,7 +5,7 @@
     compiled   arenas, compiled kernels; the first step waits for them
     auto       arenas; compiled kernels as soon as there are some, which a run that lasts has made in the background
 
-Tensors that cannot live in an arena (empty, distributed, shared between processes, matrices under a rule that needs
+Tensors that cannot live in an arena (empty, distributed under a rule that takes norms, matrices under a rule that needs
 them whole) are updated plainly beside it.
 """
 
@@ -21,9 +21,10 @@ import torch
 from descend.optim.engine.arena import Arena, Taken, may_live_in_an_arena, merged
 from descend.optim.engine.blocks import Step, step_arena
 from descend.optim.engine.cuda import CudaJob
+from descend.optim.engine.guests import dismiss, stays
 from descend.optim.engine.kernels import Schedule, Workshop
 from descend.optim.engine.native import CpuJob, Native
-from descend.optim.engine.prepare import LOW_PRECISION, Task, has_rows, named_entries, template
+from descend.optim.engine.prepare import LOW_PRECISION, Task, has_rows, local, named_entries, template
 from descend.optim.engine.reader import Known, Reader, ReaderJob
 from descend.optim.engine.stages import cut
 from descend.optim.engine.text import Text, Untraceable, read
@@ -87,6 +88,7 @@ class Residence:
         lists: The tensors of each group, as of the last step.
         entries: The tensors of the residents' state.
         reader: Finds gradients, and that all is where it was.
+        meshes: Over whose ranks tensors are distributed, in the order of the tensors.
     """
 
     runner: str
@@ -99,6 +101,7 @@ class Residence:
     lists: list[Known] = field(default_factory=list[Known])
     entries: Known = field(default_factory=lambda: Known([]))
     reader: Reader = field(default_factory=Reader)
+    meshes: list[Any] = field(default_factory=list[Any])
 
     @property
     def is_compiled(self) -> bool:
@@ -126,6 +129,8 @@ class Residence:
     def hold_lists(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Take note of the tensors of each group; arenas are made anew."""
         self.lists = [Known(group["params"]) for group in groups]
+        meshes = [getattr(p, "device_mesh", None) for known in self.lists for p in known.tensors]
+        self.meshes = [mesh for mesh in dict.fromkeys(meshes) if mesh is not None]
         self.dissolve()
 
     def take(self, settings: Sequence[Settings], state: State) -> list[Taken]:
@@ -176,7 +181,8 @@ class Residence:
             assert text is not None
             self.arenas.append(Arena.of(text, together))
             self.residents |= {id(task.param) for task in together}
-        self.entries = Known([x for arena in self.arenas for member in arena.members for x in member.entry.values()])
+        entries = [x for arena in self.arenas for member in arena.members for x in member.entry.values()]
+        self.entries = Known(list(map(local, entries)))
         self._equip()
         new = self.arenas[before:]
         for arena in new:
@@ -187,6 +193,11 @@ class Residence:
         """One update of everybody who lives in an arena and has a gradient."""
         for i, (one, texts) in enumerate(zip(taken, self._texts(settings), strict=True)):
             step_arena(Step(one, settings, texts, seed, self.compiled.get(i, [])))
+
+    def release(self) -> None:
+        """Hold nothing of the step that is over or was not taken."""
+        for arena in self.arenas:
+            dismiss(arena.guests)
 
     def _equip(self) -> None:
         """Give arenas their compiled kernels as these come to be."""
@@ -226,5 +237,7 @@ def _fits(task: Task, texts: Mapping[bool, Sequence[Text | None]]) -> bool:
     if text is None or not may_live_in_an_arena(task.param) or has_rows(task.gradient):
         return False
     # Noise is drawn in the order of the elements, which is not the order in memory of a transposed tensor.
-    ordered = task.param.is_contiguous() or not text.draws
-    return ordered and _has_elements_and_numbers_alone(task.settings.rule, task.param)
+    ordered = not text.draws or (task.param.is_contiguous() and not stays(task.param))
+    # No rank knows the norm of its part's tensor.
+    whole = text.stages == 1 or not hasattr(task.param, "device_mesh")
+    return ordered and whole and _has_elements_and_numbers_alone(task.settings.rule, task.param)

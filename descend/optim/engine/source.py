@@ -156,7 +156,8 @@ def _stage(k: int, kernel: Kernel) -> Iterator[str]:
     yield "  share(*w, [w](int64_t unit) {"
     yield "    const int64_t tensor = w->tensor[unit], at = w->start[tensor] + w->first[unit];"
     yield "    const double* number = w->table + tensor * w->step;"
-    given = [_pointer(i, name) for i, name in enumerate(kernel.buffers)]
+    weights = "w" if "w" in kernel.text.outputs else "p"
+    given = [_pointer(i, name, weights) for i, name in enumerate(kernel.buffers)]
     given += [_number(i, ops[at].boolean) for i, at in enumerate(kernel.numbers)]
     given += [f"w->sums[{i} * w->units + unit]" for i in range(len(kernel.sums))]
     yield f"    pass{k}({', '.join(['w->count[unit]', *given])});"
@@ -168,9 +169,11 @@ def _type(name: str) -> str:
     return "const L" if name == "g" else "L" if name == "w" else "T"
 
 
-def _pointer(i: int, name: str) -> str:
-    if name == "g":
-        return "reinterpret_cast<const L*>(w->gradient[tensor]) + w->first[unit]"
+def _pointer(i: int, name: str, weights: str) -> str:
+    """Gradients and the weights that torch holds lie anywhere, all else in the arena."""
+    if name in ("g", weights):
+        place = "gradient" if name == "g" else "weights"
+        return f"reinterpret_cast<{_type(name)}*>(w->{place}[tensor]) + w->first[unit]"
     return f"reinterpret_cast<{_type(name)}*>(w->buffer[{i}]) + at"
 
 

@@ -83,5 +83,4 @@ def test_who_may_not_live_in_an_arena() -> None:
     assert may_live_in_an_arena(parameter(3))
     assert not may_live_in_an_arena(parameter(0))
     assert not may_live_in_an_arena(torch.nn.Parameter(torch.zeros(4, 4)[:, :2]))
-    assert not may_live_in_an_arena(torch.nn.Parameter(torch.zeros(3).share_memory_()))
     assert not may_live_in_an_arena(torch.nn.Parameter(torch.zeros(3, device="meta")))

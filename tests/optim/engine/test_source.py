@@ -120,7 +120,8 @@ def run(library: ctypes.CDLL, kernel: Any, given: dict[str, Tensor], number: flo
     """Call `stage0` on one tensor."""
     count = given["g"].numel()
     buffers = {name: given.get(name, torch.zeros(count, dtype=given["p"].dtype)) for name in kernel.buffers}
-    fields = [[0], [0], [count], [0], [given["g"].data_ptr()], [x.data_ptr() for x in buffers.values()]]
+    held = buffers["w" if "w" in kernel.text.outputs else "p"].data_ptr()
+    fields = [[0], [0], [count], [0], [held], [given["g"].data_ptr()], [x.data_ptr() for x in buffers.values()]]
     arrays = [*(np.array(field, dtype=np.int64) for field in fields), np.array([number])]
     library.stage0(ctypes.byref(Work(0, 1, *(x.ctypes.data for x in arrays), 1, 0, None, 1, 1)))
     return buffers
