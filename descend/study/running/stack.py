@@ -307,6 +307,14 @@ class Stack:
         if not (made[-1].isfinite() | (self.failed_at > 0)).all():  # one number a trial, and rarely all of them
             self._note_failures(made[len(self._held) : -1], number)
 
+    def trace(self) -> None:
+        """Have everything traced that a run traces, so that stacks in forks of this process need not."""
+        form = ("all", *self._form, *_shapes(self._held))
+        if form not in self._traces:
+            self._prepare(self._order.rows(0))
+            self.look()
+            self._traces[form] = self._plainly
+
     def _prepare(self, index: Tensor) -> None:
         """How steps of so many rows are done: by operations that are traced where there are enough such steps."""
         rows = index.shape[1]

@@ -2,8 +2,8 @@
 
 Dispatching `vmap` and `grad` anew costs as much as the arithmetic of a small network does. A trace pays it once; what
 is run afterwards are the same operations in the same order, without those that change nothing or repeat another one,
-and over memory that is free again where they are elementwise. It holds for one set of shapes, and needs no compiler: the
-operations are called by TorchScript's interpreter, which takes a third of the time in which Python calls them.
+and over memory that is free again where they are elementwise. It holds for one set of shapes, and needs no compiler:
+the operations are called by TorchScript's interpreter, which takes a third of the time in which Python calls them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["traced"]
 
 _aten = torch.ops.aten
+_as_it_is = torch.jit.optimized_execution  # pyright: ignore[reportPrivateImportUsage]  # documented, and not exported
 _IN_PLACE: dict[Any, Any] = {
     _aten.add.Tensor: _aten.add_.Tensor,
     _aten.sub.Tensor: _aten.sub_.Tensor,
@@ -113,7 +114,7 @@ def _interpreted(function: Function, example: Sequence[Tensor]) -> Function:
         return function
 
     def called(*given: Tensor) -> list[Tensor]:
-        with torch.jit.optimized_execution(False):  # as it is: the first calls give the bits of all others
+        with _as_it_is(False):  # so that the first calls give the bits of all others
             return list(script(*given))
 
     return called
