@@ -31,7 +31,7 @@ from descend.study.running.choose import choose
 from descend.study.running.ledger import StudyDirectory
 from descend.study.running.one import run_one_by_one
 from descend.study.running.phases import pending
-from descend.study.running.processes import cores, run_in_forks
+from descend.study.running.processes import cores, run_in_forks, run_in_stacks
 from descend.study.running.together import run_together
 from descend.study.running.trial import Record, Trial
 from descend.study.task import Task
@@ -107,6 +107,11 @@ def together(case: Case) -> int:
     return len(list(run_together(case.task, trials(case), 1)))
 
 
+def in_stacks(case: Case) -> int:
+    """As a stack in each of as many processes as there are processors."""
+    return len(list(run_in_stacks(case.task, trials(case), 1)))
+
+
 def in_processes(case: Case) -> int:
     """One by one in as many processes as there are processors."""
     return len(list(run_in_forks(case.task, trials(case)[: case.alone * cores()], 1)))
@@ -168,8 +173,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    ways: dict[str, Callable[[Case], int]] = {"one": one_by_one, "together": together, "processes": in_processes}
+    ways: dict[str, Callable[[Case], int]] = {
+        "one": one_by_one,
+        "together": together,
+        "stacks": in_stacks,
+        "processes": in_processes,
+    }
     if cores() == 1:
+        del ways["stacks"]
         del ways["processes"]
     if importlib.util.find_spec("optuna"):
         ways["optuna"] = optuna_loop

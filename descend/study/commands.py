@@ -104,7 +104,9 @@ def run(
     file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
     directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun goes on.")],
     processes: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
-    executor: Annotated[str, typer.Option(help="one, together, processes, or auto, which measures them.")] = "auto",
+    executor: Annotated[
+        str, typer.Option(help="one, together, stacks, processes, or auto, which measures them.")
+    ] = "auto",
 ) -> None:
     """Run the study in FILE, or what is left of it. The same command on another machine helps."""
     from descend.study.comparing import run_study

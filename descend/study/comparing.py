@@ -87,7 +87,7 @@ def compare(
         shortlist: Trials of a search that are repeated before one is chosen.
         shortlist_seeds: Repeats of each.
         evaluations: Looks at the metric in a trial.
-        executor: "one" by one, "together", in "processes", or "auto", which measures them.
+        executor: "one" by one, "together", in "stacks", one a process, in "processes", or "auto", which measures them.
         said: Called with all records and the new one after each trial.
 
     Raises:
@@ -159,7 +159,7 @@ def run_study(
     Args:
         study: The description.
         directory: Where it is kept; None keeps nothing.
-        executor: "one", "together", "processes", "auto", or one of your own.
+        executor: "one", "together", "stacks", "processes", "auto", or one of your own.
         said: Called with all records and the new one after each trial.
 
     Raises:

@@ -57,6 +57,10 @@ class Task:
         validation: Likewise; without it a fifth of `train` is held out.
         test: Likewise; never looked at by a search.
         metrics: What may be compared beside the loss: names, or functions by name, as for `descend.fit`.
+
+    Attributes:
+        traces: Steps of stacks of its modules as plain operations, by what they depend on, so that the next stack of
+            the same form need not be traced.
     """
 
     model: Callable[[], nn.Module] | nn.Module
@@ -65,6 +69,7 @@ class Task:
     validation: Any = None
     test: Any = None
     metrics: Mapping[str, Any] = field(default_factory=lambda: {"accuracy": "accuracy"})
+    traces: dict[Any, Any] = field(default_factory=dict[Any, Any], init=False, repr=False, compare=False)
 
     def prepared(self) -> Task:
         """The same with all samples as tuples of tensors, and validation samples held out where there are none."""

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, nearest
 from descend.study.running.one import run_one_by_one
-from descend.study.running.processes import cores, run_in_forks, whether_in_forks
+from descend.study.running.processes import (
+    cores,
+    divided,
+    forked,
+    run_in_forks,
+    run_in_stacks,
+    whether_in_forks,
+    whether_in_stacks,
+)
 from descend.study.running.stack import Stack
 from descend.study.running.together import run_together, whether_together
 
@@ -24,11 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EXECUTORS", "Executor", "choose", "seconds_a_step"]
 
-EXECUTORS = ("auto", "one", "together", "processes")
+EXECUTORS = ("auto", "one", "together", "stacks", "processes")
 _MOST_AT_ONCE = 64
 _MEASURED_STEPS = 12
 _EACH = 2  # trials that each process is measured with
-_PROCESSES_SECONDS = 0.4  # that they are measured for, where
+_PROCESSES_SECONDS = 0.4  # that processes are measured for, where
 _MOST_STEPS = 500  # are enough: the time of one by one may be a guess too low
 _CLEARLY = 1.2  # times as fast another way has to be, so that chance rarely decides
 
@@ -38,7 +46,7 @@ class Executor:
     """A way of running trials.
 
     Attributes:
-        name: "one", "together" or "processes".
+        name: "one", "together", "stacks" or "processes".
         run: From a task and trials that are alike to their records.
         at_once: Trials that it takes at a time.
         reason: Why it was chosen, a sentence.
@@ -81,35 +89,42 @@ def choose(
     if wanted == "one" or (wanted == "auto" and len(trials) == 1):
         return one
     together = Executor("together", run_together, _MOST_AT_ONCE, "asked for")
+    stacks = Executor("stacks", run_in_stacks, _MOST_AT_ONCE * cores(), "asked for")
     processes = Executor("processes", run_in_forks, _MOST_AT_ONCE, "asked for")
-    apart = whether_in_forks(task) if wanted == "processes" or forks else "the study runs in several processes"
+    here = forks or wanted != "auto"
+    apart = whether_in_forks(task) if here else "the study runs in several processes"
     joint = whether_together(task, trials, kinds) if wanted != "processes" else None
+    both = joint or (whether_in_stacks(task) if here else apart)
+    obstacles = {"together": joint, "stacks": both, "processes": apart}
+    ways = {way.name: way for way in (together, stacks, processes)}
     if wanted != "auto":
-        way, obstacle = (together, joint) if wanted == "together" else (processes, apart)
-        if obstacle:
-            raise ConfigurationError(f"these trials cannot run {_HOW[way.name]}: {obstacle}")
-        return way
-    ways = [one, *([] if joint else [together]), *([] if apart else [processes])]
-    if len(ways) == 1:
+        if obstacle := obstacles[wanted]:
+            raise ConfigurationError(f"these trials cannot run {_HOW[wanted]}: {obstacle}")
+        return ways[wanted]
+    if len(trials) < 2 * cores():
+        obstacles["stacks"] = "there are few trials"
+    possible = [one, *(way for name, way in ways.items() if not obstacles[name])]
+    if len(possible) == 1:
         return dataclasses.replace(one, reason=joint or "")
-    return _fastest(ways, task, trials, kinds, joint)
+    return _fastest(possible, task, trials, kinds, joint)
 
 
-_HOW = {"together": "together", "processes": "in processes"}
+_HOW = {"together": "together", "stacks": "in a stack for each process", "processes": "in processes"}
 
 
 def _fastest(
     ways: Sequence[Executor], task: Task, trials: Sequence[Trial], kinds: dict[str, Any], obstacle: str | None
 ) -> Executor:
-    """The first of the ways that no later one is clearly faster than. Processes divide the time of one at the best."""
+    """The first of the ways that no later one is clearly faster than. Processes divide a time at the best."""
     times: dict[str, float] = {}
     chosen = ways[0]
     for way in ways:
-        if way.name == "processes" and times["one"] / cores() * _CLEARLY > times[chosen.name]:
-            break
+        if (undivided := _UNDIVIDED.get(way.name)) and times[undivided] / cores() * _CLEARLY > times[chosen.name]:
+            continue
         steps = _MEASURED_STEPS
-        if way.name == "processes":  # beginning them takes as long as many small steps, and not always equally long
-            wanted = math.ceil(_PROCESSES_SECONDS / times["one"] / _EACH)
+        if way.name in _UNDIVIDED:  # beginning processes takes as long as many small steps, and not always equally long
+            each = _EACH if way.name == "processes" else len(divided(trials[: way.at_once])[0])
+            wanted = math.ceil(_PROCESSES_SECONDS / times[_UNDIVIDED[way.name]] / each)
             steps = max(steps, min(wanted, trials[0].steps, _MOST_STEPS))
         times[way.name] = seconds_a_step(way, task, trials, kinds, steps)
         if times[way.name] * _CLEARLY < times[chosen.name]:
@@ -119,12 +134,17 @@ def _fastest(
     return dataclasses.replace(chosen, reason=because)
 
 
+_UNDIVIDED = {"stacks": "together", "processes": "one"}
+
+
 def seconds_a_step(
     way: Executor, task: Task, trials: Sequence[Trial], kinds: dict[str, Any], count: int = _MEASURED_STEPS
 ) -> float:
     """Of one trial among as many as run at once, without what is made once for a whole run."""
     if way.name == "together":
-        return _of_a_stack(task, trials[: way.at_once])
+        return _of_a_stack(task, trials[: way.at_once], count)
+    if way.name == "stacks":
+        return _of_stacks(task, divided(trials[: way.at_once]), count)
     chosen = trials[: 1 if way.name == "one" else _EACH * cores()]
     seconds: list[float] = []
     for steps in (1, 1 + count):
@@ -136,11 +156,22 @@ def seconds_a_step(
     return max(seconds[1] - seconds[0], 1e-9) / count / len(chosen)
 
 
-def _of_a_stack(task: Task, trials: Sequence[Trial]) -> float:
+def _of_a_stack(task: Task, trials: Sequence[Trial], count: int) -> float:
     """Steps of the stack that would run, so that they are traced where those of the whole run are."""
-    stack, steps = Stack(task, trials), min(trials[0].steps, 1 + _MEASURED_STEPS)
+    stack, steps = Stack(task, trials), min(trials[0].steps, 1 + count)
     stack.step(1)
     began = time.perf_counter()
     for number in range(2, steps + 1):
         stack.step(number)
     return (time.perf_counter() - began) / max(steps - 1, 1) / len(trials)
+
+
+def _of_stacks(task: Task, parts: Sequence[Sequence[Trial]], count: int) -> float:
+    """The same of stacks in as many processes at the same time."""
+    Stack(task, parts[0]).trace()
+
+    def work(part: Sequence[Trial]) -> Callable[[], Iterator[bytes]]:
+        return lambda: iter([f"{_of_a_stack(task, part, count) * len(part)}".encode()])
+
+    slowest = max((float(said) for said in forked([work(part) for part in parts])), default=math.inf)
+    return slowest / sum(len(part) for part in parts)

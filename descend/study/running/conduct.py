@@ -13,6 +13,7 @@ from descend.study.running.choose import Executor, choose
 from descend.study.running.ledger import Ledger, StudyDirectory
 from descend.study.running.one import run_one_by_one
 from descend.study.running.phases import pending
+from descend.study.running.processes import run_in_forks
 from descend.study.running.trial import RETRIED, Record, Trial
 from descend.study.task import Task, open_task
 
@@ -93,7 +94,7 @@ def _run(
 
     A stack in which something is raised, be it memory or one of its trials, is halved until that trial is alone.
     """
-    if way.name != "together":
+    if way.name not in ("together", "stacks"):
         for record in way.run(task, trials, evaluations, kinds):
             yield [record]
         return
@@ -103,10 +104,14 @@ def _run(
         raise
     except Exception:  # whatever a module or a loss raises; alone, the trial that does records it
         if len(trials) == 1:
-            yield from ([record] for record in run_one_by_one(task, trials, evaluations, kinds))
+            alone = run_one_by_one if way.name == "together" else run_in_forks
+            yield from ([record] for record in alone(task, trials, evaluations, kinds))
             return
         for half in (trials[: len(trials) // 2], trials[len(trials) // 2 :]):
             yield from _run(way, task, half, evaluations, kinds)
+
+
+_UNDIVIDED = {"processes": "one", "stacks": "together", "together": "one"}  # of the first two with the same bits
 
 
 class _Ways:
@@ -137,13 +142,13 @@ class _Ways:
         return way
 
     def _known(self, trials: list[Trial], name: str) -> Executor:
-        """What was decided, or one by one where this process cannot do it."""
-        if name == "processes" and not self._forks:
-            return self._choose(trials, "one")
+        """What was decided, or what is nearest to it where this process cannot do it."""
+        if name in ("processes", "stacks") and not self._forks:
+            name = _UNDIVIDED[name]
         try:
             return self._choose(trials, name)
         except ConfigurationError:
-            return self._choose(trials, "one")
+            return self._known(trials, _UNDIVIDED[name])
 
     def _choose(self, trials: list[Trial], wanted: str | Executor) -> Executor:
         task = self._tasks.of(trials[0])

@@ -1,11 +1,13 @@
-"""Trials one by one in several processes of one thread each, on this machine.
+"""Trials in several processes of one thread each, on this machine: one by one, or as a stack in each process.
 
-The processes are forks, so they share the data and know modules and optimizers that no text can name. A trial that
-takes its process with it is a trial that ended in an error. A process whose parent is gone ends after its trial.
+The processes are forks, so they share the data and know modules and optimizers that no text can name, and what was
+traced before. A trial that takes its process with it is a trial that ended in an error. A process whose parent is gone
+ends after its trial.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -13,20 +15,24 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from descend.errors import Stopped
+from descend.errors import DescendError, Stopped
 from descend.runtime import StopRequests
 from descend.study.running.one import run_one
 from descend.study.running.scores import Scorer
+from descend.study.running.stack import Stack
+from descend.study.running.together import run_together
 from descend.study.running.trial import Record, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from descend.study.task import Task
 
-__all__ = ["cores", "run_in_forks", "whether_in_forks"]
+__all__ = ["cores", "divided", "forked", "run_in_forks", "run_in_stacks", "whether_in_forks", "whether_in_stacks"]
 
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _POLL_SECONDS = 0.2  # between two looks whether somebody asked for an end
 
 
@@ -60,61 +66,128 @@ def run_in_forks(
     Raises:
         Stopped: a signal asked for an end; trials under way are not recorded and run again.
     """
-    context = multiprocessing.get_context("fork")
-    parent, number = os.getpid(), context.Value("q", 0)
+    number = _fork_context().Value("q", 0)
+
+    def work() -> Iterator[bytes]:
+        scorer = Scorer(task)
+        while True:
+            with number.get_lock():
+                place, number.value = number.value, number.value + 1
+            if place >= len(trials):
+                return
+            trial = trials[place]
+            yield run_one(task, trial, evaluations, scorer=scorer, kind=(kinds or {}).get(trial.arm)).line().encode()
+
     left = {trial.id: trial for trial in trials}
+    for line in forked([work] * min(cores(), len(trials))):
+        record = Record.read(line.decode())
+        del left[record.trial.id]
+        yield record
+    for trial in left.values():
+        yield Record(trial, "error", message="its process was killed; too little memory is the usual cause")
+
+
+def whether_in_stacks(task: Task) -> str | None:
+    """Why these trials, which can run together, cannot be divided into a stack for each process; None if they can."""
+    if reason := whether_in_forks(task):
+        return reason
+    if any(isinstance(layer, _BATCH_NORM) for layer in task.module(0).modules()):
+        return "statistics of batch norm are rounded in another way in a stack of another width"
+    return None
+
+
+def divided(trials: Sequence[Trial]) -> list[Sequence[Trial]]:
+    """Trials as parts of equal length, but for the last one: one for each processor."""
+    length = math.ceil(len(trials) / cores())
+    return [trials[start : start + length] for start in range(0, len(trials), length)]
+
+
+def run_in_stacks(
+    task: Task, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
+) -> Iterator[Record]:
+    """Records of trials that are alike, a stack of them in each process.
+
+    Args:
+        task: A prepared task.
+        trials: What is run.
+        evaluations: Looks at the scores of each.
+        kinds: Not used; trials with optimizers of other libraries do not run together.
+
+    Raises:
+        DescendError: a stack raised something, or its process was killed; none of the trials is recorded.
+        Stopped: a signal asked for an end; none of the trials is recorded, and they run again.
+    """
+    parts = divided(trials)
+    for part in {len(part): part for part in parts}.values():
+        Stack(task, part).trace()  # here, so that the next processes have it too
+
+    def work(part: Sequence[Trial]) -> Callable[[], Iterator[bytes]]:
+        return lambda: (record.line().encode() for record in run_together(task, part, evaluations))
+
+    records = [Record.read(line.decode()) for line in forked([work(part) for part in parts])]
+    if len(records) < len(trials):
+        raise DescendError("a process that ran a stack was killed; too little memory is the usual cause")
+    place = {trial.id: number for number, trial in enumerate(trials)}
+    yield from sorted(records, key=lambda record: place[record.trial.id])
+
+
+def _fork_context() -> Any:
+    return multiprocessing.get_context("fork")
+
+
+_SAID, _RAISED = b"=", b"!"
+
+
+def forked(works: Sequence[Callable[[], Iterable[bytes]]]) -> Iterator[bytes]:
+    """What functions say that run at the same time, each in a fork of this process with one thread.
+
+    A process that is killed says nothing more.
+
+    Raises:
+        DescendError: a function raised something.
+        Stopped: a signal asked for an end; the processes were killed.
+    """
+    parent = os.getpid()
     pipes: dict[Any, Any] = {}
     try:
-        for _ in range(min(cores(), len(trials))):
-            ours, theirs = context.Pipe(duplex=False)
-            work = (task, trials, evaluations, kinds or {}, number, theirs, parent)
-            process = context.Process(target=_work, args=work, daemon=True)
+        for work in works:
+            ours, theirs = _fork_context().Pipe(duplex=False)
+            process = _fork_context().Process(target=_in_fork, args=(work, theirs, parent), daemon=True)
             process.start()
             theirs.close()  # so that the pipe ends with the process
             pipes[ours] = process
         with StopRequests() as stop:
             while pipes:
                 for pipe in wait(list(pipes), _POLL_SECONDS):
-                    record = _received(pipe, pipes)
-                    if record is not None:
-                        del left[record.trial.id]
-                        yield record
+                    said = _received(pipe, pipes)
+                    if said.startswith(_RAISED):
+                        raise DescendError(said[1:].decode())
+                    if said:
+                        yield said[1:]
                 if name := stop.requested():
-                    raise Stopped(f"{name} asked for an end with {len(left)} trials under way or not begun")
+                    raise Stopped(f"{name} asked for an end; trials under way or not begun are left")
     finally:
         for process in pipes.values():
             process.kill()
             process.join()
-    for trial in left.values():
-        yield Record(trial, "error", message="its process was killed; too little memory is the usual cause")
 
 
-def _received(pipe: Any, pipes: dict[Any, Any]) -> Record | None:
-    """The next record of a process; None when it has ended."""
+def _received(pipe: Any, pipes: dict[Any, Any]) -> bytes:
+    """The next thing that a process says; nothing when it has ended."""
     try:
-        return Record.read(pipe.recv_bytes().decode())
+        return pipe.recv_bytes()
     except (EOFError, ConnectionError):
         pipes.pop(pipe).join()
-        return None
+        return b""
 
 
-def _work(
-    task: Task,
-    trials: Sequence[Trial],
-    evaluations: int,
-    kinds: dict[str, Any],
-    number: Any,
-    pipe: Any,
-    parent: int,
-) -> None:
-    """What one process does: take the next trial that nobody has taken, until none is left."""
+def _in_fork(work: Callable[[], Iterable[bytes]], pipe: Any, parent: int) -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked, and ends its processes
-    scorer = Scorer(task)
-    while os.getppid() == parent:
-        with number.get_lock():
-            place, number.value = number.value, number.value + 1
-        if place >= len(trials):
-            break
-        trial = trials[place]
-        pipe.send_bytes(run_one(task, trial, evaluations, scorer=scorer, kind=kinds.get(trial.arm)).line().encode())
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # the parent ends its processes
+    try:
+        for said in work():
+            if os.getppid() != parent:
+                return
+            pipe.send_bytes(_SAID + said)
+    except Exception as error:  # whatever a module or a loss raises
+        pipe.send_bytes(_RAISED + f"{type(error).__name__}: {error}".encode())

@@ -1,10 +1,10 @@
 """The weights of many modules of one architecture as one stack, and a training step of all of them.
 
     held        what a step changes: weights of each update end to end, entries of its rule's state, buffers
+    fixed       what it only reads: data, frozen weights, and decays and constants of rules, which differ between trials
     given       what a step is told: rows of the data, rates, the number of the update, draws of dropout layers
 
-A step is a pure function of `held` and `given`. Frozen weights, decays and constants of rules differ from trial to
-trial and do not change.
+A step is a pure function of these. Traced once into plain operations, it serves all stacks of the same form.
 """
 
 from __future__ import annotations
@@ -112,6 +112,13 @@ def _constants(rules: Sequence[Rule], device: torch.device) -> dict[str, Tensor]
     return found
 
 
+def _form_of(update: Update) -> tuple[Any, ...]:
+    """What stands in the trace of an update as a number or a decision, and not as a tensor."""
+    own = {name: value for name, value in rule_fields(update.rule).items() if name not in update.constants}
+    options = sorted(update.options.items())
+    return (update.names, type(update.rule), repr(own), *update.constants, repr(options), update.decays)
+
+
 def _with(rule: Rule, constants: dict[str, Tensor]) -> Rule:
     """The rule with other numbers, unchecked: they were checked one by one."""
     made = object.__new__(type(rule))
@@ -212,6 +219,9 @@ class Stack:
         numbers = torch.arange(1, trials[0].steps + 1, dtype=torch.float64, device=device)
         self._numbers = numbers[:, None].expand_as(self._rates)
         self._order = _Order(trials, len(task.train[0]), device)
+        self._fixed = [*task.train, *self._frozen.values()]
+        self._fixed += [x for one in self.updates for x in (one.decay, one.lr_mult, *one.constants.values())]
+        self._traces = task.traces
         self._draws = _Draws(self._template)
         self._asked: dict[int, list[tuple[str, int, int, int]]] = {}
         self._steps: dict[int, Callable[..., list[Tensor]]] = {}
@@ -253,20 +263,25 @@ class Stack:
         ratio = self.scorer.loss.ratio(output, [rows[-1]], len(rows[-1]))
         return ratio.numerator / ratio.denominator, written
 
-    def _step(self, *given: Tensor) -> list[Tensor]:
-        """From `held`, rows, rates, number of the update and draws to what is held after it, gradients, their sums."""
-        held, (index, rate, number, *draws) = given[: len(self._held)], given[len(self._held) :]
-        weights, states, buffers = self._parts(held)
-        rows = [part.index_select(0, index.flatten()).unflatten(0, index.shape) for part in self._data]
+    def _step(self, *all_of_it: Tensor) -> list[Tensor]:
+        """From `held`, `fixed` and `given` to what is held after the step, gradients, and their sums."""
+        rest = iter(all_of_it)
+        weights, states, buffers = self._parts([next(rest) for _ in self._held])
+        data = [next(rest) for _ in self._data]
+        frozen = {name: next(rest) for name in self._frozen}
+        told = [(next(rest), next(rest), {name: next(rest) for name in one.constants}) for one in self.updates]
+        index, rate, number, *draws = rest
+        rows = [part.index_select(0, index.flatten()).unflatten(0, index.shape) for part in data]
         compute = vmap(grad_and_value(self._loss, has_aux=True))
-        grads, (_, written) = compute(self._by_name(weights), self._frozen, buffers, *rows, *draws)
+        grads, (_, written) = compute(self._by_name(weights), frozen, buffers, *rows, *draws)
         after: list[Tensor] = []
         entries: list[Tensor] = []
         flat: list[Tensor] = []
-        for update, kind, p, state in zip(self.updates, self._kinds, weights, states, strict=True):
+        for update, kind, p, state, own in zip(self.updates, self._kinds, weights, states, told, strict=True):
+            decay, lr_mult, constants = own
             g = _stacked([grads[name] for name in update.names])
             flat.append(_rows(g))
-            numbers = {"lr": rate * update.lr_mult, "decay": update.decay, "t": number, **update.constants}
+            numbers = {"lr": rate * lr_mult, "decay": decay, "t": number, **constants}
             new, changed = vmap(functools.partial(_one_update, update, kind))(p, g, state, numbers)
             after.append(new)
             entries.extend(changed.values())
@@ -282,22 +297,48 @@ class Stack:
         """Update number `number`, from 1."""
         index = self._order.rows(number - 1)
         rows = index.shape[1]
-        if not self._template.training:
-            self._template.train()
-        with self._draws:
-            if rows not in self._asked:
-                self._asked[rows] = self._find_draws(index)
-            given = [index, self._rates[number - 1], self._numbers[number - 1]]
-            given += [self._drawn(one, number) for one in self._asked[rows]]
-            if rows not in self._steps:
-                worth = self._order.count(rows, self.trials[0].steps) >= _WORTH_A_TRACE
-                count = len(self._held)
-                self._steps[rows] = traced(self._step, *self._held, *given, spent=count) if worth else self._step
-            with torch.no_grad():
-                made = self._steps[rows](*self._held, *given)
+        if rows not in self._steps:
+            self._prepare(index)
+        given = [index, self._rates[number - 1], self._numbers[number - 1]]
+        given += [self._drawn(one, number) for one in self._asked[rows]]
+        with torch.no_grad():
+            made = self._steps[rows](*self._held, *self._fixed, *given)
         self._held = made[: len(self._held)]
         if not (made[-1].isfinite() | (self.failed_at > 0)).all():  # one number a trial, and rarely all of them
             self._note_failures(made[len(self._held) : -1], number)
+
+    def trace(self) -> None:
+        """Have everything traced that a run traces, so that stacks in forks of this process need not."""
+        form = ("all", *self._form, *_shapes(self._held))
+        if form not in self._traces:
+            self._prepare(self._order.rows(0))
+            self.look()
+            self._traces[form] = self._plainly
+
+    def _prepare(self, index: Tensor) -> None:
+        """How steps of so many rows are done: by operations that are traced where there are enough such steps."""
+        rows = index.shape[1]
+        asked = self._asked[rows] = self._find_draws(index)
+        if self._order.count(rows, self.trials[0].steps) < _WORTH_A_TRACE:
+            self._steps[rows] = self._plainly
+            return
+        example = [*self._held, *self._fixed, index, self._rates[0], self._numbers[0]]
+        example += [self._drawn(one, 1) for one in asked]
+        form = (*self._form, rows, *asked, *_shapes(example))
+        if form not in self._traces:
+            self._traces[form] = traced(self._plainly, *example, spent=len(self._held), fused=True)
+        self._steps[rows] = self._traces[form]
+
+    @property
+    def _form(self) -> tuple[Any, ...]:
+        """What a trace depends on beside the shapes of its tensors: the kinds of layers, and numbers of the rules."""
+        return (repr(self._template), *(_form_of(update) for update in self.updates))
+
+    def _plainly(self, *all_of_it: Tensor) -> list[Tensor]:
+        """A step with the random layers of the module taken over."""
+        self._template.train()
+        with self._draws:
+            return self._step(*all_of_it)
 
     def _note_failures(self, gradients: Sequence[Tensor], number: int) -> None:
         """Note the trials whose gradients are not finite; finite ones may have a sum that is not."""
@@ -307,9 +348,10 @@ class Stack:
     def _find_draws(self, index: Tensor) -> list[tuple[str, int, int, int]]:
         """What the random layers of one module ask for in a forward pass of so many rows."""
         self._draws.asked.clear()
+        self._template.train()
         weights, _, buffers = self._parts(self._held)
         first = [{name: x[0] for name, x in part.items()} for part in (self._by_name(weights), self._frozen, buffers)]
-        with torch.no_grad():
+        with torch.no_grad(), self._draws:
             self._loss(first[0], first[1], first[2], *(part[index[0]] for part in self._data))
         return list(self._draws.asked)
 
@@ -329,15 +371,32 @@ class Stack:
         self._template.eval()
         weights, states, buffers = self._parts(self._held)
         params = self._by_name([self._averaged(i, p, states[i]) for i, p in enumerate(weights)])
-
-        def one(params: dict[str, Tensor], others: dict[str, Tensor], *rows: Tensor) -> Any:
-            found = self.scorer.ratios(functional_call(self._template, {**params, **others}, rows[:-1]), rows[-1])
-            return {name: (above, below + 0 * above) for name, (above, below) in found.items()}
+        params |= self._frozen | buffers
 
         def all_of(*rows: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-            return vmap(one, in_dims=(0, 0, *[None] * len(rows)))(params, {**self._frozen, **buffers}, *rows)
+            parts = iter(self._scored(list(params), [*params.values(), *rows]))
+            return {name: (next(parts), next(parts)) for name in self.scorer.metrics}
 
         return self.scorer.take_test(all_of) if test else self.scorer.take_all(all_of)
+
+    def _scored(self, names: list[str], given: list[Tensor]) -> list[Tensor]:
+        """Numerators and denominators of all metrics, from weights and buffers with these names, and rows."""
+
+        def one(given: list[Tensor], *rows: Tensor) -> list[Tensor]:
+            output = functional_call(self._template, dict(zip(names, given, strict=True)), rows[:-1])
+            ratios = self.scorer.ratios(output, rows[-1]).values()
+            return [part for above, below in ratios for part in (above, below + 0 * above)]
+
+        def plainly(*given: Tensor) -> list[Tensor]:
+            rows = given[len(names) :]
+            return vmap(one, in_dims=(0, *[None] * len(rows)))(list(given[: len(names)]), *rows)
+
+        if self.trials[0].steps < _WORTH_A_TRACE:
+            return plainly(*given)
+        form = ("look", repr(self._template), *names, *_shapes(given))
+        if form not in self._traces:
+            self._traces[form] = traced(plainly, *given)
+        return self._traces[form](*given)
 
     def _averaged(self, place: int, weights: Tensor, entries: dict[str, Tensor]) -> Tensor:
         """The weights to evaluate: for most rules those that are trained."""
@@ -349,6 +408,11 @@ class Stack:
             return _with(update.rule, constants).averaged(p, _state(kind, state))
 
         return vmap(one)(weights, entries, update.constants)
+
+
+def _shapes(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    """What a trace of operations on these tensors holds for."""
+    return [(x.shape, x.stride(), x.dtype, x.device) for x in tensors]
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:

@@ -16,10 +16,11 @@ from torch import nn
 
 from descend.errors import ConfigurationError, DescendError
 from descend.study.design import Arm, Study, log
-from descend.study.running import choose, ledger, together
+from descend.study.running import choose, ledger, processes, together
 from descend.study.running.conduct import conduct, run_in_processes
 from descend.study.running.ledger import Memory, StudyDirectory
 from descend.study.running.phases import pending, total_trials
+from descend.study.running.trial import Record
 from descend.study.task import Task
 
 WORKLOAD = f"{Path(__file__).parents[2] / 'study_tasks.py'}:mlp"
@@ -149,11 +150,14 @@ work({str(tmp_path)!r}, sys.argv[1])
         assert list((tmp_path / "leases").iterdir()) == []
 
 
-def test_processes_give_what_one_gives():
+@pytest.mark.parametrize(("undivided", "divided"), [("one", "processes"), ("together", "stacks")])
+def test_processes_give_what_one_gives(undivided, divided):
+    """To the last bit, over steps that are traced as well; groups of every size are divided."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    longer = study(steps=(70,), searches=1)
     try:
-        alone, apart = (conduct(study(), Memory(), executor=way) for way in ("one", "processes"))
+        alone, apart = (conduct(longer, Memory(), executor=way) for way in (undivided, divided))
     finally:
         torch.set_num_threads(threads)
     assert scores(alone) == scores(apart)
@@ -167,6 +171,44 @@ def test_a_process_that_a_trial_kills_is_an_error_of_that_trial():
     deadly = Task(lambda: Deadly(64, 10), nn.CrossEntropyLoss(), mlp().train).prepared()
     with pytest.raises(DescendError, match="its process was killed"):
         conduct(study(), Memory(), executor="processes", task=deadly)
+
+
+@pytest.mark.parametrize("fault", ["raises", "kills"])
+def test_what_one_trial_does_to_its_process_is_not_done_to_the_stacks_beside_it(fault):
+    """A stack that falls is halved until the trial that fells it is alone, in a process of its own."""
+    (wild,) = [one.id for one in pending(study(searches=1), {}) if one.arm == "sgd" and one.index == 2]
+
+    def run(task, trials, evaluations, kinds):
+        def work():
+            if wild in [one.id for one in trials]:
+                if fault == "kills":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise ValueError("mine")
+            return (one.line().encode() for one in together.run_together(task, trials, evaluations))
+
+        lines = list(processes.forked([work]))
+        if len(lines) < len(trials):
+            raise DescendError("killed")
+        return iter([Record.read(line.decode()) for line in lines])
+
+    small = study(searches=1, shortlist=1, confirmation_seeds=1)
+    falling = choose.Executor("stacks", run, 64, "to fall")
+    assert scores(conduct(small, Memory(), executor=falling)).keys() == scores(conduct(small, Memory())).keys()
+
+
+def test_what_was_decided_by_a_machine_with_processors_runs_on_one_without(monkeypatch):
+    """With the same bits, and a process among several does not divide its stacks again."""
+    small = study(searches=1, shortlist=1, confirmation_seeds=1)
+    known = conduct(small, Memory(), executor="together")
+    decided = Memory()
+    for kind in ("sgd/b32", "adam/b32"):
+        decided.decide(kind, "stacks")
+    assert scores(conduct(small, decided, forks=False)) == scores(known)
+    monkeypatch.setattr(processes, "cores", lambda: 1)
+    again = Memory()
+    for kind in ("sgd/b32", "adam/b32"):
+        again.decide(kind, "stacks")
+    assert scores(conduct(small, again)) == scores(known)
 
 
 def test_a_stack_without_memory_is_halved(monkeypatch):
@@ -191,10 +233,10 @@ def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
 
     def slow(way, *_):
         asked.append(way.name)
-        return {"one": 1.0, "together": 5.0, "processes": 5.0}[way.name]
+        return {"one": 1.0, "together": 5.0, "stacks": 5.0, "processes": 5.0}[way.name]
 
     def fast(way, *_):
-        return {"one": 5.0, "together": 1.0, "processes": 5.0}[way.name]
+        return {"one": 5.0, "together": 1.0, "stacks": 5.0, "processes": 5.0}[way.name]
 
     class Enough(Exception):
         pass
