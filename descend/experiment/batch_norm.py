@@ -115,10 +115,11 @@ class BatchNormGroups:
     def begin(self, part: Part) -> None:
         """Say which samples the next forward pass is for."""
         self._count = part.count
+        if not (self._layers and self._layers[0][1].training):
+            return
         groups = -(-part.count // self._group) if self._group else 1
         self._followed = groups + (self._followed if part.start else 0)
-        if self._layers and self._layers[0][1].training:
-            self._warn(len(part.batch.ids))
+        self._warn(len(part.batch.ids))
 
     def close(self) -> None:
         """Leave the layers as they were."""

@@ -22,6 +22,7 @@ from descend.experiment.changes import Change, changed_options, compare, refuse
 from descend.experiment.ranks import begin_alike, behind_the_first
 from descend.experiment.snapshot import Saved, check_weights, load, restore, restore_weights, take, tensors_of
 from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, newest_checkpoint, require_storable
+from descend.runtime.cut import whole
 from descend.train import Callbacks, Event, ExecutionContext, Mode
 from descend.train.loop import Session, evaluate
 from descend.train.numerics import Numerics
@@ -166,6 +167,8 @@ def conduct(
         stack.enter_context(torch.random.fork_rng())
         opened = stack.enter_context(open_run(work, run_dir, requests, keep_files=keep_files, resume=resume))
         stack.enter_context(logging(opened.directory))
+        if opened.session.cut:
+            stack.enter_context(opened.session.cut.summing())
         opened.begin(resume, opened.newest() if resume else None)
         stack.enter_context(opened.end_noted())
         reason = carry_out(opened.session, lambda: work.algorithm.apply(opened.session), work.algorithm.trains)
@@ -241,7 +244,7 @@ def open_run(
 def result_of(opened: Opened, reason: str) -> Result:
     """What came of a run that has ended."""
     work, session = opened.work, opened.session
-    weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors_of(session).items()}
+    weights = {name: whole(tensor).cpu().clone() for name, tensor in tensors_of(session).items()}
     counts = {mode.value: batches.num_samples for mode, batches in work.data.items()}
     steps = session.contexts[Mode.TRAIN].step
     return Result(weights, session.history, reason, opened.folder, work.task.module, steps, counts, session.outputs)

@@ -21,7 +21,7 @@ from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
-from descend.experiment.ranks import silent, unwrapped
+from descend.experiment.ranks import require_whole, silent, unwrapped
 from descend.experiment.trainers import Seat, conduct_trainers, trainer_seed
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
@@ -177,6 +177,7 @@ def fit(
         world = stack.enter_context(joined(device))
         stack.enter_context(silent(world))
         shares = shared_out(world.ranks, trainers, procs_per_trainer)
+        require_whole(module, shares.trainers)
 
         others = len(shares.of_rank(world.rank)) - 1  # copied while nobody trains them
         parts = iter([(module, callbacks), *(copy.deepcopy((module, callbacks)) for _ in range(others))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import warnings
 from contextlib import contextmanager
@@ -12,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.callbacks.output import muted
-from descend.errors import ConfigurationError, Unsupported
+from descend.errors import ConfigurationError
 from descend.graph import BatchNormalization, EntrywiseBatchNormalization
+from descend.runtime.cut import fill, is_cut, mesh_size, whole
+from descend.train import KFAC
+from descend.train.cut import put_together, require_cut_by_fsdp
 from descend.train.statistics import Running
 
 if TYPE_CHECKING:
@@ -24,29 +26,47 @@ if TYPE_CHECKING:
     from descend.graph import Plan
     from descend.runtime import Process
 
-__all__ = ["begin_alike", "behind_the_first", "running_of", "silent", "unwrapped"]
+__all__ = ["begin_alike", "behind_the_first", "require_whole", "running_of", "silent", "unwrapped"]
 
 
 def unwrapped(module: Any) -> Any:
-    """The module that a wrapper of torch for several ranks holds, since the ranks' gradients are summed here.
+    """The module that DistributedDataParallel holds, since the ranks' gradients are summed here; any other as it is.
 
     Raises:
-        Unsupported: its weights are cut up among ranks, as fully_shard does.
+        Unsupported: its weights are cut up among ranks in another way than by fully_shard.
     """
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        _let_hooks_finish(module)
         return module.module
-    library = sys.modules.get("torch.distributed.tensor")  # importing it takes a second, and who needs it has done so
-    cut = [name for name, p in _parameters(module) if library and isinstance(p, library.DTensor)]
-    if cut:
-        raise Unsupported(
-            f"'{cut[0]}' of {type(module).__name__} is a DTensor, cut up among ranks by fully_shard or a mesh; hand in "
-            "the module before that, with shard_optimizer=True to share out the optimizer's state"
-        )
+    if isinstance(module, torch.nn.Module):
+        put_together(module)
+        require_cut_by_fsdp(module)
     return module
 
 
-def _parameters(module: Any) -> list[tuple[str, torch.nn.Parameter]]:
-    return list(module.named_parameters()) if isinstance(module, torch.nn.Module) else []
+def _let_hooks_finish(module: torch.nn.Module) -> None:
+    """A forward pass without a backward pass leaves hooks of DistributedDataParallel waiting for one: make it.
+
+    They would take part in the first backward pass of the run otherwise. It changes no gradient.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    before = [p.grad for p in trained]
+    torch.autograd.backward(trained, [torch.zeros_like(p) for p in trained])
+    for p, gradient in zip(trained, before, strict=True):
+        p.grad = gradient
+
+
+def require_whole(module: torch.nn.Module, trainers: int) -> None:
+    """Refuse several trainers of a module that is cut up among ranks.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    if trainers > 1 and any(is_cut(p) for p in module.parameters()):
+        raise ConfigurationError(
+            f"{type(module).__name__} was cut up by fully_shard, and {trainers} trainers need a whole module each: "
+            "hand in the module before that, or start one trainer"
+        )
 
 
 @contextmanager
@@ -74,6 +94,7 @@ def begin_alike(work: Work) -> None:
         ConfigurationError: a mini-batch cannot be shared among ranks, or the ranks are set to do different things.
     """
     process, module = work.process, work.task.module
+    _check_cut(work)
     if process.ranks == 1:
         return
     process.require_same(_facts(work), "the settings of the run")
@@ -82,7 +103,47 @@ def begin_alike(work: Work) -> None:
             f"{process.ranks} ranks share each mini-batch, and a layer of this model works on all of it: for batch "
             "norm declare how many samples share statistics, as in batch_norm_group_size=64, or start one rank"
         )
-    process.copy_from(0, [*module.parameters(), *module.buffers()])
+    tensors = [*module.parameters(), *module.buffers()]
+    process.copy_from(0, [tensor for tensor in tensors if not is_cut(tensor)])
+    for tensor in (tensor for tensor in tensors if is_cut(tensor)):
+        values = whole(tensor)
+        process.copy_from(0, [values])
+        fill(tensor, values)
+
+
+def _check_cut(work: Work) -> None:
+    """Refuse what does not go together with weights that are cut up among ranks.
+
+    Raises:
+        ConfigurationError: all that does not.
+    """
+    cut = next((p for p in work.task.module.parameters() if is_cut(p)), None)
+    if cut is None:
+        return
+    problems: list[str] = []
+    if (size := mesh_size(cut)) != work.process.ranks:
+        problems.append(f"its mesh has {size} ranks, and {work.process.ranks} train it; let the mesh hold all of them")
+    if work.shard_optimizer:
+        problems.append("shard_optimizer=True: the optimizer's state is cut up as the weights are; leave it out")
+    if work.compression is not None:
+        problems.append("gradient_compression: the signs of a gradient are not there before it has been summed")
+    if isinstance(work.algorithm, KFAC):
+        problems.append("K-FAC needs the whole weights and gradients of each layer")
+    if work.numerics.scaler is not None:
+        problems.append("precision='float16' scales the loss, which each rank would do for itself; take 'bfloat16'")
+    problems += _needs_whole(work.optimizer)
+    if problems:
+        what = f"{type(work.task.module).__name__} was cut up by fully_shard"
+        raise ConfigurationError([f"{what}, and {problem}" for problem in problems])
+
+
+def _needs_whole(optimizer: torch.optim.Optimizer) -> list[str]:
+    rules = {type(rule).__name__: rule for rule in (group.get("rule") for group in optimizer.param_groups)}
+    return [
+        f"{name} needs whole matrices; choose a rule that works by elements, or SGD for these weights"
+        for name, rule in rules.items()
+        if getattr(rule, "whole_tensor", False)
+    ]
 
 
 def _facts(work: Work) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -18,6 +18,7 @@ from descend.data import Batches
 from descend.data.samples import SampleReader
 from descend.errors import DescendError, StorageError, table
 from descend.runtime import Moment, flatten, optimizer_state, read_state, read_weights, restore_optimizer, unflatten
+from descend.runtime.cut import cut_like, fill, is_cut, whole
 from descend.train import ExecutionContext, Mode
 from descend.train.groups import set_apart
 from descend.train.loop import Pass
@@ -43,8 +44,10 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
     under_way = session.under_way
     rows = session.history if under_way is None or under_way.told else session.history[: under_way.rows_before]
     optimizer = optimizer_state(session.optimizer, _names(session))
+    if session.sharding:
+        optimizer = session.sharding.gathered(optimizer)
     nested = {
-        "optimizer": session.sharding.gathered(optimizer) if session.sharding else optimizer,
+        "optimizer": {**optimizer, "weights": _put_together(optimizer["weights"], session.process.first)},
         "contexts": {mode.value: context.state() for mode, context in session.contexts.items()},
         "began": session.began and session.began.state(),
         "under_way": under_way and under_way.state(session.process),
@@ -62,7 +65,7 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
     tensors, plain = flatten(nested)
     return Moment(
         step=session.contexts[Mode.TRAIN].step,
-        weights=tensors_of(session),
+        weights=_put_together(tensors_of(session), session.process.first),
         optimizer=tensors,
         state={**facts, **plain},
         times={
@@ -71,6 +74,16 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         },
         trained=frozenset(name for name, p in session.task.module.named_parameters() if p.requires_grad),
     )
+
+
+def _put_together(values: Any, keep: bool) -> Any:
+    """The same with whole tensors in the places of those that are cut up among ranks, on the rank that keeps them."""
+    if isinstance(values, dict):
+        return {key: _put_together(value, keep) for key, value in cast("dict[str, Any]", values).items()}
+    if not is_cut(values):
+        return values
+    found = whole(values)
+    return found.cpu() if keep else values
 
 
 def _replaced(session: Session) -> dict[str, list[list[Any]]]:
@@ -170,10 +183,10 @@ def restore(
         if not reset_optimizer:
             _group_as_saved(session, state["optimizer"]["groups"])
             optimizer = session.sharding.kept(state["optimizer"]) if session.sharding else state["optimizer"]
-            restore_optimizer(session.optimizer, _names(session), optimizer, keep_options)
+            restore_optimizer(session.optimizer, _names(session), _cut_up(optimizer, session), keep_options)
     with torch.no_grad():
         for name, tensor in tensors_of(session).items():
-            tensor.copy_(saved.weights[name])
+            fill(tensor, saved.weights[name])
     session.contexts, session.began, session.under_way, session.history = contexts, began, under_way, history
     session.values, session.skipped_in_a_row = rest["values"], rest["skipped_in_a_row"]
     session.asked_to_stop = rest["asked_to_stop"]
@@ -190,6 +203,18 @@ def restore(
     for mode, reader in _readers(session):
         reader.bad = replaced.get(mode.value, {})
     session.callbacks.load_state(callbacks)
+
+
+def _cut_up(optimizer: Mapping[str, Any], session: Session) -> dict[str, Any]:
+    """A saved state of the optimizer with entries cut up among ranks as their weights are."""
+    weights: dict[str, Any] = dict(optimizer["weights"])
+    for name, p in session.weights.items():
+        if is_cut(p) and name in weights:
+            weights[name] = {
+                key: cut_like(value, p) if isinstance(value, torch.Tensor) and value.shape == p.shape else value
+                for key, value in weights[name].items()
+            }
+    return {**optimizer, "weights": weights}
 
 
 def restore_weights(saved: Saved, session: Session) -> None:
@@ -215,7 +240,7 @@ def restore_weights(saved: Saved, session: Session) -> None:
         warnings.warn("\n".join(table("weights that are not taken over:", rows, remedy)), stacklevel=2)
     with torch.no_grad():
         for name in fitting:
-            now[name].copy_(saved.weights[name])
+            fill(now[name], saved.weights[name])
 
 
 def _shaped(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ from descend.optim import Optimizer
 from descend.runtime import Interrupted, seed_step
 from descend.train.blame import blame, cause
 from descend.train.control import Control
+from descend.train.cut import cut_of, put_together
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
 from descend.train.memory import out_of_memory, part_size, within_memory
 from descend.train.numerics import Buffers, Numerics
@@ -203,6 +204,8 @@ class Session:
     def __post_init__(self) -> None:
         self.buffers = Buffers(self.task.module)
         self.weights = dict(self.task.module.named_parameters())
+        self.cut = cut_of(self)
+        self.adaptive = self.adaptive and self.cut is None
         self.watch = Watch(self.task.module)
         self.control = Control(self)
         self.together = Together(self) if self.process.ranks > 1 else None
@@ -243,6 +246,11 @@ class Session:
         """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
         if self.together:
             self.together.meet(at)
+
+    @property
+    def own_weights(self) -> Mapping[str, torch.Tensor]:
+        """The weights; of those that are cut up among ranks, stand-ins for the parts of this rank."""
+        return self.cut.here(self.weights) if self.cut else self.weights
 
     @property
     def sharding(self) -> Sharding | None:
@@ -436,8 +444,8 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     except NumericalError:
         session.buffers.restore()  # what is saved next is the state before this step
         raise
-    faulty = session.numerics.faulty(session.weights)
-    if session.vote:
+    faulty = session.numerics.faulty(session.own_weights)
+    if session.vote or session.cut:
         faulty = joint_faults(faulty, session.process)
     if session.preconditioner is not None and not faulty:
         faulty = session.preconditioner.apply()
@@ -446,7 +454,7 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
         gathered.totals.join(totals)
         session.watch.clear()
         return
-    session.numerics.clip(session.weights)
+    session.numerics.clip(session.own_weights, session.cut.norms if session.cut else None)
     session.update()
     if session.together:
         session.together.end(batch)
@@ -517,8 +525,10 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
     """
     parts, totals = list(_parts(session, batch, session.unit)), Totals()
     alone = len(parts) == 1 and session.together is None
+    spare = _spare(session, batch, parts)
     with _told_if_out_of_memory(session, session.together, batch) if session.together else contextlib.nullcontext():
         ratios = [_backward_of(session, part, i, len(parts), alone, totals, run) for i, part in enumerate(parts)]
+        _let_through(session, spare, backward=True)
     if alone:
         session.numerics.unscale(session.optimizer)
         top, denominator = ratios[0]
@@ -553,7 +563,7 @@ def _backward_of(
     session: Session, part: Part, index: int, parts: int, alone: bool, totals: Totals, run: RunView
 ) -> Ratio:
     """Add the gradient of one part; its objective, detached. A part that is alone has its gradient divided at once."""
-    if session.together and index == parts - 1:
+    if session.together and index == parts - 1 and not session.cut:
         session.together.last_part()
     preconditioner = session.preconditioner
     with preconditioner.watching(part) if preconditioner else contextlib.nullcontext():
@@ -585,6 +595,20 @@ def _forward(session: Session, part: Part) -> Losses:
     return session.task.losses(part.fields)
 
 
+def _spare(session: Session, batch: Batch, parts: Sequence[Part]) -> list[Part]:
+    """Parts that count nothing, where all ranks have to go through the module as often; see `cut.py`."""
+    return session.cut.spare(batch, parts, session.contexts[Mode.TRAIN].step) if session.cut else []
+
+
+def _let_through(session: Session, spare: Sequence[Part], backward: bool = False) -> None:
+    """Go through the module with parts that count nothing."""
+    for part in spare:
+        with session.cut.leaving_no_trace() if session.cut else contextlib.nullcontext():
+            top = _forward(session, part).objective.numerator
+            if backward and top.requires_grad:
+                torch.autograd.backward(top, torch.zeros_like(top))
+
+
 def _start(top: torch.Tensor, divisor: torch.Tensor | float) -> torch.Tensor:
     """What a backward pass begins with for the gradient of top / divisor; a node of its own would take 15 µs more."""
     return top.new_full((), 1 / divisor) if isinstance(divisor, float) else torch.ones_like(top) / divisor
@@ -609,7 +633,7 @@ def _divide(
     top, bottom = sums
     bottom = _counted(bottom)
     divisor = own if session.vote else bottom  # who votes has an opinion of its own samples alone
-    for p in session.weights.values():
+    for p in session.own_weights.values():
         if p.grad is not None:
             p.grad.div_(divisor)
     return top / bottom, bottom
@@ -703,6 +727,7 @@ def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, l
                 _obey(session)
     finally:
         module.train(was_training)
+        put_together(module)
         session.watch.clear()
     if mode is not Mode.TRAIN:  # whose context says where training stands
         context.step += len(times)
@@ -723,9 +748,12 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
 
     def attempt() -> Totals:
         sums = Totals()
+        parts = list(_parts(session, step.batch))
+        spare = _spare(session, step.batch, parts)
         with session.watch.attached():
-            for part in _parts(session, step.batch):
+            for part in parts:
                 _count(sums, _forward(session, part))
+        _let_through(session, spare)
         return sums
 
     totals.join(within_memory(session, len(step.batch.ids), 1, attempt, lambda: None))

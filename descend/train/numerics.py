@@ -13,12 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_
 
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    Norms = Callable[[Mapping[str, torch.Tensor]], list[torch.Tensor]]
 
 __all__ = ["Buffers", "Numerics"]
 
@@ -86,20 +88,38 @@ class Numerics:
             return []
         return [name for name, gradient in _gradients(weights) if not bool(torch.isfinite(gradient).all())]
 
-    def clip(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Bound the gradients."""
+    def clip(self, weights: Mapping[str, torch.Tensor], norms: Norms | None = None) -> None:
+        """Bound the gradients.
+
+        Args:
+            weights: By name.
+            norms: What finds the norm of each gradient where `weights` are parts of what is cut up among ranks.
+        """
         if self.clip_value is self.clip_norm is self.clip_global_norm is None:
             return
-        parameters = [p for p in weights.values() if p.grad is not None]
-        if any(_has_rows(p) for p in parameters):
-            parameters = [_rows_of(p) for p in parameters]
+        named = {name: p for name, p in weights.items() if p.grad is not None}
+        if any(_has_rows(p) for p in named.values()):
+            named = {name: _rows_of(p) for name, p in named.items()}
+        parameters = list(named.values())
         if self.clip_value is not None:
             clip_grad_value_(parameters, self.clip_value)
+        if norms is not None:
+            self._clip_by(lambda: norms(named), parameters)
+            return
         if self.clip_norm is not None:
             for p in parameters:
                 clip_grad_norm_([p], self.clip_norm)
         if self.clip_global_norm is not None:
             clip_grad_norm_(parameters, self.clip_global_norm)
+
+    def _clip_by(self, norms: Callable[[], list[torch.Tensor]], parameters: list[torch.Tensor]) -> None:
+        """Bound norms that others have a part in; see `clip`."""
+        if self.clip_norm is not None:
+            for p, norm in zip(parameters, norms(), strict=True):
+                clip_grads_with_norm_([p], self.clip_norm, norm)
+        if self.clip_global_norm is not None and parameters:
+            total = torch.linalg.vector_norm(torch.stack(norms()))
+            clip_grads_with_norm_(parameters, self.clip_global_norm, total)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """One update by gradients that have been unscaled.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from descend.runtime.cut import is_cut
 from descend.train.blame import cause
 from descend.train.memory import OutOfMemoryElsewhere
 from descend.train.reduction import Reduction
@@ -36,7 +37,8 @@ class Together:
     def __init__(self, session: Session) -> None:
         self._session, self._process = session, session.process
         self.signal: str | None = None
-        self.reduction = Reduction(session.weights, session.process, summed=session.vote is None)
+        summed_here = {name: p for name, p in session.weights.items() if not is_cut(p)}  # FSDP2 sums those of its own
+        self.reduction = Reduction(summed_here, session.process, summed=session.vote is None)
         self.sharding = Sharding(session.weights, session.process) if session.shard_optimizer else None
         self._buffers = SharedBuffers(session.task.module, session.running, session.process)
         self._others = False
@@ -48,7 +50,7 @@ class Together:
             DataError: they are at different places.
         """
         asks = self._session.stop_requested() is not None
-        room = 2 + _FLAGS + len(self._session.weights)
+        room = 2 + _FLAGS + len(self.reduction.names)
         met = self._process.meet(at, asks, values, room)
         if met.asked and self.signal is None:
             self.signal = next(name for name in self._process.of_each(self._session.stop_requested()) if name)

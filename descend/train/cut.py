@@ -1,0 +1,172 @@
+"""A module whose weights `fully_shard` has cut up among ranks: it sums its gradients over ranks by itself.
+
+    backward      begins with this rank's numerator, and FSDP2 adds the gradients of all ranks up, each rank keeping the
+                  sum for its own part of every weights object; then comes the one division by the denominator
+    norms         of this rank's parts are added up over ranks
+    turns         every forward and backward pass fetches weights from all ranks, so all have to make as many: a rank
+                  that has fewer samples goes through the module with one that counts nothing
+
+Ranks that have no memory left cannot make a step again, since the others wait within it: micro-batches stay as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
+from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]  # as above
+
+from descend.errors import Unsupported
+from descend.runtime.cut import copies_of, is_cut, own_part
+from descend.train.numerics import Buffers
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+
+    from descend.data import Batch
+    from descend.runtime import Process
+    from descend.train.loop import Part, Session
+
+__all__ = ["Cut", "cut_of", "fetched_parts", "put_together", "require_cut_by_fsdp"]
+
+
+def fetched_parts(module: nn.Module) -> list[Any]:
+    """The parts of a module that `fully_shard` was called with."""
+    library: Any = sys.modules.get("torch.distributed.fsdp")  # importing it takes long, and who needs it has done so
+    return [part for part in module.modules() if isinstance(part, library.FSDPModule)] if library else []
+
+
+def put_together(module: nn.Module) -> None:
+    """Let go of weights that a forward pass has fetched, so that those that are there are the parts of this rank."""
+    for part in fetched_parts(module):
+        part.reshard()
+
+
+def require_cut_by_fsdp(module: nn.Module) -> None:
+    """Refuse weights that are cut up in another way than by `fully_shard`.
+
+    Raises:
+        Unsupported: with the name of one.
+    """
+    fetched = {id(part) for part in fetched_parts(module)}
+    covered = {id(p) for part in module.modules() if id(part) in fetched for p in part.parameters()}
+    for name, p in module.named_parameters():
+        if not is_cut(p):
+            continue
+        cut: Any = p
+        kinds = [placement.is_replicate() for placement in cut.placements]
+        if id(p) not in covered or kinds not in ([False], [True, False]):
+            raise Unsupported(
+                f"'{name}' of {type(module).__name__} is a DTensor with placements {cut.placements} on a mesh of "
+                f"{tuple(cut.device_mesh.shape)} ranks: weights may be cut up by fully_shard, on a mesh of one "
+                "dimension or of two (replicate, shard), and in no other way"
+            )
+
+
+class Cut:
+    """The weights of a run that are cut up, and what has to be done otherwise for them.
+
+    Args:
+        module: The module, its weights put together.
+        process: This process among its ranks.
+    """
+
+    def __init__(self, module: nn.Module, process: Process) -> None:
+        self._module, self._process = module, process
+        self._copies = {name: copies_of(p) for name, p in module.named_parameters() if is_cut(p)}
+
+    @staticmethod
+    def here(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Stand-ins for weights that hold the parts of this rank, with their gradients in the same memory."""
+        found: dict[str, torch.Tensor] = {}
+        for name, p in weights.items():
+            found[name] = own_part(p) if is_cut(p) else p
+            if is_cut(p) and p.grad is not None:
+                found[name].grad = own_part(p.grad)
+        return found
+
+    def norms(self, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The Euclidean norm of each gradient, all parts of it.
+
+        Args:
+            parameters: What `here` gives, with gradients.
+        """
+        squares = {name: p.grad.double().square().sum() for name, p in parameters.items() if p.grad is not None}
+        cut = [name for name in squares if name in self._copies]
+        if cut:
+            sums = torch.stack([squares[name] / self._copies[name] for name in cut])
+            squares.update(zip(cut, self._process.sum(sums), strict=True))
+        return [square.sqrt() for square in squares.values()]
+
+    @contextmanager
+    def summing(self) -> Generator[None]:
+        """Within this, gradients are sums over ranks; afterwards they are means again, as torch has it."""
+        try:
+            self._divide_by(1.0)
+            yield
+        finally:
+            put_together(self._module)
+            self._divide_by(None)
+
+    def _divide_by(self, factor: float | None) -> None:
+        for part in fetched_parts(self._module):
+            part.set_gradient_divide_factor(factor)
+            part.set_force_sum_reduction_for_comms(factor is not None)
+            part.set_requires_gradient_sync(True, recurse=False)
+            part.set_requires_all_reduce(True, recurse=False)
+
+    def spare(self, batch: Batch, parts: Sequence[Part], step: int) -> list[Part]:
+        """What this rank lets through the module beside its own parts, so that all ranks go through it as often.
+
+        Args:
+            batch: This rank's share.
+            parts: Its parts.
+            step: Updates applied so far.
+        """
+        counts: list[int] = self._process.of_each(len(parts))
+        most = max(counts)
+        if min(counts) == most:
+            return []
+        given = parts[0].fields if parts else {k: self._process.to_device(v) for k, v in batch.fields.items()}
+        one = {name: _one(values) for name, values in given.items()}
+        if not min(counts):
+            self._process.copy_from(next(rank for rank, count in enumerate(counts) if count), one.values())
+        from descend.train.loop import Part  # which knows this module
+
+        return [Part(one, batch, step, 1, 1, 0)] * (most - len(parts))
+
+    @contextmanager
+    def leaving_no_trace(self) -> Generator[None]:
+        """Within this a forward pass changes no buffer, and layers that take statistics use those that they have."""
+        buffers, norms = Buffers(self._module), [part for part in self._module.modules() if _takes_statistics(part)]
+        modes = [part.training for part in norms]
+        buffers.keep()
+        _set_modes(norms, [False] * len(norms))
+        try:
+            yield
+        finally:
+            _set_modes(norms, modes)
+            buffers.restore()
+
+
+def _one(values: torch.Tensor) -> torch.Tensor:
+    return values[:1].contiguous() if len(values) else values.new_zeros(1, *values.shape[1:])
+
+
+def _takes_statistics(part: nn.Module) -> bool:
+    return isinstance(part, (_BatchNorm, _InstanceNorm))
+
+
+def _set_modes(parts: Iterable[nn.Module], modes: Iterable[bool]) -> None:
+    for part, training in zip(parts, modes, strict=True):
+        part.training = training
+
+
+def cut_of(session: Session) -> Cut | None:
+    """What a run needs for weights that are cut up; None where none are."""
+    cut = any(is_cut(p) for p in session.weights.values())
+    return Cut(cast("nn.Module", session.task.module), session.process) if cut else None
