@@ -45,7 +45,10 @@ def pooling(planned: PlannedLayer) -> Forward:
     """The largest or the mean entry of each window; "average" counts padding as zeros."""
     layer = cast("Pooling", planned.layer)
     size, stride, padding, _ = layer.window()
-    if any(2 * pad > length for pad, length in zip(padding, size, strict=True)):
+    space = planned.input_shapes[0][1:]
+    ends = zip(padding, size, space, strict=True)
+    # Over three dimensions torch averages no image that is smaller than the window before it is padded.
+    if any(2 * pad > length or (layer.num_dims == 3 and whole < length) for pad, length, whole in ends):
         return _pooling_of_padded(layer)
     if layer.pool_mode == "max":
         pool = _MAX[layer.num_dims]

@@ -95,6 +95,7 @@ def poolings():
         ((2, 1, 1), 1, 1, 0, False),
         ((2, 5), 3, 2, 2, False),
         ((1, 1, 4), (4, 3), (1, 2), (3, 1), True),
+        ((2, 1, 4, 1), (2, 2, 3), (1, 2, 1), (1, 1, 1), True),
     ]
     for mode in ("max", "average", "average_no_pad"):
         for shape, size, stride, padding, vectors in settings:

@@ -225,6 +225,15 @@ def test_rules_of_our_own_work_under_vmap(op):
     torch.testing.assert_close(got, xs[0].grad)
 
 
+def test_layers_of_one_operator_have_the_arguments_of_the_front_end():
+    assert descend.Clamp().ops == (ops.Clamp(min=0, max=1),)
+    assert descend.Clamp(min=-1).ops == (ops.Clamp(min=-1, max=1),)
+    assert descend.Clamp(min=-1, max=0).ops == (ops.Clamp(min=-1),)  # as a text has it, where 0 is unset
+    chosen = descend.Select(value=1, if_true=2.5, if_false=0)
+    both = {"constant_if_true": True, "value_if_true": 2.5, "constant_if_false": True}
+    assert chosen.ops == (ops.Select(value=1, **both),)
+
+
 @pytest.mark.parametrize(
     ("layer", "shapes", "problem"),
     [
@@ -234,7 +243,7 @@ def test_rules_of_our_own_work_under_vmap(op):
         (descend.OperatorLayer(ops=[ops.Abs(), ops.Add()]), [(3,)], "and 1 output of the operator before"),
         (descend.Add(), [(3, 1), (1, 3)], "needs parents of one shape; 'p0' gives 3 x 1 and 'p1' gives 1 x 3"),
         (descend.Select(constant_if_true=True), [(3,), (3,), (3,)], "takes 2 inputs, and 3 parents"),
-        (descend.Clamp(), [(3,)], "an operator Clamp that has min 0.0 and max 0.0; max must be above min"),
+        (descend.Clamp(max=0), [(3,)], "an operator Clamp that has min 0.0 and max 0.0; max must be above min"),
         (descend.Select(epsilon=-1), [(3,), (3,), (3,)], "has epsilon -1.0; it must be above 0"),
     ],
     ids=repr,

@@ -131,12 +131,17 @@ class OperatorLayer(SameShape):
         return (self.ops[0].input_datatype or None, self.ops[-1].output_datatype or None)
 
 
-def _layer_of(operator: type[Operator]) -> type[OperatorLayer]:
-    """The layer of one operator: it takes the operator's fields too, and is written as an OperatorLayer."""
+def _layer_of(operator: type[Operator], **usual: Any) -> type[OperatorLayer]:
+    """The layer of one operator: it takes the operator's fields too, and is written as an OperatorLayer.
+
+    Args:
+        operator: Its operator.
+        usual: Fields that have another value here than in a text where they are not set, which means 0.
+    """
     own = field_types(operator).keys() - field_types(Operator).keys()
 
     def __init__(self: OperatorLayer, *args: Any, **fields: Any) -> None:  # noqa: N807  # it becomes the class's own
-        given = {name: fields.pop(name) for name in own & fields.keys()}
+        given = usual | {name: fields.pop(name) for name in own & fields.keys()}
         OperatorLayer.__init__(self, *args, ops=(operator(**given),), **fields)
 
     return type(
@@ -144,7 +149,7 @@ def _layer_of(operator: type[Operator]) -> type[OperatorLayer]:
     )
 
 
-Clamp = _layer_of(operators.Clamp)
+Clamp = _layer_of(operators.Clamp, max=1.0)
 LogicalNot = _layer_of(operators.LogicalNot)
 Abs = _layer_of(operators.Abs)
 Negative = _layer_of(operators.Negative)
@@ -195,7 +200,21 @@ GreaterEqual = _layer_of(operators.GreaterEqual)
 LogicalAnd = _layer_of(operators.LogicalAnd)
 LogicalOr = _layer_of(operators.LogicalOr)
 LogicalXor = _layer_of(operators.LogicalXor)
-Select = _layer_of(operators.Select)
+
+
+class Select(_layer_of(operators.Select)):  # pyright: ignore[reportUntypedBaseClass]  # made by a function
+    """Where |x - value| < epsilon (1e-5 unless set) the true branch, else the false one; see `ops.Select`.
+
+    if_true=2.5 is short for constant_if_true=True, value_if_true=2.5; and if_false likewise.
+    """
+
+    def __init__(self, *args: Any, if_true: float | None = None, if_false: float | None = None, **fields: Any) -> None:
+        for branch, value in (("if_true", if_true), ("if_false", if_false)):
+            if value is not None:
+                fields |= {f"constant_{branch}": True, f"value_{branch}": value}
+        super().__init__(*args, **fields)
+
+
 AddConstant = _layer_of(operators.AddConstant)
 Scale = _layer_of(operators.Scale)
 SubtractConstant = _layer_of(operators.SubtractConstant)

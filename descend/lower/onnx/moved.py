@@ -13,22 +13,24 @@ from itertools import chain, groupby
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from descend.graph import Concatenation, TensorPermute
-from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Sizes, Tensor
-from descend.lower.onnx.readings import ENTRYWISE, cut, fully_connected, wanted_sizes
+from descend.lower.onnx.reader import MULTIPLE, Fixed, Moved, Node, Reader, Refused, Sizes, Tensor
+from descend.lower.onnx.readings import ENTRYWISE, fully_connected, picked, wanted_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from descend.lower.onnx.reader import Groups, Reading, Value
 
-__all__ = ["MOVING", "read_moved"]
+__all__ = ["MOVING", "joined_samples", "plain_shape", "read_moved"]
 
 # Operators that may move the samples away from the front, or take what is joined with them.
 MOVING = ("Transpose", "Reshape", "Unsqueeze", "Gemm", "Shape")
 
 
-def read_moved(r: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
+def read_moved(r: Reader, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
     """Read a node that takes, or gives, a tensor whose samples are elsewhere.
 
     Raises:
@@ -45,15 +47,15 @@ def read_moved(r: Reader, node: Node, read_node: Reading) -> Value | tuple[Value
             return _regrouped(r, node, x, _with_ones(node, groups))
         case "Shape":
             return Sizes(tuple(map(_size, groups))[node.get("start", 0) : node.get("end", len(groups))])
-        case "Gather":
-            return _single(r, node, x, groups)
+        case "Gather" | "GatherND":
+            return _entries(r, node, x, groups)
         case "Concat":
             return _concatenated(r, node, groups)
         case "Slice":
             return _cut_out(r, node, x, groups)
         case "MatMul" | "Gemm":
             return _product(r, node, x, groups)
-        case "GRU":
+        case "GRU" | "LSTM" | "RNN":
             return read_node(r, node)
         case _ if node.kind in ENTRYWISE:
             return _entrywise(r, node, groups, read_node)
@@ -72,14 +74,24 @@ def _shape(groups: Groups) -> tuple[int, ...]:
     return tuple(size for size in chain.from_iterable(groups) if size is not None)
 
 
+def joined_samples(x: Tensor | Moved) -> bool:
+    """Whether a dimension of the file's tensor holds the samples and something else."""
+    return any(None in group and len(group) > 1 for group in _groups_of(x))
+
+
+def plain_shape(x: Tensor | Moved) -> tuple[int, ...]:
+    """What the layer of a tensor gives for a sample, wherever the samples are in the file's tensor."""
+    return _shape(_groups_of(x)) or (1,)
+
+
 def _plain(x: Tensor | Moved) -> Tensor:
     return Tensor(x.layer, _shape(_groups_of(x)))
 
 
 def _size(group: tuple[int | None, ...]) -> int | None:
-    """A size of the file's tensor: None where it is the number of samples, −1 where it is a multiple of that."""
+    """A size of the file's tensor: None where it is the number of samples, MULTIPLE where it is one of that."""
     known = [size for size in group if size is not None]
-    return prod(known) if len(known) == len(group) else None if prod(known) == 1 else -1
+    return prod(known) if len(known) == len(group) else None if prod(known) == 1 else MULTIPLE
 
 
 def _merged(group: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -118,7 +130,7 @@ def _joined(groups: Groups, wanted: list[int | None], batch: int | None) -> Grou
     """How a Reshape groups the same entries."""
     left = deque(size for size in chain.from_iterable(groups) if size != 1)
     kept = [_size(groups[i]) if size == 0 and i < len(groups) else size for i, size in enumerate(wanted)]
-    unknown = [i for i, size in enumerate(kept) if size == -1]
+    unknown = [i for i, size in enumerate(kept) if size in (-1, MULTIPLE)]
     if len(unknown) > 1:
         raise Refused(f"makes {wanted}, which can be done in several ways")
     end = unknown[0] if unknown else len(kept)
@@ -184,29 +196,41 @@ def _cut_out(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor
     """Pieces along dimensions that are not the samples'."""
     bounds = [node.ints(i, name) or () for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
     begins, ends, axes, steps = bounds
-    for begin, end, axis in zip(begins, ends, axes or range(len(begins)), strict=True):
-        group = groups[axis % len(groups)]
-        if len(group) != 1 or group[0] is None or any(step != 1 for step in steps):
-            raise Refused("cuts along the samples, or in steps")
-        first, last, _ = slice(begin, end).indices(group[0])
-        if last <= first:
-            raise Refused("cuts out nothing")
+    steps = steps or (1,) * len(begins)
+    for begin, end, axis, step in zip(begins, ends, axes or range(len(begins)), steps, strict=True):
         place = axis % len(groups)
-        y = cut(r, node.name, _plain(x), len(_shape(groups[:place])), first, last)
-        groups = (*groups[:place], (last - first,), *groups[place + 1 :])
+        group = groups[place]
+        if len(group) != 1 or group[0] is None:
+            raise Refused("cuts along the samples")
+        left = np.arange(group[0])[begin:end:step]
+        if not len(left):
+            raise Refused("cuts out nothing")
+        y = picked(r, node, _plain(x), len(_shape(groups[:place])), left)
+        groups = (*groups[:place], (len(left),), *groups[place + 1 :])
         x = _settled(y, groups)
     return x
 
 
-def _single(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
-    """One entry along a dimension."""
-    axis, place = node.get("axis", 0) % len(groups), node.fixed(1).array
-    if len(groups[axis]) != 1 or groups[axis] == (None,) or place.ndim:
-        raise Refused("takes entries along the samples, or several of a tensor whose samples are elsewhere")
-    own, size = len(_shape(groups[:axis])), groups[axis][0] or 1
-    y = cut(r, node.name, _plain(x), own, int(place) % size, int(place) % size + 1)
-    left = (*groups[:axis], *groups[axis + 1 :])
-    return _settled(r.reshaped(y, _shape(left), f"{node.name}/single"), left)
+def _entries(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
+    """Entries at constant places along a dimension, or with GatherND along the first ones together."""
+    places, count = node.fixed(1).array, 1
+    axis = node.get("axis", 0) % len(groups)
+    if node.kind == "GatherND":
+        axis, count = 0, places.shape[-1]
+    sizes = [group[0] for group in groups[axis : axis + count] if len(group) == 1 and group[0] is not None]
+    if len(sizes) < count or node.get("batch_dims", 0):
+        raise Refused("takes entries along the samples")
+    if node.kind == "GatherND":
+        lines = [
+            np.where(one < 0, one + size, one) for one, size in zip(np.moveaxis(places, -1, 0), sizes, strict=True)
+        ]
+        places = np.ravel_multi_index(lines, sizes)
+    found = np.where(places < 0, places + prod(sizes), places)
+    before, behind = groups[:axis], groups[axis + count :]
+    y = r.reshaped(_plain(x), _shape((*before, (prod(sizes),), *behind)), f"{node.name}/line")
+    y = picked(r, node, y, len(_shape(before)), found.reshape(-1))
+    left = (*before, *((size,) for size in places.shape), *behind)
+    return _settled(r.reshaped(y, _shape(left), f"{node.name}/shape"), left)
 
 
 def _product(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
@@ -225,14 +249,47 @@ def _product(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor
 
 
 def _entrywise(r: Reader, node: Node, groups: Groups, read_node: Reading) -> Tensor | Moved:
-    """The same for each entry; constants belong to dimensions behind the samples."""
-    behind = next(i for i, group in enumerate(reversed(groups)) if None in group)
+    """The same for each entry, with the samples in one place in all tensors; constants are the same for all samples."""
+    each = [_groups_of(one) for one in node.inputs if isinstance(one, (Tensor, Moved))]
+    dims = max(map(len, each))
+    wide = [((1,),) * (dims - len(one)) + one for one in each]
+    columns = list(zip(*wide, strict=True))
+    groups = tuple(max(column, key=_width) for column in columns)
+    if any(
+        {*column} - {group, (1,)} or (None in group and (1,) in column)
+        for column, group in zip(columns, groups, strict=True)
+    ):
+        raise Refused("brings together dimensions of samples with others")
+    inputs: list[Value | None] = []
     for value in node.inputs:
-        own = _groups_of(value) if isinstance(value, (Tensor, Moved)) else groups
-        if own != groups or (isinstance(value, Fixed) and value.array.ndim > behind):
-            raise Refused("brings together dimensions of samples with others")
-    inputs = tuple(_plain(one) if isinstance(one, (Tensor, Moved)) else one for one in node.inputs)
-    y = read_node(r, replace(node, inputs=inputs))
+        if isinstance(value, (Tensor, Moved)):
+            form = ((1,),) * (dims - len(_groups_of(value))) + _groups_of(value)
+            y = r.reshaped(_plain(value), _shape(form), f"{node.name}/aligned")
+            inputs.append(r.widened(y, _shape(groups), node))
+        elif isinstance(value, Fixed) and value.array.size > 1:
+            inputs.append(_constant(value, groups))
+        else:
+            inputs.append(value)
+    y = read_node(r, replace(node, inputs=tuple(inputs)))
     if not isinstance(y, Tensor) or y.shape != _shape(groups):
         raise Refused("changes the shape of a tensor whose samples are not its first dimension")
     return _settled(y, groups)
+
+
+def _width(group: tuple[int | None, ...]) -> tuple[bool, int]:
+    return None in group, prod(size for size in group if size is not None)
+
+
+def _constant(fixed: Fixed, groups: Groups) -> Fixed:
+    """A constant in the dimensions of the layer that it meets."""
+    if fixed.array.ndim > len(groups):
+        raise Refused("has fewer dimensions than a constant that it meets")
+    own = (1,) * (len(groups) - fixed.array.ndim) + fixed.array.shape
+    if any(size != 1 and len(group) > 1 for size, group in zip(own, groups, strict=True)):
+        raise Refused("brings together dimensions of samples with others")
+    shape = [size for size, group in zip(own, groups, strict=True) for one in group if one is not None]
+    if any(size != 1 for size, group in zip(own, groups, strict=True) if None in group):
+        raise Refused("takes a constant that is another one for each sample")
+    while len(shape) > fixed.array.ndim and shape[0] == 1:
+        del shape[0]
+    return Fixed(fixed.array.reshape(shape), fixed.name)

@@ -13,9 +13,21 @@ from onnx.reference import ReferenceEvaluator
 
 from descend.errors import StorageError, Unsupported, nearest
 from descend.graph import Identity, Input, Model, Trained
-from descend.lower.onnx.moved import MOVING, read_moved
-from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Reading, Refused, Sizes, Tensor, Value, reading
-from descend.lower.onnx.readings import JOINABLE
+from descend.lower.onnx.moved import MOVING, joined_samples, plain_shape, read_moved
+from descend.lower.onnx.reader import (
+    MULTIPLE,
+    Fixed,
+    Moved,
+    Node,
+    Reader,
+    Reading,
+    Refused,
+    Sizes,
+    Tensor,
+    Value,
+    reading,
+)
+from descend.lower.onnx.readings import ENTRYWISE, JOINABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +64,8 @@ class _File:
             tensor.name: Fixed(self.array(tensor), tensor.name) for tensor in graph.initializer
         }
         self.inputs = [one for one in graph.input if one.name not in self.values]
+        self.single: set[str] = set()  # inputs of one number a sample, which has no dimension of its own in the file
+        self.moved: dict[str, int] = {}  # inputs whose samples are another dimension than the first
         self.reader = Reader(Counter(), _batch(self.inputs))
 
     def model(self) -> Model:
@@ -71,18 +85,26 @@ class _File:
         model.trained = Trained({name: shape for name, shape in shapes.items() if shape is not None}, None)
         return model
 
-    def _input(self, name: str, shape: Shape) -> Tensor:
+    def _input(self, name: str, shape: Shape) -> Tensor | Moved:
         layer = Input(data_field=name, name=self.reader.name(name))
         self.reader.layers.append(layer)
-        return Tensor(layer, shape)
+        if name in self.moved:
+            place = self.moved[name]
+            sizes: tuple[int | None, ...] = (*shape[:place], None, *shape[place:])
+            return Moved(layer, tuple((size,) for size in sizes))
+        return Tensor(layer, () if name in self.single else shape)
 
     def _shape(self, one: onnx.ValueInfoProto) -> Shape | None:
         """The shape of a sample of an input; None, and a problem, where the file and `fields` leave it open."""
         if one.name in self.fields:
             return tuple(self.fields[one.name])
         dims = [dim.dim_value for dim in one.type.tensor_type.shape.dim]
-        if len(dims) > 1 and all(size > 0 for size in dims[1:]):
-            return tuple(dims[1:])
+        if dims and all(size > 0 for size in dims[1:]):
+            self.single.update([one.name] if len(dims) == 1 else [])
+            return tuple(dims[1:]) or (1,)
+        if dims.count(0) == 1 and dims[0] > 1:  # all but one are known, so that one is the samples
+            self.moved[one.name] = dims.index(0)
+            return tuple(size for size in dims if size)
         shown = ", ".join(str(size or "?") for size in dims)
         self.problems.append(
             f"input '{one.name}' is ({shown}), where (samples, ...) with known sizes is needed: pass "
@@ -119,14 +141,14 @@ class _File:
         if read_node is None:
             where = f" of '{proto.domain}'" if proto.domain else ""
             raise Refused(f"has no layer here: the operator{where} is not known")
-        used = max((i for i, one in enumerate(proto.output, 1) if self.uses[one]), default=1)
-        node = Node(name, kind, tuple(given), self._attributes(proto), used)
+        taken = tuple(self.uses[one] > 0 for one in proto.output)
+        node = Node(name, kind, tuple(given), self._attributes(proto), taken)
         made = _read_anywhere(self.reader, node, read_node)
         outputs = made if isinstance(made, tuple) else (made,)
         for one, value in zip(proto.output, outputs, strict=False):
             if isinstance(value, (Tensor, Moved)):
                 self.reader.uses[value.layer.name] = self.uses[one]
-        return tuple(_settled(value) for value in outputs)
+        return tuple(None if value is None else _settled(value) for value in outputs)
 
     def _chosen(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value | None, ...]:
         """What the branch of an If gives whose condition is a constant; its nodes are read as if they stood here."""
@@ -182,13 +204,10 @@ class _File:
         value = self.values.get(name)
         if value is None:
             return
-        if isinstance(value, Moved):
-            self.problems.append(f"output '{name}' has its samples elsewhere than in its first dimension")
-            return
-        if not isinstance(value, Tensor):
+        if not isinstance(value, (Tensor, Moved)):
             self.problems.append(f"output '{name}' does not depend on the data")
             return
-        if value.joined:
+        if joined_samples(value):
             self.problems.append(f"output '{name}' has samples joined with other dimensions")
             return
         layer, reader = value.layer, self.reader
@@ -196,7 +215,7 @@ class _File:
         if layer.name == name:
             return
         if taken:
-            reader.layer(Identity, name, value)
+            reader.layer(Identity, name, Tensor(layer, plain_shape(value)))
         else:
             layer.name = reader.name(name)
 
@@ -237,7 +256,7 @@ def _batch(inputs: list[onnx.ValueInfoProto]) -> int | None:
     return next(iter(first)) or None if len(first) == 1 else None
 
 
-def _read_anywhere(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
+def _read_anywhere(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
     """Read a node wherever the samples are in what it takes and gives."""
     if any(isinstance(one, Moved) for one in node.inputs):
         return read_moved(reader, node, read_node)
@@ -252,8 +271,11 @@ def _read_anywhere(reader: Reader, node: Node, read_node: Reading) -> Value | tu
             raise reason from None
 
 
-def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value, ...]:
+def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
     """Read a node; one that works within each of samples · heads works within each of the heads."""
+    shapes = {one.shape for one in node.inputs if isinstance(one, Tensor)}
+    if shapes == {()} and node.kind in (*ENTRYWISE, "Gather", "OneHot"):
+        return _read_single(reader, node, read_node)
     joined = {one.joined for one in node.inputs if isinstance(one, Tensor)}
     if joined <= {0} or node.kind == "Reshape":
         return read_node(reader, node)
@@ -273,9 +295,18 @@ def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tupl
     return replace(made, joined=count) if isinstance(made, Tensor) else made
 
 
+def _read_single(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
+    """Read a node of entries where each sample has one number without a dimension of its own."""
+    wide = tuple(replace(one, shape=(1,)) if isinstance(one, Tensor) else one for one in node.inputs)
+    made = read_node(reader, replace(node, inputs=wide))
+    if not isinstance(made, Tensor) or made.shape[0] != 1:
+        raise Refused("brings together dimensions of samples with others")
+    return reader.reshaped(made, made.shape[1:], f"{node.name}/single")
+
+
 def _settled(value: Value) -> Value:
     """Sizes that are all known are a constant."""
-    if isinstance(value, Sizes) and not {None, -1}.intersection(value.sizes):
+    if isinstance(value, Sizes) and not {None, MULTIPLE}.intersection(value.sizes):
         array = np.array(value.sizes, np.int64)
         return Fixed(array.reshape(()) if value.single else array)
     return value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.errors import ConfigurationError
-from descend.graph import Incoming, Layer, Reshape, Tessellate, Weights, WeightsLayer
+from descend.graph import Incoming, Layer, Reshape, Select, Tessellate, Weights, WeightsLayer
 from descend.graph.layer import shown
 from descend.graph.optimizers import NoOptimizer
 from descend.graph.weights import ArrayInitializer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "MULTIPLE",
     "Fixed",
     "Groups",
     "Moved",
@@ -39,6 +40,8 @@ __all__ = [
     "reading",
     "reads",
 ]
+
+MULTIPLE = -2  # in Sizes: so many times the number of samples; −1 stands there as the file has it
 
 Shape = tuple[int, ...]
 Groups = tuple[tuple[int | None, ...], ...]
@@ -87,14 +90,14 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Sizes:
-    """A list of sizes, or one, of which None is the number of samples and −1 a multiple of it."""
+    """A list of sizes, or one, of which None is the number of samples and MULTIPLE a multiple of it."""
 
     sizes: tuple[int | None, ...]
     single: bool = False
 
 
 Value = Tensor | Moved | Fixed | Sizes
-Reading = Callable[["Reader", "Node"], "Value | tuple[Value, ...]"]
+Reading = Callable[["Reader", "Node"], "Value | tuple[Value | None, ...]"]  # None: an output that nothing takes
 
 _READINGS: dict[str, Reading] = {}
 
@@ -123,14 +126,23 @@ class Node:
         kind: Its operator.
         inputs: Values; None where one is left out.
         attributes: By name.
-        outputs: How many outputs are used.
+        taken: Whether something takes each output.
     """
 
     name: str
     kind: str
     inputs: tuple[Value | None, ...]
     attributes: dict[str, Any]
-    outputs: int
+    taken: tuple[bool, ...]
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs there are up to the last that something takes."""
+        return max((place for place, taken in enumerate(self.taken, 1) if taken), default=1)
+
+    def takes(self, place: int) -> bool:
+        """Whether something takes an output."""
+        return place < len(self.taken) and self.taken[place]
 
     def get(self, name: str, default: Any) -> Any:
         """An attribute, or what stands for it where it is not set."""
@@ -270,10 +282,23 @@ class Reader:
             array = array[0]
         shape = array.shape or (1,)
         array = array.reshape(shape)
-        if array.dtype.kind not in "fbiu" or array.size == 0:
-            raise Refused(f"takes a constant of {array.dtype} and shape {array.shape}")
+        if array.dtype.kind not in "fbiu" or array.size == 0 or np.isnan(array).any():
+            raise Refused(f"takes a constant of {array.dtype} and shape {array.shape}, or one that holds NaN")
+        if not np.isfinite(array).all():
+            return self._with_infinities(array, node)
         weights = self.weights(Fixed(array, value.name), self.name(f"{node.name}/constant"))
         return self.layer(WeightsLayer, f"{value.name or node.name}/constant", dims=shape, weights=[weights])
+
+    def _with_infinities(self, array: NDArray[Any], node: Node) -> Tensor:
+        """A constant such as the mask of an attention; weights are finite."""
+        y = self.as_tensor(Fixed(np.where(np.isfinite(array), array, 0)), node, array.ndim)
+        for infinity in (-np.inf, np.inf):
+            there = array == infinity
+            if there.any():
+                truth = self.as_tensor(Fixed(there), node, array.ndim)
+                own: dict[str, Any] = {"value": 1.0, "epsilon": 0.5, "constant_if_true": True}
+                y = self.layer(Select, f"{node.name}/infinite", truth, y, value_if_true=infinity, **own)
+        return y
 
     def broadcast(self, node: Node, *values: Value | None) -> list[Tensor]:
         """All values in one shape, as ONNX brings them together."""

@@ -14,17 +14,17 @@ from descend.lower.onnx.readings import (
 from descend.lower.onnx.readings.matrices import fully_connected
 from descend.lower.onnx.readings.numbers import ENTRYWISE, JOINABLE
 from descend.lower.onnx.readings.shapes import wanted_sizes
-from descend.lower.onnx.readings.steps import cut
+from descend.lower.onnx.readings.steps import picked
 
 __all__ = [
     "ENTRYWISE",
     "JOINABLE",
     "activations",
-    "cut",
     "fully_connected",
     "matrices",
     "normalization",
     "numbers",
+    "picked",
     "pieces",
     "reductions",
     "sequences",

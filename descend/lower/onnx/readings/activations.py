@@ -20,10 +20,11 @@ from descend.graph import (
     Relu,
     Selu,
     Softplus,
+    Subtract,
     Tanh,
 )
 from descend.lower.onnx.reader import Node, Reader, Refused, Tensor, Value, reads
-from descend.lower.onnx.readings.steps import nonzero, times
+from descend.lower.onnx.readings.steps import log_sum_exp, nonzero, times
 
 
 @reads("LeakyRelu", "Elu", "Selu", "HardSigmoid", "HardSwish", "Gelu", "PRelu")
@@ -88,7 +89,8 @@ def softmax(r: Reader, node: Node) -> Value:
     if axis < 0:
         raise Refused("takes the softmax over samples")
     if node.kind == "LogSoftmax":
-        if x.shape[axis] != prod(x.shape):
-            raise Refused("has other dimensions beside that of the softmax")
-        return r.layer(LogSoftmax, node, x)
+        if x.shape[axis] == prod(x.shape):
+            return r.layer(LogSoftmax, node, x)
+        total = log_sum_exp(r, node, x, (axis + 1,), keep=True)
+        return r.layer(Subtract, node, x, r.widened(total, x.shape, node))
     return r.layer(ChannelwiseSoftmax, node, x, dim=axis, single_dim_mode=True)

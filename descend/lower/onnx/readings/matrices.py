@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from descend.graph import ChannelwiseFullyConnected, FullyConnected, MatMul
+from descend.graph import ChannelwiseFullyConnected, FullyConnected, MatMul, TensorPermute
 from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Tensor, Value, reads
+from descend.lower.onnx.readings.steps import own_axis, reduced, text
 
-__all__ = ["fully_connected"]
+__all__ = ["along", "fully_connected"]
 
 
 @reads("Gemm")
@@ -67,3 +69,105 @@ def matmul(r: Reader, node: Node) -> Value:
 def _stacked(r: Reader, node: Node, x: Tensor) -> Tensor:
     """At most one dimension before the rows and columns."""
     return x if len(x.shape) < 4 else r.reshaped(x, (prod(x.shape[:-2]), *x.shape[-2:]), node)
+
+
+def along(r: Reader, node: Node, x: Tensor, axis: int, matrix: np.ndarray[Any, Any]) -> Tensor:
+    """x with each of its lines along an axis times a matrix (entries before, entries after) that is not trained."""
+    others = [one for one in range(len(x.shape)) if one != axis]
+    if axis != len(x.shape) - 1:
+        x = r.layer(TensorPermute, f"{node.name}/last{axis}", x, axes=[*others, axis])
+    part = replace(node, name=f"{node.name}/along{axis}")
+    y = fully_connected(r, part, x, Fixed(matrix.astype(np.float32)), inputs_first=True)
+    back = [*range(axis), len(others), *range(axis, len(others))]
+    return y if axis == len(others) else r.layer(TensorPermute, f"{node.name}/back{axis}", y, axes=back)
+
+
+@reads("CumSum")
+def cumulative(r: Reader, node: Node) -> Value:
+    """A product with a triangle of ones."""
+    x = node.tensor()
+    axis = own_axis(int(node.fixed(1).array.reshape(())), len(x.shape))
+    ones = np.triu(np.ones((x.shape[axis],) * 2), 1 if node.get("exclusive", 0) else 0)
+    return along(r, node, x, axis, ones.T if node.get("reverse", 0) else ones)
+
+
+@reads("Einsum")
+def einsum(r: Reader, node: Node) -> Value:
+    """Sums over dimensions of one tensor, then a product of two as one of matrices, then a TensorPermute.
+
+    Dimensions that both have and the result keeps are a stack of matrices, those that it does not keep are summed.
+    """
+    if len(node.inputs) > 2:
+        raise Refused("multiplies more than two tensors at once: write one product after the other")
+    *given, result = _letters(node)
+    samples = next(one for one, value in zip(given, node.inputs, strict=True) if isinstance(value, Tensor))[:1]
+    parts: list[tuple[Tensor, str]] = []
+    for letters, value in zip(given, node.inputs, strict=True):
+        if isinstance(value, Tensor) is not (letters[:1] == samples) or result[:1] != samples:
+            raise Refused("has the samples elsewhere than in the first dimension of what depends on them")
+        own = letters.replace(samples, "")
+        x = r.as_tensor(value, node, len(own))
+        x = x if own else r.reshaped(x, (), node)
+        gone = [i for i, one in enumerate(own) if one not in result and sum(one in other for other in given) == 1]
+        parts.append((_summed(r, node, x, gone), "".join(one for i, one in enumerate(own) if i not in gone)))
+    y, letters = parts[0] if len(parts) == 1 else _product(r, node, parts[0], parts[1], result[1:])
+    return _ordered(r, f"{node.name}/result", y, letters, result[1:])
+
+
+def _letters(node: Node) -> list[str]:
+    """The letters of each tensor and of the result, without an ellipsis."""
+    equation = text(node.get("equation", "")).replace(" ", "")
+    before, arrow, result = equation.partition("->")
+    terms = before.split(",")
+    if not arrow:
+        result = "".join(sorted(one for one in set(before) - {",", "."} if before.count(one) == 1))
+        result = "..." * ("..." in before) + result
+    if len(terms) != len(node.inputs) or any(
+        len(set(one.replace("...", ""))) != len(one.replace("...", "")) for one in terms
+    ):
+        raise Refused(f"has equation '{equation}', which takes a diagonal or fits no {len(node.inputs)} tensors")
+    free = [one for one in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if one not in equation]
+    wide = [_dims(value) - len(one.replace("...", "")) for one, value in zip(terms, node.inputs, strict=True)]
+    spread = ["".join(free[max(wide) - count : max(wide)]) for count in wide]
+    filled = [one.replace("...", more) for one, more in zip(terms, spread, strict=True)]
+    return [*filled, result.replace("...", "".join(free[: max(wide)]))]
+
+
+def _dims(value: Value | None) -> int:
+    """The dimensions of the file's tensor."""
+    if isinstance(value, Tensor):
+        return len(value.shape) + 1
+    if isinstance(value, Fixed):
+        return value.array.ndim
+    raise Refused("computes with the number of samples")
+
+
+def _summed(r: Reader, node: Node, x: Tensor, axes: list[int]) -> Tensor:
+    return reduced(r, node, x, "sum", tuple(axis + 1 for axis in axes), keep=False) if axes else x
+
+
+def _product(r: Reader, node: Node, a: tuple[Tensor, str], b: tuple[Tensor, str], result: str) -> tuple[Tensor, str]:
+    """The product of two tensors with letters, and its letters."""
+    sizes = {one: size for x, letters in (a, b) for one, size in zip(letters, x.shape, strict=True)}
+    both = [one for one in a[1] if one in b[1]]
+    stack, summed = "".join(one for one in both if one in result), "".join(one for one in both if one not in result)
+    rows, columns = ("".join(one for one in letters if one not in both) for letters in (a[1], b[1]))
+    for x, letters in (a, b):
+        if any(sizes[one] != size for one, size in zip(letters, x.shape, strict=True)):
+            raise Refused("brings together dimensions of different sizes")
+    count = {group: prod(sizes[one] for one in group) for group in (stack, rows, summed, columns)}
+    left = _ordered(r, f"{node.name}/left", *a, stack + rows + summed)
+    right = _ordered(r, f"{node.name}/right", *b, stack + summed + columns)
+    left = r.reshaped(left, (count[stack], count[rows], count[summed]), f"{node.name}/rows")
+    right = r.reshaped(right, (count[stack], count[summed], count[columns]), f"{node.name}/columns")
+    letters = stack + rows + columns
+    return r.reshaped(
+        r.layer(MatMul, node, left, right), tuple(sizes[one] for one in letters), f"{node.name}/whole"
+    ), letters
+
+
+def _ordered(r: Reader, name: str, x: Tensor, letters: str, wanted: str) -> Tensor:
+    """x with its dimensions in the order of `wanted`."""
+    if sorted(letters) != sorted(wanted):
+        raise Refused("has a result with letters that its tensors do not have")
+    return x if letters == wanted else r.layer(TensorPermute, name, x, axes=[letters.index(one) for one in wanted])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 
 from descend.graph import (
@@ -29,6 +30,7 @@ from descend.graph import (
     Divide,
     Dropout,
     Equal,
+    EqualConstant,
     Erf,
     Exp,
     Floor,
@@ -49,6 +51,7 @@ from descend.graph import (
     Mod,
     Multiply,
     Negative,
+    NotEqual,
     NotEqualConstant,
     Pow,
     Reciprocal,
@@ -69,7 +72,7 @@ from descend.graph import (
     Tan,
     Tanh,
 )
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.reader import MULTIPLE, Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
 from descend.lower.onnx.readings.steps import known_sizes, times
 
 if TYPE_CHECKING:
@@ -113,24 +116,6 @@ _ENTRYWISE: dict[str, type[Layer]] = {
 
 # Operators that do the same within each of samples · heads as within each sample; axes are counted from the end.
 JOINABLE = {*_ENTRYWISE, "MatMul", "Transpose", "Softmax", "Add", "Sub", "Mul", "Div", "Identity", "Dropout", "Where"}
-
-
-# Operators that work on entries, wherever the samples are.
-ENTRYWISE = {
-    *_ENTRYWISE,
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Pow",
-    "Identity",
-    "Dropout",
-    "Cast",
-    "Clip",
-    "Gelu",
-    "LeakyRelu",
-    "Elu",
-}
 
 
 @reads(*_ENTRYWISE)
@@ -222,21 +207,55 @@ _WITH_NUMBER: dict[str, type[Layer]] = {
 }
 
 
+# Operators that work on entries, wherever the samples are.
+ENTRYWISE = {
+    *(*_ENTRYWISE, *_PAIRS),
+    *("Identity", "Dropout", "Cast", "Clip", "Where", "IsNaN", "IsInf"),
+    *("Gelu", "LeakyRelu", "Elu", "Selu", "Celu", "Mish", "HardSigmoid", "HardSwish"),
+}
+
+
 @reads(*_PAIRS)
 def pair(r: Reader, node: Node) -> Value:
     """Two tensors, a tensor and a number, or a tensor and a constant tensor."""
     if node.kind == "Mod" and not node.get("fmod", 0):
         raise Refused("has the sign of the divisor (fmod 0), and Mod has that of the dividend")
-    if node.kind == "Mul" and any(isinstance(value, Sizes) for value in node.inputs):
-        sizes = [size for value in node.inputs for size in known_sizes(value)]
-        if len(sizes) == 2:
-            return Sizes((-1,), single=True)  # samples · something, which a Reshape works out
+    if any(isinstance(value, Sizes) for value in node.inputs):
+        return _of_sizes(node)
     first, *others = node.inputs
     for other in others:
         first = _pair(r, node, first, other)
     if not isinstance(first, Tensor):  # one input alone
         raise Refused("takes a constant alone")
     return first
+
+
+def _of_sizes(node: Node) -> Value:
+    """A size times another, which a Reshape works out, or a question that has one answer for any number of samples."""
+    sizes = [known_sizes(value) for value in node.inputs]
+    if node.kind == "Mul" and [len(one) for one in sizes] == [1, 1]:
+        return Sizes((MULTIPLE,), single=True)
+    answers = [_same(*both) for both in _together(*sizes)] if node.kind == "Equal" else [None]
+    if None in answers:
+        raise Refused("computes with the number of samples")
+    given = [value for value in node.inputs if isinstance(value, (Fixed, Sizes))]
+    single = all(one.single if isinstance(one, Sizes) else one.array.ndim == 0 for one in given)
+    return Fixed(np.array(answers).reshape(() if single else -1))
+
+
+def _together(*each: tuple[int | None, ...]) -> list[tuple[int | None, ...]]:
+    count = max(map(len, each))
+    if any(len(one) not in (1, count) for one in each):
+        raise Refused("brings together lists of sizes of different lengths")
+    return list(zip(*(one if len(one) == count else one * count for one in each), strict=True))
+
+
+def _same(a: int | None, b: int | None) -> bool | None:
+    """Whether two sizes are the same; None where the number of samples decides it, which is at least 1."""
+    known = [size for size in (a, b) if size is not None and size != MULTIPLE]
+    if len(known) == 2:
+        return a == b
+    return False if min(known, default=1) < 1 else None
 
 
 def _pair(r: Reader, node: Node, a: Value | None, b: Value | None) -> Tensor:
@@ -303,7 +322,35 @@ def _with_bias(r: Reader, node: Node, x: Tensor, fixed: Fixed) -> Tensor | None:
 @reads("Where")
 def where(r: Reader, node: Node) -> Value:
     """Select by a truth."""
+    truths, *branches = node.inputs
+    if isinstance(truths, Fixed) and any(isinstance(value, Sizes) for value in branches):
+        chosen = _together(*map(known_sizes, (Fixed(truths.array), *branches)))
+        return Sizes(tuple(yes if truth else no for truth, yes, no in chosen))
     if not any(isinstance(value, Tensor) for value in node.inputs):
         raise Refused("computes with the number of samples")
     truth, true, false = r.broadcast(node, *node.inputs)
     return r.layer(Select, node, truth, true, false, value=1.0, epsilon=0.5)
+
+
+@reads("IsNaN", "IsInf")
+def special(r: Reader, node: Node) -> Value:
+    """What differs from itself, or is of infinite size."""
+    x = node.tensor()
+    if node.kind == "IsNaN":
+        return r.layer(NotEqual, node, x, x)
+    if not (node.get("detect_positive", 1) and node.get("detect_negative", 1)):
+        raise Refused("asks for one of the infinities")
+    return r.layer(EqualConstant, node, r.layer(Abs, f"{node.name}/abs", x), constant=math.inf)
+
+
+@reads("Trilu")
+def triangle(r: Reader, node: Node) -> Value:
+    """Select by a constant triangle."""
+    x = node.tensor()
+    if len(x.shape) < 2:
+        raise Refused("takes a triangle of samples and one dimension")
+    kept = np.ones(x.shape[-2:], np.bool_)
+    offset = int(node.float(1, "k", 0))
+    there = np.triu(kept, offset) if node.get("upper", 1) else np.tril(kept, offset)
+    truth, x = r.broadcast(node, Fixed(there), x)
+    return r.layer(Select, node, truth, x, value=1.0, epsilon=0.5, constant_if_false=True)

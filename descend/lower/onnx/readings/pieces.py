@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from descend.graph import Concatenation, Embedding
+from descend.graph import Add, Concatenation, Embedding, Gather, LessConstant, Scale
 from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
 from descend.lower.onnx.readings.steps import cut, known_sizes, own_axis, picked
 
@@ -35,10 +35,10 @@ def piece(r: Reader, node: Node) -> Value:
         if axis % (len(x.shape) + 1) == 0 and begin == 0 and step == 1 and end >= 2**31 - 1:
             continue  # all samples
         own = own_axis(axis, len(x.shape))
-        first, last, _ = slice(begin, end).indices(x.shape[own])
-        if step != 1 or last <= first:
-            raise Refused(f"has step {step}, or cuts out nothing")
-        x = cut(r, node.name, x, own, first, last)
+        places = np.arange(x.shape[own])[begin:end:step]
+        if not len(places):
+            raise Refused("cuts out nothing")
+        x = picked(r, node, x, own, places)
     return x
 
 
@@ -62,20 +62,20 @@ def gather(r: Reader, node: Node) -> Value:
     """A table of vectors, or entries at constant places."""
     data, index = node.inputs[:2]
     if isinstance(data, Sizes):
-        places = node.fixed(1).array
-        return Sizes(tuple(data.sizes[int(i)] for i in places.reshape(-1)), single=places.ndim == 0)
+        wanted = node.fixed(1).array
+        return Sizes(tuple(data.sizes[int(i)] for i in wanted.reshape(-1)), single=wanted.ndim == 0)
     if isinstance(data, Fixed):
         return _embedded(r, node, data)
-    x, places = node.tensor(), node.fixed(1).array if isinstance(index, Fixed) else None
-    if places is None or places.ndim > 1:
+    if not isinstance(index, Fixed):
         raise Refused("takes entries at places that are computed from the data")
+    x, places = node.tensor(), index.array
     axis = own_axis(node.get("axis", 0), len(x.shape))
     size = x.shape[axis]
     found = np.where(places < 0, places + size, places).reshape(-1)
     if not ((found >= 0) & (found < size)).all():
         raise Refused(f"takes places outside 0 to {size - 1}")
     y = picked(r, node, x, axis, found)
-    return y if places.ndim else r.reshaped(y, x.shape[:axis] + x.shape[axis + 1 :], f"{node.name}/single")
+    return r.reshaped(y, (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]), f"{node.name}/shape")
 
 
 def _embedded(r: Reader, node: Node, table: Fixed) -> Tensor:
@@ -85,3 +85,35 @@ def _embedded(r: Reader, node: Node, table: Fixed) -> Tensor:
     count, size = table.array.shape
     weights = r.weights(table, f"{node.name}/table", column_major=True, turned=True)
     return r.layer(Embedding, node, x, weights=[weights], num_embeddings=count, embedding_dim=size)
+
+
+@reads("OneHot")
+def one_hot(r: Reader, node: Node) -> Value:
+    """A table of unit vectors."""
+    x, size, (off, on) = node.tensor(), int(node.fixed(1).array.reshape(())), node.fixed(2).array.tolist()
+    if off != 0 or node.get("axis", -1) not in (-1, len(x.shape) + 1):
+        raise Refused("writes something else than 0 where no index points, or makes another dimension than the last")
+    weights = r.weights(Fixed(np.eye(size, dtype=np.float32) * on), f"{node.name}/table", column_major=True)
+    return r.layer(
+        Embedding, node, _counted(r, node, x, size), weights=[weights], num_embeddings=size, embedding_dim=size
+    )
+
+
+def _counted(r: Reader, node: Node, index: Tensor, size: int) -> Tensor:
+    """Indices of which those below 0 count from the end."""
+    below = r.layer(LessConstant, f"{node.name}/below", index, constant=0.0)
+    return r.layer(Add, f"{node.name}/index", index, r.layer(Scale, f"{node.name}/more", below, constant=float(size)))
+
+
+@reads("GatherND")
+def gather_nd(r: Reader, node: Node) -> Value:
+    """Places in the first dimensions, which are the samples unless they have been moved."""
+    raise Refused("takes entries along the samples")
+
+
+@reads("GatherElements")
+def gather_elements(r: Reader, node: Node) -> Value:
+    """Gather, from one dimension."""
+    x, index = node.tensor(0, 1), r.as_tensor(node.given(1), node, 1)
+    own_axis(node.get("axis", 0), 1)
+    return r.layer(Gather, node, x, _counted(r, node, index, x.shape[0]))

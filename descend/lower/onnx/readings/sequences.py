@@ -1,71 +1,220 @@
-"""Recurrent networks."""
+"""Recurrent networks: a GRU is a layer, and the others are written out step by step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from descend.graph import GRU, Constant
+from descend.graph import (
+    GRU,
+    Add,
+    ChannelwiseFullyConnected,
+    Concatenation,
+    Constant,
+    FullyConnected,
+    Layer,
+    Multiply,
+    Relu,
+    Sigmoid,
+    Tanh,
+    Weights,
+)
 from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Tensor, Value, reads
-from descend.lower.onnx.readings.steps import cut, text
+from descend.lower.onnx.readings.steps import cut, picked, text
 
-if TYPE_CHECKING:
-    from descend.graph import Weights
+_MAX_STEPS = 2000  # of a network that is written out: each has some fifteen layers
+_ACTIVATIONS = {"GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh"), "RNN": ("tanh",)}
 
 
-@reads("GRU")
-def gru(r: Reader, node: Node) -> Value | tuple[Value, ...]:
-    """A GRU of one layer, whose gates ONNX has in the order z, r, n."""
-    x, size, first = node.given(0), node.get("hidden_size", 0), node.get("layout", 0)
-    plain = text(node.get("direction", "forward")) == "forward" and node.get("linear_before_reset", 0) == 1
-    if not plain or "activations" in node.attributes or "clip" in node.attributes or node.given(4) is not None:
-        raise Refused("goes another way than forward, or has other gates or lengths than torch's GRU")
+@dataclass(frozen=True)
+class _Way:
+    """One direction of a recurrent node.
+
+    Attributes:
+        node: The node, with a name of its own for each direction.
+        place: Which of the node's directions it is.
+        sequence: (length, size) for each sample, in the order in which it is read.
+        size: How many numbers the hidden state has.
+    """
+
+    node: Node
+    place: int
+    sequence: Tensor
+    size: int
+
+    def start(self, r: Reader, place: int) -> Tensor:
+        """The first state of an input of the node, (1, size) for each sample; zeros where none is given."""
+        given, whole = self.node.given(place), self.node.get("layout", 0)
+        if given is None or (isinstance(given, Fixed) and not given.array.any()):
+            return r.layer(Constant, f"{self.node.name}/start{place}", value=0.0, num_neurons=(1, self.size))
+        if isinstance(given, Fixed):
+            states = np.moveaxis(given.array, 1 - whole, 0)
+            if (states != states[0]).any():
+                raise Refused("has a first state that is another one for each sample")
+            given = r.as_tensor(Fixed(states[0], given.name), self.node, 2)
+        elif isinstance(given, Moved) and not whole and [len(one) for one in given.groups] == [1, 1, 1]:
+            directions, samples, size = (one for (one,) in given.groups)
+            if samples is not None or directions is None or size is None:
+                raise Refused("has a first state that is not (directions, samples, hidden_size)")
+            given = Tensor(given.layer, (directions, size))
+        if not isinstance(given, Tensor) or given.joined or given.shape[1:] != (self.size,):
+            raise Refused("has a first state that is not (directions, samples, hidden_size)")
+        return cut(r, f"{self.node.name}/start{place}", given, 0, self.place, self.place + 1)
+
+    def array(self, place: int) -> np.ndarray[Any, Any]:
+        """An input of weights."""
+        return self.node.fixed(place).array[self.place]
+
+    def weights(self, r: Reader, place: int, what: str, array: np.ndarray[Any, Any]) -> Weights:
+        """Weights made from an input of the node."""
+        given = self.node.given(place)
+        name = given.name if isinstance(given, Fixed) and given.name else self.node.name
+        own = f"{name}_{what}" if self.place == 0 else f"{name}_{what}_reverse"
+        return r.weights(Fixed(array, own), self.node.name, column_major=what.endswith("matrix"))
+
+    def all_weights(self, r: Reader, order: tuple[int, ...]) -> list[Weights]:
+        """Matrices and biases of input and state, with the gates in this order."""
+        rows = np.concatenate([np.arange(gate * self.size, (gate + 1) * self.size) for gate in order])
+        gates = len(order) * self.size
+        both = self.array(3) if self.node.given(3) is not None else np.zeros(2 * gates, np.float32)
+        return [
+            self.weights(r, 1, "ih_matrix", self.array(1)[rows]),
+            self.weights(r, 2, "hh_matrix", self.array(2)[rows]),
+            self.weights(r, 3, "ih_bias", both[:gates][rows]),
+            self.weights(r, 3, "hh_bias", both[gates:][rows]),
+        ]
+
+
+# What a direction gives: all hidden states (length, size), if they are taken, and the last states.
+_Read = Callable[[Reader, _Way], tuple[Tensor, list[Tensor]]]
+
+
+@reads("GRU", "LSTM", "RNN")
+def recurrent(r: Reader, node: Node) -> tuple[Value | None, ...]:
+    """One direction or both; a network that goes backwards reads the reversed sequence."""
+    direction, size = text(node.get("direction", "forward")), node.get("hidden_size", 0)
+    sequence = _sequence(node)
+    read = _refuse_what_is_unusual(node, sequence.shape[0])
+    backwards = {"forward": [False], "reverse": [True]}.get(direction, [False, True])
+    hidden: list[Tensor] = []
+    last: list[list[Tensor]] = []
+    for place, back in enumerate(backwards):
+        own = replace(node, name=f"{node.name}/backwards") if back else node
+        y, ends = read(r, _Way(own, place, _turned(r, own, sequence) if back else sequence, size))
+        if node.takes(0):
+            y = _turned(r, replace(own, name=f"{own.name}/states"), y) if back else y
+            hidden.append(r.reshaped(y, (y.shape[0], 1, size), f"{own.name}/steps"))
+        last.append(ends)
+    groups = ((len(backwards),), (None,), (size,))
+    outputs: list[Value | None] = [None, None, None]
+    if node.takes(0):
+        y = _whole(r, node, "steps", hidden, axis=1)
+        outputs[0] = y if node.get("layout", 0) else Moved(y.layer, ((y.shape[0],), *groups))
+    for place, each in enumerate(zip(*last, strict=True), 1):
+        if node.takes(place):
+            rows = [r.reshaped(one, (1, size), f"{node.name}/row{place}") for one in each]
+            y = _whole(r, node, f"last{place}", rows, axis=0)
+            outputs[place] = y if node.get("layout", 0) else Moved(y.layer, groups)
+    return tuple(outputs[: len(node.taken)])
+
+
+def _whole(r: Reader, node: Node, what: str, parts: list[Tensor], axis: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else r.layer(Concatenation, f"{node.name}/{what}", *parts, axis=axis)
+
+
+def _turned(r: Reader, node: Node, x: Tensor) -> Tensor:
+    return picked(r, replace(node, name=f"{node.name}/turned"), x, 0, np.arange(x.shape[0])[::-1])
+
+
+def _sequence(node: Node) -> Tensor:
+    x, first = node.given(0), node.get("layout", 0)
     if first and isinstance(x, Tensor) and len(x.shape) == 2 and not x.joined:
-        sequence = x
-    elif not first and isinstance(x, Moved) and len(x.groups) == 3 and x.groups[1] == (None,):
-        sequence = Tensor(x.layer, tuple(one for (one,) in (x.groups[0], x.groups[2]) if one is not None))
-    else:
-        raise Refused("takes a sequence for each sample: (length, samples, size), or with layout 1 the samples first")
-    y = r.layer(GRU, node, sequence, _start(r, node, size), weights=_gates(r, node, size), hidden_size=size)
+        return x
+    if not first and isinstance(x, Moved) and len(x.groups) == 3 and x.groups[1] == (None,):
+        return Tensor(x.layer, tuple(one for (one,) in (x.groups[0], x.groups[2]) if one is not None))
+    raise Refused("takes a sequence for each sample: (length, samples, size), or with layout 1 the samples first")
+
+
+def _refuse_what_is_unusual(node: Node, length: int) -> _Read:
+    """What reads a direction of the node."""
+    kind, functions = node.kind, [text(one).lower() for one in node.get("activations", [])]
+    usual = _ACTIVATIONS[kind]
+    relu = kind == "RNN" and set(functions) == {"relu"}
+    if functions and not relu and functions not in ([*usual], [*usual, *usual]):
+        raise Refused(f"has the activations {', '.join(functions)}, and here there are {', '.join(usual)}")
+    lengths = node.given(4)
+    if lengths is not None and not (isinstance(lengths, Fixed) and (lengths.array == length).all()):
+        raise Refused("ends sequences at lengths of their own")
+    if "clip" in node.attributes or node.get("input_forget", 0):
+        raise Refused("clips its gates, or forgets what it takes in")
+    if kind == "GRU":
+        if node.get("linear_before_reset", 0) != 1:
+            raise Refused("resets before the product with the state (linear_before_reset 0), as torch's GRU does not")
+        return _gru
+    if length > _MAX_STEPS:
+        raise Refused(f"is written out step by step, has {length} of them, and {_MAX_STEPS} are allowed")
+    holes = node.given(7) if kind == "LSTM" else None
+    if holes is not None and not (isinstance(holes, Fixed) and not holes.array.any()):
+        raise Refused("has peepholes")
+    if kind == "LSTM":
+        return _lstm
+    return lambda r, way: _rnn(r, way, Relu if relu else Tanh)
+
+
+def _gru(r: Reader, way: _Way) -> tuple[Tensor, list[Tensor]]:
+    """The layer; ONNX has its gates in the order z, r, n."""
+    weights = way.all_weights(r, (1, 0, 2))
+    y = r.layer(GRU, way.node, way.sequence, way.start(r, 5), weights=weights, hidden_size=way.size)
     length = y.shape[0]
-    last = cut(r, f"{node.name}/last", y, 0, length - 1, length) if node.outputs > 1 else y
-    if first:
-        steps = r.reshaped(y, (length, 1, size), f"{node.name}/steps")
-        return (steps, last) if node.outputs > 1 else steps
-    steps = Moved(r.reshaped(y, (length, 1, size), f"{node.name}/steps").layer, ((length,), (1,), (None,), (size,)))
-    return (steps, Moved(last.layer, ((1,), (None,), (size,)))) if node.outputs > 1 else steps
+    return y, [cut(r, f"{way.node.name}/last", y, 0, length - 1, length) if way.node.takes(1) else y]
 
 
-def _start(r: Reader, node: Node, size: int) -> Tensor:
-    """The first hidden state, (1, size) for each sample; zeros where none is given."""
-    given = node.given(5)
-    if given is None or (isinstance(given, Fixed) and not given.array.any()):
-        return r.layer(Constant, f"{node.name}/start", value=0.0, num_neurons=(1, size))
-    if isinstance(given, Moved) and given.groups == ((1,), (None,), (size,)):
-        return Tensor(given.layer, (1, size))
-    if isinstance(given, Tensor) and node.get("layout", 0) and given.shape == (1, size):
-        return given
-    raise Refused("has a first state that is not (1, samples, hidden_size)")
+def _lstm(r: Reader, way: _Way) -> tuple[Tensor, list[Tensor]]:
+    """c ← σ(f) ∘ c + σ(i) ∘ tanh(g) and h ← σ(o) ∘ tanh(c), with the gates i, o, f, g in this order."""
+    size = way.size
+
+    def step(name: str, sums: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        gates = r.layer(Sigmoid, f"{name}/gates", cut(r, f"{name}/three", sums, 0, 0, 3 * size))
+        i, o, f = (cut(r, f"{name}/{gate}", gates, 0, k * size, (k + 1) * size) for k, gate in enumerate("iof"))
+        new = r.layer(Tanh, f"{name}/g", cut(r, f"{name}/four", sums, 0, 3 * size, 4 * size))
+        kept = r.layer(Multiply, f"{name}/kept", f, c)
+        c = r.layer(Add, f"{name}/c", kept, r.layer(Multiply, f"{name}/new", i, new))
+        return r.layer(Multiply, f"{name}/h", o, r.layer(Tanh, f"{name}/out", c)), c
+
+    return _steps(r, way, step, 4)
 
 
-def _gates(r: Reader, node: Node, size: int) -> list[Weights]:
-    """Matrices and biases with the gates in the order r, z, n."""
-    z, reset, n = (np.arange(i * size, (i + 1) * size) for i in range(3))
-    rows = np.concatenate([reset, z, n])
-    bias = node.given(3)
-    both = node.fixed(3).array[0] if bias is not None else np.zeros(6 * size, np.float32)
-    arrays = (
-        (node.fixed(1), node.fixed(1).array[0][rows], "ih_matrix"),
-        (node.fixed(2), node.fixed(2).array[0][rows], "hh_matrix"),
-        (bias, both[: 3 * size][rows], "ih_bias"),
-        (bias, both[3 * size :][rows], "hh_bias"),
-    )
-    return [
-        r.weights(
-            Fixed(array, f"{one.name if isinstance(one, Fixed) and one.name else node.name}_{what}"),
-            node.name,
-            column_major=what.endswith("matrix"),
-        )
-        for one, array, what in arrays
-    ]
+def _rnn(r: Reader, way: _Way, activation: type[Layer]) -> tuple[Tensor, list[Tensor]]:
+    """h ← activation(W x + R h + b)."""
+
+    def step(name: str, sums: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        return r.layer(activation, f"{name}/h", sums), c
+
+    return _steps(r, way, step, 1)
+
+
+def _steps(
+    r: Reader, way: _Way, step: Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor]], gates: int
+) -> tuple[Tensor, list[Tensor]]:
+    """All hidden states, and the last states, of a cell that is written out."""
+    name, size = way.node.name, way.size
+    of_input, of_state, bias, state_bias = way.all_weights(r, tuple(range(gates)))
+    own: dict[str, Any] = {"weights": [of_input, bias], "output_channel_dims": gates * size, "bias": True}
+    inputs = r.layer(ChannelwiseFullyConnected, f"{name}/inputs", way.sequence, **own)
+    h = r.reshaped(way.start(r, 5), (size,), f"{name}/h")
+    c = r.reshaped(way.start(r, 6), (size,), f"{name}/c") if gates == 4 else h
+    states: list[Tensor] = []
+    for t in range(way.sequence.shape[0]):
+        own = {"weights": [of_state, state_bias], "num_neurons": gates * size, "has_bias": True}
+        of_h = r.layer(FullyConnected, f"{name}/{t}/state", h, **own)
+        of_x = r.reshaped(cut(r, f"{name}/{t}/input", inputs, 0, t, t + 1), (gates * size,), f"{name}/{t}/line")
+        h, c = step(f"{name}/{t}", r.layer(Add, f"{name}/{t}/sum", of_x, of_h), c)
+        states.append(h)
+    ends = [h, c] if gates == 4 else [h]
+    if not way.node.takes(0):
+        return h, ends
+    lines = [r.reshaped(one, (1, size), f"{name}/{t}/row") for t, one in enumerate(states)]
+    return _whole(r, way.node, "all", lines, axis=0), ends

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from descend.graph import Constant, TensorPermute
-from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.reader import MULTIPLE, Fixed, Moved, Node, Reader, Refused, Sizes, Tensor, Value, reads
 from descend.lower.onnx.readings.steps import known_sizes
 
 __all__ = ["wanted_sizes"]
@@ -24,7 +24,7 @@ def shape_of(r: Reader, node: Node) -> Value:
     if isinstance(value, Tensor):
         whole = (None, *value.shape)
         return Sizes(whole[node.get("start", 0) : node.get("end", len(whole))])
-    raise Refused("asks for the shape of a shape")
+    return Sizes((len(known_sizes(value)),))
 
 
 @reads("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -83,7 +83,7 @@ def wanted_sizes(node: Node) -> list[int | None]:
     """The second input of a Reshape."""
     value = node.given(1)
     if isinstance(value, Sizes):
-        return list(value.sizes)
+        return [-1 if size == MULTIPLE else size for size in value.sizes]
     return [int(size) for size in node.fixed(1).array]
 
 
@@ -147,7 +147,7 @@ def constant_of_shape(r: Reader, node: Node) -> Value:
 
 def _everywhere(r: Reader, node: Node, value: Any, sizes: tuple[int | None, ...]) -> Tensor | Moved:
     """One number in all entries of sizes of which None stands for the samples."""
-    if sizes.count(None) != 1 or len(sizes) < 2 or -1 in sizes:
+    if sizes.count(None) != 1 or len(sizes) < 2 or min(size or 0 for size in sizes) < 0:
         raise Refused("computes with the number of samples")
     shape = tuple(size for size in sizes if size is not None)
     y = r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from descend.graph import Concatenation, Constant, Identity, MultiDimReduction, Scale, Slice, Tessellate
+from descend.graph import (
+    Add,
+    Concatenation,
+    Constant,
+    Exp,
+    Gather,
+    Identity,
+    Log,
+    MultiDimReduction,
+    Scale,
+    Slice,
+    StopGradient,
+    Subtract,
+    TensorPermute,
+    Tessellate,
+)
 from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value
 
-__all__ = ["FEW", "cut", "known_sizes", "nonzero", "own_axis", "padded", "picked", "reduced", "text", "times"]
+__all__ = [
+    "ahead",
+    "cut",
+    "known_sizes",
+    "log_sum_exp",
+    "nonzero",
+    "own_axis",
+    "padded",
+    "picked",
+    "reduced",
+    "text",
+    "times",
+]
 
 
 def text(value: Any) -> str:
@@ -56,7 +84,7 @@ def cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Ten
 
 
 def picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
-    """Entries along an axis: a run of them, all of them repeated, each of them repeated, or a few."""
+    """Entries along an axis: a run of them, all of them repeated, each of them repeated, or any."""
     size, count = x.shape[axis], len(places)
     if (np.diff(places) == 1).all():
         return cut(r, node.name, x, axis, int(places[0]), int(places[-1]) + 1)
@@ -68,13 +96,25 @@ def picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, 
         apart = r.reshaped(x, wide, f"{node.name}/apart")
         repeated = (*wide[: axis + 1], count // size, *wide[axis + 2 :])
         return r.reshaped(r.layer(Tessellate, node, apart, dims=repeated), shape, f"{node.name}/together")
-    if count > FEW:
-        raise Refused(f"takes {count} entries in an order of its own, and at most {FEW} are put together here")
-    parts = [cut(r, f"{node.name}/{i}", x, axis, int(place), int(place) + 1) for i, place in enumerate(places)]
-    return r.layer(Concatenation, node, *parts, axis=axis)
+    return _gathered(r, node, x, axis, places)
 
 
-FEW = 64
+def _gathered(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
+    """Gather of the first dimension of a matrix, in any order."""
+    others = (*x.shape[:axis], *x.shape[axis + 1 :])
+    first = ahead(r, f"{node.name}/first", x, axis)
+    rows = r.reshaped(first, (x.shape[axis], prod(others)), f"{node.name}/rows")
+    index = r.as_tensor(Fixed(places.astype(np.float32)), node, 1)
+    y = r.layer(Gather, node, rows, index, axis=0)
+    y = r.reshaped(y, (len(places), *others), f"{node.name}/whole")
+    back = [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))]
+    return y if axis == 0 else r.layer(TensorPermute, f"{node.name}/back", y, axes=back)
+
+
+def ahead(r: Reader, name: str, x: Tensor, axis: int) -> Tensor:
+    """x with one dimension before the others."""
+    others = [one for one in range(len(x.shape)) if one != axis]
+    return x if axis == 0 else r.layer(TensorPermute, name, x, axes=[axis, *others])
 
 
 def padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill: float) -> Tensor:
@@ -104,3 +144,19 @@ def reduced(r: Reader, node: Node, x: Tensor, mode: str, axes: tuple[int, ...], 
     left = tuple(size for axis, size in enumerate(x.shape) if axis not in own)
     kept = tuple(1 if axis in own else size for axis, size in enumerate(x.shape))
     return r.reshaped(Tensor(y.layer, left), kept if keep else left, f"{node.name}/shape")
+
+
+def log_sum_exp(r: Reader, node: Node, x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    """m + log Σ exp(x − m) with the maximum m, which takes no part in gradients because it changes nothing."""
+    part = replace(node, name=f"{node.name}/largest")
+    largest = r.layer(StopGradient, f"{node.name}/level", reduced(r, part, x, "max", axes, keep=True))
+    rest = r.layer(
+        Exp, f"{node.name}/exp", r.layer(Subtract, f"{node.name}/rest", x, r.widened(largest, x.shape, node))
+    )
+    total = r.layer(
+        Log, f"{node.name}/log", reduced(r, replace(node, name=f"{node.name}/sum"), rest, "sum", axes, True)
+    )
+    y = r.layer(Add, f"{node.name}/total", total, largest)
+    own = {own_axis(axis, len(x.shape)) for axis in axes}
+    left = tuple(size for axis, size in enumerate(x.shape) if axis not in own)
+    return y if keep else r.reshaped(y, left, f"{node.name}/shape")

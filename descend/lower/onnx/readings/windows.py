@@ -3,47 +3,53 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
-from descend.graph import BilinearResize, Concatenation, Convolution, Deconvolution, Pooling, TensorPermute, Upsample
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Tensor, Value, reads
-from descend.lower.onnx.readings.steps import FEW, cut, padded, reduced, text
-
-if TYPE_CHECKING:
-    from descend.graph import Layer
-
+from descend.graph import BilinearResize, Convolution, Deconvolution, Multiply, Pooling, TensorPermute, Upsample
+from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.readings.matrices import along
+from descend.lower.onnx.readings.steps import known_sizes, padded, picked, reduced, text
 
 Shape = tuple[int, ...]
 
 
-def _window(r: Reader, node: Node, x: Tensor, size: Shape, fill: float | None) -> tuple[Tensor, dict[str, Any]]:
+def _window(r: Reader, node: Node, x: Tensor, size: Shape, fill: float) -> tuple[Tensor, dict[str, Any]]:
     """What a window goes over, and its stride, padding and dilation.
 
-    Where the ends of a dimension are padded differently, x is padded before it: with `fill`, if there is one.
+    Where the ends of a dimension are padded differently, x is padded before it, with `fill`.
     """
-    space = x.shape[1:]
+    strides, dilations, pads, over = _placed(node, x.shape[1:], size)
+    sides = [(begin, end + more) for (begin, end), more in zip(pads, over, strict=True)]
+    if all(begin == end for begin, end in sides):
+        return x, {"stride": strides, "padding": tuple(begin for begin, _ in sides), "dilation": dilations}
+    y = padded(r, node, x, [(0, 0), *sides], fill)
+    return y, {"stride": strides, "padding": (0,) * len(size), "dilation": dilations}
+
+
+def _placed(node: Node, space: Shape, size: Shape) -> tuple[Shape, Shape, list[tuple[int, int]], list[int]]:
+    """Strides, dilations, the padding of both ends of each dimension, and how far the last window hangs over it."""
     dims = len(size)
-    strides, dilations = tuple(node.get("strides", [1] * dims)), tuple(node.get("dilations", [1] * dims))
-    auto = node.get("auto_pad", b"NOTSET")
-    auto = auto.decode() if isinstance(auto, bytes) else auto
-    pads = list(node.get("pads", [0] * 2 * dims))
+    strides, dilations = (tuple(node.get(name, [1] * dims)) for name in ("strides", "dilations"))
+    spans = [(k - 1) * d + 1 for k, d in zip(size, dilations, strict=True)]
+    auto, pads = text(node.get("auto_pad", "NOTSET")), node.get("pads", [0] * 2 * dims)
+    sides = list(zip(pads[:dims], pads[dims:], strict=True))
     if auto.startswith("SAME"):
-        spans = [(k - 1) * d + 1 for k, d in zip(size, dilations, strict=True)]
         needed = [max((-(-n // s) - 1) * s + k - n, 0) for n, s, k in zip(space, strides, spans, strict=True)]
-        small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
-        pads = [*small, *large] if auto == "SAME_UPPER" else [*large, *small]
-    if node.get("ceil_mode", 0):
-        spans = [(k - 1) * d + 1 for k, d in zip(size, dilations, strict=True)]
-        ends = zip(space, spans, strides, pads[:dims], pads[dims:], strict=True)
-        pads[dims:] = [end + _over(n + begin, end, k, s) for n, k, s, begin, end in ends]
-    if pads[:dims] == pads[dims:]:
-        return x, {"stride": strides, "padding": tuple(pads[:dims]), "dilation": dilations}
-    if fill is None:
-        raise Refused(f"pads the two ends of a dimension differently ({pads}) and leaves padding out of its means")
-    sides = [(0, 0), *zip(pads[:dims], pads[dims:], strict=True)]
-    return padded(r, node, x, sides, fill), {"stride": strides, "padding": (0,) * dims, "dilation": dilations}
+        sides = [_halves(n, auto == "SAME_UPPER") for n in needed]
+    if not node.get("ceil_mode", 0):
+        return strides, dilations, sides, [0] * dims
+    ends = zip(space, spans, strides, sides, strict=True)
+    return strides, dilations, sides, [_over(n + begin, end, k, s) for n, k, s, (begin, end) in ends]
+
+
+def _halves(whole: int, more_behind: bool) -> tuple[int, int]:
+    small, large = whole // 2, whole - whole // 2
+    return (small, large) if more_behind else (large, small)
 
 
 def _over(begun: int, end: int, span: int, stride: int) -> int:
@@ -55,7 +61,7 @@ def _over(begun: int, end: int, span: int, stride: int) -> int:
 
 @reads("Pad")
 def pad(r: Reader, node: Node) -> Value:
-    """Constants before and behind; mirrored or repeated entries a few at a time."""
+    """Constants before and behind; or entries that are mirrored, repeated or wrapped."""
     x, mode = node.tensor(), text(node.get("mode", "constant"))
     how: Any = mode  # numpy's names for them are the same
     pads, dims = node.ints(1, "pads") or (), len(x.shape) + 1
@@ -68,61 +74,89 @@ def pad(r: Reader, node: Node) -> Value:
     if mode == "constant":
         return padded(r, node, x, sides[1:], node.float(2, "value", 0.0))
     for axis, (before, behind) in enumerate(sides[1:]):
-        if (before, behind) != (0, 0):
-            x = _extended(r, node, x, axis, np.pad(np.arange(x.shape[axis]), _counts(node, before, behind), how))
+        if min(before, behind) < 0:
+            raise Refused("cuts entries off while it repeats others")
+        x = picked(
+            r,
+            replace(node, name=f"{node.name}/{axis}"),
+            x,
+            axis,
+            np.pad(np.arange(x.shape[axis]), (before, behind), how),
+        )
     return x
 
 
-def _counts(node: Node, before: int, behind: int) -> tuple[int, int]:
-    if min(before, behind) < 0 or max(before, behind) > FEW:
-        raise Refused(f"repeats {before} and {behind} entries, and 0 to {FEW} are put together here")
-    return before, behind
-
-
-def _extended(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
-    """Entries at places along an axis, of which the middle ones are all of x in their order."""
-    own = np.arange(x.shape[axis])
-    begin = next(i for i in range(len(places)) if (places[i : i + len(own)] == own).all())
-    parts: list[Tensor] = []
-    for i, place in enumerate([*places[:begin], None, *places[begin + len(own) :]]):
-        name = f"{node.name}/{axis}_{i}"
-        parts.append(x if place is None else cut(r, name, x, axis, int(place), int(place) + 1))
-    return r.layer(Concatenation, f"{node.name}/padded{axis}", *parts, axis=axis)
-
-
-@reads("Conv", "ConvTranspose")
+@reads("Conv")
 def convolution(r: Reader, node: Node) -> Value:
-    """Convolution or Deconvolution."""
+    """Convolution."""
+    kernel = node.fixed(1)
+    count, _, *size = kernel.array.shape
+    x, fields = _window(r, node, node.tensor(0, len(size) + 1), tuple(size), 0.0)
+    return r.layer(Convolution, node, x, out_channels=count, **_kernel(r, node), **fields)
+
+
+@reads("ConvTranspose")
+def deconvolution(r: Reader, node: Node) -> Value:
+    """Deconvolution; what padding takes off the two ends differently is cut off behind it."""
+    _, channels, *size = node.fixed(1).array.shape
+    x, dims = node.tensor(0, len(size) + 1), len(size)
+    fields = {name: tuple(node.get(name, [unset] * dims)) for name, unset in (("output_padding", 0), ("dilations", 1))}
+    more, dilation, stride = fields["output_padding"], fields["dilations"], tuple(node.get("strides", [1] * dims))
+    ends = zip(x.shape[1:], size, stride, dilation, more, strict=True)
+    whole = [(n - 1) * s + (k - 1) * d + 1 + extra for n, k, s, d, extra in ends]
+    sides = _taken_off(node, x.shape[1:], stride, whole)
+    even = all(begin == end for begin, end in sides)
+    own = {"stride": stride, "dilation": dilation, "output_padding": more, **_kernel(r, node)}
+    padding = tuple(begin if even else 0 for begin, _ in sides)
+    y = r.layer(Deconvolution, node, x, out_channels=channels * node.get("group", 1), padding=padding, **own)
+    return y if even else padded(r, node, y, [(0, 0), *((-begin, -end) for begin, end in sides)], 0.0)
+
+
+def _taken_off(node: Node, space: Shape, stride: Shape, whole: list[int]) -> list[tuple[int, int]]:
+    """What the padding of a transposed convolution takes off the ends of each dimension."""
+    auto, pads = text(node.get("auto_pad", "NOTSET")), node.get("pads", [0] * 2 * len(space))
+    wanted = node.get("output_shape", [n * s for n, s in zip(space, stride, strict=True)])[-len(space) :]
+    if auto.startswith("SAME") or "output_shape" in node.attributes:
+        return [_halves(max(size - left, 0), auto == "SAME_UPPER") for size, left in zip(whole, wanted, strict=True)]
+    return list(zip(pads[: len(space)], pads[len(space) :], strict=True))
+
+
+def _kernel(r: Reader, node: Node) -> dict[str, Any]:
+    """The fields of a convolution that come from its kernel and bias."""
     kernel, bias = node.fixed(1), node.given(2)
-    dims = kernel.array.ndim - 2
-    x = node.tensor(0, dims + 1)
-    group = node.get("group", 1)
-    transposed = node.kind == "ConvTranspose"
-    x, fields = _window(r, node, x, kernel.array.shape[2:], None if transposed else 0.0)
-    kind: type[Layer] = Convolution
-    channels = kernel.array.shape[0]
-    if transposed:
-        kind, channels = Deconvolution, kernel.array.shape[1] * group
-        fields["output_padding"] = tuple(node.get("output_padding", [0] * dims))
-        if "output_shape" in node.attributes:
-            raise Refused("has output_shape in place of pads")
     weights = [r.weights(kernel, f"{node.name}/kernel")]
     if bias is not None:
         weights.append(r.weights(node.fixed(2), f"{node.name}/bias"))
     size = kernel.array.shape[2:]
-    own: dict[str, Any] = {"num_dims": dims, "out_channels": channels, "kernel_size": size, "groups": group}
-    return r.layer(kind, node, x, weights=weights, has_bias=bias is not None, **own, **fields)
+    own = {"num_dims": len(size), "kernel_size": size, "groups": node.get("group", 1)}
+    return {**own, "weights": weights, "has_bias": bias is not None}
 
 
 @reads("MaxPool", "AveragePool")
 def pooling(r: Reader, node: Node) -> Value:
     """Pooling."""
     size = tuple(node.get("kernel_shape", ()))
-    mode = "max" if node.kind == "MaxPool" else "average" if node.get("count_include_pad", 0) else "average_no_pad"
-    counted = 0.0 if mode == "average" and not node.get("ceil_mode", 0) else None
-    x, window = _window(r, node, node.tensor(), size, -math.inf if mode == "max" else counted)
-    if node.outputs > 1 or any(one != 1 for one in window["dilation"]):
+    if node.outputs > 1 or any(one != 1 for one in node.get("dilations", [])):
         raise Refused("hands out places, or has dilations")
+    if node.kind == "MaxPool":
+        return _pooled(r, node, *_window(r, node, node.tensor(), size, -math.inf), size, "max")
+    x, counted = node.tensor(), bool(node.get("count_include_pad", 0))
+    strides, _, sides, over = _placed(node, x.shape[1:], size)
+    y, window = _window(r, node, x, size, 0.0)
+    if y is x and (counted or not any(over)):
+        return _pooled(r, node, x, window, size, "average" if counted else "average_no_pad")
+    # Beside a mean of all entries of a window there is none here: it is brought to the number that counts.
+    mean = _pooled(r, replace(node, name=f"{node.name}/mean"), y, window, size, "average")
+    factors = np.ones(mean.shape[1:])
+    for axis, (n, k, s, (begin, end)) in enumerate(zip(x.shape[1:], size, strides, sides, strict=True)):
+        first = np.arange(mean.shape[axis + 1]) * s - begin
+        low, high = (-begin, n + end) if counted else (0, n)
+        count = np.minimum(first + k, high) - np.maximum(first, low)
+        factors = factors * (k / count).reshape(-1, *(1,) * (len(size) - axis - 1))
+    return r.layer(Multiply, node, *r.broadcast(node, mean, Fixed(factors)))
+
+
+def _pooled(r: Reader, node: Node, x: Tensor, window: dict[str, Any], size: Shape, mode: str) -> Tensor:
     own: dict[str, Any] = {"pool_mode": mode, "num_dims": len(size), "has_vectors": True, "pool_dims": size}
     return r.layer(Pooling, node, x, pool_strides=window["stride"], pool_pads=window["padding"], **own)
 
@@ -154,15 +188,9 @@ def space_and_depth(r: Reader, node: Node) -> Value:
 
 @reads("Resize")
 def resize(r: Reader, node: Node) -> Value:
-    """Upsample by whole factors, or BilinearResize of images."""
+    """Upsample by whole factors, BilinearResize of images, and otherwise a product with a matrix for each dimension."""
     x = node.tensor()
-    scales, sizes = node.given(2), node.given(3)
-    if isinstance(sizes, Fixed):
-        after = tuple(int(size) for size in sizes.array[1:])
-    elif isinstance(scales, Fixed):
-        after = tuple(math.floor(size * scale) for size, scale in zip(x.shape, scales.array[1:].tolist(), strict=True))
-    else:
-        raise Refused("computes its size from the data")
+    after, scales = _resized(node, x.shape)
     mode, place, rounding = (
         text(node.get(name, unset))
         for name, unset in (
@@ -171,14 +199,56 @@ def resize(r: Reader, node: Node) -> Value:
             ("nearest_mode", "round_prefer_floor"),
         )
     )
-    channels_stay = after[0] == x.shape[0]
-    whole = all(a % b == 0 for a, b in zip(after, x.shape, strict=True))
+    exact = all(size * scale == new for size, scale, new in zip(x.shape, scales, after, strict=True))
+    whole = exact and all(a % b == 0 for a, b in zip(after, x.shape, strict=True))
     # Of these pairs each gives entry ⌊i / factor⌋ for place i.
     repeats = (place, rounding) in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
-    if channels_stay and mode == "nearest" and whole and repeats:
+    if after[0] == x.shape[0] and mode == "nearest" and whole and repeats:
         factors = tuple(a // b for a, b in zip(after[1:], x.shape[1:], strict=True))
         own: dict[str, Any] = {"num_dims": len(factors), "has_vectors": True, "scale_factors": factors}
         return r.layer(Upsample, node, x, upsample_mode="nearest", **own)
-    if channels_stay and len(after) == 3 and mode == "linear" and place in ("half_pixel", "pytorch_half_pixel"):
+    plain = (mode, place) == ("linear", "half_pixel") and not node.get("antialias", 0)
+    if len(after) == 3 and after[0] == x.shape[0] and plain and exact:
         return r.layer(BilinearResize, node, x, height=after[1], width=after[2])
-    raise Refused(f"has mode {mode}, {place}, from {x.shape} to {after}")
+    if place == "tf_crop_and_resize" or text(node.get("keep_aspect_ratio_policy", "stretch")) != "stretch":
+        raise Refused(f"has mode {mode}, {place}, from {x.shape} to {after}")
+    for axis, (new, scale) in enumerate(zip(after, scales, strict=True)):
+        if (new, scale) != (x.shape[axis], 1):
+            x = along(r, node, x, axis, _weights_of_places(node, x.shape[axis], new, scale))
+    return x
+
+
+def _resized(node: Node, before: Shape) -> tuple[Shape, list[float]]:
+    """The size of a sample after a Resize, and its scales."""
+    scales, sizes = node.given(2), node.given(3)
+    axes = [axis % (len(before) + 1) for axis in node.get("axes", range(len(before) + 1))]
+    wanted: list[Any] = [None, *before]
+    if isinstance(sizes, (Fixed, Sizes)) and len(known_sizes(sizes)) == len(axes):
+        for axis, size in zip(axes, known_sizes(sizes), strict=True):
+            wanted[axis] = size
+        after = tuple(wanted[1:])
+        if None not in after and min(after) > 0:
+            return after, [new / old for new, old in zip(after, before, strict=True)]
+    elif isinstance(scales, Fixed) and scales.array.size == len(axes):
+        factors = dict(zip(axes, scales.array.tolist(), strict=True))
+        each = [factors.get(axis, 1.0) for axis in range(1, len(before) + 1)]
+        if factors.get(0, 1.0) == 1:
+            return tuple(math.floor(size * scale) for size, scale in zip(before, each, strict=True)), each
+    raise Refused("computes its size from the data, or changes the number of samples")
+
+
+def _weights_of_places(node: Node, before: int, after: int, scale: float) -> np.ndarray[Any, Any]:
+    """What each entry before gives to each after, (before, after): what a Resize makes of the unit vectors."""
+    if after == 1 and text(node.get("coordinate_transformation_mode", "")) == "pytorch_half_pixel":
+        return np.eye(before, 1)  # the first entry, says the standard, and its reference does otherwise
+    wanted = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias")
+    own = {name: value for name, value in node.attributes.items() if name in wanted}
+    given = {"x": np.eye(before, dtype=np.float32)}
+    if math.floor(before * scale) == after:
+        given["scales"] = np.array([1, scale], np.float32)
+        proto = helper.make_node("Resize", ["x", "", "scales"], ["y"], **own)
+    else:
+        given["sizes"] = np.array([before, after])
+        proto = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], **own)
+    (matrix,) = ReferenceEvaluator(proto).run(None, given)  # pyright: ignore[reportGeneralTypeIssues]
+    return np.asarray(matrix)
