@@ -30,7 +30,6 @@ def sum_is_finite(x: Tensor) -> bool:
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
 
 
-@torch.no_grad()
 def all_finite(tasks: Sequence[Task], arenas: Sequence[Taken], meshes: Sequence[Any] = ()) -> bool:
     """Whether every gradient is finite; one wait for the device.
 
@@ -39,8 +38,8 @@ def all_finite(tasks: Sequence[Task], arenas: Sequence[Taken], meshes: Sequence[
         arenas: Who takes part of the others.
         meshes: Over whose ranks tensors are distributed, in the same order on all; they all get one answer.
     """
-    mine = all(taken.is_finite() for taken in arenas) and all(_is_finite(task.gradient) for task in tasks)
-    return _agreed(mine, meshes)
+    mine = all([taken.is_finite() for taken in arenas]) and not (tasks and _unfit_here(tasks))
+    return _agreed(mine, meshes) if meshes else mine
 
 
 @torch.no_grad()
@@ -51,7 +50,13 @@ def unfit(tasks: Sequence[Task]) -> list[str]:
 
 def _fit(g: Tensor) -> bool:
     mesh = getattr(g, "device_mesh", None)
-    return _agreed(_is_finite(g), [] if mesh is None else [mesh])
+    return _is_finite(g) if mesh is None else _agreed(_is_finite(g), [mesh])
+
+
+@torch.no_grad()
+def _unfit_here(tasks: Sequence[Task]) -> bool:
+    """Whether this rank's part of any gradient holds a NaN or an infinity."""
+    return not all(_is_finite(task.gradient) for task in tasks)
 
 
 def _is_finite(g: Tensor) -> bool:
@@ -61,8 +66,6 @@ def _is_finite(g: Tensor) -> bool:
 
 def _agreed(mine: bool, meshes: Sequence[Any]) -> bool:
     """Whether all ranks of these meshes say so. Each sees its own part, and all must take the same branch."""
-    if not meshes:
-        return mine
     worst = torch.tensor(float(mine), device=meshes[0].device_type)
     # What is learnt from the last mesh has to reach those who are in the first alone.
     for mesh in list(meshes) * len(meshes):
