@@ -38,7 +38,7 @@ def all_finite(tasks: Sequence[Task], arenas: Sequence[Taken], meshes: Sequence[
         arenas: Who takes part of the others.
         meshes: Over whose ranks tensors are distributed, in the same order on all; they all get one answer.
     """
-    mine = all([taken.is_finite() for taken in arenas]) and not (tasks and _unfit_here(tasks))
+    mine = all(taken.is_finite() for taken in arenas) and not (tasks and _unfit_here(tasks))
     return _agreed(mine, meshes) if meshes else mine
 
 
@@ -50,18 +50,25 @@ def unfit(tasks: Sequence[Task]) -> list[str]:
 
 def _fit(g: Tensor) -> bool:
     mesh = getattr(g, "device_mesh", None)
-    return _is_finite(g) if mesh is None else _agreed(_is_finite(g), [mesh])
+    mine = sum_is_finite(_values(g))
+    return mine if mesh is None else _agreed(mine, [mesh])
 
 
 @torch.no_grad()
 def _unfit_here(tasks: Sequence[Task]) -> bool:
     """Whether this rank's part of any gradient holds a NaN or an infinity."""
-    return not all(_is_finite(task.gradient) for task in tasks)
+    held = [_values(task.gradient) for task in tasks]
+    sums: dict[torch.device, list[Tensor]] = {}
+    for x in held:
+        sums.setdefault(x.device, []).append(x.sum(dtype=torch.float32))
+    if all(bool(torch.stack(each).sum().isfinite()) for each in sums.values()):  # one wait for each device
+        return False
+    return not all(map(sum_is_finite, held))
 
 
-def _is_finite(g: Tensor) -> bool:
-    """Whether this rank's part is."""
-    return sum_is_finite(g.coalesce().values() if has_rows(g) else local(g))
+def _values(g: Tensor) -> Tensor:
+    """The elements that this rank has."""
+    return g.coalesce().values() if has_rows(g) else local(g)
 
 
 def _agreed(mine: bool, meshes: Sequence[Any]) -> bool:
