@@ -319,7 +319,7 @@ class Arena:
         """Whether all weights still lie where the arena put them. Compiled kernels find their gradients, too."""
         if self.counts._version != self.version:
             self.recount()
-        if not bring(self.guests):
+        if self.guests and not bring(self.guests):
             return False
         if self.native is not None:
             return self.native.look(reader)

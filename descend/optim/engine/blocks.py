@@ -18,7 +18,7 @@ from descend.optim.engine import eager
 from descend.optim.engine.arena import Addressed, Gathered
 from descend.optim.engine.noise import draw
 from descend.optim.engine.parts import BLOCK, UNIT, Direct, Part, Piece
-from descend.optim.engine.stages import Kernel, cut, numbers
+from descend.optim.engine.stages import Kernel, cut, numbers, placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Step", "step_arena"]
 
 CHUNK = 2**12  # blocks an eager kernel takes at once: 1 MiB of float32 a buffer, so that threads seldom meet
+CHUNK_ON_A_GPU = 2**17  # there a call costs more than a cache miss
 ALONE = 2**12  # blocks that one thread updates sooner than several do
 
 
@@ -85,7 +86,7 @@ def _inputs(step: Step) -> dict[int, Any]:
     known = arena.settled[1].copy()
     for at, name in text.given:
         if name == "t":
-            known[at] = arena.common + 1.0 if arena.common is not None else (arena.counts + 1).to(arena.index.device)
+            known[at] = arena.common + 1.0 if arena.common is not None else placed(arena.counts + 1, arena.index.device)
         elif name in arena.numbers:
             known[at] = arena.numbers[name]
     return known
@@ -101,7 +102,7 @@ def _settled(step: Step) -> dict[int, Any]:
     def spread(values: list[float]) -> Any:
         if all(value == values[0] for value in values):
             return values[0]
-        return torch.tensor(values, dtype=torch.float64, device=arena.index.device)[owner]
+        return placed(torch.tensor(values, dtype=torch.float64)[owner], arena.index.device)
 
     named = {
         "lr": spread([step.settings[g].lr for g in groups]),
@@ -164,10 +165,12 @@ def _compiled(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sum
     """One call of the compiled kernel a part."""
     kernel = cut(step.arena.text)[k]
     table = _table(step.arena, kernel, k, known)
-    for i, part in enumerate(taken.parts):
-        found = step.compiled[k](_arguments(step.arena, kernel, k, part, _extra(step, taken, kernel, i), table))
-        for total, rows in zip(sums, found, strict=True):
-            total[part.start : part.stop] = rows
+    # A kernel runs in the stream of the device that is current.
+    with torch.cuda.device_of(step.arena.index):
+        for i, part in enumerate(taken.parts):
+            found = step.compiled[k](_arguments(step.arena, kernel, k, part, _extra(step, taken, kernel, i), table))
+            for total, rows in zip(sums, found, strict=True):
+                total[part.start : part.stop] = rows
 
 
 def _table(arena: Arena, kernel: Kernel, k: int, known: Mapping[int, Any]) -> Tensor:
@@ -178,9 +181,9 @@ def _table(arena: Arena, kernel: Kernel, k: int, known: Mapping[int, Any]) -> Te
     if table is None:
         table = arena.tables[k] = torch.empty(len(rows), len(arena.members), dtype=dtype, device=device)
     if not any(isinstance(row, Tensor) for row in rows):
-        return table.copy_(torch.tensor(rows, dtype=dtype).view(-1, 1))
+        return table.copy_(torch.tensor(rows, dtype=dtype).view(-1, 1), non_blocking=True)
     for i, row in enumerate(rows):
-        table[i] = row
+        table[i] = placed(row, device)
     return table
 
 
@@ -192,7 +195,8 @@ def _arguments(
     kept = part.slices.get(k)
     if kept is None:
         held = [None if name in extra else arena.blocks(name, part, a, b) for name in kernel.buffers]
-        kept = part.slices[k] = [*held, arena.index[a:b], arena.valid[a:b]]
+        # A compiled kernel assumes addresses that are multiples of 16 bytes, which blocks are, and places in these not.
+        kept = part.slices[k] = [*held, arena.index[a:b].clone(), arena.valid[a:b].clone()]
     names = iter(name for name in kernel.buffers if name in extra)
     return [*(extra[next(names)] if x is None else x for x in kept), table]
 
@@ -211,8 +215,11 @@ class Chunk:
 def _eager(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
     """Chunk after chunk, shared by as many threads as torch has."""
     arena, kernels = step.arena, cut(step.arena.text)
-    threads = torch.get_num_threads() if arena.rows > ALONE and arena.low is None else 1
-    blocks = min(CHUNK, arena.rows)
+    on_cpu = arena.index.device.type == "cpu"
+    # Another thread would use another stream of a GPU.
+    threads = torch.get_num_threads() if on_cpu and arena.rows > ALONE and arena.low is None else 1
+    size = CHUNK if on_cpu else CHUNK_ON_A_GPU
+    blocks = min(size, arena.rows)
     machines = eager.machines(arena.machines, kernels, arena.buffers["p"], arena.low, blocks, threads)
     machine = machines[0][k]
     numbers = _narrowed(arena, kernels[k], known)
@@ -230,16 +237,16 @@ def _eager(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: 
         for i, rows in enumerate(found):
             sums[i, a:b] = rows
 
-    for chunks in _batches(step, taken, machine):
+    for chunks in _batches(step, taken, machine, size):
         eager.together(update, chunks, threads)
 
 
-def _batches(step: Step, taken: Gathered, machine: eager.Machine) -> Iterator[list[Chunk]]:
+def _batches(step: Step, taken: Gathered, machine: eager.Machine, size: int) -> Iterator[list[Chunk]]:
     """All chunks; part by part where noise is drawn, so that no more of it is kept than is needed."""
     chunks: list[Chunk] = []
     for i, part in enumerate(taken.parts):
         extra = {name: machine.held(x) for name, x in _extra(step, taken, machine.kernel, i).items()}
-        chunks += [Chunk(part, a, min(a + CHUNK, part.stop), extra) for a in range(part.start, part.stop, CHUNK)]
+        chunks += [Chunk(part, a, min(a + size, part.stop), extra) for a in range(part.start, part.stop, size)]
         if machine.kernel.noises:
             yield chunks
             chunks = []
@@ -262,20 +269,18 @@ def _column(arena: Arena, value: Tensor, part: Part, a: int, b: int) -> Tensor:
 
 def _narrowed(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> dict[int, Tensor]:
     """A kernel's numbers in the precision of the kernel, of shape () or (tensors,)."""
-    dtype = arena.buffers["p"].dtype
-    found = {at: known[at] for at in kernel.numbers}
-    return {
-        at: torch.tensor(x, dtype=dtype) if isinstance(x, float) else x if x.dtype == torch.bool else x.to(dtype)
-        for at, x in found.items()
-    }
+    dtype, device = arena.buffers["p"].dtype, arena.index.device
+    found = {at: placed(known[at], device) for at in kernel.numbers}
+    return {at: x if x.dtype == torch.bool else x.to(dtype) for at, x in found.items()}
 
 
 def _store_numbers(step: Step, known: Mapping[int, Any]) -> None:
     arena = step.arena
     if not arena.numbers:
         return
-    here = torch.ones(len(arena.members), dtype=torch.bool, device=arena.index.device)
+    here = torch.ones(len(arena.members), dtype=torch.bool)
     here[list(step.taken.absent)] = False
+    here = placed(here, arena.index.device)
     for name, column in arena.numbers.items():
-        new = known[arena.text.outputs[name]]
-        column.copy_(torch.where(here, torch.as_tensor(new, dtype=torch.float64, device=column.device), column))
+        new = placed(known[arena.text.outputs[name]], column.device)
+        column.copy_(torch.where(here, new.to(torch.float64), column))

@@ -74,7 +74,7 @@ def main() -> None:
     os.nice(5)
     options = {**OPTIONS, "aot_inductor.metadata": {KEY: job["key"]}}
     compile_to_file = torch._inductor.aoti_compile_and_package  # pyright: ignore[reportPrivateUsage]  # documented
-    with torch.no_grad():
+    with torch.no_grad(), torch.cuda.device(job["index"]):
         compile_to_file(traced(job, "cuda"), package_path=job["path"], inductor_configs=options)
 
 

@@ -75,12 +75,14 @@ class CudaJob(Job):
         kernel: Its number among the kernels of the text.
         dtype: Precision in which it computes, e.g. "float32".
         low: Precision of weights that have a master, or None.
+        index: Which of the devices of this process.
     """
 
     structure: str
     kernel: int
     dtype: str
     low: str | None
+    index: int
 
     device = "cuda"
     suffix = ".pt2"
@@ -88,7 +90,8 @@ class CudaJob(Job):
     @functools.cached_property
     def key(self) -> str:
         """See `Job`."""
-        return key_of(torch.cuda.get_device_name(), *asdict(self).values())
+        name = torch.cuda.get_device_name(self.index)  # devices of one name share the file
+        return key_of(name, self.structure, self.kernel, self.dtype, self.low)
 
     @property
     def cut(self) -> Kernel:
@@ -125,7 +128,7 @@ class CudaJob(Job):
         """Load by torch's own loader."""
         # What torch's public `aoti_load_package` calls; that function would import the compiler for seconds.
         package: Any = torch._C._aoti.AOTIModelPackageLoader  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]  # no stub
-        loader = package(str(self.path), "model", False, 1, torch.cuda.current_device())
+        loader = package(str(self.path), "model", False, 1, self.index)
         if loader.get_metadata().get(KEY) != self.key:
             raise RuntimeError(f"{self.path} holds another kernel than its name says")
         return Compiled(loader.boxed_run, self.dtypes, len(self.cut.numbers))

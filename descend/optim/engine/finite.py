@@ -30,7 +30,6 @@ def sum_is_finite(x: Tensor) -> bool:
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
 
 
-@torch.no_grad()
 def all_finite(tasks: Sequence[Task], arenas: Sequence[Taken], meshes: Sequence[Any] = ()) -> bool:
     """Whether every gradient is finite; one wait for the device.
 
@@ -39,8 +38,8 @@ def all_finite(tasks: Sequence[Task], arenas: Sequence[Taken], meshes: Sequence[
         arenas: Who takes part of the others.
         meshes: Over whose ranks tensors are distributed, in the same order on all; they all get one answer.
     """
-    mine = all(taken.is_finite() for taken in arenas) and all(_is_finite(task.gradient) for task in tasks)
-    return _agreed(mine, meshes)
+    mine = all(taken.is_finite() for taken in arenas) and not (tasks and _unfit_here(tasks))
+    return _agreed(mine, meshes) if meshes else mine
 
 
 @torch.no_grad()
@@ -51,18 +50,29 @@ def unfit(tasks: Sequence[Task]) -> list[str]:
 
 def _fit(g: Tensor) -> bool:
     mesh = getattr(g, "device_mesh", None)
-    return _agreed(_is_finite(g), [] if mesh is None else [mesh])
+    mine = sum_is_finite(_values(g))
+    return mine if mesh is None else _agreed(mine, [mesh])
 
 
-def _is_finite(g: Tensor) -> bool:
-    """Whether this rank's part is."""
-    return sum_is_finite(g.coalesce().values() if has_rows(g) else local(g))
+@torch.no_grad()
+def _unfit_here(tasks: Sequence[Task]) -> bool:
+    """Whether this rank's part of any gradient holds a NaN or an infinity."""
+    held = [_values(task.gradient) for task in tasks]
+    sums: dict[torch.device, list[Tensor]] = {}
+    for x in held:
+        sums.setdefault(x.device, []).append(x.sum(dtype=torch.float32))
+    if all(bool(torch.stack(each).sum().isfinite()) for each in sums.values()):  # one wait for each device
+        return False
+    return not all(map(sum_is_finite, held))
+
+
+def _values(g: Tensor) -> Tensor:
+    """The elements that this rank has."""
+    return g.coalesce().values() if has_rows(g) else local(g)
 
 
 def _agreed(mine: bool, meshes: Sequence[Any]) -> bool:
     """Whether all ranks of these meshes say so. Each sees its own part, and all must take the same branch."""
-    if not meshes:
-        return mine
     worst = torch.tensor(float(mine), device=meshes[0].device_type)
     # What is learnt from the last mesh has to reach those who are in the first alone.
     for mesh in list(meshes) * len(meshes):

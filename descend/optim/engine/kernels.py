@@ -61,7 +61,7 @@ def key_of(*facts: Any) -> str:
 
 
 class Job:
-    """Something to be compiled. Two jobs are equal if one file serves both.
+    """Something to be compiled. Two jobs are equal if what one has loaded serves both.
 
     Attributes:
         device: "cpu" or "cuda".
@@ -153,7 +153,7 @@ def obstacle(device: str) -> str | None:
 class Workshop:
     """What has been compiled and loaded in this process, and the processes that make more of it."""
 
-    loaded: dict[Path, Any] = field(default_factory=dict[Path, Any])
+    loaded: dict[Job, Any] = field(default_factory=dict[Job, Any])
     failed: set[Path] = field(default_factory=set[Path])
     building: dict[Path, subprocess.Popen[str]] = field(default_factory=dict[Path, "subprocess.Popen[str]"])
     told: set[str] = field(default_factory=set[str])
@@ -165,14 +165,14 @@ class Workshop:
 
     def _load(self, job: Job) -> Any:
         path = job.path
-        if path not in self.loaded and path not in self.failed and path.exists():
+        if job not in self.loaded and path not in self.failed and path.exists():
             try:
                 if not _is_ours(path):
                     raise PermissionError(f"{path} may have been written by somebody else")
-                self.loaded[path] = job.load()
+                self.loaded[job] = job.load()
             except (RuntimeError, OSError) as problem:
                 self._fails(job, f"a compiled kernel cannot be loaded ({problem})")
-        return self.loaded.get(path)
+        return self.loaded.get(job)
 
     def has_failed(self, job: Job) -> bool:
         """Whether this cannot be had here."""

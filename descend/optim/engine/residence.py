@@ -228,7 +228,7 @@ def jobs_of(arena: Arena) -> list[CpuJob] | list[CudaJob]:
     structure = arena.text.structure
     if arena.index.device.type == "cpu":
         return [CpuJob(structure, dtype, low)]
-    return [CudaJob(structure, k, dtype, low) for k in range(len(cut(arena.text)))]
+    return [CudaJob(structure, k, dtype, low, arena.index.device.index) for k in range(len(cut(arena.text)))]
 
 
 def _fits(task: Task, texts: Mapping[bool, Sequence[Text | None]]) -> bool:

@@ -25,7 +25,7 @@ ARITHMETIC: Mapping[str, Callable[[float, float], Any]] = {
     f"operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }
 
-__all__ = ["Kernel", "block_sums", "carry_out", "cut", "elements", "numbers"]
+__all__ = ["Kernel", "block_sums", "carry_out", "cut", "elements", "numbers", "placed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,10 +220,14 @@ def _line(at: int, op: Op) -> Line:
 def _number(op: Op, known: Mapping[int, Any]) -> Any:
     """The value of one number, by torch."""
     values = {ref: known[ref] for ref in op.refs}
-    tensors = {ref: torch.as_tensor(value, dtype=_kind(value)) for ref, value in values.items()}
-    value = carry_out(op, tensors, {})
+    devices = [value.device for value in values.values() if isinstance(value, Tensor)]
+    device = next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+    value = carry_out(op, {ref: placed(value, device) for ref, value in values.items()}, {})
     return float(value) if value.ndim == 0 and value.dtype == torch.float64 and value.device.type == "cpu" else value
 
 
-def _kind(value: Any) -> torch.dtype | None:
-    return torch.float64 if isinstance(value, float) else None
+def placed(value: Any, device: torch.device) -> Tensor:
+    """A number as a tensor on a device, without waiting for it; not every function takes one from elsewhere."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    return torch.full((), value, dtype=torch.float64, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import descend.optim
 from descend.errors import NumericalError
+from descend.optim.engine.guests import stays
 from descend.optim.engine.kernels import compiler
 
 if TYPE_CHECKING:
@@ -79,6 +81,13 @@ def test_weights_that_went_elsewhere_are_followed(runner: str) -> None:
     optimizer.step()
     assert torch.equal(old, kept)
     assert not torch.equal(params[0], kept)
+
+
+def test_memory_of_a_gpu_is_no_reason_to_stay() -> None:
+    on_a_gpu: Any = SimpleNamespace(device=torch.device("cuda"), is_shared=lambda: True)  # as torch says of all of it
+    assert not stays(on_a_gpu)
+    assert stays(torch.zeros(3).share_memory_())
+    assert not stays(torch.zeros(3))
 
 
 # ---- DTensors

@@ -138,7 +138,7 @@ def test_kernels_of_other_sources_are_other_files(monkeypatch: pytest.MonkeyPatc
 
 def test_a_kernel_for_cuda_is_not_called_with_what_it_does_not_expect() -> None:
     calls: list[list[torch.Tensor]] = []
-    job = cuda.CudaJob(adam_structure(), 0, "float32", None)
+    job = cuda.CudaJob(adam_structure(), 0, "float32", None, 0)
     kernel = cuda.Compiled(lambda given: calls.append(given) or [], job.dtypes, len(job.cut.numbers))
 
     def arguments() -> list[torch.Tensor]:
