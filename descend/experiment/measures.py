@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.losses import NAMED, FunctionLoss, Loss, loss_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    import torch
 
 __all__ = ["measures"]
 
@@ -45,10 +46,16 @@ def _measure(measure: Any, ignored: int | None) -> Loss:
     return loss_of(measure)
 
 
-def _accuracy(ignored: int | None) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def _accuracy(ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
     """How many targets are the index of the largest output along dimension 1, and how many there are."""
 
-    def accuracy(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def accuracy(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
+        if not isinstance(output, Tensor):
+            raise ConfigurationError(
+                f"the metric 'accuracy' takes a tensor with an output for each class, and the module returned a "
+                f"{type(output).__name__}: return that tensor alone, or pass a function, such as metrics={{'accuracy': "
+                "lambda output, y: (output[0].argmax(1) == y).float().mean()}"
+            )
         if output.ndim < 2 or output.shape[1] < 2:
             raise ConfigurationError(
                 f"the metric 'accuracy' needs an output for each class, and the output is {tuple(output.shape)}: pass "

@@ -56,6 +56,7 @@ def new(
 ) -> None:
     """Write the file of a ready-made study, to be changed as you like."""
     from descend.errors import ConfigurationError
+    from descend.runtime.run_directory import write_beside
     from descend.study.batch_sizes import read_batch_sizes
     from descend.study.design import Target
     from descend.study.design.presets import preset as make
@@ -69,10 +70,12 @@ def new(
             raise ConfigurationError("scaling counts steps to a target: give one with --target")
         budgets = {size: max(1, min(steps, 4 * steps * sizes[0] // size)) for size in sizes}
         study = make(preset, workload, batch_sizes=sizes, steps=budgets, target=target)
+    elif len(sizes) > 1:
+        raise ConfigurationError(f"{preset} compares at one batch size, and {len(sizes)} are given: {batch_size}")
     else:
         extra = {} if target is None else {"target": Target(value=target)}
         study = make(preset, workload, batch_size=sizes[0], steps=steps, **extra)
-    file.write_text(to_toml(study), encoding="utf-8")
+    write_beside(file, to_toml(study))
     typer.echo(f"{file}: {len(study.arms)} arms; next: descend study lint {file}")
 
 

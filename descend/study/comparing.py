@@ -7,6 +7,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import nn
 
 from descend.errors import ConfigurationError, DescendError, nearest
@@ -20,6 +21,7 @@ from descend.study.running.choose import Executor
 from descend.study.running.conduct import conduct
 from descend.study.running.ledger import Memory, StudyDirectory
 from descend.study.running.optimizer import make
+from descend.study.running.scores import Scorer
 from descend.study.task import Task, open_task
 
 if TYPE_CHECKING:
@@ -200,7 +202,8 @@ def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
     """The workload, and hashes of its code and data; with `check` every arm's optimizer is made once.
 
     Raises:
-        ConfigurationError: the workload cannot be opened, has no such metric, or an arm does not fit it.
+        ConfigurationError: the workload cannot be opened, has no such metric, its loss or a metric cannot take what its
+            module returns, or an arm does not fit it.
     """
     task = _first_task(study)
     known = task.metrics
@@ -210,8 +213,49 @@ def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
             f"the workload has no metric '{study.metric}'{close or ';'} it has {', '.join(('loss', *known))}"
         )
     if check:
+        _check_scores(study, task)
         _check_arms(study, task)
     return task, {"data": task.fingerprint(), **_code(study)}
+
+
+def _check_scores(study: Study, task: Task) -> None:
+    """Take the loss and all metrics once from an untrained module, whose own errors are those of trials.
+
+    Raises:
+        ConfigurationError: every one that cannot be taken from what the module returns, with the reason.
+    """
+    rows = [part[: study.batch_sizes[0]] for part in task.train]
+    problems: list[str] = []
+    with torch.no_grad(), torch.random.fork_rng():
+        try:
+            output = task.module(study.seed)(*rows[:-1])
+        except Exception:  # it may lie in the seed, and is told of the trial that meets it
+            return
+        for name, metric in Scorer(task).metrics.items():
+            try:
+                metric.ratio(output, [rows[-1]], len(rows[-1]))
+            except (MemoryError, torch.OutOfMemoryError):
+                return
+            except DescendError as error:
+                problems.extend(error.problems)
+            except Exception as error:  # a loss or metric says in its own way what it cannot take
+                what = "the loss" if name == "loss" else f"the metric '{name}'"
+                problems.append(
+                    f"{what} cannot be taken from what the module returns, which is {_described(output)}, and a target "
+                    f"that is {_described(rows[-1])}: {type(error).__name__}: {error}"
+                )
+    if problems:
+        raise ConfigurationError(problems)
+
+
+def _described(value: Any) -> str:
+    """What a module returned, in words."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, (tuple, list)):
+        parts = ", ".join(_described(part) for part in cast("Sequence[Any]", value))
+        return f"a {type(value).__name__} of {parts}"
+    return f"a {type(value).__name__}"
 
 
 def _check_arms(study: Study, task: Task) -> None:

@@ -94,8 +94,11 @@ def minimize_difference(comparison: Comparison, arm: str, reference: str, seeds:
     both arms have are set back; the optimizer is not.
 
     Raises:
+        ConfigurationError: there is no such arm, or both are the same.
         Refused: the winner itself does not meet the rule with these seeds, or has too few for an interval.
     """
+    if arm == reference:
+        raise ConfigurationError(f"{arm} is to be brought back to itself, from which it differs in nothing")
     group = comparison.groups[0]
     runs = _Reruns(comparison, group.batch_size, group.steps, seeds)
     row, other = best_row(comparison, arm), best_row(comparison, reference)

@@ -82,6 +82,9 @@ def test_a_study_from_lint_to_report(descend, file):
     assert "median of re-runs" in shown
     assert descend("report", "kept", "--to", "elsewhere").strip() == "elsewhere/report.html"
     assert Path("elsewhere/report.html").read_bytes() == Path("kept/report.html").read_bytes()
+    (file.parent / "taken").write_text("")
+    assert "cannot make the directory taken" in descend("report", "kept", "--to", "taken", code=5)
+    assert "differs in nothing" in descend("minimize", "kept", "--arm", "sgd", "--to", "sgd", code=2)
     assert "adam with that of sgd" in descend("swap", "kept", "--setting", "lr", "--seeds", "2")
     assert "configurations were tried" in descend("minimize", "kept", "--arm", "sgd", "--to", "adam", "--seeds", "6")
 
@@ -92,6 +95,10 @@ def test_a_new_study_is_a_file_that_can_be_read(descend, tmp_path):
     assert "next: descend study lint" in descend("new", "table2", *given)
     assert "nothing unfair found" in descend("lint", wanted)
     assert "exists" in descend("new", "table2", *given, code=2)
+    elsewhere = (*given[:-1], tmp_path / "none" / "x.toml")
+    assert "cannot write" in descend("new", "table2", *elsewhere, code=5)
+    several = ("--workload", "t.py:t", "--batch-size", "32,64", "--steps", "5", "--file", tmp_path / "y.toml")
+    assert "one batch size, and 2 are given" in descend("new", "table2", *several, code=2)
     assert "did you mean 'table2'" in descend("new", "tabel2", *given[:-1], tmp_path / "x", code=2)
 
 
@@ -100,6 +107,15 @@ def test_a_new_scaling_study_has_a_budget_for_each_size(descend, tmp_path):
     assert "--target" in descend("new", "scaling", *given, code=2)
     descend("new", "scaling", *given, "--target", "0.4")
     assert "steps = { 32 = 1000, 128 = 1000, 512 = 250 }" in (tmp_path / "s.toml").read_text()
+
+
+@pytest.mark.parametrize("wrong", ["6.5", "[]", "'many'", "true", "{ 32 = 6.5 }", "{ small = 6 }"])
+def test_a_number_of_steps_that_is_none_is_said_in_one_line(descend, file, wrong):
+    file.write_text(file.read_text().replace("steps = 10", f"steps = {wrong}"))
+    printed = descend("lint", file, code=2)
+    assert printed.startswith(f"error: {file}: steps ")
+    assert "expected a whole number" in printed
+    assert len(printed.splitlines()) == 1
 
 
 def test_a_directory_without_a_study_is_a_mistake(descend, tmp_path):

@@ -67,6 +67,37 @@ def test_successes_and_failures_are_counted():
     assert "re-runs failed" in result.verdict
 
 
+class Pair(nn.Linear):
+    """Logits, and something beside them."""
+
+    def __init__(self, known=False):
+        super().__init__(64, 10)
+        self.known = known
+
+    def forward(self, x):
+        return {"logits": super().forward(x)} if self.known else (super().forward(x), x.sum(1))
+
+
+def test_what_a_loss_or_a_metric_cannot_take_is_said_before_any_trial(tmp_path):
+    ran = []
+    given = {"arms": ["SGD"], "batch_size": 32, "steps": 5, "trials": 2, "seeds": 6, "directory": tmp_path / "runs"}
+    given["said"] = lambda records, record: ran.append(record)
+    with pytest.raises(ConfigurationError, match=r"'accuracy' takes a tensor with an output for each class.* a tuple"):
+        descend.compare(Pair, nn.CrossEntropyLoss(), DATA, **given)
+    with pytest.raises(ConfigurationError, match="returned a dict, and CrossEntropyLoss takes a tensor"):
+        descend.compare(lambda: Pair(known=True), nn.CrossEntropyLoss(), DATA, **given)
+    wrong = {"far": lambda output, y: output[2].mean()}
+    said = r"'far' cannot be taken from .* a tuple of a tensor \(32, 10\) of float32, .* IndexError"
+    with pytest.raises(ConfigurationError, match=said):
+        descend.compare(Pair, nn.CrossEntropyLoss(), DATA, metrics=wrong, metric="far", **given)
+    assert not ran
+    assert not (tmp_path / "runs").exists()
+    right = {"accuracy": lambda output, y: (output[0].argmax(1) == y).double().mean()}
+    found = descend.compare(Pair, nn.CrossEntropyLoss(), DATA, metrics=right, **given)
+    assert all(record.status == "done" for record in ran)
+    assert found.costs["SGD"].statuses == {"done": len(ran)}
+
+
 def test_a_winner_at_the_edge_is_flagged():
     result = compare({"low": Arm("SGD", {"lr": log(1e-4, 0.02)})}, trials=16, steps=40)
     assert ("edge", "low") in {(remark.kind, remark.arm) for remark in result.remarks}

@@ -67,6 +67,7 @@ def steps_to_target(
         raise ConfigurationError("steps of evaluations must rise")
     if consecutive < 1:
         raise ConfigurationError(f"consecutive is {consecutive!r}; expected at least 1")
+    (target,) = numbers([target], "target")
     row = 0
     for place, value in enumerate(values):
         met = math.isfinite(value) and (value <= target if lower_is_better else value >= target)

@@ -75,14 +75,16 @@ def counts(k: Any, n: Any, name: str = "k of n") -> tuple[int, int]:
     return successes, runs
 
 
-def check_fraction(value: float, name: str) -> None:
+def check_fraction(value: Any, name: str) -> None:
     """Raise ConfigurationError unless the value lies between 0 and 1, both left out."""
-    if not (math.isfinite(value) and 0 < value < 1):
+    if not (isinstance(value, (int, float, np.floating, np.integer)) and math.isfinite(value) and 0 < value < 1):
         raise ConfigurationError(f"{name} is {value!r}; expected a number between 0 and 1")
 
 
 def same_length(**lists: Sequence[float]) -> None:
     """Raise ConfigurationError unless all lists are of one length."""
+    if wrong := [name for name, values in lists.items() if not hasattr(values, "__len__")]:
+        raise ConfigurationError(f"{wrong[0]} is to be a list of numbers, and not {lists[wrong[0]]!r:.80}")
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())

@@ -28,9 +28,9 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, ValidationInfo, field_validator
 
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.arm import Arm, arm
@@ -130,10 +130,19 @@ class Study(BaseModel):
 
     @field_validator("batch_sizes", "steps", mode="before")
     @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {int(size): count for size, count in value.items()}
-        return (value,) if isinstance(value, int) else value
+    def _one_or_several(cls, value: Any, info: ValidationInfo) -> Any:
+        by_size = info.field_name == "steps" and isinstance(value, dict)
+        given = list(cast("dict[Any, Any]", value).values()) if by_size else _plain(value)
+        several = [_plain(number) for number in (given if isinstance(given, (list, tuple, range)) else [given])]
+        if not several or not all(isinstance(number, int) and not isinstance(number, bool) for number in several):
+            table = ", or a table of one for each batch size" if info.field_name == "steps" else ""
+            raise ValueError(f"{info.field_name} is {value!r}; expected a whole number, or a list of them{table}")
+        if not by_size:
+            return tuple(several)
+        sizes = cast("dict[Any, Any]", value)
+        if wrong := [size for size in sizes if not str(size).isdecimal()]:
+            raise ValueError(f"steps has the batch size {wrong[0]!r}; expected a whole number")
+        return {int(size): count for size, count in zip(sizes, several, strict=True)}
 
     def model_post_init(self, context: Any, /) -> None:
         """What several fields say together."""
@@ -181,6 +190,11 @@ class Study(BaseModel):
         """A hash of the description; two studies with one digest are the same study."""
         text = json.dumps(self.plain(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch as Python's."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _name_of(workload: Any) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
+from descend.errors import StorageError
 from descend.runtime.run_directory import write_beside
 from descend.study.report import tables
 from descend.study.report.sections import Section, sections
@@ -37,7 +38,10 @@ def write(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix != ".html":
         target = target / "report.html"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the directory {target.parent}: {error.strerror}") from error
     made = sections(comparison)
     write_beside(target, _html(comparison, made))
     write_beside(target.with_suffix(".md"), _markdown(comparison.study.name, made))

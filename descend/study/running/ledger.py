@@ -128,7 +128,7 @@ class StudyDirectory:
             facts = {"descend": __version__, "python": platform.python_version()}
             write_beside(file, _text({"study": plain, "hashes": hashes, "made_with": facts, "amendments": []}))
             return
-        frozen = json.loads(file.read_text())
+        frozen = self.description()
         changes = _changes(frozen["study"], plain) | _changes(frozen["hashes"], hashes, "hashes.")
         if not changes:
             return
@@ -144,11 +144,23 @@ class StudyDirectory:
         write_beside(file, _text({**frozen, "study": plain, "hashes": hashes}))
 
     def description(self) -> dict[str, Any]:
-        """What study.json holds."""
+        """What study.json holds.
+
+        Raises:
+            ConfigurationError: there is none.
+            StorageError: it is damaged.
+        """
+        file = self.path / "study.json"
         try:
-            return json.loads((self.path / "study.json").read_text())
+            found = json.loads(file.read_text(encoding="utf-8"))
+            return {name: found[name] for name in ("study", "hashes", "made_with", "amendments")}
         except OSError as error:
             raise ConfigurationError(f"{self.path} holds no study: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{file} is damaged: {error!r}; bring it back from a copy, or remove it and run the study's file again, "
+                "which keeps the records"
+            ) from error
 
     # ---- records
 
@@ -158,16 +170,19 @@ class StudyDirectory:
             with file.open("rb") as lines:
                 lines.seek(self._read.get(file, 0))
                 whole, end, _ = lines.read().rpartition(b"\n")  # what has no end yet is still being written
+            for line in filter(None, whole.split(b"\n")):
+                self._keep(line, file)
             self._read[file] = self._read.get(file, 0) + len(whole) + len(end)
-            for line in whole.splitlines():
-                self._keep(line.decode(), file)
         return dict(self._records)
 
-    def _keep(self, line: str, file: Path) -> None:
+    def _keep(self, line: bytes, file: Path) -> None:
         try:
-            record = Record.read(line)
-        except StorageError as error:
-            raise StorageError(f"{file}: {error}; the line is damaged, remove it and its trial runs again") from error
+            record = Record.read(line.decode())
+        except (StorageError, UnicodeDecodeError) as error:
+            number = file.read_bytes().split(b"\n").index(line) + 1
+            raise StorageError(
+                f"{file}:{number}: {error}; the line is damaged, remove it and its trial runs again"
+            ) from error
         before = self._records.get(record.trial.id)
         if before is None or before.status in RETRIED:
             self._records[record.trial.id] = record

@@ -58,6 +58,13 @@ def test_what_is_no_count_is_refused(k, n):
 def test_a_target_or_a_number_of_trials_that_is_none_is_refused():
     with pytest.raises(ConfigurationError, match="target"):
         analysis.fraction_reaching([1.0], math.nan)
+    with pytest.raises(ConfigurationError, match="target"):
+        analysis.steps_to_target([0, 10], [0.1, 0.9], math.nan)
+    with pytest.raises(ConfigurationError, match="batch_sizes is to be a list"):
+        analysis.fit_critical_batch_size(3, [4])
+    for confidence in ("95", None, 95, 1, math.nan):
+        with pytest.raises(ConfigurationError, match="confidence"):
+            analysis.success_interval(1, 2, confidence)
     for n in (1.5, "2", None, math.nan, 0, 4):
         with pytest.raises(ConfigurationError):
             analysis.expected_best([1.0, 2.0, 3.0], n)

@@ -46,9 +46,22 @@ def test_a_line_that_was_cut_off_is_no_record_and_a_damaged_one_is_an_error(tmp_
     for cut in (1, 40):
         file.write_bytes(whole[:-cut])
         assert list(StudyDirectory(tmp_path).records()) == [TRIALS[0].id]
-    file.write_bytes(b"{broken}\n" + whole)
-    with pytest.raises(StorageError, match="remove it"):
-        StudyDirectory(tmp_path).records()
+    for damaged in (b"{broken}\n", b"\xff\xfe\n", b"{}\n", b"[]\n"):
+        lines = whole.splitlines(keepends=True)
+        file.write_bytes(lines[0] + b"\n" + damaged + lines[1])
+        with pytest.raises(StorageError, match=r"jsonl:3: .* remove it and its trial runs again"):
+            StudyDirectory(tmp_path).records()
+    file.write_bytes(lines[0] + lines[1])
+    assert len(StudyDirectory(tmp_path).records()) == 2
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"study": {}}', "\xff"])
+def test_a_damaged_description_is_said(tmp_path, text):
+    StudyDirectory(tmp_path, study())
+    (tmp_path / "study.json").write_text(text, encoding="latin-1")
+    for again in (None, study()):
+        with pytest.raises(StorageError, match=r"study\.json is damaged"):
+            StudyDirectory(tmp_path, again).description()
 
 
 def test_each_trial_is_claimed_once(tmp_path):

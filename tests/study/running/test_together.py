@@ -11,9 +11,11 @@ from torch import nn
 
 from descend.data import order
 from descend.optim.rules import RULES
+from descend.study.running import stack
 from descend.study.running.one import run_one_by_one
 from descend.study.running.optimizer import make
 from descend.study.running.together import run_together, whether_together
+from descend.study.running.traced import traced
 
 TASK = mlp(double=True).prepared()
 RATES = [0.01, 0.05, 0.2]
@@ -181,6 +183,30 @@ def test_a_trace_gives_what_it_was_traced_from(model):
     """Long enough for a trace, and over the smaller last batch, whose steps are few and are not traced."""
     trials = three({"optimizer": "Adam", "lr": [1e-3, 3e-3, 1e-2]})
     compared(of(model), [dataclasses.replace(one, steps=80) for one in trials], rel=1e-6)
+
+
+def test_a_trace_serves_all_stacks_of_its_form_and_no_other(monkeypatch):
+    """Other rates, seeds and decays are told to it; another momentum that all trials share stands in it."""
+    made = []
+    monkeypatch.setattr(stack, "traced", lambda *given, **options: made.append(1) or traced(*given, **options))
+    task = of(dropping)
+
+    def trials(first, **settings):
+        own = {"momentum": 0.9, "weight_decay": 1e-3, **settings}
+        listed = [trial(first + i, lr=0.01 * (first + i + 1), **own) for i in range(3)]
+        return [dataclasses.replace(one, steps=80) for one in listed]
+
+    def scores(task, trials):
+        return [record.scores for record in run_together(task, trials, 3)]
+
+    scores(task, trials(0))
+    known = len(made)
+    assert known == 3  # a step, and looks at training and validation samples
+    again = scores(task, trials(5, weight_decay=1e-2))
+    assert len(made) == known
+    assert again == scores(of(dropping), trials(5, weight_decay=1e-2))
+    compared(task, trials(2, momentum=0.5), rel=1e-6)
+    compared(task, trials(2, optimizer="Adam", momentum=0.0), rel=1e-6)
 
 
 def test_what_cannot_run_together_is_named():

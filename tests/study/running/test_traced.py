@@ -41,6 +41,68 @@ def test_random_functions_give_the_same_bits(program):
     assert all(torch.equal(x, other) for x, other in zip(inputs, kept, strict=True))
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=8))
+def test_what_is_fused_is_the_same_up_to_rounding(program):
+    """Sums and products, over each other and over the inputs, which may be written over."""
+    steps = [
+        lambda x, y: x + 0.9 * y,
+        lambda x, y: x * 0.5 - y,
+        lambda x, y: x - x * y,
+        lambda x, y: x * y + y,
+        lambda x, y: x - 0.1 * y,
+        lambda x, y: x[:, :1] * y - x,
+    ]
+
+    def function(*given):
+        values = list(given)
+        for which, first, second in program:
+            values.append(steps[which](values[first % len(values)], values[second % len(values)]))
+        return values[-2:]
+
+    torch.manual_seed(0)
+    inputs = [0.3 * torch.randn(3, 5, dtype=torch.float64) for _ in range(3)]
+    wanted = function(*inputs)
+    run = traced(function, *inputs, fused=True)
+    for _ in range(2):
+        for one, other in zip(run(*inputs), wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    spending = traced(function, *inputs, spent=2, fused=True)(*[x.clone() for x in inputs])
+    for one, other in zip(spending, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_narrow_products_and_what_is_done_with_them():
+    """The transpose is computed, and views and reductions of it are those of the product."""
+
+    def function(x, y):
+        z = torch.bmm(x, y)
+        return [
+            z,
+            z.reshape(2, -1),
+            z.argmax(2),
+            z.flatten(0, 1).argmax(0),
+            z.sum(1),
+            torch.log_softmax(z, 2),
+            z.mT @ x,
+        ]
+
+    for columns in (1, 10, 15, 16):
+        x, y = torch.randn(2, 20, 7, dtype=torch.float64), torch.randn(2, 7, columns, dtype=torch.float64)
+        for given in ((x, y), (x.mT.contiguous().mT, y.mT.contiguous().mT)):
+            for one, other in zip(traced(function, *given)(*given), function(*given), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_without_an_interpreter_the_operations_are_called_one_by_one(monkeypatch):
+    def refusing(*given, **options):
+        raise RuntimeError("not here")
+
+    monkeypatch.setattr(torch.jit, "trace", refusing)
+    (found,) = traced(lambda x: [x * 2 + 1], torch.ones(3))(torch.ones(3))
+    assert found.tolist() == [3.0, 3.0, 3.0]
+
+
 def test_results_that_share_memory_are_not_written_over_when_they_come_back():
     """As where a rule keeps the weights, or the number of the update, in its state."""
 
