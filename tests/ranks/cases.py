@@ -31,12 +31,17 @@ ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weig
 
 
 def wrapped():
-    """A module in DistributedDataParallel, whose group the user has made; without ranks it stands alone."""
+    """A module in DistributedDataParallel, whose group the user has made; without ranks it stands alone.
+
+    A forward pass that was made before leaves its hooks waiting for a backward pass.
+    """
     if "WORLD_SIZE" not in os.environ:
-        return fit(batch_size=7)
+        return fit(batch_size=7, micro_batch_size=2)
     torch.distributed.init_process_group("gloo")
     try:
-        return fit(nn.parallel.DistributedDataParallel(network()), batch_size=7)
+        module = nn.parallel.DistributedDataParallel(network())
+        module(data()[0])
+        return fit(module, batch_size=7, micro_batch_size=2)
     finally:
         torch.distributed.destroy_process_group()
 
@@ -86,6 +91,18 @@ class Tight(nn.Module):
         if descend.distributed.rank() == self.rank and len(x) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return self.inside(x)
+
+
+def images(samples=24):
+    draw = torch.Generator().manual_seed(7)
+    x = torch.randn(samples, 2, 5, 5, generator=draw, dtype=torch.float64)
+    return x, torch.randint(0, 3, (samples,), generator=draw)
+
+
+def convolutions(momentum=0.3, affine=True):
+    torch.manual_seed(1)
+    layers = (nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=momentum, affine=affine), nn.ReLU(), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(27, 6), nn.BatchNorm1d(6, momentum=momentum), nn.Linear(6, 3)).double()
 
 
 class Uneven(nn.Module):
@@ -160,6 +177,13 @@ CASES = {
     ),
     "batch norm by means": lambda: fit(
         network(nn.BatchNorm1d(4, momentum=None)), data(22), batch_size=8, batch_norm_group_size=4
+    ),
+    "batch norm over the whole mini-batch": lambda: fit(convolutions(), images(), batch_size=14, valid=images(9)),
+    "batch norm in few groups": lambda: fit(
+        convolutions(momentum=None, affine=False), images(27), batch_size=15, batch_norm_group_size=9
+    ),
+    "batch norm with fewer samples than ranks": lambda: fit(
+        convolutions(), images(6), batch_size=3, on_nonfinite="skip", metrics=["accuracy"]
     ),
     "other buffers": lambda: fit(Counting(), shuffle=False, batch_size=4),
     "unused weights": lambda: fit(Branches(), batch_size=5, optimizer=functools.partial(SGD, weight_decay=0.1)),
