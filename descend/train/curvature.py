@@ -17,13 +17,14 @@ import math
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from descend.errors import ConfigurationError, nearest
+from descend.train.groups import rates_in_force
 from descend.train.layers import plan_of
 from descend.train.progress import Mode
 
@@ -173,7 +174,7 @@ class Curvature:
         if self._gathers:
             self._average(blocks)
             self._invert(blocks)
-        rates = _rates(self._session.optimizer)
+        rates = rates_in_force(self._session.optimizer)
         for name, block in blocks.items():
             self._precondition(name, block, rates)
         faulty = self._session.numerics.faulty(weights)
@@ -425,16 +426,6 @@ def _by_eigenvalues(matrix: Tensor, damping: Tensor | float) -> Tensor:
         return torch.full_like(matrix, math.nan)
     values, vectors = torch.linalg.eigh(matrix.double())
     return ((vectors / (values.clamp(min=0) + damping)) @ vectors.t()).to(matrix.dtype).contiguous()
-
-
-def _rates(optimizer: torch.optim.Optimizer) -> dict[int, float]:
-    """The rate of the step to come, by the identity of the weights."""
-    found: dict[int, float] = {}
-    for group in optimizer.param_groups:
-        schedule = group.get("schedule")
-        rate = schedule(cast("Any", optimizer).updates) if schedule else group.get("lr", 1.0)
-        found.update({id(p): float(rate) * float(group.get("lr_mult", 1.0)) for p in group["params"]})
-    return found
 
 
 def _shown(matrix: Tensor, whole: bool) -> str:

@@ -5,7 +5,8 @@
     norms         of this rank's parts are added up over ranks
     turns         every forward and backward pass fetches weights from all ranks, so all make as many; see `turns.py`
 
-Ranks that have no memory left cannot make a step again, since the others wait within it: micro-batches stay as they are.
+Ranks that have no memory left cannot make a step again, since the others wait within it: micro-batches stay as they
+are.
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from descend.errors import Unsupported
 from descend.runtime.cut import copies_of, is_cut, own_part
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Generator, Mapping
 
-    from descend.data import Batch
     from descend.runtime import Process
-    from descend.train.loop import Part, Session
+    from descend.train.loop import Session
 
 __all__ = ["Cut", "cut_of", "fetched_parts", "put_together", "require_cut_by_fsdp"]
 

@@ -15,7 +15,7 @@ from descend.errors import ConfigurationError, Unsupported
 DATA = (torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
 SIGNS = functools.partial(descend.optim.SignSGD, lr=0.1)
-MUON = functools.partial(descend.optim.SOAP, lr=0.1)
+SOAP = functools.partial(descend.optim.SOAP, lr=0.1)
 PAIRS = descend.RandomPairwiseExchange({"objective": 0})
 LTFB = descend.LTFB(metalearning=PAIRS, metalearning_steps=1)
 
@@ -40,7 +40,7 @@ def fit(module, **settings):
         ({"gradient_compression": "sign", "optimizer": SIGNS}, "gradient_compression"),
         ({"algorithm": descend.KFAC()}, "K-FAC needs the whole weights"),
         ({"precision": "float16"}, "take 'bfloat16'"),
-        ({"optimizer": MUON}, "SOAP needs whole matrices"),
+        ({"optimizer": SOAP}, "SOAP needs whole matrices"),
         ({"algorithm": LTFB, "trainers": 2, "tournament": DATA}, "2 trainers need a whole module each"),
     ],
 )
@@ -65,5 +65,6 @@ def test_a_module_can_be_used_by_torch_afterwards(mesh):
     module = fully_shard(nn.Sequential(nn.Linear(3, 3)), mesh=mesh)
     result = fit(module, valid=DATA)
     assert torch.equal(module[0].weight.full_tensor(), result.weights["0.weight"])
+    module.zero_grad()
     module(DATA[0]).sum().backward()
     torch.testing.assert_close(module[0].bias.grad.full_tensor(), torch.full((3,), 4.0))

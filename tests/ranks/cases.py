@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import warnings
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -27,6 +28,7 @@ def data(samples=10, ignored=(1, 2, 3, 7), seed=0):
 
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+KFAC = descend.KFAC(damping_act="0.01", damping_err="0.01")
 ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1)
 
 
@@ -64,6 +66,18 @@ class Branches(nn.Module):
         out = self.always(x)
         chosen = (x[:, 0] > 1.0).nonzero().flatten()
         return out.index_add(0, chosen, self.some(x[chosen])) if len(chosen) else out
+
+
+class NotEmpty(nn.Module):
+    """Does not take an empty mini-batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = network()
+
+    def forward(self, x):
+        assert len(x)
+        return self.inside(x)
 
 
 class Counting(nn.Module):
@@ -188,7 +202,15 @@ CASES = {
     "other buffers": lambda: fit(Counting(), shuffle=False, batch_size=4),
     "unused weights": lambda: fit(Branches(), batch_size=5, optimizer=functools.partial(SGD, weight_decay=0.1)),
     "sparse gradients": lambda: fit(Rows(True), optimizer=functools.partial(torch.optim.SGD, lr=0.1), batch_size=3),
-    "K-FAC": lambda: fit(batch_size=5, algorithm=descend.KFAC(damping_act="0.01", damping_err="0.01")),
+    "K-FAC": lambda: fit(batch_size=5, algorithm=KFAC),
+    "K-FAC with fewer samples than ranks": lambda: fit(
+        NotEmpty(), batch_size=1, algorithm=KFAC, stop=descend.Epochs(1)
+    ),
+    "K-FAC where ranks come through other layers": lambda: fit(Branches(), batch_size=5, algorithm=KFAC),
+    "K-FAC, inverses shared out": lambda: fit(
+        convolutions(), images(), batch_size=14, algorithm=replace(KFAC, inverse_strategy="each", use_pi=True)
+    ),
+    "K-FAC, inverses of the first rank": lambda: fit(batch_size=5, algorithm=replace(KFAC, inverse_strategy="root")),
     "sharded LAMB": lambda: fit(
         optimizer=functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1), batch_size=7, shard_optimizer=True
     ),

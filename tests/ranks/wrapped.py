@@ -1,13 +1,11 @@
-"""Modules that `fully_shard` has cut up, in runs that have to come out as those of whole modules. As a script: NAMES."""
+"""Modules that `fully_shard` has cut up, in runs that have to come out as those of whole ones. As a script: NAMES."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
 import warnings
-from pathlib import Path
 
 import torch
 from ranks.cases import ADAM, data, network
