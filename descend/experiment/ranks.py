@@ -36,6 +36,8 @@ def unwrapped(module: Any) -> Any:
         Unsupported: its weights are cut up among ranks in another way than by fully_shard.
     """
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        # A forward pass without a backward pass has left its hooks waiting for one, and they would take part in ours.
+        module.reducer._reset_state()  # pyright: ignore[reportPrivateUsage]  # there is no other way to say so
         return module.module
     if isinstance(module, torch.nn.Module):
         put_together(module)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -119,4 +119,4 @@ class Cut:
 def cut_of(session: Session) -> Cut | None:
     """What a run needs for weights that are cut up; None where none are."""
     cut = any(is_cut(p) for p in session.weights.values())
-    return Cut(cast("nn.Module", session.task.module), session.process) if cut else None
+    return Cut(session.task.module, session.process) if cut else None

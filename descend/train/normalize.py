@@ -135,7 +135,7 @@ class _Normalized(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
         """See the module."""
         hat, inverse, weight = ctx.saved_tensors
         [grad] = gradients
