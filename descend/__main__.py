@@ -235,6 +235,20 @@ def show(
 
 
 @app.command()
+def lineage(
+    run_dir: Annotated[Path, typer.Argument(help="The directory of a run with several trainers.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write, .svg or .html.")] = Path(
+        "lineage.svg"
+    ),
+) -> None:
+    """Draw who took whose model in the tournament of RUN_DIR, with scores and the rates in force."""
+    from descend.experiment.lineage import save
+
+    save(run_dir, output)
+    typer.echo(f"drawn in {output}")
+
+
+@app.command()
 def export(
     file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
     to: Annotated[Path, typer.Argument(help="The ONNX file to write.")],

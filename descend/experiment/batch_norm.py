@@ -7,6 +7,9 @@
 
 Micro-batches are made of whole groups, so they change nothing. Without a group, micro-batches of a size that was asked
 for are the groups, with a warning, and none are made where memory runs out.
+
+Several ranks have whole groups, as long as there are as many of these as ranks. Where there are fewer, ranks have equal
+shares and take the statistics of a group together; then all of them go through the module once in each step.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[repor
 
 from descend.errors import ConfigurationError
 from descend.experiment.parts import GROUP, last_group, tell_of_whole_groups
+from descend.train.normalize import Rows, normalize
 from descend.train.statistics import Running
 
 if TYPE_CHECKING:
@@ -29,16 +33,37 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from descend.data import Feed
+    from descend.runtime import Process
     from descend.train.loop import Part
+    from descend.train.normalize import Moments
 
-__all__ = ["BatchNormGroups", "share_unit"]
+__all__ = ["BatchNormGroups", "share_unit", "spans_ranks"]
 
 
-def share_unit(module: nn.Module, micro_batch_size: int | str | None, group_size: int | None) -> int:
-    """Samples of a mini-batch that stay together on one rank: those that share statistics."""
+def share_unit(
+    module: nn.Module, micro_batch_size: int | str | None, group_size: int | None, batch_size: int | None, ranks: int
+) -> int:
+    """Samples of a mini-batch that stay together on one rank: those that share statistics and do so there."""
+    if spans_ranks(module, micro_batch_size, group_size, batch_size, ranks):
+        return 1
     if group_size or not any(_takes_statistics(part) for part in module.modules()):
         return group_size or 1
     return micro_batch_size if isinstance(micro_batch_size, int) else 1
+
+
+def spans_ranks(
+    module: nn.Module, micro_batch_size: int | str | None, group_size: int | None, batch_size: int | None, ranks: int
+) -> bool:
+    """Whether groups lie on several ranks: without micro-batches, where there are fewer groups than ranks.
+
+    Running statistics of instance norm are means over the samples of a group, which no two ranks put together.
+    """
+    layers = [part for part in module.modules() if _takes_statistics(part)]
+    if ranks == 1 or isinstance(micro_batch_size, int) or not layers:
+        return False
+    if any(isinstance(part, _InstanceNorm) for part in layers):
+        return False
+    return group_size is None or (batch_size is not None and -(-batch_size // group_size) < ranks)
 
 
 class BatchNormGroups:
@@ -49,6 +74,7 @@ class BatchNormGroups:
         feed: The training data.
         micro_batch_size: Samples that go through the module at once, where that is set.
         group_size: Samples that share statistics; None for those that go through at once.
+        together: This process among its ranks, where groups lie on several of them.
 
     Attributes:
         unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
@@ -63,12 +89,18 @@ class BatchNormGroups:
     """
 
     def __init__(
-        self, module: nn.Module, feed: Feed, micro_batch_size: int | str | None, group_size: int | None
+        self,
+        module: nn.Module,
+        feed: Feed,
+        micro_batch_size: int | str | None,
+        group_size: int | None,
+        together: Process | None = None,
     ) -> None:
         self._layers: list[tuple[str, Any]] = [
             (name, part) for name, part in module.named_modules() if _takes_statistics(part)
         ]
-        self._group, self._count = group_size, 0
+        self._group, self._count, self._together = group_size, 0, together
+        self._part: Part | None = None
         self._wanted = micro_batch_size if isinstance(micro_batch_size, int) else None
         if group_size and not self._layers:
             raise ConfigurationError(
@@ -77,13 +109,16 @@ class BatchNormGroups:
         self._told = False
         self._warn(feed.first_size)
         self.unit = (group_size or (self._wanted and 1)) if self._layers else 1
+        self.unit = None if together else self.unit
         if self._wanted:
             tell_of_whole_groups(self._wanted, self.unit)
         self._sizes = f"{feed.num_samples} samples, batch_size={feed.first_size}, {self._means()}"
         self._alone = 1 in _last_groups(feed, group_size or self._wanted)
-        self._taken = self._layers if group_size or self._alone or feed.first_size is None else []
+        everywhere = group_size or self._alone or feed.first_size is None or together
+        self._taken = self._layers if everywhere else []
         self._followed = 0
-        self.running = [self._running(name, layer) for name, layer in self._layers if layer.track_running_stats]
+        tracked = [(name, layer) for name, layer in self._layers if layer.track_running_stats and not together]
+        self.running = [self._running(name, layer) for name, layer in tracked]
         for name, layer in self._taken:
             layer.forward = self._replacement(name, layer)
 
@@ -114,7 +149,7 @@ class BatchNormGroups:
 
     def begin(self, part: Part) -> None:
         """Say which samples the next forward pass is for."""
-        self._count = part.count
+        self._count, self._part = part.count, part
         if not (self._layers and self._layers[0][1].training):
             return
         groups = -(-part.count // self._group) if self._group else 1
@@ -149,15 +184,36 @@ class BatchNormGroups:
         def forward(input: Tensor) -> Tensor:  # noqa: A002  # torch's name for it
             if not layer.training or not self._count:
                 return original(input)
-            alone = self._alone or last_group(self._count, self._group) == 1
+            size = self._part.batch.size if self._together and self._part else self._count
+            alone = self._alone or last_group(size, self._group) == 1
             if alone and input.numel() == self._count * input.shape[1]:
                 raise self._alone_error(name, layer)
+            if self._together:
+                return self._jointly(name, layer, input, self._together)
             if self._group is None or self._count <= self._group:
                 return original(input)
             rows = self._rows(name, layer, input)
             return torch.cat([original(group) for group in input.split(self._group * rows)])
 
         return forward
+
+    def _jointly(self, name: str, layer: Any, x: Tensor, process: Process) -> Tensor:
+        """Normalize a layer's input by groups that lie on several ranks."""
+        rows = Rows(self._rows_of_groups(self._rows(name, layer, x)), self._part is None or self._part.counts)
+        y, moments = normalize(x, layer.weight, layer.bias, layer.eps, rows, process)
+        if layer.track_running_stats:
+            _follow(layer, moments)
+        return y
+
+    def _rows_of_groups(self, rows: int) -> list[int]:
+        """How many rows this rank has of each group of the mini-batch, with so many of each sample."""
+        part = self._part
+        if part is None:
+            return []
+        size = self._group or part.batch.size
+        begin, end = part.position, part.position + part.count
+        starts = range(0, part.batch.size, size)
+        return [max(min(end, start + size) - max(begin, start), 0) * rows for start in starts]
 
     def _running(self, name: str, layer: Any) -> Running:
         prefix = f"{name}." if name else ""
@@ -185,6 +241,17 @@ class BatchNormGroups:
             "than 1 value of each channel for its statistics: choose sizes without such a remainder, or leave it out "
             "with DataLoader(..., drop_last=True)"
         )
+
+
+@torch.no_grad()
+def _follow(layer: Any, moments: Moments) -> None:
+    """Let running statistics follow groups one after the other, as torch's layer does."""
+    unbiased = moments.variance * (moments.values / (moments.values - 1)).unsqueeze(1)
+    for mean, variance in zip(moments.mean, unbiased, strict=True):
+        layer.num_batches_tracked.add_(1)
+        share = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+        layer.running_mean.lerp_(mean.to(layer.running_mean), share)
+        layer.running_var.lerp_(variance.to(layer.running_var), share)
 
 
 def _takes_statistics(part: nn.Module) -> bool:

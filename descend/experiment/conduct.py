@@ -113,6 +113,7 @@ class Work:
         reset_optimizer: Continue a checkpoint with an optimizer without state.
         weights_only: Begin anew with those weights of a checkpoint that fit.
         running: Buffers of the module that are running statistics of batch norm.
+        in_turns: Whether all ranks go through the module as often in each step.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only.
         outside: Metrics that the module does not compute; given the run directory.
         compression: What ranks send instead of gradients; None for these.
@@ -138,6 +139,7 @@ class Work:
     reset_optimizer: bool = False
     weights_only: bool = False
     running: Sequence[Running] = ()
+    in_turns: bool = False
     shard_optimizer: bool = False
     outside: Callable[[Path | None], Mapping[str, float]] = lambda directory: {}
     compression: MajorityVote | None = None
@@ -325,6 +327,7 @@ def _session(work: Work, requests: StopRequests) -> Session:
         outside=lambda: work.process.by_first(lambda: dict(work.outside(session.directory))),
         say=say,
         running=work.running,
+        in_turns=work.in_turns,
         shard_optimizer=work.shard_optimizer,
         vote=Vote(work.compression, work.process) if work.compression else None,
     )

@@ -184,6 +184,7 @@ def fit(
 
         def make(seat: Seat) -> Work:
             part, watching = next(parts)
+            sizes = (micro_batch_size, batch_norm_group_size)
             own_seed = trainer_seed(seed, seat.number)
             made = rule.build(optimizer, part)
             _check_compression(compression, made, shard_optimizer, algorithm)
@@ -198,13 +199,11 @@ def fit(
                 workers=workers,
                 skip_bad=skip_bad,
                 timeout_seconds=timeout_seconds,
-                unit=share_unit(part, micro_batch_size, batch_norm_group_size),
+                unit=share_unit(part, *sizes, batch_size, seat.process.ranks),
             )
             feeds = _open(sources, loading, stack)
             _tell_of_draws(part, feeds[Mode.TRAIN], micro_batch_size)
-            training = stack.enter_context(
-                in_training(task, own_seed, feeds[Mode.TRAIN], micro_batch_size, batch_norm_group_size)
-            )
+            training = stack.enter_context(in_training(task, own_seed, feeds[Mode.TRAIN], *sizes, seat.process))
             return Work(
                 name=type(part).__name__,
                 task=task,
@@ -230,6 +229,7 @@ def fit(
                 reset_optimizer=reset_optimizer,
                 weights_only=weights_only,
                 running=training.running,
+                in_turns=training.in_turns,
                 shard_optimizer=shard_optimizer,
                 compression=compression,
             )

@@ -61,7 +61,8 @@ def prepare_module(
     for part in (objective, *measured.values()):
         part.to(process.device)
     modes = [mode for mode in Mode if mode.role in readers]
-    unit = share_unit(model.module, trainer.micro_batch_size or None, model.batch_norm_group_size or None)
+    sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
+    unit = share_unit(model.module, *sizes, trainer.mini_batch_size, process.ranks)
     data = {mode: batches(readers[mode.role], trainer, mode, seed, process, unit) for mode in modes}
     autocast, scaler = precision_of(model.amp, process.device)
     task = ModuleTask(model.module, objective, measured, model.targets, autocast)
@@ -80,8 +81,7 @@ def prepare_module(
         **({"compile": True} if model.compile else {}),
         **rule.settings(made),
     }
-    sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
-    with in_training(task, seed, next(iter(data.values())), *sizes) as training, _compiled(model):
+    with in_training(task, seed, next(iter(data.values())), *sizes, process) as training, _compiled(model):
         yield Work(
             name=model.name,
             task=task,
@@ -100,6 +100,7 @@ def prepare_module(
             files={"experiment.prototext": run_text(experiment)},
             settings=settings,
             running=training.running,
+            in_turns=training.in_turns,
         )
 
 

@@ -36,24 +36,13 @@ def unwrapped(module: Any) -> Any:
         Unsupported: its weights are cut up among ranks in another way than by fully_shard.
     """
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-        _let_hooks_finish(module)
+        # A forward pass without a backward pass has left its hooks waiting for one, and they would take part in ours.
+        module.reducer._reset_state()  # pyright: ignore[reportPrivateUsage]  # there is no other way to say so
         return module.module
     if isinstance(module, torch.nn.Module):
         put_together(module)
         require_cut_by_fsdp(module)
     return module
-
-
-def _let_hooks_finish(module: torch.nn.Module) -> None:
-    """A forward pass without a backward pass leaves hooks of DistributedDataParallel waiting for one: make it.
-
-    They would take part in the first backward pass of the run otherwise. It changes no gradient.
-    """
-    trained = [p for p in module.parameters() if p.requires_grad]
-    before = [p.grad for p in trained]
-    torch.autograd.backward(trained, [torch.zeros_like(p) for p in trained])
-    for p, gradient in zip(trained, before, strict=True):
-        p.grad = gradient
 
 
 def require_whole(module: torch.nn.Module, trainers: int) -> None:
@@ -98,7 +87,7 @@ def begin_alike(work: Work) -> None:
     if process.ranks == 1:
         return
     process.require_same(_facts(work), "the settings of the run")
-    if work.unit is None:
+    if work.unit is None and not work.in_turns:
         raise ConfigurationError(
             f"{process.ranks} ranks share each mini-batch, and a layer of this model works on all of it: for batch "
             "norm declare how many samples share statistics, as in batch_norm_group_size=64, or start one rank"

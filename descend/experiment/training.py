@@ -11,7 +11,7 @@ import torch
 
 from descend.data import Batches
 from descend.errors import Unsupported
-from descend.experiment.batch_norm import BatchNormGroups
+from descend.experiment.batch_norm import BatchNormGroups, spans_ranks
 from descend.train.masks import Masks
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from descend.data import Feed
     from descend.experiment.module_task import ModuleTask
+    from descend.runtime import Process
     from descend.train.loop import Part
     from descend.train.statistics import Running
 
@@ -30,7 +31,8 @@ class Training(NamedTuple):
 
     begin: Callable[[Part], None]  # to be called with each part of a mini-batch before it goes through the module
     unit: int | None  # samples that micro-batches are made of; None where a mini-batch cannot be cut
-    running: list[Running]  # the running statistics of its batch norm layers
+    running: list[Running]  # the running statistics of its batch norm layers, where each rank has its own groups
+    in_turns: bool = False  # whether all ranks go through it as often, because groups lie on several of them
 
 
 def device_of(module: torch.nn.Module) -> torch.device:
@@ -67,6 +69,7 @@ def in_training(
     feed: Feed,
     micro_batch_size: int | str | None = None,
     batch_norm_group_size: int | None = None,
+    process: Process | None = None,
 ) -> Generator[Training]:
     """Let random layers draw by sample and batch norm work by groups, and leave every part of the module as it was.
 
@@ -76,11 +79,14 @@ def in_training(
         feed: The training data.
         micro_batch_size: Samples that go through the module at once.
         batch_norm_group_size: Samples that share the statistics of batch norm; None for those that go through at once.
+        process: This process among the ranks that train the module; None for one.
     """
     module = task.module
     before = [(part, part.training) for part in module.modules()]
     with Masks(module, seed) as masks:
-        norms = BatchNormGroups(module, feed, micro_batch_size, batch_norm_group_size)
+        sizes = (micro_batch_size, batch_norm_group_size)
+        joint = process is not None and spans_ranks(module, *sizes, feed.first_size, process.ranks)
+        norms = BatchNormGroups(module, feed, *sizes, process if joint else None)
 
         def begin(part: Part) -> None:
             masks.begin(part.step, part.count, part.position)
@@ -90,7 +96,7 @@ def in_training(
         try:
             if isinstance(feed, Batches):
                 norms.look(partial(_one_sample, task, feed))
-            yield Training(begin, norms.unit, norms.running)
+            yield Training(begin, norms.unit, norms.running, joint)
         finally:
             norms.close()
             for part, training in before:

@@ -17,13 +17,14 @@ import math
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from descend.errors import ConfigurationError, nearest
+from descend.train.groups import rates_in_force
 from descend.train.layers import plan_of
 from descend.train.progress import Mode
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from descend.runtime import Process
     from descend.train.kfac import KFAC
     from descend.train.loop import Part, Session
 
@@ -64,11 +66,26 @@ class _Sums:
     samples: Tensor
     positions: Tensor
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.inputs, self.errors, self.samples, self.positions
+
     def add(self, other: _Sums) -> None:
-        self.inputs += other.inputs
-        self.errors += other.errors
-        self.samples += other.samples
-        self.positions += other.positions
+        for own, more in zip(self.tensors, other.tensors, strict=True):
+            own += more
+
+    @property
+    def form(self) -> list[Any]:
+        """What `empty` makes sums of nothing of."""
+        return [self.bias, self.transposed, len(self.inputs), len(self.errors), str(self.inputs.dtype)]
+
+    @classmethod
+    def empty(cls, form: Sequence[Any], device: torch.device) -> _Sums:
+        bias, transposed, of_inputs, of_errors, kind = form
+        dtype = getattr(torch, kind.removeprefix("torch."))
+        inputs, errors = (torch.zeros(size, size, dtype=dtype, device=device) for size in (of_inputs, of_errors))
+        samples, positions = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
+        return cls(bias, transposed, inputs, errors, samples, positions)
 
 
 class Curvature:
@@ -99,13 +116,15 @@ class Curvature:
 
     # Gathering
 
+    def begin(self) -> None:
+        """See `Preconditioner.begin`."""
+        self._sums = {}
+        step = self._step
+        self._gathers = not self._blocks or (step - 1) % self._settings.interval(step) == 0
+
     @contextlib.contextmanager
     def watching(self, part: Part) -> Generator[None]:
         """See `Preconditioner.watching`."""
-        if part.start == 0:
-            self._sums = {}
-            step = self._step
-            self._gathers = not self._blocks or (step - 1) % self._settings.interval(step) == 0
         if not self._gathers:
             yield
             return
@@ -155,7 +174,7 @@ class Curvature:
         if self._gathers:
             self._average(blocks)
             self._invert(blocks)
-        rates = _rates(self._session.optimizer)
+        rates = rates_in_force(self._session.optimizer)
         for name, block in blocks.items():
             self._precondition(name, block, rates)
         faulty = self._session.numerics.faulty(weights)
@@ -166,16 +185,13 @@ class Curvature:
 
     def _average(self, blocks: dict[str, dict[str, Any]]) -> None:
         """Take this step's factors into the averages; layers in which nothing counted keep theirs."""
+        self._sums = _over_ranks(self._sums, self._session.process)
         if not blocks and not self._sums:
             raise ConfigurationError(
                 "KFAC: the module has no fully connected or convolution layer that is trained; use "
                 "BatchedIterativeOptimizer"
             )
         share = 1 - self._settings.kronecker_decay
-        process = self._session.process
-        for sums in self._sums.values():
-            for tensor in (sums.inputs, sums.errors, sums.samples, sums.positions):
-                process.sum(tensor)
         counts = [float(sums.samples) for sums in self._sums.values()]
         for (name, sums), samples in zip(self._sums.items(), counts, strict=True):
             if not samples:
@@ -191,11 +207,19 @@ class Curvature:
         of_a, of_g = self._settings.dampings(self._step)
         due = (self._step - 1) % self._settings.compute_interval == 0
         invert = _by_eigenvalues if self._settings.use_eigen_decomposition else _by_cholesky
-        for block in blocks.values():
-            if due or "A_inverse" not in block:
+        process = self._session.process
+        for i, block in enumerate(blocks.values()):
+            if not due and "A_inverse" in block:
+                continue
+            owner = {"root": 0, "each": i % process.ranks}.get(self._settings.inverse_strategy)
+            if owner in (None, process.rank):
                 pi = _balance(block["A"], block["G"]) if self._settings.use_pi else 1.0
                 block["A_inverse"] = invert(block["A"], of_a * pi)
                 block["G_inverse"] = invert(block["G"], of_g / pi)
+            else:
+                block["A_inverse"], block["G_inverse"] = torch.empty_like(block["A"]), torch.empty_like(block["G"])
+            if owner is not None:
+                process.copy_from(owner, [block["A_inverse"], block["G_inverse"]])
 
     def _precondition(self, name: str, block: Mapping[str, Any], rates: Mapping[int, float]) -> None:
         weight = self._session.weights[name]
@@ -238,6 +262,23 @@ class Curvature:
             for name, block in blocks.items():
                 for factor in ("A", "G"):
                     say(f"K-FAC: step {self._step}: {factor} of {name}: {_shown(block[factor], settings.print_matrix)}")
+
+
+def _over_ranks(own: Mapping[str, _Sums], process: Process) -> dict[str, _Sums]:
+    """The sums of all ranks, of which some may not have come through all layers."""
+    if process.ranks == 1:
+        return dict(own)
+    forms: dict[str, list[Any]] = {}
+    for some in process.of_each({name: sums.form for name, sums in own.items()}):
+        forms = forms | {name: form for name, form in some.items() if name not in forms}
+    found = {name: own[name] if name in own else _Sums.empty(form, process.device) for name, form in forms.items()}
+    everything = [tensor for sums in found.values() for tensor in sums.tensors]
+    for dtype in dict.fromkeys(tensor.dtype for tensor in everything):
+        some = [tensor for tensor in everything if tensor.dtype == dtype]
+        flat = process.sum(torch.cat([tensor.reshape(-1) for tensor in some]))
+        for tensor, values in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):
+            tensor.copy_(values.view(tensor.shape))
+    return found
 
 
 class _Uses(TorchFunctionMode):
@@ -385,16 +426,6 @@ def _by_eigenvalues(matrix: Tensor, damping: Tensor | float) -> Tensor:
         return torch.full_like(matrix, math.nan)
     values, vectors = torch.linalg.eigh(matrix.double())
     return ((vectors / (values.clamp(min=0) + damping)) @ vectors.t()).to(matrix.dtype).contiguous()
-
-
-def _rates(optimizer: torch.optim.Optimizer) -> dict[int, float]:
-    """The rate of the step to come, by the identity of the weights."""
-    found: dict[int, float] = {}
-    for group in optimizer.param_groups:
-        schedule = group.get("schedule")
-        rate = schedule(cast("Any", optimizer).updates) if schedule else group.get("lr", 1.0)
-        found.update({id(p): float(rate) * float(group.get("lr_mult", 1.0)) for p in group["params"]})
-    return found
 
 
 def _shown(matrix: Tensor, whole: bool) -> str:

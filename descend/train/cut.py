@@ -3,33 +3,29 @@
     backward      begins with this rank's numerator, and FSDP2 adds the gradients of all ranks up, each rank keeping the
                   sum for its own part of every weights object; then comes the one division by the denominator
     norms         of this rank's parts are added up over ranks
-    turns         every forward and backward pass fetches weights from all ranks, so all have to make as many: a rank
-                  that has fewer samples goes through the module with one that counts nothing
+    turns         every forward and backward pass fetches weights from all ranks, so all make as many; see `turns.py`
 
-Ranks that have no memory left cannot make a step again, since the others wait within it: micro-batches stay as they are.
+Ranks that have no memory left cannot make a step again, since the others wait within it: micro-batches stay as they
+are.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
-from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]  # as above
 
 from descend.errors import Unsupported
 from descend.runtime.cut import copies_of, is_cut, own_part
-from descend.train.numerics import Buffers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Generator, Mapping
 
-    from descend.data import Batch
     from descend.runtime import Process
-    from descend.train.loop import Part, Session
+    from descend.train.loop import Session
 
 __all__ = ["Cut", "cut_of", "fetched_parts", "put_together", "require_cut_by_fsdp"]
 
@@ -119,54 +115,8 @@ class Cut:
             part.set_requires_gradient_sync(True, recurse=False)
             part.set_requires_all_reduce(True, recurse=False)
 
-    def spare(self, batch: Batch, parts: Sequence[Part], step: int) -> list[Part]:
-        """What this rank lets through the module beside its own parts, so that all ranks go through it as often.
-
-        Args:
-            batch: This rank's share.
-            parts: Its parts.
-            step: Updates applied so far.
-        """
-        counts: list[int] = self._process.of_each(len(parts))
-        most = max(counts)
-        if min(counts) == most:
-            return []
-        given = parts[0].fields if parts else {k: self._process.to_device(v) for k, v in batch.fields.items()}
-        one = {name: _one(values) for name, values in given.items()}
-        if not min(counts):
-            self._process.copy_from(next(rank for rank, count in enumerate(counts) if count), one.values())
-        from descend.train.loop import Part  # which knows this module
-
-        return [Part(one, batch, step, 1, 1, 0)] * (most - len(parts))
-
-    @contextmanager
-    def leaving_no_trace(self) -> Generator[None]:
-        """Within this a forward pass changes no buffer, and layers that take statistics use those that they have."""
-        buffers, norms = Buffers(self._module), [part for part in self._module.modules() if _takes_statistics(part)]
-        modes = [part.training for part in norms]
-        buffers.keep()
-        _set_modes(norms, [False] * len(norms))
-        try:
-            yield
-        finally:
-            _set_modes(norms, modes)
-            buffers.restore()
-
-
-def _one(values: torch.Tensor) -> torch.Tensor:
-    return values[:1].contiguous() if len(values) else values.new_zeros(1, *values.shape[1:])
-
-
-def _takes_statistics(part: nn.Module) -> bool:
-    return isinstance(part, (_BatchNorm, _InstanceNorm))
-
-
-def _set_modes(parts: Iterable[nn.Module], modes: Iterable[bool]) -> None:
-    for part, training in zip(parts, modes, strict=True):
-        part.training = training
-
 
 def cut_of(session: Session) -> Cut | None:
     """What a run needs for weights that are cut up; None where none are."""
     cut = any(is_cut(p) for p in session.weights.values())
-    return Cut(cast("nn.Module", session.task.module), session.process) if cut else None
+    return Cut(session.task.module, session.process) if cut else None

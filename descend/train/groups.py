@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import torch
 
-__all__ = ["options_of", "set_apart", "set_each", "set_option"]
+__all__ = ["options_of", "rates_in_force", "set_apart", "set_each", "set_option"]
 
 _BETAS = ("beta1", "beta2")
 
@@ -79,3 +79,13 @@ def _store(group: dict[str, Any], option: str, value: Any) -> None:
 def options_of(optimizer: torch.optim.Optimizer, option: str) -> dict[int, Any]:
     """The value in force for each tensor, by its identity."""
     return {id(p): _value(group, option) for group in optimizer.param_groups for p in group["params"]}
+
+
+def rates_in_force(optimizer: torch.optim.Optimizer) -> dict[int, float]:
+    """The rate of the step to come for each tensor, by its identity; where there is a schedule, what that says."""
+    found: dict[int, float] = {}
+    for group in optimizer.param_groups:
+        schedule = group.get("schedule")
+        rate = schedule(cast("Any", optimizer).updates) if schedule else group.get("lr", 1.0)
+        found.update({id(p): float(rate) * float(group.get("lr_mult", 1.0)) for p in group["params"]})
+    return found

@@ -67,7 +67,8 @@ class KFAC(TrainingAlgorithm):
             first goes to the second in a straight line.
         update_interval_steps: Over how many steps it does.
         compute_interval: New inverses only in steps whose number is a multiple of it.
-        inverse_strategy: "all", "each" or "root": which ranks invert; on one process they are the same.
+        inverse_strategy: Which ranks invert: "all" of them every factor, "each" those of some layers, "root" the first
+            one; the others are given what they have not made. The results are the same.
         disable_layers: Names of layers, spaces between, that go to their rule as they are.
         learning_rate_factor: c.
         use_eigen_decomposition: Invert by eigenvalues instead of Cholesky's factors.
@@ -78,7 +79,7 @@ class KFAC(TrainingAlgorithm):
         damping_bn_act: Accepted, and said to have no effect: batch norm goes to its rule as it is.
         damping_bn_err: Likewise.
         learning_rate_factor_gru: Likewise for GRU layers.
-        distribute_precondition_compute: A matter of several ranks; on one process without effect.
+        distribute_precondition_compute: Accepted, and without effect: every rank multiplies all gradients.
         enable_copy_errors: A matter of LBANN's memory; without effect.
         enable_copy_activations: Likewise.
         kfac_use_interval: Refused.

@@ -21,6 +21,7 @@ from descend.train.numerics import Buffers, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Losses, Ratio, Totals
 from descend.train.together import Together
+from descend.train.turns import Turns
 from descend.train.vote import joint_faults
 from descend.train.watch import Watch
 
@@ -51,6 +52,7 @@ class Part:
         start: Where the samples begin in the share.
         count: Number of samples.
         position: Where they begin in the mini-batch of all ranks.
+        counts: Whether they count; see `turns.py`.
     """
 
     fields: dict[str, torch.Tensor]
@@ -59,6 +61,7 @@ class Part:
     start: int
     count: int
     position: int
+    counts: bool = True
 
 
 @dataclass
@@ -151,6 +154,7 @@ class Session:
         algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
         running: Buffers of the module that are running statistics of batch norm.
+        in_turns: Whether all ranks go through the module as often in each step.
         shard_optimizer: Whether each of several ranks keeps the optimizer's state of some weights only.
         vote: Takes the place of sums of gradients over ranks, where the ranks vote on signs.
     """
@@ -198,6 +202,7 @@ class Session:
     algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
     running: Sequence[Running] = ()
+    in_turns: bool = False
     shard_optimizer: bool = False
     vote: Vote | None = None
 
@@ -205,7 +210,9 @@ class Session:
         self.buffers = Buffers(self.task.module)
         self.weights = dict(self.task.module.named_parameters())
         self.cut = cut_of(self)
-        self.adaptive = self.adaptive and self.cut is None
+        in_turns = self.in_turns or self.cut is not None
+        self.turns = Turns(self.task.module, self.process, self.in_turns) if in_turns else None
+        self.adaptive = self.adaptive and self.turns is None  # no rank can leave a step that others wait in
         self.watch = Watch(self.task.module)
         self.control = Control(self)
         self.together = Together(self) if self.process.ranks > 1 else None
@@ -495,6 +502,8 @@ def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tenso
         seed_step(session.seed, session.contexts[Mode.TRAIN].step)
         if session.together:
             session.together.attempt()
+        if session.preconditioner:
+            session.preconditioner.begin()
         with session.watch.attached():
             return _backward(session, batch, run)
 
@@ -596,14 +605,14 @@ def _forward(session: Session, part: Part) -> Losses:
 
 
 def _spare(session: Session, batch: Batch, parts: Sequence[Part]) -> list[Part]:
-    """Parts that count nothing, where all ranks have to go through the module as often; see `cut.py`."""
-    return session.cut.spare(batch, parts, session.contexts[Mode.TRAIN].step) if session.cut else []
+    """Parts that count nothing, where all ranks have to go through the module as often."""
+    return session.turns.spare(batch, parts, session.contexts[Mode.TRAIN].step) if session.turns else []
 
 
 def _let_through(session: Session, spare: Sequence[Part], backward: bool = False) -> None:
     """Go through the module with parts that count nothing."""
     for part in spare:
-        with session.cut.leaving_no_trace() if session.cut else contextlib.nullcontext():
+        with session.turns.leaving_no_trace() if session.turns else contextlib.nullcontext():
             top = _forward(session, part).objective.numerator
             if backward and top.requires_grad:
                 torch.autograd.backward(top, torch.zeros_like(top))
@@ -648,7 +657,7 @@ def _count(totals: Totals, losses: Losses) -> None:
 def _parts(session: Session, batch: Batch, unit: int | None = 1) -> Iterator[Part]:
     """The mini-batch cut into micro-batches of whole units, on the device of the run."""
     count, step = len(batch.ids), session.contexts[Mode.TRAIN].step
-    if not count and session.preconditioner is None:  # of a rank without samples; modules need not take empty inputs
+    if not count:  # of a rank without samples; modules need not take empty inputs
         return
     fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
     before = batch.position
@@ -749,7 +758,7 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
     def attempt() -> Totals:
         sums = Totals()
         parts = list(_parts(session, step.batch))
-        spare = _spare(session, step.batch, parts)
+        spare = _spare(session, step.batch, parts) if session.cut else []
         with session.watch.attached():
             for part in parts:
                 _count(sums, _forward(session, part))

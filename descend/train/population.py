@@ -19,6 +19,7 @@ from descend.errors import ConfigurationError, NumericalError, Stopped, nearest
 from descend.launch import Trainers, acting_as
 from descend.runtime import Process, Wish, generator
 from descend.train.genome import STATE, Courier, Genome, give, take
+from descend.train.groups import rates_in_force
 from descend.train.loop import evaluate
 from descend.train.progress import ExecutionContext, Mode
 from descend.train.tournament import (
@@ -74,6 +75,7 @@ class Outcome:
         partner_scores: Of its partner's model; empty where it met nobody.
         took: Whose model it goes on with; None for its own.
         changed: What a mutation changed: before and after, by name.
+        rates: The learning rates of the step to come, each once, the lowest first.
     """
 
     round: int
@@ -84,6 +86,7 @@ class Outcome:
     partner_scores: dict[str, float] = field(default_factory=dict[str, float])
     took: int | None = None
     changed: dict[str, Any] = field(default_factory=dict[str, Any])
+    rates: list[float] = field(default_factory=list[float])
 
 
 class Population:
@@ -205,6 +208,9 @@ class Population:
                 outcomes = self._evolution(strategy, number, way)
             case _:
                 raise ConfigurationError(f"{type(strategy).__name__} is no strategy that a population knows")
+        sessions = {player.number: player.session for player in self.players}
+        for one in outcomes:
+            one.rates = sorted(set(rates_in_force(sessions[one.trainer].optimizer).values()))
         for player in self.players:
             player.state.update(round=number + 1, trained=False)
         told = {trainer: Outcome(**word) for trainer, word in self.tell(_words(outcomes)).items()}

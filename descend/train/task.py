@@ -65,9 +65,12 @@ class Task(Protocol):
 class Preconditioner(Protocol):
     """What changes the gradient of a mini-batch once it is whole, from what it saw of the parts."""
 
+    def begin(self) -> None:
+        """A step begins, or is made again; a rank may have no part of it."""
+        ...
+
     def watching(self, part: Part) -> AbstractContextManager[None]:
-        """The forward pass of a part happens within this; the part that begins at sample 0 begins a step, or makes it
-        again."""
+        """The forward pass of a part happens within this."""
         ...
 
     def gathered(self, denominator: torch.Tensor | float) -> None:

@@ -10,9 +10,9 @@ Source: LBANN's LTFB, "let a thousand flowers bloom", Jacobs et al. 2017, https:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from descend.described import Described
 from descend.errors import ConfigurationError, nearest
@@ -220,8 +220,31 @@ def _directions(what: str, given: Mapping[str, Any]) -> dict[str, MetricStrategy
     return {name: MetricStrategy(way) for name, way in given.items()}
 
 
+class _Exchange(MetaLearningStrategy):
+    """What strategies share whose fields are a map of metrics and what else they have."""
+
+    metric_strategies: Mapping[str, int]
+
+    @property
+    def metrics(self) -> Mapping[str, MetricStrategy]:
+        """See `MetaLearningStrategy.metrics`."""
+        return {name: MetricStrategy(way) for name, way in self.metric_strategies.items()}
+
+    def to_fields(self) -> dict[str, Any]:
+        """The fields as the text has them."""
+        own = {entry.name: getattr(self, entry.name) for entry in fields(cast("Any", self))}
+        del own["metric_strategies"]
+        return {"metric_name_strategy_map": {name: int(way) for name, way in self.metrics.items()}, **own}
+
+    @classmethod
+    def from_fields(cls, given: Mapping[str, Any]) -> Self:
+        """The strategy from the fields of a text."""
+        rest = dict(given)
+        return cls(metric_strategies=rest.pop("metric_name_strategy_map", {}), **rest)
+
+
 @dataclass(frozen=True)
-class RandomPairwiseExchange(MetaLearningStrategy):
+class RandomPairwiseExchange(_Exchange):
     """Trainers meet in random pairs. Both evaluate both models on their own tournament samples, and each goes on with
     the better one; its own wins where they are equal, and where it is as good in any of several metrics.
 
@@ -245,28 +268,9 @@ class RandomPairwiseExchange(MetaLearningStrategy):
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric_strategies", _directions("RandomPairwiseExchange", self.metric_strategies))
 
-    @property
-    def metrics(self) -> Mapping[str, MetricStrategy]:
-        """See `MetaLearningStrategy.metrics`."""
-        return {name: MetricStrategy(way) for name, way in self.metric_strategies.items()}
-
-    def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
-        return {
-            "metric_name_strategy_map": {name: int(way) for name, way in self.metric_strategies.items()},
-            "exchange_strategy": self.exchange_strategy,
-            "mutation_strategy": self.mutation_strategy,
-        }
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> RandomPairwiseExchange:
-        """The strategy from the fields of a text."""
-        given = dict(fields)
-        return cls(given.pop("metric_name_strategy_map", {}), **given)
-
 
 @dataclass(frozen=True)
-class TruncationSelectionExchange(MetaLearningStrategy):
+class TruncationSelectionExchange(_Exchange):
     """All trainers are ranked by one metric on their own tournament samples; the one at rank i ≥ k, from 0, takes the
     model of the one at rank i mod k. Of equal trainers the one with the lower number is first; NaN is last.
 
@@ -292,25 +296,6 @@ class TruncationSelectionExchange(MetaLearningStrategy):
             raise ConfigurationError(f"{what}: it ranks by one metric, and {len(self.metric_strategies)} are named")
         if self.truncation_k < 1:
             raise ConfigurationError(f"{what}: truncation_k is {self.truncation_k!r} and is to be at least 1")
-
-    @property
-    def metrics(self) -> Mapping[str, MetricStrategy]:
-        """See `MetaLearningStrategy.metrics`."""
-        return {name: MetricStrategy(way) for name, way in self.metric_strategies.items()}
-
-    def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
-        return {
-            "metric_name_strategy_map": {name: int(way) for name, way in self.metric_strategies.items()},
-            "truncation_k": self.truncation_k,
-            "mutation_strategy": self.mutation_strategy,
-        }
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> TruncationSelectionExchange:
-        """The strategy from the fields of a text."""
-        given = dict(fields)
-        return cls(given.pop("metric_name_strategy_map", {}), **given)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import warnings
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -27,16 +28,22 @@ def data(samples=10, ignored=(1, 2, 3, 7), seed=0):
 
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+KFAC = descend.KFAC(damping_act="0.01", damping_err="0.01")
 ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1)
 
 
 def wrapped():
-    """A module in DistributedDataParallel, whose group the user has made; without ranks it stands alone."""
+    """A module in DistributedDataParallel, whose group the user has made; without ranks it stands alone.
+
+    A forward pass that was made before leaves its hooks waiting for a backward pass.
+    """
     if "WORLD_SIZE" not in os.environ:
-        return fit(batch_size=7)
+        return fit(batch_size=7, micro_batch_size=2)
     torch.distributed.init_process_group("gloo")
     try:
-        return fit(nn.parallel.DistributedDataParallel(network()), batch_size=7)
+        module = nn.parallel.DistributedDataParallel(network())
+        module(data()[0])
+        return fit(module, batch_size=7, micro_batch_size=2)
     finally:
         torch.distributed.destroy_process_group()
 
@@ -59,6 +66,18 @@ class Branches(nn.Module):
         out = self.always(x)
         chosen = (x[:, 0] > 1.0).nonzero().flatten()
         return out.index_add(0, chosen, self.some(x[chosen])) if len(chosen) else out
+
+
+class NotEmpty(nn.Module):
+    """Does not take an empty mini-batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = network()
+
+    def forward(self, x):
+        assert len(x)
+        return self.inside(x)
 
 
 class Counting(nn.Module):
@@ -86,6 +105,18 @@ class Tight(nn.Module):
         if descend.distributed.rank() == self.rank and len(x) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return self.inside(x)
+
+
+def images(samples=24):
+    draw = torch.Generator().manual_seed(7)
+    x = torch.randn(samples, 2, 5, 5, generator=draw, dtype=torch.float64)
+    return x, torch.randint(0, 3, (samples,), generator=draw)
+
+
+def convolutions(momentum=0.3, affine=True):
+    torch.manual_seed(1)
+    layers = (nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, momentum=momentum, affine=affine), nn.ReLU(), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(27, 6), nn.BatchNorm1d(6, momentum=momentum), nn.Linear(6, 3)).double()
 
 
 class Uneven(nn.Module):
@@ -161,10 +192,25 @@ CASES = {
     "batch norm by means": lambda: fit(
         network(nn.BatchNorm1d(4, momentum=None)), data(22), batch_size=8, batch_norm_group_size=4
     ),
+    "batch norm over the whole mini-batch": lambda: fit(convolutions(), images(), batch_size=14, valid=images(9)),
+    "batch norm in few groups": lambda: fit(
+        convolutions(momentum=None, affine=False), images(27), batch_size=15, batch_norm_group_size=9
+    ),
+    "batch norm with fewer samples than ranks": lambda: fit(
+        convolutions(), images(6), batch_size=3, on_nonfinite="skip", metrics=["accuracy"]
+    ),
     "other buffers": lambda: fit(Counting(), shuffle=False, batch_size=4),
     "unused weights": lambda: fit(Branches(), batch_size=5, optimizer=functools.partial(SGD, weight_decay=0.1)),
     "sparse gradients": lambda: fit(Rows(True), optimizer=functools.partial(torch.optim.SGD, lr=0.1), batch_size=3),
-    "K-FAC": lambda: fit(batch_size=5, algorithm=descend.KFAC(damping_act="0.01", damping_err="0.01")),
+    "K-FAC": lambda: fit(batch_size=5, algorithm=KFAC),
+    "K-FAC with fewer samples than ranks": lambda: fit(
+        NotEmpty(), batch_size=1, algorithm=KFAC, stop=descend.Epochs(1)
+    ),
+    "K-FAC where ranks come through other layers": lambda: fit(Branches(), batch_size=5, algorithm=KFAC),
+    "K-FAC, inverses shared out": lambda: fit(
+        convolutions(), images(), batch_size=14, algorithm=replace(KFAC, inverse_strategy="each", use_pi=True)
+    ),
+    "K-FAC, inverses of the first rank": lambda: fit(batch_size=5, algorithm=replace(KFAC, inverse_strategy="root")),
     "sharded LAMB": lambda: fit(
         optimizer=functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1), batch_size=7, shard_optimizer=True
     ),

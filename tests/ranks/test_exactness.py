@@ -7,6 +7,7 @@ from ranks.cases import CASES, outcome
 from ranks.start import start
 
 QUICK = ["one batch", "ignored on one rank", "partial batch", "fewer samples than ranks", "validation", "batch norm"]
+QUICK += ["batch norm in few groups", "K-FAC where ranks come through other layers"]
 
 
 def largest_difference(a, b, path=""):

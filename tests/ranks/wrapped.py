@@ -1,13 +1,11 @@
-"""Modules that `fully_shard` has cut up, in runs that have to come out as those of whole modules. As a script: NAMES."""
+"""Modules that `fully_shard` has cut up, in runs that have to come out as those of whole ones. As a script: NAMES."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
 import warnings
-from pathlib import Path
 
 import torch
 from ranks.cases import ADAM, data, network
@@ -28,7 +26,8 @@ def cut(module: nn.Module, *shape: int) -> nn.Module:
     ranks = int(os.environ["WORLD_SIZE"])
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", shape or (ranks,))
+    names = ("copies", "parts") if len(shape) == 2 else None
+    mesh = init_device_mesh("cpu", shape or (ranks,), mesh_dim_names=names)
     for part in module.children():
         if any(True for _ in part.parameters()):
             fully_shard(part, mesh=mesh)
@@ -39,6 +38,12 @@ def fit(module=None, some=None, **settings):
     given = {"optimizer": SGD, "batch_size": 10, "stop": descend.Epochs(3), "seed": 3, **settings}
     loss = given.pop("loss", nn.CrossEntropyLoss())
     return descend.fit(cut(module or network()), loss, some or data(), **given)
+
+
+def normed():
+    torch.manual_seed(6)
+    layers = (nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
+    return nn.Sequential(*layers).double()
 
 
 def in_two_dimensions():
@@ -97,9 +102,8 @@ CASES = {
         some=data(12), batch_size=5, valid=data(21, ignored=(2, 20), seed=4), test=data(3, (), 5), metrics=["accuracy"]
     ),
     "dropout": lambda: fit(network(nn.Dropout(0.4)), batch_size=7),
-    "batch norm": lambda: fit(
-        network(nn.BatchNorm1d(4)), data(22), batch_size=11, batch_norm_group_size=3, micro_batch_size=3
-    ),
+    "batch norm": lambda: fit(normed(), data(24), batch_size=12, batch_norm_group_size=4, micro_batch_size=4),
+    "batch norm over the whole mini-batch": lambda: fit(normed(), data(22), batch_size=12),
     "skipped": lambda: fit(some=NAN, batch_size=3, on_nonfinite="skip"),
     "partly": partly,
 }

@@ -1,0 +1,190 @@
+"""A picture of a tournament: whose model went to whom, drawn from `tournament.jsonl`; one file of SVG or HTML.
+
+    rows        trainers
+    columns     exchanges, and the end of the run
+    boxes       the model that a trainer brings to an exchange: its score, and the rates in force since the one before
+    lines       go to the next column: straight on where a trainer keeps its model, and otherwise as an arrow from whose
+                model it takes, with what a mutation has changed
+    colours     of the trainer that a model descends from
+
+What a box stands for is said in full where the pointer rests on it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
+
+from descend.errors import ConfigurationError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["ancestors", "read", "save", "svg"]
+
+_COLUMN, _ROW, _BOX_WIDTH, _BOX_HEIGHT, _LEFT, _TOP = 168, 62, 104, 36, 84, 56  # pixels
+_COLOURS = ("#a9c8f5", "#f7dfa5", "#b5e3d3", "#f2b8b5", "#e3d3f0", "#d9dee7", "#f5c99b", "#c9e29e")
+_LINE, _INK, _BAD = "#8a94a6", "#1f2733", "#b3261e"
+_FORMATS = (".svg", ".html")
+
+Rounds = list[dict[int, dict[str, Any]]]
+
+
+def read(run_dir: Path) -> Rounds:
+    """The rows of a run's tournament: of each exchange, those of all trainers by their numbers.
+
+    Raises:
+        StorageError: there is no tournament in the directory, or its file is not one that a run has written.
+    """
+    path = run_dir / "tournament.jsonl"
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rounds: Rounds = []
+        for row in rows:
+            if row["round"] == len(rounds):
+                rounds.append({})
+            rounds[row["round"]][row["trainer"]] = row
+        if any(row["took"] is not None and row["took"] not in rounds[0] for row in rows):
+            raise KeyError("took")
+    except FileNotFoundError:
+        raise StorageError(
+            f"{path} is not there: {run_dir} is not the directory of a run with several trainers"
+        ) from None
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise StorageError(f"{path} cannot be read as the rows of a tournament: {error!r}") from None
+    if not rounds:
+        raise StorageError(f"{path} has no rows: the run has not come to its first exchange")
+    return rounds
+
+
+def ancestors(rounds: Rounds) -> list[dict[int, int]]:
+    """From whom the model of each trainer descends: before each exchange, and after the last one."""
+    found = [{trainer: trainer for trainer in sorted(rounds[0])}]
+    for rows in rounds:
+        now = found[-1]
+        found.append({t: now[t if t not in rows or rows[t]["took"] is None else rows[t]["took"]] for t in now})
+    return found
+
+
+def save(run_dir: Path, path: Path) -> None:
+    """Draw the tournament of a run into a file.
+
+    Raises:
+        ConfigurationError: the file's name ends in neither .svg nor .html.
+        StorageError: there is nothing to draw, or the file cannot be written.
+    """
+    if path.suffix.lower() not in _FORMATS:
+        raise ConfigurationError(f"{path}: the picture is written as {' or '.join(_FORMATS)}, so its name ends in one")
+    text = svg(read(run_dir))
+    if path.suffix.lower() == ".html":
+        head = f"<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'><title>{_TITLE}</title></head>"
+        text = f"{head}\n<body>{text}</body></html>\n"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error}") from None
+
+
+_TITLE = "Lineage of a tournament"
+
+
+def svg(rounds: Rounds) -> str:
+    """The picture."""
+    trainers = sorted(rounds[0])
+    places = {trainer: _TOP + i * _ROW for i, trainer in enumerate(trainers)}
+    lines = ancestors(rounds)
+    width = _LEFT + len(rounds) * _COLUMN + _BOX_WIDTH + 24
+    height = _TOP + len(trainers) * _ROW + 8
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="sans-serif" font-size="11" fill="{_INK}">',
+        f"<title>{_TITLE}</title>",
+        f'<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
+        f'<path d="M0,0 L7,3 L0,6 z" fill="{_INK}"/></marker></defs>',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    parts += [_text(8, y + _BOX_HEIGHT / 2 + 4, f"trainer {trainer}") for trainer, y in places.items()]
+    heads = [f"exchange {number}" for number in range(len(rounds))] + ["goes on with"]
+    parts += [_text(_LEFT + i * _COLUMN, _TOP - 16, head) for i, head in enumerate(heads)]
+    for number, rows in enumerate(rounds):
+        parts += [_move(row, number, places) for row in rows.values()]
+    for column, origins in enumerate(lines):
+        before = rounds[column - 1] if column else {}
+        rows = rounds[column] if column < len(rounds) else {}
+        parts += [
+            _box(_LEFT + column * _COLUMN, places[t], _colour(origin), rows.get(t), before.get(t), origin)
+            for t, origin in origins.items()
+        ]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _colour(trainer: int) -> str:
+    return _COLOURS[trainer % len(_COLOURS)]
+
+
+def _text(x: float, y: float, words: str, colour: str = _INK) -> str:
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}">{escape(words)}</text>'
+
+
+def _move(row: Mapping[str, Any], column: int, places: Mapping[int, int]) -> str:
+    """The line from the model that a trainer goes on with to its place in the next column."""
+    source = row["trainer"] if row["took"] is None else row["took"]
+    x, y = _LEFT + column * _COLUMN + _BOX_WIDTH, places[source] + _BOX_HEIGHT / 2
+    to_x, to_y = _LEFT + (column + 1) * _COLUMN, places[row["trainer"]] + _BOX_HEIGHT / 2
+    if row["took"] is None:
+        return f'<line x1="{x}" y1="{y:g}" x2="{to_x}" y2="{to_y:g}" stroke="{_LINE}" stroke-dasharray="3 3"/>'
+    middle = (x + to_x) / 2
+    curve = f"M{x},{y:g} C{middle:g},{y:g} {middle:g},{to_y:g} {to_x},{to_y:g}"
+    told = f"<title>{escape(_told(row))}</title>"
+    return f'<path d="{curve}" fill="none" stroke="{_INK}" stroke-width="1.5" marker-end="url(#tip)">{told}</path>'
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    """What happened to a trainer in an exchange, in words."""
+    who, others = f"trainer {row['trainer']}, exchange {row['round']}, step {row['step']}", row["partner_scores"]
+    lines = [f"{who}: {_scores(row['scores'])}"]
+    if row["partner"] is not None:
+        lines.append(f"model of trainer {row['partner']}: {_scores(others)}")
+    lines.append("keeps its own model" if row["took"] is None else f"takes the model of trainer {row['took']}")
+    lines += [f"{name}: {before} → {after}" for name, (before, after) in row["changed"].items()]
+    return "\n".join(lines)
+
+
+def _scores(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in scores.items())
+
+
+def _rates(row: Mapping[str, Any] | None) -> str:
+    """The rates that are in force after an exchange; a run of an older version has not noted them."""
+    rates = (row or {}).get("rates") or []
+    if not rates:
+        return ""
+    return f"rate {rates[0]:.3g}" if len(rates) == 1 else f"rates {rates[0]:.3g} to {rates[-1]:.3g}"
+
+
+def _box(
+    x: float, y: float, colour: str, row: Mapping[str, Any] | None, before: Mapping[str, Any] | None, origin: int
+) -> str:
+    """A model: its score in the exchange to come, and the rates that it was trained with since the one before."""
+    score = next(iter(row["scores"].values()), math.nan) if row else None
+    words = (
+        [] if row is None or score is None else [(f"{next(iter(row['scores']), '')} {score:.4g}", math.isnan(score))]
+    )
+    changed = [f"{name} {_short(after)}" for name, (_, after) in (before or {}).get("changed", {}).items()]
+    below = _rates(before) or ", ".join(changed)
+    words += [(below, False)] if below else []
+    told = _told(row) if row else f"trainer {before['trainer']} goes on with this model" if before else ""
+    texts = [_text(x + 6, y + 14 + 14 * i, _fitted(line), _BAD if bad else _INK) for i, (line, bad) in enumerate(words)]
+    ground = f'<rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="5" fill="{colour}"/>'
+    return f"<g>{ground}{''.join(texts)}<title>{escape(told)}\ndescends from trainer {origin}</title></g>"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _fitted(line: str, most: int = 17) -> str:
+    return line if len(line) <= most else f"{line[: most - 1]}…"
