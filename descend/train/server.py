@@ -180,6 +180,11 @@ class Server(Late):
         """See `Late.gradient`; nothing is computed here."""
         errand = self._newest
         assert errand is not None
+        if session.watch.wanted:
+            raise ConfigurationError(
+                "a callback wants to see the outputs of layers in training, which workers compute and a parameter "
+                "server does not: leave it out"
+            )
         gradients, buffers = errand.tensors[: len(session.weights)], errand.tensors[len(session.weights) :]
         for (name, p), gradient in zip(session.weights.items(), gradients, strict=True):
             p.grad = gradient.to(p.device) if p.requires_grad and name in errand.words["present"] else None
