@@ -168,8 +168,7 @@ def fit(
     module = cast("torch.nn.Module", unwrapped(module))
     objective, measured = loss_of(loss), measures(metrics, loss)
     compression = MajorityVote.of(gradient_compression)
-    if not isinstance(asynchronous, ParameterServer | None):
-        raise ConfigurationError(f"asynchronous is {asynchronous!r} and is to be descend.ParameterServer() or None")
+    late = ParameterServer.of(asynchronous)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
     device = device_of(module)
     autocast, scaler = precision_of(precision, device)
@@ -230,7 +229,7 @@ def fit(
                     "batch_norm_group_size": batch_norm_group_size,
                     "algorithm": None if algorithm is None else repr(algorithm),
                     **({"gradient_compression": repr(compression)} if compression else {}),
-                    **({"asynchronous": repr(asynchronous)} if asynchronous else {}),
+                    **({"asynchronous": repr(late)} if late else {}),
                 },
                 numerics=looking,
                 before_part=training.begin,
@@ -242,13 +241,12 @@ def fit(
             )
 
         kept = {"keep_files": run_dir is not None or resume, "resume": resume}
-        if asynchronous:
-            whole_batches = replace(world, rank=0, ranks=1, group=None)
-            work = make(Seat(0, whole_batches))
-            check_asynchronous(asynchronous, world.ranks, shares.trainers, work, skip_bad)
+        if late:
+            work = make(Seat(0, replace(world, rank=0, ranks=1, group=None)))  # each rank takes whole mini-batches
+            check_asynchronous(late, world.ranks, shares.trainers, work, skip_bad)
             if world.ranks > 1:
-                return conduct_asynchronous(asynchronous, work, world, run_dir, **kept)
-            return conduct(alone(asynchronous, work), run_dir, **kept)
+                return conduct_asynchronous(late, work, world, run_dir, **kept)
+            return conduct(alone(late, work), run_dir, **kept)
         if shares.trainers == 1:
             return conduct(make(Seat(0, world)), run_dir, **kept)
         return conduct_trainers(make, shares, world, seed, run_dir, **kept)

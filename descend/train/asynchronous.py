@@ -71,6 +71,17 @@ class ParameterServer(metaclass=Described):
             raise ConfigurationError(problems)
         object.__setattr__(self, "delays", tuple(self.delays))
 
+    @classmethod
+    def of(cls, wanted: Any) -> ParameterServer | None:
+        """What a user has asked for by `asynchronous`.
+
+        Raises:
+            ConfigurationError: it is neither a ParameterServer nor None.
+        """
+        if wanted is None or isinstance(wanted, cls):
+            return wanted
+        raise ConfigurationError(f"asynchronous is {wanted!r} and is to be descend.ParameterServer() or None")
+
     @property
     def made(self) -> bool:
         """Whether delays are made on one process."""

@@ -53,8 +53,9 @@ class Mail:
 
     def __init__(self, world: Process) -> None:
         self._rank = world.rank
-        gloo = distributed.get_backend(world.group) == "gloo"
-        self._group = world.group if gloo else distributed.new_group(backend="gloo")
+        self._group = world.group
+        if distributed.get_backend(world.group) != "gloo":
+            self._group = cast("distributed.ProcessGroup", distributed.new_group(backend="gloo"))
 
     def send(self, to: int, words: Mapping[str, Any], tensors: Sequence[torch.Tensor] = ()) -> None:
         """Send a message; returns when it is on its way."""
