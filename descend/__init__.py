@@ -95,6 +95,7 @@ _SINGLE = {
     "KFAC": "train",
     "LTFB": "train",
     "MajorityVote": "train",
+    "ParameterServer": "train",
     "ExchangeStrategy": "train",
     "MutationStrategy": "train",
     "RandomPairwiseExchange": "train",

@@ -143,26 +143,47 @@ def launch(
     import shlex
 
     from descend.errors import ConfigurationError
-    from descend.launch import Job, local
+    from descend.launch import Job, local, shared_out, timeout_seconds
 
+    if str(file).startswith("-"):
+        raise ConfigurationError(f"descend launch has no option {file}; what belongs to the run follows FILE")
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
+    timeout_seconds()
+    run_dir = _value_of("--run-dir", context.args)
     script = file.suffix == ".py"
     program = [str(file), *context.args] if script else ["-m", "descend", "run", str(file), *context.args]
     if restarts and not script:
-        if "--run-dir" not in context.args:
+        if run_dir is None:
             raise ConfigurationError("--restarts continues the run from its checkpoints: add --run-dir DIR")
         program += ["--resume"] if "--resume" not in context.args else []
     command, environment = local.command(ranks, program, restarts), local.surroundings(ranks)
-    if "--run-dir" in context.args[:-1]:
-        Job(command, Path(context.args[context.args.index("--run-dir") + 1]).absolute(), procs_per_node=ranks)
+    if run_dir is not None:
+        Job(command, Path(run_dir).absolute(), procs_per_node=ranks)
     if not script:
-        _check_for_ranks(file, ranks)
+        shares = [_count_of(name, context.args) for name in ("--trainers", "--procs-per-trainer")]
+        _check_for_ranks(file, shared_out(ranks, *shares).procs_per_trainer)
     if dry_run:
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
         typer.echo(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
         return
     raise typer.Exit(_started(command, environment))
+
+
+def _value_of(name: str, arguments: list[str]) -> str | None:
+    """The value of an option among arguments that are for somebody else."""
+    for word, following in zip(arguments, [*arguments, None][1:], strict=True):
+        if word == name:
+            return following
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _count_of(name: str, arguments: list[str]) -> int | None:
+    """The same where it is a number; what is none is refused by whom it is for."""
+    value = _value_of(name, arguments)
+    return int(value) if value and value.isdecimal() else None
 
 
 def _started(command: list[str], environment: dict[str, str]) -> int:

@@ -237,6 +237,21 @@ class Batches:
         batches = self._batches(epoch, start_step, first)
         return prefetched(batches, self.ahead) if self.ahead else batches
 
+    def share_of(self, epoch: int, step: int) -> Share:
+        """What this rank has to read for one step of an epoch."""
+        ids, _, size, last = next(self._shares(step, step * self.batch_size, epoch))
+        return Share(ids, epoch, step, size, last)
+
+    def of_step(self, epoch: int, step: int) -> Batch:
+        """The batch of one step of an epoch, read now and in this process.
+
+        Raises:
+            DataError: samples cannot be read.
+        """
+        part = self.share_of(epoch, step)
+        fields = self.reader.read(part.ids, epoch)
+        return Batch(fields, part.ids, epoch, step, part.size, part.last, self._share(part.size)[0])
+
     def _batches(self, epoch: int, start_step: int, start_sample: int) -> Generator[Batch, None, None]:
         shares = self._shares(start_step, start_sample, epoch)
         if self._stream is None:

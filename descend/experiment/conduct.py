@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from descend.data import Feed
     from descend.runtime import Process
     from descend.train import Callback, TrainingAlgorithm
+    from descend.train.asynchronous import Late
     from descend.train.loop import Part
     from descend.train.statistics import Running
     from descend.train.task import Task
@@ -118,6 +119,7 @@ class Work:
         outside: Metrics that the module does not compute; given the run directory.
         compression: What ranks send instead of gradients; None for these.
         metrics: Names of all metrics.
+        late: Where gradients come from that are computed at older weights; None where they are not.
     """
 
     name: str
@@ -144,6 +146,7 @@ class Work:
     outside: Callable[[Path | None], Mapping[str, float]] = lambda directory: {}
     compression: MajorityVote | None = None
     metrics: Sequence[str] = ()
+    late: Late | None = None
 
 
 def conduct(
@@ -330,6 +333,7 @@ def _session(work: Work, requests: StopRequests) -> Session:
         in_turns=work.in_turns,
         shard_optimizer=work.shard_optimizer,
         vote=Vote(work.compression, work.process) if work.compression else None,
+        late=work.late,
     )
     session.restore = lambda checkpoint: restore(load(checkpoint), session)
     return session

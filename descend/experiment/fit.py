@@ -15,6 +15,7 @@ from descend.data.samples import SampleReader
 from descend.described import with_known_options
 from descend.errors import ConfigurationError
 from descend.experiment import rule
+from descend.experiment.asynchronous import alone, check_asynchronous, conduct_asynchronous
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
@@ -28,7 +29,7 @@ from descend.experiment.unused import UnusedWeights
 from descend.graph import TorchModel
 from descend.launch import shared_out
 from descend.runtime import joined
-from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode, Stop
+from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode, ParameterServer, Stop
 from descend.train.masks import not_taken_over
 from descend.train.numerics import Numerics
 from descend.train.stopping import whole
@@ -77,6 +78,7 @@ def fit(
     batch_norm_group_size: int | None = None,
     shard_optimizer: bool = False,
     gradient_compression: str | MajorityVote | None = None,
+    asynchronous: ParameterServer | None = None,
     algorithm: TrainingAlgorithm | None = None,
     tournament: Any = None,
     trainers: int | None = None,
@@ -130,6 +132,8 @@ def fit(
             same. One rank keeps all.
         gradient_compression: "sign", or `descend.MajorityVote(momentum=0.9)` which it stands for: ranks send one bit
             for each element of the gradient and follow the majority; with `descend.optim.SignSGD`.
+        asynchronous: `descend.ParameterServer()`: rank 0 makes an update by each gradient that another rank sends, as
+            late as it comes; with `descend.optim.DCASGD` it compensates for that.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
             With `descend.LTFB`, `stop` is the end of a round.
         tournament: Data on which several trainers compare their models; never trained on.
@@ -164,6 +168,7 @@ def fit(
     module = cast("torch.nn.Module", unwrapped(module))
     objective, measured = loss_of(loss), measures(metrics, loss)
     compression = MajorityVote.of(gradient_compression)
+    late = ParameterServer.of(asynchronous)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
     device = device_of(module)
     autocast, scaler = precision_of(precision, device)
@@ -223,6 +228,7 @@ def fit(
                     "batch_norm_group_size": batch_norm_group_size,
                     "algorithm": None if algorithm is None else repr(algorithm),
                     **({"gradient_compression": repr(compression)} if compression else {}),
+                    **({"asynchronous": repr(late)} if late else {}),
                 },
                 numerics=looking,
                 before_part=training.begin,
@@ -235,6 +241,12 @@ def fit(
             )
 
         kept = {"keep_files": run_dir is not None or resume, "resume": resume}
+        if late:
+            work = make(Seat(0, replace(world, rank=0, ranks=1, group=None)))  # each rank takes whole mini-batches
+            check_asynchronous(late, world.ranks, shares.trainers, work, skip_bad)
+            if world.ranks > 1:
+                return conduct_asynchronous(late, work, world, run_dir, **kept)
+            return conduct(alone(late, work), run_dir, **kept)
         if shares.trainers == 1:
             return conduct(make(Seat(0, world)), run_dir, **kept)
         return conduct_trainers(make, shares, world, seed, run_dir, **kept)

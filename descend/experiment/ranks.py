@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from descend.graph import Plan
     from descend.runtime import Process
 
-__all__ = ["begin_alike", "behind_the_first", "require_whole", "running_of", "silent", "unwrapped"]
+__all__ = ["begin_alike", "behind_the_first", "compare", "require_whole", "running_of", "silent", "unwrapped"]
 
 
 def unwrapped(module: Any) -> Any:
@@ -86,7 +86,7 @@ def begin_alike(work: Work) -> None:
     _check_cut(work)
     if process.ranks == 1:
         return
-    process.require_same(_facts(work), "the settings of the run")
+    compare(work, process)
     if work.unit is None and not work.in_turns:
         raise ConfigurationError(
             f"{process.ranks} ranks share each mini-batch, and a layer of this model works on all of it: for batch "
@@ -133,6 +133,19 @@ def _needs_whole(optimizer: torch.optim.Optimizer) -> list[str]:
         for name, rule in rules.items()
         if getattr(rule, "whole_tensor", False)
     ]
+
+
+def compare(work: Work, process: Process) -> None:
+    """Compare what the ranks are about to do.
+
+    Args:
+        work: What this rank is.
+        process: This process among those that are compared.
+
+    Raises:
+        ConfigurationError: they are set to do different things.
+    """
+    process.require_same(_facts(work), "the settings of the run")
 
 
 def _facts(work: Work) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
         "algorithm": session.algorithm_state,
         "vote": session.vote and session.vote.state(),
+        "late": session.late and session.late.state(),
         "replaced_samples": _replaced(session),
     }
     tensors, plain = flatten(nested)
@@ -200,6 +201,8 @@ def restore(
     session.algorithm_state = algorithm
     if session.vote and state.get("vote") and not reset_optimizer:
         session.vote.load_state(state["vote"])
+    if session.late and state.get("late"):
+        session.late.load_state(state["late"])
     for mode, reader in _readers(session):
         reader.bad = replaced.get(mode.value, {})
     session.callbacks.load_state(callbacks)

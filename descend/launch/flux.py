@@ -5,9 +5,10 @@ inside an allocation    FLUX_URI, and FLUX_ENCLOSING_ID, which the system's own 
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
-from descend.launch.job import Job, lines
+from descend.launch.job import Job, lines, require_unset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,7 @@ def detect(environment: Mapping[str, str]) -> bool:
 
 def script(job: Job) -> str:
     """The text for flux batch; submits nothing."""
-    header = [f"#flux: {option}" for option in (*_options(job), "--output=out.log", "--error=err.log")]
+    header = [f"#flux: {shlex.quote(option)}" for option in (*_options(job), "--output=out.log", "--error=err.log")]
     meeting = [
         'export MASTER_ADDR="${MASTER_ADDR:-$(flux run -N 1 -n 1 hostname)}"',
         'export MASTER_PORT="${MASTER_PORT:-29500}"',
@@ -42,6 +43,7 @@ def allocate(job: Job, path: str) -> list[str]:
 
 
 def _options(job: Job) -> list[str]:
+    require_unset(job, "flux", "reservation")
     given = {
         "job-name": job.job_name,
         "nodes": job.nodes,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["LEAD_SECONDS", "NODE_LOCAL", "Job", "clock", "lines"]
+__all__ = ["LEAD_SECONDS", "NODE_LOCAL", "Job", "clock", "lines", "require_unset"]
 
 NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp")
 LEAD_SECONDS = 120  # before the end of its time a job is told so; the run saves and the job asks to be started again
@@ -61,7 +62,7 @@ class Job:
         return self.nodes * self.procs_per_node
 
     def __post_init__(self) -> None:
-        if problems := [*self._counts(), *self._limits(), *self._places()]:
+        if problems := [*self._counts(), *self._limits(), *self._words(), *self._places()]:
             raise ConfigurationError(problems)
 
     def _counts(self) -> list[str]:
@@ -82,12 +83,29 @@ class Job:
         return []
 
     def _limits(self) -> list[str]:
+        limit: Any = self.time_limit
+        if limit is not None and (type(limit) not in (int, float) or not math.isfinite(limit)):
+            return [f"time_limit is {limit!r} and is to be a number of minutes, or None for what the scheduler gives"]
         if self.time_limit is None or self.time_limit * 60 > 2 * LEAD_SECONDS:
             return []
         return [
             f"time_limit={self.time_limit:g} minutes: the job is told {LEAD_SECONDS} seconds before its end to save, "
             f"so it is to be more than {2 * LEAD_SECONDS // 60} minutes"
         ]
+
+    def _words(self) -> list[str]:
+        """What would not come to the scheduler as it was meant."""
+        named = {name: getattr(self, name) for name in ("job_name", "partition", "account", "reservation")}
+        named["work_dir"] = str(self.work_dir)
+        problems = [
+            f"{name} is {text!r} and is to be one line of text"
+            for name, text in named.items()
+            if text is not None and (not isinstance(text, str) or not text.isprintable() or not text)
+        ]
+        if isinstance(self.launcher_args, str):
+            words = shlex.split(self.launcher_args)
+            problems.append(f"launcher_args is a text and is to be a list: {words!r}")
+        return problems
 
     def _places(self) -> list[str]:
         existing = next(place for place in (self.work_dir, *self.work_dir.parents) if place.exists())
@@ -145,3 +163,13 @@ def clock(minutes: float) -> str:
     """A time limit as H:MM:SS."""
     seconds = round(minutes * 60)
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def require_unset(job: Job, scheduler: str, *names: str) -> None:
+    """Refuse what a scheduler has nothing for.
+
+    Raises:
+        ConfigurationError: some of these are set.
+    """
+    if given := [f"{name}={getattr(job, name)!r}" for name in names if getattr(job, name) is not None]:
+        raise ConfigurationError(f"{scheduler} has nothing for {', '.join(given)}: leave it out")

@@ -5,6 +5,8 @@ inside an allocation    LSB_JOBID
 
 from __future__ import annotations
 
+import math
+import shlex
 from typing import TYPE_CHECKING
 
 from descend.launch.job import Job, lines
@@ -22,18 +24,9 @@ def detect(environment: Mapping[str, str]) -> bool:
 
 def script(job: Job) -> str:
     """The text for bsub; submits nothing."""
-    given = {
-        "-J": job.job_name,
-        "-nnodes": job.nodes,
-        "-W": None if job.time_limit is None else _minutes(job.time_limit),
-        "-q": job.partition,
-        "-G": job.account,
-        "-U": job.reservation,
-        "-cwd": job.work_dir,
-        "-o": "out.log",
-        "-e": "err.log",
-    }
-    header = [f"#BSUB {option} {value}" for option, value in given.items() if value is not None]
+    files = ["-cwd", str(job.work_dir), "-o", "out.log", "-e", "err.log"]
+    words = iter([*_options(job), *files])
+    header = [f"#BSUB {option} {shlex.quote(value)}" for option, value in zip(words, words, strict=True)]
     meeting = [
         'export MASTER_ADDR="${MASTER_ADDR:-$(jsrun --nrs 1 --tasks_per_rs 1 hostname)}"',
         'export MASTER_PORT="${MASTER_PORT:-$((20000 + LSB_JOBID % 10000))}"',
@@ -51,9 +44,21 @@ def submit(path: str) -> list[str]:
 
 def allocate(job: Job, path: str) -> list[str]:
     """The command that gets an allocation, runs a script in it and waits."""
-    limit = [] if job.time_limit is None else ["-W", _minutes(job.time_limit)]
-    return ["bsub", "-Is", "-J", job.job_name, "-nnodes", str(job.nodes), *limit, "bash", path]
+    return ["bsub", "-Is", *_options(job), "bash", path]
+
+
+def _options(job: Job) -> list[str]:
+    given = {
+        "-J": job.job_name,
+        "-nnodes": str(job.nodes),
+        "-W": None if job.time_limit is None else _minutes(job.time_limit),
+        "-q": job.partition,
+        "-G": job.account,
+        "-U": job.reservation,
+    }
+    return [word for option, value in given.items() if value is not None for word in (option, value)]
 
 
 def _minutes(limit: float) -> str:
-    return f"{int(limit) // 60}:{int(limit) % 60:02}"
+    minutes = math.ceil(limit)
+    return f"{minutes // 60}:{minutes % 60:02}"

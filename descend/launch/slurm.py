@@ -6,6 +6,7 @@ preemption, walltime    the ranks get SIGTERM before the end and save; the job t
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from descend.launch.job import LEAD_SECONDS, Job, clock, lines
@@ -25,7 +26,7 @@ def detect(environment: Mapping[str, str]) -> bool:
 
 def script(job: Job) -> str:
     """The text for sbatch; submits nothing."""
-    header = [f"#SBATCH {option}" for option in (*_options(job), *_files(job))]
+    header = [f"#SBATCH {shlex.quote(option)}" for option in (*_options(job), *_files(job))]
     meeting = [
         'export MASTER_ADDR="${MASTER_ADDR:-$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | head -n 1)}"',
         'export MASTER_PORT="${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}"',

@@ -66,6 +66,15 @@ class Doing:
             self.patient = before
 
     @contextmanager
+    def act(self) -> Generator[None]:
+        """Within this block it does something for all ranks."""
+        before, self.acting = self.acting, True
+        try:
+            yield
+        finally:
+            self.acting = before
+
+    @contextmanager
     def wait(self, what: str) -> Generator[None]:
         """Wait for other ranks; what torch raises when one is gone becomes an error of ours.
 
@@ -190,19 +199,18 @@ class Process:
     def by_first(self, act: Callable[[], _T]) -> _T:
         """What `act` returns, a plain value, on rank 0, which alone calls it; an error of it is raised on all ranks."""
         if self.ranks == 1:
-            return act()
+            with self.doing.act():  # others may wait for this process all the same, as workers for their server
+                return act()
         outcome: dict[str, Any] = {}
         error: Exception | None = None
         if self.first:
-            self.doing.acting = True
             try:
-                outcome = {"value": act()}
+                with self.doing.act():
+                    outcome = {"value": act()}
             except Exception as raised:
                 error = raised
                 problems = raised.problems if isinstance(raised, DescendError) else [repr(raised)]
                 outcome = {"error": type(raised).__name__, "problems": list(problems)}
-            finally:
-                self.doing.acting = False
         outcome = self.of_each(outcome)[0]
         if error is not None:
             raise error

@@ -200,6 +200,8 @@ class Vigil:
             if self._has_ended(rank):
                 continue
             beat, since = self._beat_of(rank, now)
+            if beat:
+                self._follow(rank, beat, now)
             if now - since > self._timeout:
                 return self._note(f"rank {rank} has given no sign of life for {self._timeout:g} seconds", rank, True)
             if waited > self._timeout and beat and self._keeps_waiting(rank, beat, now):
@@ -218,11 +220,13 @@ class Vigil:
             return False
         if not doing.patient:
             return (doing.peers is None or rank in doing.peers) and beat["waits"] < doing.waits
+        return now - self._progress[rank][1] > self._timeout
+
+    def _follow(self, rank: int, beat: dict[str, Any], now: float) -> None:
+        """Remember since when another rank makes no steps, while it could."""
         known = self._progress.get(rank)
-        if known is None or known[0] != beat["steps"] or beat["waiting"]:
+        if known is None or known[0] != beat["steps"] or beat["waiting"] or beat["acting"]:
             self._progress[rank] = (beat["steps"], now)
-            return False
-        return now - known[1] > self._timeout
 
     # ---- what ranks tell each other
 

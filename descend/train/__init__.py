@@ -4,6 +4,7 @@ The names here describe a run and need no torch; `descend.train.loop` carries it
 """
 
 from descend.train.algorithms import SGD, BatchedIterativeOptimizer, TrainingAlgorithm
+from descend.train.asynchronous import ParameterServer
 from descend.train.callback import Callback, Callbacks
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
 from descend.train.inference import BatchedInference
@@ -48,6 +49,7 @@ __all__ = [
     "MetricStrategy",
     "Mode",
     "MutationStrategy",
+    "ParameterServer",
     "PartView",
     "Progress",
     "RandomPairwiseExchange",

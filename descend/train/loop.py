@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from descend.data import Batch, Feed
     from descend.runtime import Process
+    from descend.train.asynchronous import Late
     from descend.train.callback import Callbacks
     from descend.train.sharding import Sharding
     from descend.train.statistics import Running
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from descend.train.task import Preconditioner, Task
     from descend.train.vote import Vote
 
-__all__ = ["Part", "Pass", "Session", "evaluate", "train"]
+__all__ = ["Part", "Pass", "Session", "evaluate", "gradient", "train"]
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,7 @@ class Session:
         in_turns: Whether all ranks go through the module as often in each step.
         shard_optimizer: Whether each of several ranks keeps the optimizer's state of some weights only.
         vote: Takes the place of sums of gradients over ranks, where the ranks vote on signs.
+        late: Where gradients come from that are computed at older weights; None where they are not.
     """
 
     name: str
@@ -205,6 +207,7 @@ class Session:
     in_turns: bool = False
     shard_optimizer: bool = False
     vote: Vote | None = None
+    late: Late | None = None
 
     def __post_init__(self) -> None:
         self.buffers = Buffers(self.task.module)
@@ -268,14 +271,24 @@ class Session:
         """One update of all weights by their gradients."""
         if self.vote:
             self.vote.cast(self.weights)
+        if self.late:
+            self.late.before_update(self)
         if self.sharding:
             self.sharding.step(lambda: self.numerics.step(self.optimizer))
         else:
             self.numerics.step(self.optimizer)
 
+    def batches_to_come(self) -> Generator[Batch]:
+        """The mini-batches that are left of the epoch under way."""
+        now = self.contexts[Mode.TRAIN]
+        at = now.epoch, now.position, now.taken
+        return self.late.batches(self, *at) if self.late else self.data[Mode.TRAIN].epoch(*at)
+
     def agreed_stop(self) -> str | None:
         """The name of a signal that asked for an end, which all ranks know since they last met; or None."""
-        return self.together.signal if self.together else self.stop_requested()
+        if self.together:
+            return self.together.signal
+        return self.stop_requested() or (self.late.asked if self.late else None)
 
     def _to_end(self) -> float:
         """What ending the run will take: twice the longest save, one step, and the evaluations that follow."""
@@ -371,7 +384,7 @@ def _epoch(session: Session, stop: Stop) -> str | None:
 
 def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | None:
     """The steps of a pass that are still to be made; the reason if one of them was the last of the run."""
-    context, batches = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN]
+    context = session.contexts[Mode.TRAIN]
     session.task.module.train()
     if gathered.complete:
         return None
@@ -380,7 +393,7 @@ def _steps(session: Session, stop: Stop, gathered: Pass, run: RunView) -> str | 
     session.step_began = session.process.now()
     while not gathered.complete:  # once, unless a callback changes the size of a mini-batch on the way
         session.recut = False
-        with contextlib.closing(batches.epoch(context.epoch, context.position, context.taken)) as steps:
+        with contextlib.closing(session.batches_to_come()) as steps:
             for batch in _awaited(session, steps):
                 _step(session, batch, gathered, run)
                 now = session.process.now()
@@ -445,7 +458,10 @@ def _step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
     if session.together:
         session.together.begin()
     try:
-        objective, totals = _gradient(session, batch, run)
+        if session.late:
+            objective, totals = session.late.gradient(session, lambda: gradient(session, batch, run))
+        else:
+            objective, totals = gradient(session, batch, run)
         seen = view(objective) if callbacks.wants(Event.AFTER_BACKWARD) or callbacks.wants(Event.AFTER_STEP) else None
         callbacks.fire(Event.AFTER_BACKWARD, seen)
     except NumericalError:
@@ -484,14 +500,15 @@ def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str]
         if session.numerics.on_nonfinite == "stop" or streak:
             step = session.contexts[Mode.TRAIN].step + 1
             session.optimizer.zero_grad()
-            causes = session.together.causes(batch) if session.together else [cause(batch)]
+            looking = session.together or session.late
+            causes = looking.causes(batch) if looking else [cause(batch)]
             raise NumericalError(blame(step, faulty, float(objective), causes, session.skipped_in_a_row))
     gathered.skipped += 1
     session.contexts[Mode.TRAIN].leave_out(batch.size)
     gathered.complete = batch.last
 
 
-def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
+def gradient(session: Session, batch: Batch, run: RunView) -> tuple[torch.Tensor, Totals]:
     """Leave the gradient of the whole mini-batch in the module; return its objective, detached, and its sums.
 
     A step that is made again draws the same random numbers, so nothing but the memory differs.

@@ -63,14 +63,19 @@ class Watch:
         parts = self._seen.get(name, [])
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody asked about the mini-batch under way."""
+        return bool(self._wanted or self._listeners)
+
     def attached(self) -> contextlib.AbstractContextManager[None]:
         """Report the layers while this lasts, where anybody asked; what was seen before is forgotten."""
         self._seen = {}
-        return _reporting(self._module, self._report) if self._wanted or self._listeners else _NOTHING
+        return _reporting(self._module, self._report) if self.wanted else _NOTHING
 
     def clear(self) -> None:
         """The mini-batch is over."""
-        if self._wanted or self._listeners:
+        if self.wanted:
             self._wanted, self._listeners, self._seen = set(), [], {}
 
     def _report(self, name: str, outputs: Outputs) -> Outputs:

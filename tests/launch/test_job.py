@@ -1,5 +1,6 @@
 """The texts of jobs, and what is refused before anything costs anything."""
 
+import shlex
 import subprocess
 
 import pytest
@@ -86,6 +87,48 @@ def test_all_that_does_not_fit_is_said_at_once(tmp_path):
 def test_counts(wrong, tmp_path):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         Job(COMMAND, tmp_path, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"time_limit": float("inf")}, "time_limit is inf"),
+        ({"time_limit": float("nan")}, "time_limit is nan"),
+        ({"time_limit": "1:30"}, "time_limit is '1:30'"),
+        ({"time_limit": True}, "time_limit is True"),
+        ({"job_name": "a\nrm -r x"}, "job_name is"),
+        ({"account": ""}, "account is ''"),
+        ({"partition": 3}, "partition is 3"),
+        ({"launcher_args": "--mem=0 --exclusive"}, r"\['--mem=0', '--exclusive'\]"),
+    ],
+)
+def test_what_no_scheduler_could_read(wrong, words, folder):
+    with pytest.raises(ConfigurationError, match=words):
+        job(folder, **wrong)
+
+
+def test_names_with_blanks_stay_one_word(folder):
+    """Slurm, LSF and Flux read their lines as a shell reads words."""
+    odd = {"job_name": "my net; x", "account": "a'b", "time_limit": 90.5}
+    place = folder / "of two words"
+    place.mkdir()
+    for scheduler, sign in ((slurm, "#SBATCH "), (lsf, "#BSUB "), (flux, "#flux: ")):
+        text = scheduler.script(job(place, **odd))
+        words = [word for line in text.splitlines() if line.startswith(sign) for word in shlex.split(line[len(sign) :])]
+        found = " ".join(words) if scheduler is lsf else "\n".join(words)
+        for wanted in ("my net; x", "a'b", *([] if scheduler is flux else [str(place)])):
+            assert any(word.rpartition("=")[2] == wanted for word in words), (wanted, found)
+    assert "#BSUB -W 1:31" in lsf.script(job(folder, **odd))
+
+
+def test_an_allocation_is_asked_for_as_the_script_would(folder):
+    given = job(folder, account="physics", reservation=None)
+    assert lsf.allocate(given, "batch.sh") == [
+        *("bsub", "-Is", "-J", "lenet", "-nnodes", "2", "-W", "1:30", "-q", "pbatch", "-G", "physics"),
+        *("bash", "batch.sh"),
+    ]
+    with pytest.raises(ConfigurationError, match="flux has nothing for reservation='mine'"):
+        flux.script(job(folder, reservation="mine"))
 
 
 def test_several_nodes_need_a_scheduler(folder):

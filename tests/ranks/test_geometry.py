@@ -1,0 +1,56 @@
+"""`descend launch --dry-run` finds what cannot be before anything is started."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from descend.__main__ import main
+
+LENET = str(Path(__file__).parents[2] / "examples" / "lenet_digits.prototext")
+
+
+@pytest.fixture
+def launch(monkeypatch, capsys):
+    """A function that gives what `descend launch --dry-run WORDS` prints; its exit code must be `code`."""
+
+    def call(*words, code=0, **environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["descend", "launch", "--dry-run", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = "".join(capsys.readouterr())
+        assert (end.value.code or 0) == code, printed
+        return printed
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--ranks", "3", LENET, "--procs-per-trainer", "2"], "procs_per_trainer=2 does not divide 3 ranks; 1, 3 do"),
+        (["--ranks", "4", LENET, "--procs-per-trainer=2", "--trainers=3"], "3 trainers cannot be shared out"),
+        (["--ranks", "3", "--procs-per-trainer", "2", LENET], "what belongs to the run follows FILE"),
+        (["--ranks", "2", "--restarts", "1", LENET], "add --run-dir"),
+        (["--ranks", "2", "missing.prototext"], "there is no file"),
+    ],
+)
+def test_what_cannot_be_is_refused(words, told, launch):
+    assert told in launch(*words, code=2)
+
+
+def test_a_timeout_that_is_none_is_refused(launch):
+    assert "DESCEND_TIMEOUT_SECONDS='soon'" in launch("--ranks", "2", LENET, code=2, DESCEND_TIMEOUT_SECONDS="soon")
+
+
+def test_variables_count_as_options_do(launch):
+    assert "procs_per_trainer=3 does not divide 4" in launch("--ranks", "4", LENET, code=2, LBANN_PROCS_PER_TRAINER="3")
+
+
+def test_options_with_an_equals_sign_are_understood(launch, tmp_path):
+    text = launch("--ranks", "2", "--restarts", "1", LENET, f"--run-dir={tmp_path}/run")
+    assert text.rstrip().endswith("--resume")
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in launch("--ranks", "2", LENET, f"--run-dir={tmp_path}/file/run", code=2)
