@@ -158,7 +158,7 @@ class StudyDirectory:
             raise ConfigurationError(f"{self.path} holds no study: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                f"{file} is damaged: {error!r}; bring it back from a copy, or remove it and run the study's file again, "
+                f"{file} is damaged: {error!r}; restore it from a copy, or remove it and run the study's file again, "
                 "which keeps the records"
             ) from error
 
