@@ -7,6 +7,10 @@
 Both of the first train the same network on the same global mini-batches in turn. A round is one call of `fit`; the time
 is that of its steps alone, after the first. Bytes are what a rank hands to the others in each step.
 
+Two limits are printed beside it. Two processes that know nothing of each other, with half of each mini-batch, take what
+two ranks would without any network: the update of all weights is made twice, on one thread each, and the cores share
+their memory. The sums alone, with nothing else to do, are what gloo takes for them on this machine.
+
 What is foretold is compared on a network and ranks that are made: work on samples is sleep, so that a machine of two
 cores can have eight ranks, and a sum of gradients is over when messages around a ring would be.
 """
@@ -32,6 +36,37 @@ LATENCY_SECONDS, BYTES_PER_SECOND = 2e-3, 100e6  # of the network that is made
 SAMPLE_SECONDS = 2e-3  # of work that is made
 
 
+def made(width: int) -> list[Any]:
+    """The layers of the network."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    return [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+
+
+def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
+    """Median seconds of the sums of gradients of a step, where nothing else is to be done."""
+    import torch
+
+    from descend.runtime import joined
+    from descend.train.reduction import Reduction
+
+    weights = dict(torch.nn.Sequential(*made(settings.width)).named_parameters())
+    for p in weights.values():
+        p.grad = torch.ones_like(p)
+    times: list[float] = []
+    with joined(torch.device("cpu")) as process:
+        reduction = Reduction(weights, process)
+        for _ in range(settings.steps):
+            process.meet("the beginning of a step")
+            began = time.perf_counter()
+            reduction.begin()
+            reduction.settle()
+            times.append(time.perf_counter() - began)
+    return {"seconds": statistics.median(times[1:]), "bytes": reduction.sent_bytes / settings.steps, "state": 0.0}
+
+
 def measure(settings: argparse.Namespace) -> dict[str, float]:
     """Median seconds of a step, bytes handed over in a step, and bytes of the optimizer's state."""
     import torch
@@ -41,9 +76,8 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
     from descend.train.reduction import Reduction
 
     kind = torch.bfloat16 if settings.mode == "bfloat16" else torch.float32
-    torch.manual_seed(0)
     width = settings.width
-    layers = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+    layers = made(width)
     if settings.mode == "shaped":
         shape_network()
         layers = [slow(part) if isinstance(part, nn.Linear) else part for part in layers]
@@ -65,6 +99,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
             session = epoch.run.control._session
             self.sent = session.together.reduction.sent_bytes if session.together else 0
             self.sent += session.vote.sent_bytes if session.vote else 0
+            self.sent += session.sharding.sent_bytes if session.sharding else 0
             entries = (value for state in epoch.run.optimizer.state.values() for value in state.values())
             self.state = sum(entry.numel() * entry.element_size() for entry in entries if torch.is_tensor(entry))
 
@@ -156,11 +191,12 @@ def started(ranks: int, threads: int, mode: str, arguments: list[str]) -> dict[s
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
-    common = {"WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
+    world = 1 if mode == "apart" else ranks  # processes that know nothing of each other
+    common = {"WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, *arguments, WORKER, "--mode", mode],
-            env={**os.environ, "PYTHONPATH": path, "RANK": str(rank), **{k: str(v) for k, v in common.items()}},
+            env={**os.environ, "PYTHONPATH": path, "RANK": str(rank % world), **{k: str(v) for k, v in common.items()}},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -172,21 +208,25 @@ def started(ranks: int, threads: int, mode: str, arguments: list[str]) -> dict[s
 
 def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
     """Speed, overlap, bytes and memory of two ranks."""
+    ways = ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "no overlap"), (2, 1, "apart"), (2, 1, "sums"))
+    half = [*arguments, f"--batch-size={settings.batch_size // 2}"]
     rounds = [
-        tuple(started(*how, arguments) for how in ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "no overlap")))
-        for _ in range(settings.rounds)
+        tuple(started(*how, half if how[2] == "apart" else arguments) for how in ways) for _ in range(settings.rounds)
     ]
-    one, two, late = (statistics.median(some[i]["seconds"] for some in rounds) * 1e3 for i in range(3))
-    ratios = [some[0]["seconds"] / some[1]["seconds"] for some in rounds]
+    one, two, late, apart, sums = (statistics.median(some[i]["seconds"] for some in rounds) * 1e3 for i in range(5))
+    ratios, bounds = (statistics.median(some[0]["seconds"] / some[i]["seconds"] for some in rounds) for i in (1, 3))
     print(f"1 rank x 2 threads   {one:8.2f} ms a step")
     print(f"2 ranks x 1 thread   {two:8.2f} ms a step, {late:.2f} where sums begin after the backward pass")
-    print(f"speed of 2 ranks     {statistics.median(ratios):8.2f} x (median of {len(ratios)} rounds)")
+    print(f"no network at all    {apart:8.2f} ms a step, and the sums alone {sums:.2f}")
+    print(f"speed of 2 ranks     {ratios:8.2f} x (median of {len(rounds)} rounds); without a network {bounds:.2f} x")
     sent = {mode: started(2, 1, mode, arguments)["bytes"] for mode in ("float32", "bfloat16", "sign")}
     for mode, count in sent.items():
         print(f"bytes a step         {count:12,.0f} {mode}: 1/{sent['float32'] / count:.1f}")
     for ranks in (1, 2, 4):
-        whole, shared = (started(ranks, 1, mode, arguments)["state"] for mode in ("whole state", "shared out"))
-        print(f"Adam's state         {whole:12,.0f} bytes on each of {ranks} ranks, {shared:,.0f} shared out")
+        whole, shared = (started(ranks, 1, mode, arguments) for mode in ("whole state", "shared out"))
+        state, sent = ((whole[key], shared[key]) for key in ("state", "bytes"))
+        print(f"Adam's state         {state[0]:12,.0f} bytes on each of {ranks} ranks; shared out {state[1]:,.0f}")
+        print(f"bytes a step         {sent[0]:12,.0f} from each of {ranks} ranks; shared out {sent[1]:,.0f}")
 
 
 def foretell(settings: argparse.Namespace) -> None:
@@ -223,7 +263,7 @@ def main() -> None:
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     settings = parser.parse_args()
     if settings.worker:
-        print(json.dumps(measure(settings)))
+        print(json.dumps(sums_alone(settings) if settings.mode == "sums" else measure(settings)))
     elif settings.foretold:
         foretell(settings)
     else:

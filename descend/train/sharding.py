@@ -43,10 +43,14 @@ class Sharding:
     Args:
         weights: All of them by name.
         process: This process among its ranks.
+
+    Attributes:
+        sent_bytes: What this rank has handed to the others of its weights so far.
     """
 
     def __init__(self, weights: Mapping[str, torch.nn.Parameter], process: Process) -> None:
         self._weights, self._process = weights, process
+        self.sent_bytes = 0
         self._owners = owners({name: p.numel() for name, p in weights.items()}, process.ranks)
 
     @property
@@ -75,7 +79,9 @@ class Sharding:
             named = {name: p for name, p in self._weights.items() if (p.dtype, p.device) == kind and p.requires_grad}
             by_rank = [[p for name, p in named.items() if self._owners[name] == r] for r in range(self._process.ranks)]
             mine = [p.reshape(-1) for p in by_rank[self._process.rank]]
-            flat = self._process.join(torch.cat([torch.empty(0, dtype=kind[0], device=kind[1]), *mine]))
+            own = torch.cat([torch.empty(0, dtype=kind[0], device=kind[1]), *mine])
+            self.sent_bytes += own.numel() * own.element_size()
+            flat = self._process.join(own)
             places = flat.split([p.numel() for some in by_rank for p in some])
             for p, values in zip((p for some in by_rank for p in some), places, strict=True):
                 p.copy_(values.view(p.shape))
