@@ -91,7 +91,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
 
         seconds: tuple[float, ...] = ()
         sent = 0
-        state = 0
+        held = 0
 
         def after_epoch(self, epoch: Any) -> None:
             """See `Callback.after_epoch`."""
@@ -101,7 +101,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
             self.sent += session.vote.sent_bytes if session.vote else 0
             self.sent += session.sharding.sent_bytes if session.sharding else 0
             entries = (value for state in epoch.run.optimizer.state.values() for value in state.values())
-            self.state = sum(entry.numel() * entry.element_size() for entry in entries if torch.is_tensor(entry))
+            self.held = sum(entry.numel() * entry.element_size() for entry in entries if torch.is_tensor(entry))
 
     watch = Watch()
     more: dict[str, Any] = {"optimizer": functools.partial(torch.optim.SGD, lr=0.01)}
@@ -123,7 +123,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
     return {
         "seconds": statistics.median(watch.seconds[1:]),
         "bytes": watch.sent / settings.steps,
-        "state": watch.state,
+        "state": watch.held,
     }
 
 

@@ -161,8 +161,8 @@ def launch(
     if run_dir is not None:
         Job(command, Path(run_dir).absolute(), procs_per_node=ranks)
     if not script:
-        shares = [_count_of(name, context.args) for name in ("--trainers", "--procs-per-trainer")]
-        _check_for_ranks(file, shared_out(ranks, *shares).procs_per_trainer)
+        trainers, procs = (_count_of(name, context.args) for name in ("--trainers", "--procs-per-trainer"))
+        _check_for_ranks(file, shared_out(ranks, trainers, procs).procs_per_trainer)
     if dry_run:
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
         typer.echo(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
