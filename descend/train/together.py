@@ -106,7 +106,7 @@ class Together:
         told = self._process.of_each(cause(batch) if own else None)
         lines = [f"rank {rank}: {line}" for rank, line in enumerate(told) if line]
         if cut:
-            return lines or ["the samples of all ranks are finite; FSDP2 adds gradients up, so nobody knows whose it was"]
+            return lines or ["the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"]
         return lines or ["the gradients of all ranks are finite, and their sum is not"]
 
 
