@@ -93,8 +93,9 @@ def fit(
 
     Args:
         module: Called with the inputs of a sample; it is trained, and not otherwise changed. Of one wrapped in
-            DistributedDataParallel it is the module inside, since gradients are summed here. A model that
-            `descend.Model.from_torch` made brings its loss, metrics, targets and callbacks where none are given here.
+            DistributedDataParallel it is the module inside, since gradients are summed here; one that `fully_shard` has
+            cut up sums them by itself, and stays cut up. A model that `descend.Model.from_torch` made brings its loss,
+            metrics, targets and callbacks where none are given here.
         loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
             (numerator, denominator) or a scalar mean over samples.
         data: What to train on: a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of
@@ -126,8 +127,8 @@ def fit(
         reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
         weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
         batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
-            over is a group of its own. None is what goes through at once: the whole batch, or a micro-batch that was
-            asked for.
+            over is a group of its own. None is what goes through at once: the whole batch, of all ranks, or a
+            micro-batch that was asked for.
         shard_optimizer: Let each of several ranks keep the optimizer's state of some weights only; the updates are the
             same. One rank keeps all.
         gradient_compression: "sign", or `descend.MajorityVote(momentum=0.9)` which it stands for: ranks send one bit

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
 
-__all__ = ["blame", "cause"]
+__all__ = ["blame", "cause", "spoilt"]
 
 _SHOWN = 16
 
@@ -44,6 +44,11 @@ def cause(batch: Batch) -> str:
         else f"the values of its samples are finite; their numbers are {_listed(batch.ids.tolist())}"
     )
     return f"epoch {batch.epoch}, mini-batch {batch.step}: {what}"
+
+
+def spoilt(batch: Batch) -> bool:
+    """Whether a sample of a mini-batch is not finite itself."""
+    return bool(_suspects(batch))
 
 
 def _listed(items: Sequence[object]) -> str:

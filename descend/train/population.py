@@ -257,8 +257,8 @@ class Population:
     def _truncation(self, strategy: TruncationSelectionExchange, number: int, way: ExchangeStrategy) -> list[Outcome]:
         scores = self.tell({p.number: self._scores(p, strategy) for p in self.players})
         ranking = sorted(scores, key=lambda trainer: (*_order(scores[trainer], strategy.metrics), trainer))
-        k = strategy.truncation_k
-        sources = {trainer: ranking[i % k] for i, trainer in enumerate(ranking) if i >= k}
+        k = min(strategy.truncation_k, sum(not _order(scores[trainer], strategy.metrics)[0] for trainer in ranking))
+        sources = {trainer: ranking[i % k] for i, trainer in enumerate(ranking) if i >= k} if k else {}
         return self._taken_from(sources, scores, strategy.mutation_strategy, number, way)
 
     def _evolution(self, strategy: RegularizedEvolution, number: int, way: ExchangeStrategy) -> list[Outcome]:
@@ -266,7 +266,8 @@ class Population:
         sample = self._drawn(number)[: strategy.sample_size]
         best = min(sample, key=lambda trainer: (*_order(scores[trainer], strategy.metrics), trainer))
         oldest = number % self.shares.trainers
-        return self._taken_from({oldest: best}, scores, strategy.mutation_strategy, number, way)
+        lost = _order(scores[best], strategy.metrics)[0]
+        return self._taken_from({} if lost else {oldest: best}, scores, strategy.mutation_strategy, number, way)
 
     def _taken_from(
         self,
@@ -417,8 +418,10 @@ def mutate(session: Session, strategy: MutationStrategy, draws: torch.Generator)
 def _perturbed(session: Session, option: str, strategy: MutationStrategy, draws: torch.Generator) -> list[float]:
     """Multiply or divide one option of all groups; its value in the first group, before and after."""
     groups = [group for group in session.optimizer.param_groups if option in group]
-    if not groups or not all(isinstance(group[option], (int, float)) for group in groups):
+    scheduled = option == "lr" and any(group.get("schedule") for group in groups)
+    if scheduled or not groups or not all(isinstance(group[option], (int, float)) for group in groups):
         what = f"is {groups[0][option]!r}" if groups else "is not there"
+        what = "follows a schedule, which would undo the change" if scheduled else what
         raise ConfigurationError(
             f"perturb_hyperparameters: '{option}' {what}; it is to be a number in every group of the optimizer"
         )

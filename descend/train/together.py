@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from descend.runtime.cut import is_cut
-from descend.train.blame import cause
+from descend.train.blame import cause, spoilt
 from descend.train.memory import OutOfMemoryElsewhere
 from descend.train.reduction import Reduction
 from descend.train.sharding import Sharding
@@ -101,9 +101,12 @@ class Together:
     def causes(self, batch: Batch) -> list[str]:
         """What there is to say about the samples of a step whose gradient is not finite: whose rank they were on."""
         local = self.reduction.local.values()
-        own = any(not bool(torch.isfinite(_values(gradient)).all()) for gradient in local)
+        cut = self._session.cut is not None  # then nobody has seen what its own samples give
+        own = any(not bool(torch.isfinite(_values(gradient)).all()) for gradient in local) or (cut and spoilt(batch))
         told = self._process.of_each(cause(batch) if own else None)
         lines = [f"rank {rank}: {line}" for rank, line in enumerate(told) if line]
+        if cut:
+            return lines or ["the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"]
         return lines or ["the gradients of all ranks are finite, and their sum is not"]
 
 

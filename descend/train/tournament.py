@@ -272,7 +272,8 @@ class RandomPairwiseExchange(_Exchange):
 @dataclass(frozen=True)
 class TruncationSelectionExchange(_Exchange):
     """All trainers are ranked by one metric on their own tournament samples; the one at rank i ≥ k, from 0, takes the
-    model of the one at rank i mod k. Of equal trainers the one with the lower number is first; NaN is last.
+    model of the one at rank i mod k. Of equal trainers the one with the lower number is first; NaN is last,
+    and nobody takes a model whose score it is: there are fewer than k then to take from.
 
     Args:
         metric_strategies: One metric and which way it is better.

@@ -1,5 +1,6 @@
 """Several trainers on one process: what moves with a model, who loses, what is written, and going on in the middle."""
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -152,6 +153,57 @@ def test_nan_loses_and_a_trainer_that_has_failed_comes_back_by_the_exchange():
     assert rows[2]["took"] in (0, 1)
     assert result.trainers[2].reason == "finished 1 of 1 epochs"
     assert all(bool(torch.isfinite(tensor).all()) for tensor in result.trainers[2].weights.values())
+
+
+class Failing(descend.Callback):
+    """Some trainers come to a gradient that is not finite, in their first round."""
+
+    def __init__(self, trainers):
+        self.trainers = trainers
+
+    def after_backward(self, step):
+        if descend.distributed.trainer() in self.trainers and step.step == 3:
+            for p in step.module.parameters():
+                p.grad.fill_(math.nan)
+
+
+def took(number=0):
+    return {row["trainer"]: row["took"] for row in lineage() if row["round"] == number}
+
+
+@pytest.mark.slow
+def test_all_take_the_one_model_that_is_left_however_many_may_keep_theirs():
+    best = descend.LTFB(metalearning=descend.TruncationSelectionExchange({"objective": 0}, 3), metalearning_steps=1)
+    result = play(rounds=1, trainers=4, callbacks=[Failing((0, 2, 3))], algorithm=best)
+    assert took() == {0: 1, 1: None, 2: 1, 3: 1}
+    assert {one.reason for one in result.trainers} == {"finished 1 of 1 epochs"}
+
+
+@pytest.mark.slow
+def test_evolution_copies_no_model_that_has_failed():
+    one = descend.LTFB(metalearning=descend.RegularizedEvolution("objective", 0, sample_size=1), metalearning_steps=4)
+    play(rounds=4, trainers=3, callbacks=[Failing((0, 1))], algorithm=one)
+    failed = {0, 1}
+    for number in range(4):
+        for taker, giver in took(number).items():
+            assert giver not in failed
+            failed -= {taker} if giver is not None else set()
+
+
+@pytest.mark.slow
+def test_one_of_three_sits_out_and_where_models_are_equal_each_keeps_its_own():
+    same = functools.partial(torch.optim.SGD, lr=0.0)
+    play("binary", rounds=2, trainers=3, optimizer=same)
+    for number in range(2):
+        rows = [row for row in lineage() if row["round"] == number]
+        assert sorted(row["partner"] is None for row in rows) == [False, False, True]
+        assert set(took(number).values()) == {None}
+
+
+def test_a_rate_that_follows_a_schedule_cannot_be_changed():
+    scheduled = functools.partial(descend.optim.SGD, lr=lambda updates: 0.1 / (1 + updates))
+    with pytest.raises(ConfigurationError, match="'lr' follows a schedule"):
+        play(rounds=1, trainers=2, optimizer=scheduled, run_dir=None)
 
 
 def test_a_model_beats_another_in_every_metric_or_not_at_all():

@@ -57,16 +57,15 @@ def optimizer(named):
 
 def play(name="truncation", epochs=1, rounds=2, *, run_dir="run", callbacks=(), **settings):
     algorithm = descend.LTFB(metalearning=strategy(name), metalearning_steps=rounds)
+    settings = {"optimizer": optimizer, "algorithm": algorithm, **settings}
     return descend.fit(
         network(),
         nn.CrossEntropyLoss(),
         data(23, (1, 20)),
         tournament=data(9, (3,), 2),
         test=data(5, (), 4),
-        optimizer=optimizer,
         batch_size=5,
         stop=descend.Epochs(epochs),
-        algorithm=algorithm,
         seed=3,
         run_dir=run_dir,
         callbacks=callbacks,
