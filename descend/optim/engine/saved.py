@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from descend.errors import RuleError
-from descend.optim.engine.prepare import LOW_PRECISION, named_entries, template
+from descend.optim.engine.prepare import LOW_PRECISION, named_entries, spread, template
 from descend.optim.engine.settings import settle
 
 if TYPE_CHECKING:
@@ -220,12 +220,12 @@ def _placed(entry: Mapping[str, Any], group: Mapping[str, Any], p: Tensor) -> di
     """A copy of a saved entry in the kind and on the device that p's state has."""
     if not entry:
         return {}
-    kinds = {name: value.dtype for name, value in named_entries(template(group["rule"], p)).items()}
     placed: dict[str, Any] = {"step": torch.tensor(float(entry["step"]), dtype=torch.float64)}
-    for name, kind in kinds.items():
-        placed[name] = entry[name].detach().to(device=p.device, dtype=kind, copy=True)
+    for name, like in named_entries(template(group["rule"], p)).items():
+        placed[name] = spread(entry[name].detach(), like).to(device=p.device, dtype=like.dtype, copy=True)
     if p.dtype in LOW_PRECISION:
-        placed["master"] = entry.get("master", p.detach()).to(device=p.device, dtype=torch.float32, copy=True)
+        master = spread(entry.get("master", p.detach()), p)
+        placed["master"] = master.to(device=p.device, dtype=torch.float32, copy=True)
     return placed
 
 
