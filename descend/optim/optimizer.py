@@ -447,10 +447,21 @@ def _several(names: Sequence[str], most: int = 5) -> str:
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
-def _listed(params: Params, title: str) -> list[Any]:
+def _listed(params: Any, title: str) -> list[Any]:
+    problem = None
     if isinstance(params, Tensor):
-        raise RuleError(f"{title}: params is one tensor; give a list, e.g. [weights] or model.named_parameters()")
-    listed = list(params)
+        problem = "is one tensor; give a list, e.g. [weights] or model.named_parameters()"
+    elif isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList):
+        problem = "is a module; give its named_parameters()"
+    elif isinstance(params, Mapping):
+        problem = "is a dict; give its items() if it holds weights by name, or a list of groups"
+    elif isinstance(params, (set, frozenset)):
+        problem = "is a set, whose order changes from run to run; give a list"
+    elif isinstance(params, str) or not isinstance(params, Iterable):
+        problem = f"must be a list of weights and is {params!r}"
+    if problem:
+        raise RuleError(f"{title}: params {problem}")
+    listed = list(cast("Iterable[Any]", params))
     if not listed:
         raise RuleError(f"{title}: the list of weights is empty; was model.parameters() used up before?")
     return listed

@@ -12,6 +12,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -178,6 +179,8 @@ def test_lr_mult_also_holds_under_a_schedule() -> None:
         ({"clip_value": 0.0}, "clip_value is 0"),
         ({"maximize": 1}, "maximize must be True or False"),
         ({"betas": (0.9, 0.99), "beta1": 0.9}, "say the same"),
+        ({"fused": True}, "no option 'fused', which tells torch how to compute: leave it out"),
+        ({"foreach": None}, "no option 'foreach', which tells torch how to compute: leave it out"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
@@ -204,6 +207,15 @@ def test_what_is_written_into_a_group_later_is_checked(key: str, value: Any) -> 
     assert equal(model, before)
 
 
+@pytest.mark.parametrize("rate", [np.float64(0.5), np.float32(0.5), torch.tensor(0.5)])
+def test_numbers_of_other_libraries_are_numbers(rate: Any) -> None:
+    p = nn.Parameter(torch.ones(1))
+    p.grad = torch.ones(1)
+    optimizer = descend.optim.SGD([p], lr=rate, weight_decay=np.int64(1))
+    optimizer.step()
+    assert p.item() == 0.0
+
+
 # ---- ownership
 
 
@@ -224,6 +236,11 @@ def test_weights_that_cannot_be_owned_once_are_refused() -> None:
         ([("x", a), b], "name all or none"),
         (["x"], "must be a tensor"),
         (a, "params is one tensor"),
+        (nn.Linear(2, 2), r"params is a module; give its named_parameters\(\)"),
+        ({"a": a}, r"params is a dict; give its items\(\)"),
+        ({a, b}, "params is a set"),
+        (None, "params must be a list of weights and is None"),
+        ([torch.zeros(2).to(torch.float8_e4m3fn)], "is torch.float8_e4m3fn, in which nothing can be computed"),
         ([{"params": {a}}], "a set"),
     ]
     for params, words in cases:
@@ -392,6 +409,14 @@ def test_resume_is_exact_and_follows_names(runner: str) -> None:
         second.step()
     assert equal(whole, part)
     assert second.updates == 4
+
+
+@pytest.mark.parametrize("state", [None, {}, {"model": {}, "optimizer": {}}, {"state": {}}])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    optimizer = descend.optim.Adam(net().parameters())
+    for load in (optimizer.load_state_dict, optimizer.load_torch_state):
+        with pytest.raises(RuleError, match="a state dict has the keys 'state' and 'param_groups' and this is"):
+            load(state)
 
 
 def test_a_state_that_does_not_fit_is_refused_before_anything_is_copied() -> None:

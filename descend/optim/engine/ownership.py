@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PLAIN_TYPES", "check", "is_dense", "unpack"]
 
+TRAINABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)  # a subclass such as DTensor may keep its memory elsewhere
 
 
@@ -71,6 +72,8 @@ def _kind(p: Any, place: str) -> Iterator[str]:
         yield f"{place} must be a tensor and is {type(p).__name__}"
     elif p.is_complex():
         yield f"{place} is {p.dtype}: train torch.view_as_real of it, pairs of reals"
+    elif p.is_floating_point() and p.dtype not in TRAINABLE:
+        yield f"{place} is {p.dtype}, in which nothing can be computed; train bfloat16 or float32 weights and cast them"
     elif not p.is_floating_point():
         yield f"{place} is {p.dtype} and only floating-point weights can be trained; make it a buffer of the module"
     elif not (p.is_leaf or p.retains_grad):

@@ -37,6 +37,7 @@ __all__ = [
     "names_of",
     "open_entry",
     "open_states",
+    "spread",
     "take_up",
     "tasks_of",
     "template",
@@ -62,6 +63,18 @@ def around(part: Tensor, like: Tensor) -> Tensor:
     return type(whole).from_local(
         part, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
     )
+
+
+def spread(x: Tensor, like: Tensor) -> Tensor:
+    """x cut up among ranks as `like` is, or put together again; every rank has all of x where it is whole."""
+    if hasattr(like, "device_mesh") and not hasattr(x, "device_mesh"):
+        from torch.distributed.tensor import distribute_tensor
+
+        mesh, placements = cast("Any", like).device_mesh, cast("Any", like).placements
+        return distribute_tensor(x.to(mesh.device_type), mesh, placements, src_data_rank=None)
+    if hasattr(x, "device_mesh") and not hasattr(like, "device_mesh"):
+        return cast("Any", x).full_tensor()
+    return x
 
 
 def aligned(g: Tensor, p: Tensor) -> Tensor:

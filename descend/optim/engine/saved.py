@@ -6,6 +6,7 @@ and shapes are compared either way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,11 +14,11 @@ import torch
 from torch import Tensor
 
 from descend.errors import RuleError
-from descend.optim.engine.prepare import LOW_PRECISION, named_entries, template
+from descend.optim.engine.prepare import LOW_PRECISION, named_entries, spread, template
 from descend.optim.engine.settings import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from descend.optim.rules.base import Rule
 
@@ -77,6 +78,15 @@ class Found:
     group: int
 
 
+def _groups(state_dict: Any, title: str) -> Sequence[Mapping[str, Any]]:
+    """The groups of what should be a state dict."""
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
+        keys = ", ".join(map(repr, state_dict)) if isinstance(state_dict, Mapping) else ""
+        held = f"a dict with the keys {keys or 'none'}" if isinstance(state_dict, Mapping) else repr(state_dict)
+        raise RuleError(f"{title}: a state dict has the keys 'state' and 'param_groups' and this is {held[:200]}")
+    return state_dict["param_groups"]
+
+
 def _found(state_dict: Mapping[str, Any], names: Sequence[Sequence[str]], by_name: bool) -> dict[str, Found]:
     """The saved parts by the name they will be looked up with."""
     groups = state_dict["param_groups"]
@@ -131,7 +141,7 @@ def _table(title: str, rows: Sequence[tuple[str, str, str]], remedy: str) -> Rul
 
 def load(holder: Holder, state_dict: Mapping[str, Any], names: Sequence[Sequence[str]], *, strict: bool) -> None:
     """Check all of a state dict, then copy it."""
-    groups = state_dict["param_groups"]
+    groups = _groups(state_dict, holder.title)
     if any("updates" not in group for group in groups):
         raise RuleError(
             f"{holder.title}: this state was not written by a descend optimizer; a torch optimizer's goes through "
@@ -210,18 +220,18 @@ def _placed(entry: Mapping[str, Any], group: Mapping[str, Any], p: Tensor) -> di
     """A copy of a saved entry in the kind and on the device that p's state has."""
     if not entry:
         return {}
-    kinds = {name: value.dtype for name, value in named_entries(template(group["rule"], p)).items()}
     placed: dict[str, Any] = {"step": torch.tensor(float(entry["step"]), dtype=torch.float64)}
-    for name, kind in kinds.items():
-        placed[name] = entry[name].detach().to(device=p.device, dtype=kind, copy=True)
+    for name, like in named_entries(template(group["rule"], p)).items():
+        placed[name] = spread(entry[name].detach(), like).to(device=p.device, dtype=like.dtype, copy=True)
     if p.dtype in LOW_PRECISION:
-        placed["master"] = entry.get("master", p.detach()).to(device=p.device, dtype=torch.float32, copy=True)
+        master = spread(entry.get("master", p.detach()), p)
+        placed["master"] = master.to(device=p.device, dtype=torch.float32, copy=True)
     return placed
 
 
 def load_torch(holder: Holder, state_dict: Mapping[str, Any], names: Sequence[Sequence[str]]) -> None:
     """Translate the entries of torch's own optimizer, check them, then copy them."""
-    by_name = all("param_names" in group for group in [*state_dict["param_groups"], *holder.param_groups])
+    by_name = all("param_names" in group for group in [*_groups(state_dict, holder.title), *holder.param_groups])
     parts = _found(state_dict, names, by_name)
     found: dict[str, dict[str, Any]] = {}
     rows: list[tuple[str, str, str]] = []

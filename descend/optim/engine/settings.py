@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -44,6 +45,9 @@ OPTIONS: Mapping[str, Any] = {
     "lr_mult": 1.0,
     "scaled": True,
 }
+
+# How torch's own optimizers compute, and nothing about what.
+TORCH_FORMS = frozenset({"foreach", "fused", "capturable", "differentiable"})
 
 # Torch's schedulers know Adam's constants by this name (OneCycleLR, CyclicLR).
 ALIASES: Mapping[str, tuple[str, ...]] = {"betas": ("beta1", "beta2")}
@@ -104,6 +108,8 @@ def describe_options(rule: Rule | type[Rule]) -> str:
 
 def unknown_option(owner: str, key: str, rule: Rule | type[Rule], more: Iterable[str] = ()) -> str:
     """The sentence about an option that neither the rule nor the engine has."""
+    if key in TORCH_FORMS:
+        return f"{owner} has no option '{key}', which tells torch how to compute: leave it out; runner= says that here"
     close = nearest(key, [*rule_fields(rule), *aliases_of(rule), *OPTIONS, *more])
     return f"{owner} has no option '{key}'{close or '.'} Its options are {describe_options(rule)}"
 
@@ -112,12 +118,13 @@ def number(value: object, name: str, where: str, *, negative: bool = False) -> f
     """`value` as a finite float, or a RuleError that names the setting and its place."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers are Real, too
         raise RuleError(f"{where}: {name} must be a number and is {value!r}")
-    if not math.isfinite(value) or (value < 0.0 and not negative):
-        hint = "; to ascend, say maximize=True" if name == "lr" and value < 0.0 else ""
+    x = float(value)
+    if not math.isfinite(x) or (x < 0.0 and not negative):
+        hint = "; to ascend, say maximize=True" if name == "lr" and x < 0.0 else ""
         raise RuleError(f"{where}: {name} must be finite{'' if negative else ' and at least 0'} and is {value!r}{hint}")
-    return float(value)
+    return x
 
 
 def _clip(value: object, where: str) -> float | None:

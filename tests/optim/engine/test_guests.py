@@ -175,9 +175,28 @@ def rank(number: int, port: int, names: list[str], runner: str, folder: str, res
         found = (whole(model), whole(again))
         if number == 0:
             results.put(found)
+    moved = whole(moved_to_ranks("nadam", runner))
+    if number == 0:
+        results.put(moved)
     assert_all_ranks_refuse(model, optimizer, number)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+
+
+def moved_to_ranks(name: str, runner: str) -> nn.Module:
+    """Four steps of a whole model, and two of one cut up among ranks that takes over its weights and its state."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    before: Any = descend.optim.create(name, model.named_parameters(), lr=1e-2, runner=runner)
+    train(model, before, slice(None), 8, range(4))
+    cut: Any = net()
+    cut.load_state_dict(model.state_dict())
+    cut = fully_shard(cut)
+    after: Any = descend.optim.create(name, cut.named_parameters(), lr=1e-2, runner=runner)
+    after.load_state_dict(before.state_dict())
+    train(cut, after, slice(None), 8, range(4, 6))
+    return cut
 
 
 def restored(model: nn.Module, optimizer: Any, again: nn.Module, other: Any, folder: str) -> None:
@@ -212,6 +231,7 @@ def test_two_ranks_train_and_save_as_one_process_does(runner: str, tmp_path: Any
     ranks = mp.spawn(rank, args=(port, names, runner, str(tmp_path), results), nprocs=2, join=False)
     assert ranks is not None
     seen = [results.get(timeout=120) for _ in names]
+    moved = results.get(timeout=120)
     ranks.join()
     for name, (kept, loaded) in zip(names, seen, strict=True):
         model = net()
@@ -220,3 +240,6 @@ def test_two_ranks_train_and_save_as_one_process_does(runner: str, tmp_path: Any
         for p, one, two in zip(model.parameters(), kept, loaded, strict=True):
             torch.testing.assert_close(torch.from_numpy(one), p.detach(), rtol=1e-4, atol=1e-5, msg=name)
             assert (one == two).all(), name
+        if name == "nadam":
+            for p, one in zip(model.parameters(), moved, strict=True):
+                torch.testing.assert_close(torch.from_numpy(one), p.detach(), rtol=1e-4, atol=1e-5)
