@@ -368,6 +368,23 @@ def test_an_output_must_have_the_samples_first(tmp_path):
 
 
 MOVED = {
+    "entries at places of the first two dimensions": [
+        node("Transpose", "x", out="a", perm=[2, 3, 0, 1]),
+        node("GatherND", "a", "pairs", out="b"),
+        node("Transpose", "b", perm=[1, 0, 2]),
+    ],
+    "a tensor of fewer dimensions": [
+        node("Transpose", "x", out="a", perm=[2, 1, 0, 3]),
+        node("Gather", "a", "second", out="b", axis=0),
+        node("Mul", "a", "b", out="c"),
+        node("Add", "c", "line", out="d"),
+        node("Transpose", "d", perm=[2, 1, 0, 3]),
+    ],
+    "steps backwards": [
+        node("Transpose", "x", out="a", perm=[2, 0, 1, 3]),
+        node("Slice", "a", "minus", "far", "zero", "minus", out="b"),
+        node("Transpose", "b", perm=[1, 2, 0, 3]),
+    ],
     "there and back": [
         node("Transpose", "x", out="a", perm=[2, 0, 3, 1]),
         node("Relu", "a", out="b"),
@@ -431,6 +448,10 @@ def test_samples_may_be_elsewhere_in_between(tmp_path, name):
         "six": np.array(6),
         "twelve": np.array([12]),
         "back": np.array([6, -1, 12]),
+        "pairs": np.array([[0, 1], [5, -1], [2, 2]]),
+        "line": drawn(3, 1, 4, seed=4),
+        "minus": np.array([-1]),
+        "far": np.array([-(2**63)]),
     }
     nodes = MOVED[name]
     for place, each in enumerate(nodes):
