@@ -1,4 +1,4 @@
-"""Trials at once, one by one, in processes, and by an Optuna loop where Optuna is installed: trials a second.
+"""Trials at once, as stacks in processes, one by one, and by an Optuna loop where it is installed: trials a second.
 
 python benchmarks/study.py      an MLP 64-32-10 at batch 32 with 64 trials; larger MLPs and a small convolution net, 32
                                 and what recording a trial costs

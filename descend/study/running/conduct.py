@@ -111,7 +111,7 @@ def _run(
             yield from _run(way, task, half, evaluations, kinds)
 
 
-_UNDIVIDED = {"processes": "one", "stacks": "together", "together": "one"}  # of the first two with the same bits
+_UNDIVIDED = {"processes": "one", "stacks": "together", "together": "one"}  # the first two divide what the others do
 
 
 class _Ways:

@@ -124,9 +124,7 @@ def method(rule: str | Method) -> Method:
     """
     if isinstance(rule, Method):
         return rule
-    if not isinstance(rule, str):
-        raise ConfigurationError(f"rule is {rule!r}; expected a name, such as heavy_ball:0.5")
-    text = rule.strip().lower().replace("-", "_").replace(" ", "_")
+    text = str(rule).strip().lower().replace("-", "_").replace(" ", "_")
     found = re.fullmatch(r"(\w+?)(\+(?:average|ema))?(?::([\d.]+))?", text)
     if found is None:
         raise ConfigurationError(f"rule '{rule}' is not of the form NAME[+average][:POWER], such as heavy_ball:0.5")

@@ -89,8 +89,8 @@ def test_narrow_products_and_what_is_done_with_them():
 
     for columns in (1, 10, 15, 16):
         x, y = torch.randn(2, 20, 7, dtype=torch.float64), torch.randn(2, 7, columns, dtype=torch.float64)
-        for given in ((x, y), (x.mT.contiguous().mT, y.mT.contiguous().mT)):
-            for one, other in zip(traced(function, *given)(*given), function(*given), strict=True):
+        for pair in ((x, y), (x.mT.contiguous().mT, y.mT.contiguous().mT)):
+            for one, other in zip(traced(function, *pair)(*pair), function(*pair), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
