@@ -62,7 +62,10 @@ def bring(guests: Iterable[Guest]) -> bool:
         if not guest.is_home():
             return False
         p, g = guest.whole, guest.whole.grad
-        guest.here.grad = local(aligned(g, p)) if g is not None and p.requires_grad else None
+        if g is None or not p.requires_grad:
+            guest.here.grad = None
+        else:
+            guest.here.grad = local(aligned(g, p)).to(guest.here.dtype)
     return True
 
 

@@ -83,6 +83,18 @@ def test_weights_that_went_elsewhere_are_followed(runner: str) -> None:
     assert not torch.equal(params[0], kept)
 
 
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_gradient_from_before_a_cast_counts(runner: str) -> None:
+    ours, theirs = weights(torch.float32, shared=True), weights(torch.float32, shared=False)
+    for params in (ours, theirs):
+        optimizer = trained(params, runner)
+        for p in params:
+            p.grad = torch.ones_like(p)
+            p.data = p.data.double().share_memory_() if params is ours else p.data.double()
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
+
+
 def test_memory_of_a_gpu_is_no_reason_to_stay() -> None:
     on_a_gpu: Any = SimpleNamespace(device=torch.device("cuda"), is_shared=lambda: True)  # as torch says of all of it
     assert not stays(on_a_gpu)
