@@ -48,7 +48,7 @@ class Traced:
 
 def jobs_of(arena: Any) -> list[OnThisProcessor]:
     low = None if arena.low is None else str(arena.low).removeprefix("torch.")
-    return [OnThisProcessor(arena.text.structure, k, "float32", low) for k in range(len(cut(arena.text)))]
+    return [OnThisProcessor(arena.text.structure, k, "float32", low, 0) for k in range(len(cut(arena.text)))]
 
 
 def trained(runner: str, name: str, dtype: torch.dtype) -> list[Tensor]:
