@@ -37,7 +37,7 @@ def take_step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> N
     context, callbacks = session.contexts[Mode.TRAIN], session.callbacks
     number, epoch = context.step + 1, context.epoch
 
-    def view(objective: torch.Tensor | None) -> StepView:
+    def view(objective: Ratio | None) -> StepView:
         return StepView(number, epoch, batch, session.task.module, session.optimizer, objective, run, session.watch)
 
     session.batches[Mode.TRAIN] = batch
@@ -51,7 +51,7 @@ def take_step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> N
     try:
         objective, totals = _gradient_of(session, batch, run)
         if callbacks.wants(Event.AFTER_BACKWARD) or callbacks.wants(Event.AFTER_STEP):
-            seen = view(_quotient(objective))
+            seen = view(objective)
             callbacks.fire(Event.AFTER_BACKWARD, seen)
     except DescendError:
         session.buffers.restore()  # what is saved next is the state before this step
