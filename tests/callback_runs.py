@@ -18,7 +18,8 @@ from descend.graph import check
 from descend.lower import lower
 from descend.runtime import Process, generator
 from descend.train import BatchedIterativeOptimizer, Callback, Epochs, Event, Mode
-from descend.train.loop import evaluate, train
+from descend.train.evaluation import evaluate
+from descend.train.loop import train
 
 
 class Watcher(Callback):

@@ -6,7 +6,7 @@ import torch
 from descend.data import ArrayReader, Batches
 from descend.runtime import Process
 from descend.train import Callbacks, Mode
-from descend.train.loop import Session
+from descend.train.session import Session
 from descend.train.task import Losses, Ratio
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.names import at_least, require
-from descend.callbacks.output import say
+from descend.callbacks.output import say, with_unit
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
-    from descend.train import RunView, StepView
+    from descend.train import EvaluationView, RunView, StepView
 
 __all__ = ["EvaluateProgress"]
 
@@ -21,7 +21,7 @@ class EvaluateProgress(Callback):
     """Evaluates the model every `batch_interval` steps: on tournament samples if there are some, else on validation
     samples, else on test samples.
 
-    Runs:  after_step.
+    Runs:  after_step; after_evaluation, to learn the units.
     Reads: the module, by an evaluation like any other: callbacks that watch evaluations see it, and it is a row of the
         history. Changes nothing that training depends on.
     Costs: a pass over those samples each time.
@@ -52,7 +52,12 @@ class EvaluateProgress(Callback):
         if mode is None or step.step % self.batch_interval:
             return
         value = step.run.control.evaluate(mode)[self.metric]
-        say(f"{step.run.name} (instance 0) step {step.step} {mode} {self.metric} : {value:g}")
+        head = f"{step.run.name} (instance 0) step {step.step} {mode} {self.metric}"
+        say(f"{head} : {with_unit(value, self.units.get(self.metric, ''))}")
+
+    def after_evaluation(self, evaluation: EvaluationView) -> None:
+        """See `Callback.after_evaluation`."""
+        self.units = evaluation.units
 
 
 def _mode(run: RunView) -> Mode | None:

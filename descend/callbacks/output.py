@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["claim", "is_muted", "listening", "muted", "release", "say"]
+__all__ = ["claim", "is_muted", "listening", "muted", "release", "say", "with_unit"]
 
 
 class _Console(Protocol):
@@ -68,3 +68,8 @@ def say(text: str) -> None:
     else:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
+
+
+def with_unit(value: float, unit: str) -> str:
+    """A metric as LBANN prints it: what has the unit "%" is multiplied by 100."""
+    return f"{value * 100 if unit == '%' else value:g}{unit}"

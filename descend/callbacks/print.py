@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.output import say
+from descend.callbacks.output import say, with_unit
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class Print(Callback):
 def _print_values(head: str, values: Mapping[str, float], units: Mapping[str, str]) -> None:
     for name, value in values.items():
         label = "objective function" if name == "objective" else name
-        unit = units.get(name, "")
-        say(f"{head} {label} : {value * 100 if unit == '%' else value:g}{unit}")
+        say(f"{head} {label} : {with_unit(value, units.get(name, ''))}")
 
 
 def _banner(epoch: int, run: RunView) -> str:

@@ -16,8 +16,8 @@ from descend.runtime import Process, StopRequests
 from descend.train import BatchedIterativeOptimizer, Callback, Event, Mode
 from descend.train.asynchronous import MadeDelays
 from descend.train.callback import Callbacks
-from descend.train.loop import gradient
 from descend.train.server import Mail, Server, serve
+from descend.train.step import gradient
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.train import ParameterServer, RunView, StepView
     from descend.train.asynchronous import Late
-    from descend.train.loop import Session
+    from descend.train.session import Session
     from descend.train.task import Totals
 
 __all__ = ["alone", "check_asynchronous", "conduct_asynchronous"]

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from descend.data import Feed
     from descend.runtime import Process
-    from descend.train.loop import Part
     from descend.train.normalize import Moments
+    from descend.train.parts import Part
 
 __all__ = ["BatchNormGroups", "share_unit", "spans_ranks"]
 

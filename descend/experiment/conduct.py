@@ -24,8 +24,9 @@ from descend.experiment.snapshot import Saved, check_weights, load, restore, res
 from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, newest_checkpoint, require_storable
 from descend.runtime.cut import whole
 from descend.train import Callbacks, Event, ExecutionContext, Mode
-from descend.train.loop import Session, evaluate
+from descend.train.evaluation import evaluate
 from descend.train.numerics import Numerics
+from descend.train.session import Session
 from descend.train.vote import Vote
 from descend.version import __version__
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from descend.runtime import Process
     from descend.train import Callback, TrainingAlgorithm
     from descend.train.asynchronous import Late
-    from descend.train.loop import Part
+    from descend.train.parts import Part
     from descend.train.statistics import Running
     from descend.train.task import Task
     from descend.train.vote import MajorityVote

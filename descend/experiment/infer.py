@@ -23,8 +23,8 @@ from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.lower.module import LoweredModel, PlainModule
 from descend.runtime import Process
-from descend.train.loop import Part
 from descend.train.memory import part_size, within_memory
+from descend.train.parts import Part
 from descend.train.task import Totals
 from descend.train.watch import Watch
 

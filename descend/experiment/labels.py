@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from descend.errors import DataError
+from descend.errors import ConfigurationError, DataError
 from descend.experiment.losses import CLASSES, FRACTIONS, TorchLoss
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class LabelCheck:
     Args:
         loss: The loss.
         fields: Names of the target fields.
-        on_cpu: Whether the loss is computed there: torch then refuses class numbers that are too large by itself.
+        on_cpu: Whether the loss is computed there: torch then refuses class numbers that are out of range by itself.
     """
 
     def __init__(self, loss: TorchLoss, fields: Sequence[str], on_cpu: bool) -> None:
@@ -37,7 +37,7 @@ class LabelCheck:
         self._fields = fields
         self._refused_by_torch = on_cpu and loss.kind in CLASSES
         self._form: tuple[int, ...] | None = None
-        self._device_seen = False
+        self._seen = False
 
     def learn(self, output: Any) -> bool:
         """Take the number of classes from the shape of an output; whether that was news."""
@@ -49,37 +49,35 @@ class LabelCheck:
         self._form = form
         return news
 
-    def check(self, batch: Batch, refused: bool = False) -> bool:
+    def check(self, batch: Batch, refused: bool = False) -> None:
         """Look at the targets of a batch, once the form of the output is known.
 
         Args:
             batch: The batch.
             refused: Torch has raised an error that they may be to blame for.
 
-        Returns:
-            Whether they are known to be class numbers none of which is to be ignored.
-
         Raises:
             DataError: a target is out of range, not finite or of a wrong type; the sample, the value and what is
                 allowed.
+            ConfigurationError: the module returned no classes to choose from.
         """
         if self._form is None:
-            return False
-        plain = True
+            return
+        trusted = self._refused_by_torch and self._seen and not refused
         for field in self._fields:
             targets = batch.fields[field]
-            if self._refused_by_torch and not refused and self._device_seen and _without_negative(targets):
-                plain = plain and (self._loss.ignore_index or 0) < 0
+            if trusted and isinstance(targets, torch.Tensor) and not targets.is_floating_point():
                 continue
-            values = _on_host(targets, first=not self._device_seen)
-            plain = values is not None and (len(values) == 0 or self._check(field, values, batch.ids)) and plain
-        self._device_seen = True
-        return plain
+            values = _on_host(targets, first=not self._seen)
+            if values is not None and len(values):
+                self._check(field, values, batch.ids)
+        self._seen = True
 
-    def _check(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> bool:
+    def _check(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
         kind, real = self._loss.kind, values.dtype.kind == "f"
         if kind in CLASSES and not real:
-            return self._check_classes(field, values, ids)
+            self._check_classes(field, values, ids)
+            return
         if kind in CLASSES and values.shape[1:] != self._form:
             raise DataError(
                 f"field '{field}' holds class numbers as {values.dtype} (sample {ids[0]}: {_first(values)}), and "
@@ -89,16 +87,19 @@ class LabelCheck:
             self._refuse(field, values, ids, ~((values >= 0) & (values <= 1)), "probabilities in [0, 1]")
         elif real and not np.isfinite(values.sum()):
             self._refuse(field, values, ids, ~np.isfinite(values), "finite numbers")
-        return False
 
-    def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> bool:
-        classes, ignored = self._form[0] if self._form else 1, self._loss.ignore_index
+    def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
+        if not self._form:
+            raise ConfigurationError(
+                f"the module returned one number for each sample, and {self._loss.kind.__name__} takes one for each "
+                f"class: an output of shape (samples, classes), with at least {values.max() + 1} classes"
+            )
+        classes, ignored = self._form[0], self._loss.ignore_index
         if values.min() >= 0 and values.max() < classes:
-            return ignored is None or not 0 <= ignored < classes
+            return
         wrong = ((values < 0) | (values >= classes)) & (True if ignored is None else values != ignored)
         also = "" if ignored is None else f" or {ignored} to be ignored"
         self._refuse(field, values, ids, wrong, f"class numbers from 0 to {classes - 1}{also}")
-        return False
 
     def _refuse(
         self, field: str, values: NDArray[Any], ids: NDArray[np.int64], wrong: NDArray[Any], allowed: str
@@ -115,12 +116,6 @@ class LabelCheck:
                 *shown,
             ]
         )
-
-
-def _without_negative(targets: NDArray[Any] | Tensor) -> bool:
-    if not isinstance(targets, torch.Tensor) or not targets.is_cpu or targets.dtype != torch.int64:
-        return False
-    return targets.numel() > 0 and bool(np.minimum.reduce(targets.numpy(), axis=None) >= 0)
 
 
 def _on_host(values: NDArray[Any] | Tensor, first: bool) -> NDArray[Any] | None:

@@ -22,6 +22,7 @@ import inspect
 import math
 import warnings
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -92,6 +93,10 @@ _TARGETS: dict[type[nn.Module], int] = {nn.CTCLoss: 3, nn.TripletMarginLoss: 0, 
 _SAME_SHAPE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.KLDivLoss)
 CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 FRACTIONS = (nn.BCELoss, nn.BCEWithLogitsLoss)
+# With the sum of the losses it returns what was counted.
+_NLL: Any = torch.ops.aten.nll_loss_forward.default
+_SUM = 2  # its number for reduction="sum"
+_NOT_CAST = (torch.float32, torch.float64)  # an autocast changes the type of others on their way into the loss
 _FLOATS = (*_SAME_SHAPE, *FRACTIONS, nn.GaussianNLLLoss, nn.HingeEmbeddingLoss)
 
 
@@ -104,14 +109,13 @@ class Loss:
 
     targets: int = 1
 
-    def ratio(self, output: Any, targets: Sequence[Tensor], count: int, plain: bool = False) -> Ratio:
+    def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """The loss over a part of a batch.
 
         Args:
             output: What the module returned for `count` samples.
             targets: Tensors (count, …).
             count: Number of samples.
-            plain: The targets are known to be class numbers none of which is to be ignored.
         """
         raise NotImplementedError
 
@@ -127,13 +131,13 @@ class FunctionLoss(Loss):
     _fits: bool = field(default=False, init=False, repr=False)
     _looked_at: bool = field(default=False, init=False, repr=False)
 
-    def ratio(self, output: Any, targets: Sequence[Tensor], count: int, plain: bool = False) -> Ratio:
+    def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """See `Loss.ratio`."""
         if not self._fits:
             self._check_arguments(len(targets))
         value = self.function(output, *targets)
         if isinstance(value, (tuple, list)) and len(cast("list[Any]", value)) == 2:
-            return Ratio(self._scalar(value[0]), cast("Tensor | float", value[1]))
+            return Ratio(self._scalar(value[0]), self._count(value[1]))
         return Ratio(self._scalar(value) * count, float(count))
 
     def look_at_parts(self, output: Any, targets: Sequence[Tensor], count: int) -> None:
@@ -192,6 +196,19 @@ class FunctionLoss(Loss):
             "that is the mean over the samples"
         )
 
+    def _count(self, value: Any) -> Tensor | float:
+        if isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad:
+            return value.reshape(())
+        if isinstance(value, Real) and 0 <= float(value) < math.inf:
+            return float(value)
+        form = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        if isinstance(value, Tensor) and value.requires_grad:
+            form += " that depends on the weights, through which no gradient would go"
+        raise ConfigurationError(
+            f"loss {describe(self.function)} returned (numerator, denominator) with the denominator {form}; it is to "
+            "be how much was counted: one number of at least 0, or a tensor of one without gradient"
+        )
+
     def to(self, device: torch.device) -> None:
         """See `Loss.to`."""
         if isinstance(self.function, nn.Module):
@@ -239,19 +256,22 @@ class TorchLoss(Loss):
         self._module = copy.deepcopy(module)
         self._summed = self.kind in (nn.CrossEntropyLoss, nn.NLLLoss) and self.reduction == "mean"
         cast("Any", self._module).reduction = "sum" if self._summed else "none"
+        self._counts = self._summed and not getattr(module, "label_smoothing", 0.0) and not _has_hooks(module)
 
     def to(self, device: torch.device) -> None:
         """See `Loss.to`."""
         self._module.to(device)
 
-    def ratio(self, output: Any, targets: Sequence[Tensor], count: int, plain: bool = False) -> Ratio:
+    def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """See `Loss.ratio`."""
         outputs = self._outputs(output)
         targets = [self._fit(target, outputs[0]) for target in targets]
+        if self._counts and _is_table(outputs[0], targets[0]):
+            return self._of_classes(outputs[0], targets[0])
         arguments = (outputs[0], *targets, outputs[1]) if self.kind is nn.GaussianNLLLoss else (*outputs, *targets)
         loss = self._module(*arguments)
         if self._summed:
-            return Ratio(loss, self._weight(outputs[0], targets[0], plain))
+            return Ratio(loss, self._weight(outputs[0], targets[0]))
         if self.kind is nn.CTCLoss and self.reduction == "mean":
             loss = loss / targets[2].clamp(min=1)
         samples = self.kind is nn.KLDivLoss and self.reduction == "batchmean"
@@ -262,8 +282,8 @@ class TorchLoss(Loss):
             output = (output,)
         if not isinstance(output, (tuple, list)) or not all(isinstance(o, Tensor) for o in output[: self.outputs]):
             raise ConfigurationError(
-                f"the module returned a {type(output).__name__}, and {self.kind.__name__} takes a tensor: pass a "
-                "function such as loss=lambda output, target: torch.nn.functional.mse_loss(output['x'], target)"
+                f"the module returned {_told(output)}, and {self.kind.__name__} takes {self._wanted()}: pass a "
+                f"function such as loss=lambda output, target: {self._called()}({_chosen(output)}, target)"
             )
         parts = cast("Sequence[Tensor]", output)
         if len(parts) < self.outputs:
@@ -278,6 +298,14 @@ class TorchLoss(Loss):
             )
         return tuple(parts[: self.outputs])
 
+    def _wanted(self) -> str:
+        return "a tensor" if self.outputs == 1 else f"{self.outputs} tensors"
+
+    def _called(self) -> str:
+        """The function of torch that computes the same, as one writes it."""
+        found = next((function for function, kind in _FUNCTIONS.items() if kind is self.kind), functional.mse_loss)
+        return f"torch.nn.functional.{cast('Any', found).__name__}"
+
     def _fit(self, target: Tensor, output: Tensor) -> Tensor:
         """The target in the type that torch wants, where nothing is lost by it; a wrong shape is an error."""
         if self.kind in (*_SAME_SHAPE, *FRACTIONS) and target.shape != output.shape:
@@ -290,17 +318,48 @@ class TorchLoss(Loss):
             return target.long()
         return target.to(output.dtype) if self.kind in _FLOATS and whole else target
 
-    def _weight(self, output: Tensor, target: Tensor, plain: bool) -> Tensor | float:
+    def _of_classes(self, output: Tensor, target: Tensor) -> Ratio:
+        """Sum and weight of (n, classes) and (n,) class numbers, both by the kernel that the loss itself would call."""
+        log_p = output.log_softmax(1) if self.kind is nn.CrossEntropyLoss else output
+        return Ratio(*_NLL(log_p, target, self._module.weight, _SUM, self.ignore_index))
+
+    def _weight(self, output: Tensor, target: Tensor) -> Tensor | float:
         """What the mean over entries with class numbers or probabilities divides by."""
         if target.is_floating_point():
             return float(output.numel() // output.shape[1 if output.ndim > 1 else 0])
         weight = cast("Tensor | None", self._module.weight)
-        if weight is None and plain:
-            return float(target.numel())
         counted = target != self.ignore_index
         if weight is None:
             return counted.sum()
         return weight[torch.where(counted, target, 0)].mul(counted).sum()
+
+
+def _told(output: Any) -> str:
+    """What a module returned, in words."""
+    if isinstance(output, dict):
+        return f"a dict with {', '.join(repr(name) for name in cast('dict[str, Any]', output))}"
+    if isinstance(output, (tuple, list)):
+        kinds = ", ".join(type(part).__name__ for part in cast("Sequence[Any]", output))
+        return f"a {type(output).__name__} of {kinds}"
+    return f"a {type(output).__name__}"
+
+
+def _chosen(output: Any) -> str:
+    """How the first tensor of what a module returned is had."""
+    if isinstance(output, (dict, tuple, list)):
+        pairs = cast("dict[Any, Any]", output).items() if isinstance(output, dict) else enumerate(output)
+        found = next((place for place, part in pairs if isinstance(part, Tensor)), None)
+        return "output[...]" if found is None else f"output[{found!r}]"
+    return "output.x"
+
+
+def _is_table(output: Tensor, target: Tensor) -> bool:
+    """Whether these are (n, classes) and (n,) and go into a loss in the type that they have."""
+    return output.dtype in _NOT_CAST and output.ndim == 2 and target.shape == output.shape[:1]
+
+
+def _has_hooks(module: Any) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 _TORCHS_OWN = frozenset(

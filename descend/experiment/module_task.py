@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.experiment.losses import Loss
-    from descend.train.loop import Part
+    from descend.train.parts import Part
     from descend.train.task import Ratio
 
 __all__ = ["TARGET_NAMES", "ModuleTask"]
@@ -61,7 +61,6 @@ class ModuleTask:
         self._nested = False
         self._needs_targets = True
         self._labels: LabelCheck | None = None
-        self._plain = False  # whether the targets are known to be class numbers of which none is ignored
         self._part: Part | None = None
         self._cut_before = False
 
@@ -77,7 +76,7 @@ class ModuleTask:
             self._settle(part.fields)
         self._part = part
         if self._labels and part.start == 0:
-            self._plain = self._labels.check(part.batch)
+            self._labels.check(part.batch)
 
     def losses(self, fields: Mapping[str, Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
@@ -117,7 +116,7 @@ class ModuleTask:
         if isinstance(self._loss, FunctionLoss) and self._part and count < self._part.batch.size:
             self._loss.look_at_parts(output, targets, count)
         try:
-            return self._loss.ratio(output, targets, count, self._plain)
+            return self._loss.ratio(output, targets, count)
         except (IndexError, RuntimeError):
             if self._labels and self._part:
                 self._labels.check(self._part.batch, refused=True)

@@ -21,13 +21,13 @@ from descend.runtime import Moment, flatten, optimizer_state, read_state, read_w
 from descend.runtime.cut import cut_like, fill, is_cut, whole
 from descend.train import ExecutionContext, Mode
 from descend.train.groups import set_apart
-from descend.train.loop import Pass
+from descend.train.session import Pass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from descend.train.loop import Session
+    from descend.train.session import Session
 
 __all__ = ["Saved", "load", "restore", "restore_weights", "take", "tensors_of"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from descend.graph import Layer, Plan, PlannedLayer
     from descend.lower import LoweredModel
-    from descend.train.loop import Part
+    from descend.train.parts import Part
 
 __all__ = ["GraphTask"]
 

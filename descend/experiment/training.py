@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from descend.data import Feed
     from descend.experiment.module_task import ModuleTask
     from descend.runtime import Process
-    from descend.train.loop import Part
+    from descend.train.parts import Part
     from descend.train.statistics import Running
 
 __all__ = ["Training", "device_of", "in_training"]

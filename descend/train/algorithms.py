@@ -17,7 +17,7 @@ from descend.train.stopping import AnyOf, Epochs, Seconds, Steps, Stop
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from descend.train.loop import Session
+    from descend.train.session import Session
 
 __all__ = ["SGD", "BatchedIterativeOptimizer", "TrainingAlgorithm"]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from descend.data import Batch
-    from descend.train.loop import Session
+    from descend.train.session import Session
     from descend.train.task import Totals
 
 __all__ = ["Late", "MadeDelays", "ParameterServer", "compensated_by", "put_back"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from descend.data import Batch
-    from descend.train.loop import Session
+    from descend.train.session import Session
 
 __all__ = ["Control"]
 
@@ -171,7 +171,7 @@ class Control:
 
     def evaluate(self, mode: Mode) -> dict[str, float]:
         """Objective and metrics over all samples of `mode`, now; the row goes into the history."""
-        from descend.train.loop import evaluate
+        from descend.train.evaluation import evaluate
 
         session = self._session
         values = evaluate(session, mode)

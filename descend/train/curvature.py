@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from descend.runtime import Process
     from descend.train.kfac import KFAC
-    from descend.train.loop import Part, Session
+    from descend.train.parts import Part
+    from descend.train.session import Session
 
 __all__ = ["Curvature", "patches"]
 

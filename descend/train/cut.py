@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from descend.runtime import Process
-    from descend.train.loop import Session
+    from descend.train.session import Session
 
 __all__ = ["Cut", "cut_of", "fetched_parts", "put_together", "require_cut_by_fsdp"]
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from descend.train.progress import Mode
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
     from descend.train.control import Control
+    from descend.train.task import Ratio
     from descend.train.watch import Watch
 
 __all__ = ["EpochView", "EvaluationView", "Event", "PartView", "RunView", "StepView"]
@@ -102,8 +104,8 @@ class StepView:
         batch: The mini-batch: fields, sample ids, size.
         module: The module in training.
         optimizer: What updates it.
-        objective: The objective on this mini-batch, a detached 0-d tensor on the module's device; None before the
-            forward pass and in an evaluation.
+        sums: Numerator and denominator of the objective on this mini-batch; None before the forward pass and in an
+            evaluation.
         run: The run that it belongs to.
         watch: Ask it for outputs of layers before the forward pass, and read them after it.
         mode: Training, or what is evaluated.
@@ -114,10 +116,16 @@ class StepView:
     batch: Batch
     module: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    objective: torch.Tensor | None = None
+    sums: Ratio | None = None
     run: RunView = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
     watch: Watch = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
     mode: Mode = Mode.TRAIN
+
+    @cached_property
+    def objective(self) -> torch.Tensor | None:
+        """The objective on this mini-batch, a detached 0-d tensor on the module's device; None where `sums` is. It is
+        worked out for who asks."""
+        return None if self.sums is None else self.sums.numerator / self.sums.denominator
 
     @property
     def loss(self) -> float:

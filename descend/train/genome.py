@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from descend.launch import Trainers
     from descend.runtime import Process
-    from descend.train.loop import Session
+    from descend.train.session import Session
     from descend.train.tournament import ExchangeStrategy
 
 __all__ = ["STATE", "Courier", "Genome", "give", "take"]

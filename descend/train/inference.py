@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from descend.runtime import Process
     from descend.train.events import StepView
-    from descend.train.loop import Session
+    from descend.train.session import Session
 
 __all__ = ["BatchedInference"]
 
@@ -64,7 +64,7 @@ class BatchedInference(TrainingAlgorithm):
 
     def apply(self, session: Session) -> str:
         """See `TrainingAlgorithm.apply`."""
-        from descend.train.loop import evaluate  # torch comes in here, not when a description is read
+        from descend.train.evaluation import evaluate  # torch comes in here, not when a description is read
 
         self.check_modes(session.data)
         said: list[str] = []

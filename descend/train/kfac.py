@@ -28,7 +28,7 @@ from descend.train.algorithms import BatchedIterativeOptimizer, TrainingAlgorith
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from descend.train.loop import Session
+    from descend.train.session import Session
     from descend.train.stopping import Stop
 
 __all__ = ["KFAC"]

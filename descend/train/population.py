@@ -18,9 +18,9 @@ import torch
 from descend.errors import ConfigurationError, NumericalError, Stopped, nearest
 from descend.launch import Trainers, acting_as
 from descend.runtime import Process, Wish, generator
+from descend.train.evaluation import evaluate
 from descend.train.genome import STATE, Courier, Genome, give, take
 from descend.train.groups import rates_in_force
-from descend.train.loop import evaluate
 from descend.train.progress import ExecutionContext, Mode
 from descend.train.tournament import (
     ExchangeStrategy,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from descend.train.algorithms import TrainingAlgorithm
-    from descend.train.loop import Session
+    from descend.train.session import Session
     from descend.train.tournament import LTFB, MetaLearningStrategy
 
 __all__ = ["Outcome", "Player", "Population"]

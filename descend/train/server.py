@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from descend.runtime import Process
-    from descend.train.loop import Session
+    from descend.train.session import Session
 
 __all__ = ["Mail", "Server", "serve"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from descend.runtime import Process
-    from descend.train.loop import Part
+    from descend.train.parts import Part
 
 __all__ = ["Losses", "Preconditioner", "Ratio", "Task", "Totals"]
 

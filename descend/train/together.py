@@ -15,7 +15,7 @@ from descend.train.statistics import SharedBuffers
 
 if TYPE_CHECKING:
     from descend.data import Batch
-    from descend.train.loop import Session
+    from descend.train.session import Session
 
 __all__ = ["Together"]
 

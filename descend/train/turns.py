@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
     from descend.runtime import Process
-    from descend.train.loop import Part
+    from descend.train.parts import Part
 
 __all__ = ["Turns"]
 
@@ -56,7 +56,7 @@ class Turns:
         one = {name: _one(values) for name, values in given.items()}
         if not min(counts):
             self._process.copy_from(next(rank for rank, count in enumerate(counts) if count), one.values())
-        from descend.train.loop import Part  # which knows this module
+        from descend.train.parts import Part  # which knows this module
 
         return [Part(one, batch, step, 1, 1, 0, counts=False)] * (most - len(parts))
 

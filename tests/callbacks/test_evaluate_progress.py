@@ -3,6 +3,7 @@ import torch
 from callback_runs import follow
 from toys import data
 
+import descend
 from descend.callbacks import EvaluateProgress
 from descend.errors import ConfigurationError
 
@@ -21,3 +22,20 @@ def test_evaluates_in_the_midst_of_an_epoch_and_changes_nothing(capsys):
 def test_needs_something_to_evaluate_on():
     with pytest.raises(ConfigurationError, match="'tournament', 'validate' or 'test'"):
         follow(EvaluateProgress(batch_interval=2, metric="absolute"))
+
+
+def test_a_metric_has_its_unit(capsys):
+    module = torch.nn.Linear(3, 2)
+    x, y = torch.eye(3), module(torch.eye(3)).argmax(1)
+    descend.fit(
+        module,
+        "cross_entropy",
+        (x, y),
+        optimizer=descend.SGD(learn_rate=1e-6),
+        batch_size=3,
+        stop=descend.Steps(1),
+        valid=(x, y),
+        metrics=["accuracy"],
+        callbacks=[EvaluateProgress(batch_interval=1, metric="accuracy")],
+    )
+    assert "Linear (instance 0) step 1 validation accuracy : 100%\n" in capsys.readouterr().out

@@ -5,7 +5,7 @@ from toys import Regression, data, session
 
 from descend.callbacks import Print
 from descend.train import Event, Mode
-from descend.train.loop import evaluate
+from descend.train.evaluation import evaluate
 
 
 def lines(capsys, *callbacks, **settings):

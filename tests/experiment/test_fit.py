@@ -1,5 +1,6 @@
 """`fit` against loops written out by hand, and what it does with what goes wrong."""
 
+import copy
 import functools
 import json
 import random
@@ -496,6 +497,29 @@ def test_targets_out_of_range_are_named_with_their_sample(loss, targets, message
         fit(module, loss, (X, torch.tensor(targets)), shuffle=False)
     assert caught.value.exit_code == 3
     assert unchanged(module, before)
+
+
+@pytest.mark.parametrize("wrong", [7, -1])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_target_late_in_the_run_is_named_and_that_step_leaves_no_trace(wrong, smoothing):
+    """What torch refuses in the loss has gone through batch norm before."""
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double()
+    targets = torch.zeros(len(X), dtype=torch.int64)
+    targets[8] = wrong
+    after = copy.deepcopy(module)
+    settings = {"shuffle": False, "batch_size": 4, "loss": nn.CrossEntropyLoss(label_smoothing=smoothing)}
+    fit(after, **settings, data=(X, torch.zeros_like(targets)), stop=descend.Steps(2))
+    with pytest.raises(DataError, match=f"class numbers from 0 to 2(.|\n)*sample 8: {wrong}"):
+        fit(module, **settings, data=(X, targets), stop=descend.Epochs(1))
+    assert unchanged(module, snapshot(after))
+
+
+def test_class_numbers_need_an_output_for_each_class():
+    module = nn.Sequential(net(), nn.Flatten(0))
+    with pytest.raises(
+        ConfigurationError, match="one number for each sample, and CrossEntropyLoss takes one for each c"
+    ):
+        fit(module, "cross_entropy", (X, torch.zeros(len(X), dtype=torch.int64)))
 
 
 def test_ignored_classes_count_nothing_in_every_batch():

@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -197,9 +198,75 @@ def test_a_tuple_from_the_module_gives_its_first_to_the_loss_and_says_so():
     assert float(ratio.numerator) == 0
 
 
-def test_a_dictionary_from_the_module_needs_a_function():
-    with pytest.raises(ConfigurationError, match="returned a dict, and MSELoss takes a tensor"):
-        loss_of("mse").ratio({"x": draw(2, 3)}, [draw(2, 3)], 2)
+@pytest.mark.parametrize(
+    ("output", "told", "called"),
+    [
+        (
+            {"logits": draw(2, 3), "hidden": 1},
+            "a dict with 'logits', 'hidden'",
+            r"cross_entropy\(output\['logits'\], target\)",
+        ),
+        (("hidden", draw(2, 3)), "a tuple of str, Tensor", r"cross_entropy\(output\[1\], target\)"),
+        (("hidden", 1), "a tuple of str, int", r"cross_entropy\(output\[\.\.\.\], target\)"),
+        (object(), "a object", r"cross_entropy\(output\.x, target\)"),
+    ],
+)
+def test_what_is_no_tensor_needs_a_function_and_the_error_writes_it(output, told, called):
+    with pytest.raises(ConfigurationError, match=f"returned {told}, and CrossEntropyLoss takes a tensor.*{called}"):
+        loss_of("cross_entropy").ratio(output, [classes(2)], 2)
+
+
+@pytest.mark.parametrize(
+    ("denominator", "told"),
+    [
+        (None, "the denominator None"),
+        ("8", "the denominator '8'"),
+        (-8, "the denominator -8"),
+        (float("nan"), "the denominator nan"),
+        (torch.ones(8), r"a tensor of shape \(8,\); it is"),
+        (torch.ones((), requires_grad=True), "depends on the weights, through which no gradient would go"),
+    ],
+    ids=str,
+)
+def test_a_denominator_is_a_count(denominator, told):
+    loss = loss_of(lambda o, t: ((o - t).square().sum(), denominator))
+    with pytest.raises(ConfigurationError, match=told):
+        loss.ratio(draw(N, 3), [draw(N, 3)], N)
+
+
+@pytest.mark.parametrize(
+    "denominator", [7, 7.0, np.int64(7), np.float32(7), torch.tensor(7), torch.tensor([7.0])], ids=repr
+)
+def test_a_count_may_be_of_any_type(denominator):
+    ratio = loss_of(lambda o, t: ((o - t).square().sum(), denominator)).ratio(draw(N, 3), [draw(N, 3)], N)
+    assert float(ratio.denominator) == 7
+
+
+@pytest.mark.parametrize("kind", [nn.CrossEntropyLoss, nn.NLLLoss])
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+@pytest.mark.parametrize("ignored", [-100, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_sum_and_gradient_have_the_bits_of_torch_s(kind, weight, ignored, dtype, autocast):
+    weight = None if weight is None else weight.to(torch.float32 if autocast and dtype != torch.float64 else dtype)
+    output, target = draw(N, C).to(dtype).requires_grad_(), classes(N)
+    target[::4] = ignored
+    module = kind(weight, ignore_index=ignored, reduction="sum")
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        ratio = loss_of(kind(weight, ignore_index=ignored)).ratio(output, [target], N)
+        expected = module(output, target)
+    assert torch.equal(ratio.numerator, expected)
+    assert ratio.numerator.dtype == expected.dtype
+    assert torch.equal(torch.autograd.grad(ratio.numerator, output)[0], torch.autograd.grad(expected, output)[0])
+    counted = target[target != ignored]
+    assert float(ratio.denominator) == pytest.approx(len(counted) if weight is None else float(weight[counted].sum()))
+
+
+def test_hooks_on_a_loss_are_called():
+    called, module = [], nn.CrossEntropyLoss()
+    module.register_forward_hook(lambda *given: called.append(given))
+    loss_of(module).ratio(draw(N, C), [classes(N)], N)
+    assert len(called) == 1
 
 
 def test_a_function_that_returns_a_vector_is_refused():

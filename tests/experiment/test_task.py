@@ -13,7 +13,8 @@ from descend.graph import check
 from descend.lower import lower
 from descend.runtime import generator
 from descend.train import Epochs, Mode
-from descend.train.loop import evaluate, train
+from descend.train.evaluation import evaluate
+from descend.train.loop import train
 
 
 def noisy(x):

@@ -8,7 +8,8 @@ from toys import Regression, data, session
 import descend.optim
 from descend.errors import Stopped
 from descend.train import Callback, Epochs, Mode, Steps
-from descend.train.loop import evaluate, train
+from descend.train.evaluation import evaluate
+from descend.train.loop import train
 
 
 def arrays(run, mode):

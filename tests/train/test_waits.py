@@ -1,4 +1,8 @@
-"""How often a step reads a tensor on the host: each such reading waits for a device where the tensor is on one."""
+"""How often a step reads a tensor on the host: each such reading waits for a device where the tensor is on one.
+
+What is done with tensors in the memory of the host alone is not to be seen here: all tensors say that they lie
+elsewhere.
+"""
 
 import functools
 from collections import Counter
@@ -9,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import descend
+from descend.experiment.labels import LabelCheck
 
 READINGS = ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::item", "aten::equal", "aten::nonzero")
 METHODS = ("item", "tolist", "cpu", "__bool__", "__float__", "__int__", "__index__")
@@ -44,6 +49,8 @@ def readings(steps, monkeypatch, **settings):
 
     given = {"optimizer": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), "batch_size": 8, **settings}
     with monkeypatch.context() as patch, Reads() as reads:
+        patch.setattr(torch.Tensor, "is_cpu", property(lambda self: False), raising=False)
+        patch.setattr(LabelCheck, "check", lambda self, batch: None)  # targets are looked at before they leave the host
         for name in METHODS:
             patch.setattr(torch.Tensor, name, counting(name, getattr(torch.Tensor, name)))
         descend.fit(module, given.pop("loss", "cross_entropy"), (x, y), stop=descend.Steps(steps), **given)
@@ -60,7 +67,6 @@ def of_each_step(monkeypatch, **settings):
 SETTINGS = {
     "defaults": {},
     "micro-batches": {"micro_batch_size": 4, "batch_norm_group_size": 4},
-    "skip": {"on_nonfinite": "skip"},
     "clipping": {"clip_value": 1.0, "clip_norm": 2.0, "clip_global_norm": 1.0},
     "metrics": {"metrics": ["accuracy"]},
     "ignored labels": {"loss": nn.CrossEntropyLoss(ignore_index=2)},
@@ -70,9 +76,17 @@ SETTINGS = {
 }
 
 
+ONE = {"item": 1.0, "aten::_local_scalar_dense": 1.0}
+
+
 @pytest.mark.parametrize("case", SETTINGS)
 def test_no_step_reads_a_tensor(case, monkeypatch):
-    assert of_each_step(monkeypatch, **SETTINGS[case]) == {}
+    assert of_each_step(monkeypatch, on_nonfinite="allow", **SETTINGS[case]) == {}
+
+
+@pytest.mark.parametrize(("on_nonfinite", "case"), [("skip", "defaults"), *(("stop", case) for case in SETTINGS)])
+def test_a_look_at_all_gradients_reads_one_number(on_nonfinite, case, monkeypatch):
+    assert of_each_step(monkeypatch, on_nonfinite=on_nonfinite, **SETTINGS[case]) == ONE
 
 
 class Logged(descend.Callback):
@@ -88,5 +102,5 @@ class Logged(descend.Callback):
 
 @pytest.mark.parametrize("every_steps", [1, 4])
 def test_logging_reads_as_often_as_it_logs(every_steps, monkeypatch):
-    per_step = of_each_step(monkeypatch, callbacks=[Logged(every_steps)])
+    per_step = of_each_step(monkeypatch, on_nonfinite="allow", callbacks=[Logged(every_steps)])
     assert per_step == {"__float__": 1 / every_steps, "aten::_local_scalar_dense": 1 / every_steps}

@@ -15,7 +15,7 @@ from descend.study.running.optimizer import make, multipliers, schedule_of
 from descend.study.running.scores import Scorer
 from descend.study.running.trial import Record, Trial, evaluation_steps
 from descend.train import Callback, Steps
-from descend.train.loop import averaged
+from descend.train.evaluation import averaged
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator

@@ -1,0 +1,87 @@
+"""A mini-batch goes through the module in parts, in training and in evaluation alike."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.train.memory import part_size
+from descend.train.progress import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from descend.data import Batch
+    from descend.train.session import Session
+    from descend.train.task import Losses, Totals
+
+__all__ = ["Part", "count", "forward", "let_through", "parts", "spare"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Samples of a mini-batch that go through the module at once.
+
+    Attributes:
+        fields: (count, *shape) tensors by name, on the device of the run.
+        batch: This rank's share of the mini-batch.
+        step: Updates applied so far.
+        start: Where the samples begin in the share.
+        count: Number of samples.
+        position: Where they begin in the mini-batch of all ranks.
+        counts: Whether they count; see `turns.py`.
+    """
+
+    fields: dict[str, torch.Tensor]
+    batch: Batch
+    step: int
+    start: int
+    count: int
+    position: int
+    counts: bool = True
+
+
+def parts(session: Session, batch: Batch, unit: int | None = 1) -> Iterator[Part]:
+    """The mini-batch cut into micro-batches of whole units, on the device of the run."""
+    count, step = len(batch.ids), session.contexts[Mode.TRAIN].step
+    if not count:  # of a rank without samples; modules need not take empty inputs
+        return
+    fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
+    before = batch.position
+    size = part_size(session.micro_batch_size, count, unit)
+    if size >= count:
+        yield Part(fields, batch, step, 0, count, before)
+        return
+    for start in range(0, count, size):
+        some = {name: tensor[start : start + size] for name, tensor in fields.items()}
+        yield Part(some, batch, step, start, min(size, count - start), before + start)
+
+
+def forward(session: Session, part: Part) -> Losses:
+    """Let a part go through the module."""
+    session.before_part(part)
+    return session.task.losses(part.fields)
+
+
+def count(totals: Totals, losses: Losses) -> None:
+    """Add what came of a part to the sums."""
+    totals.add("objective", losses.objective)
+    for name, ratio in losses.metrics.items():
+        totals.add(name, ratio)
+
+
+def spare(session: Session, batch: Batch, some: Sequence[Part]) -> list[Part]:
+    """Parts that count nothing, where all ranks have to go through the module as often."""
+    return session.turns.spare(batch, some, session.contexts[Mode.TRAIN].step) if session.turns else []
+
+
+def let_through(session: Session, some: Sequence[Part], backward: bool = False) -> None:
+    """Go through the module with parts that count nothing."""
+    for part in some:
+        with session.turns.leaving_no_trace() if session.turns else contextlib.nullcontext():
+            top = forward(session, part).objective.numerator
+            if backward and top.requires_grad:
+                torch.autograd.backward(top, torch.zeros_like(top))
