@@ -84,7 +84,7 @@ def test_what_a_loss_or_a_metric_cannot_take_is_said_before_any_trial(tmp_path):
     given["said"] = lambda records, record: ran.append(record)
     with pytest.raises(ConfigurationError, match=r"'accuracy' takes a tensor with an output for each class.* a tuple"):
         descend.compare(Pair, nn.CrossEntropyLoss(), DATA, **given)
-    with pytest.raises(ConfigurationError, match="returned a dict, and CrossEntropyLoss takes a tensor"):
+    with pytest.raises(ConfigurationError, match="returned a dict with 'logits', and CrossEntropyLoss takes a tensor"):
         descend.compare(lambda: Pair(known=True), nn.CrossEntropyLoss(), DATA, **given)
     wrong = {"far": lambda output, y: output[2].mean()}
     said = r"'far' cannot be taken from .* a tuple of a tensor \(32, 10\) of float32, .* IndexError"
