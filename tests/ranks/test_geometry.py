@@ -1,28 +1,20 @@
 """`descend launch --dry-run` finds what cannot be before anything is started."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-from descend.__main__ import main
 
 LENET = str(Path(__file__).parents[2] / "examples" / "lenet_digits.prototext")
 
 
 @pytest.fixture
-def launch(monkeypatch, capsys):
+def launch(monkeypatch, command):
     """A function that gives what `descend launch --dry-run WORDS` prints; its exit code must be `code`."""
 
     def call(*words, code=0, **environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["descend", "launch", "--dry-run", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = "".join(capsys.readouterr())
-        assert (end.value.code or 0) == code, printed
-        return printed
+        return command("launch", "--dry-run", *words, code=code)
 
     return call
 

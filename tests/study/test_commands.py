@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from descend.__main__ import main
-
 
 @pytest.fixture
-def descend(monkeypatch, capsys):
+def descend(command):
     """A function that gives what `descend study WORDS` prints; its exit code must be `code`."""
-
-    def call(*words, code=0):
-        monkeypatch.setattr(sys, "argv", ["descend", "study", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = "".join(capsys.readouterr())
-        assert (end.value.code or 0) == code, printed
-        return printed
-
-    return call
+    return functools.partial(command, "study")
 
 
 def test_simulate_draws_steps_against_batch_size(descend):

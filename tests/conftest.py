@@ -1,0 +1,22 @@
+"""What tests of several rooms are given."""
+
+import sys
+
+import pytest
+
+from descend.__main__ import main
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """A function that gives what `descend WORDS` prints on both streams; its exit code must be `code`."""
+
+    def call(*words, code=0):
+        monkeypatch.setattr(sys, "argv", ["descend", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = "".join(capsys.readouterr())
+        assert (end.value.code or 0) == code, printed
+        return printed
+
+    return call
