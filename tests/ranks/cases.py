@@ -28,7 +28,8 @@ def data(samples=10, ignored=(1, 2, 3, 7), seed=0):
 
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-KFAC = descend.KFAC(damping_act="0.01", damping_err="0.01")
+# Inverses enlarge the rounding of sums by 1 / damping for each of both factors.
+KFAC = descend.KFAC(damping_act="0.1", damping_err="0.1")
 ADAM = descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1)
 
 
