@@ -55,13 +55,7 @@ def whether_in_forks(task: Task) -> str | None:
 def run_in_forks(
     task: Task, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
 ) -> Iterator[Record]:
-    """Records of the trials as they end, in any order.
-
-    Args:
-        task: A prepared task.
-        trials: What is run.
-        evaluations: Looks at the scores of each.
-        kinds: Optimizer classes by arm, of arms that have no name for them.
+    """Records of the trials as they end, in any order. Arguments are those of `run_one_by_one`.
 
     Raises:
         Stopped: a signal asked for an end; trials under way are not recorded and run again.
@@ -105,13 +99,7 @@ def divided(trials: Sequence[Trial]) -> list[Sequence[Trial]]:
 def run_in_stacks(
     task: Task, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
 ) -> Iterator[Record]:
-    """Records of trials that are alike, a stack of them in each process.
-
-    Args:
-        task: A prepared task.
-        trials: What is run.
-        evaluations: Looks at the scores of each.
-        kinds: Not used; trials with optimizers of other libraries do not run together.
+    """Records of trials that are alike, a stack of them in each process. Arguments are those of `run_together`.
 
     Raises:
         DescendError: a stack raised something, or its process was killed; none of the trials is recorded.
