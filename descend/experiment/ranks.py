@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
+import weakref
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +39,25 @@ def unwrapped(module: Any) -> Any:
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         # A forward pass without a backward pass has left its hooks waiting for one, and they would take part in ours.
         module.reducer._reset_state()  # pyright: ignore[reportPrivateUsage]  # there is no other way to say so
+        _outlive_reducer(module)
         return module.module
     if isinstance(module, torch.nn.Module):
         put_together(module)
         require_cut_by_fsdp(module)
     return module
+
+
+def _outlive_reducer(module: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Keep the wrapper's process group until after its reducer is gone.
+
+    Where the reducer is the last to hold a group, as it is once the group was left, torch takes the group down with
+    Python's lock held and waits for its threads, and a thread that lets go of its last tensor waits for that lock.
+    """
+    weakref.finalize(module.reducer, _let_go, module.process_group).atexit = False
+
+
+def _let_go(group: object) -> None:
+    """Nothing but the end of a reference, which gives Python's lock away while the group is taken down."""
 
 
 def require_whole(module: torch.nn.Module, trainers: int) -> None:

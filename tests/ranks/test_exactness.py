@@ -4,6 +4,7 @@ import math
 
 import pytest
 from ranks.cases import CASES, outcome
+from ranks.dropped import TIMES
 from ranks.start import start
 
 QUICK = ["one batch", "ignored on one rank", "partial batch", "fewer samples than ranks", "validation", "batch norm"]
@@ -68,3 +69,9 @@ def test_sharing_out_the_optimizer_changes_no_bit(tmp_path):
     assert [rank.code for rank in ended] == [0, 0]
     for whole, sharded in pairs:
         assert ended[0].left[whole] == ended[0].left[sharded]
+
+
+@pytest.mark.slow
+def test_a_wrapper_whose_group_was_left_can_be_let_go(tmp_path):
+    """torch alone stands still in most such runs: its threads and the one that lets go wait for each other."""
+    assert [rank.left for rank in start(1, "dropped.py", tmp_path)] == [TIMES]
