@@ -17,7 +17,7 @@ import numpy as np
 
 from descend.graph import Concatenation, TensorPermute
 from descend.lower.onnx.reader import MULTIPLE, Fixed, Moved, Node, Reader, Refused, Sizes, Tensor
-from descend.lower.onnx.readings import ENTRYWISE, fully_connected, picked, wanted_sizes
+from descend.lower.onnx.readings import ENTRYWISE, fully_connected, picked, piece_bounds, wanted_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,6 +53,12 @@ def read_moved(r: Reader, node: Node, read_node: Reading) -> Value | tuple[Value
             return _concatenated(r, node, groups)
         case "Slice":
             return _cut_out(r, node, x, groups)
+        case "Split":
+            return _pieces(r, node, x, groups)
+        case "Flatten":
+            axis = node.get("axis", 1) % len(groups)
+            before, behind = chain.from_iterable(groups[:axis]), chain.from_iterable(groups[axis:])
+            return _regrouped(r, node, x, (tuple(before) or (1,), tuple(behind)))
         case "MatMul" | "Gemm":
             return _product(r, node, x, groups)
         case "GRU" | "LSTM" | "RNN":
@@ -211,6 +217,20 @@ def _cut_out(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor
     return x
 
 
+def _pieces(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> tuple[Tensor | Moved, ...]:
+    """Pieces one after the other along a dimension that is not the samples'."""
+    place = node.get("axis", 0) % len(groups)
+    size, *others = groups[place]
+    if size is None or others:
+        raise Refused("cuts along the samples")
+    made: list[Tensor | Moved] = []
+    for i, (begin, end) in enumerate(piece_bounds(node, size)):
+        part = replace(node, name=f"{node.name}/{i}")
+        y = picked(r, part, _plain(x), len(_shape(groups[:place])), np.arange(begin, end))
+        made.append(_settled(y, (*groups[:place], (end - begin,), *groups[place + 1 :])))
+    return tuple(made)
+
+
 def _entries(r: Reader, node: Node, x: Tensor | Moved, groups: Groups) -> Tensor | Moved:
     """Entries at constant places along a dimension, or with GatherND along the first ones together."""
     places, count = node.fixed(1).array, 1
@@ -267,7 +287,7 @@ def _entrywise(r: Reader, node: Node, groups: Groups, read_node: Reading) -> Ten
             y = r.reshaped(_plain(value), _shape(form), f"{node.name}/aligned")
             inputs.append(r.widened(y, _shape(groups), node))
         elif isinstance(value, Fixed) and value.array.size > 1:
-            inputs.append(_constant(value, groups))
+            inputs.append(_constant(r, value, groups))
         else:
             inputs.append(value)
     y = read_node(r, replace(node, inputs=tuple(inputs)))
@@ -280,7 +300,7 @@ def _width(group: tuple[int | None, ...]) -> tuple[bool, int]:
     return None in group, prod(size for size in group if size is not None)
 
 
-def _constant(fixed: Fixed, groups: Groups) -> Fixed:
+def _constant(r: Reader, fixed: Fixed, groups: Groups) -> Fixed:
     """A constant in the dimensions of the layer that it meets."""
     if fixed.array.ndim > len(groups):
         raise Refused("has fewer dimensions than a constant that it meets")
@@ -288,8 +308,9 @@ def _constant(fixed: Fixed, groups: Groups) -> Fixed:
     if any(size != 1 and len(group) > 1 for size, group in zip(own, groups, strict=True)):
         raise Refused("brings together dimensions of samples with others")
     shape = [size for size, group in zip(own, groups, strict=True) for one in group if one is not None]
-    if any(size != 1 for size, group in zip(own, groups, strict=True) if None in group):
-        raise Refused("takes a constant that is another one for each sample")
+    array = fixed.array.reshape(own)
+    for axis in reversed([i for i, group in enumerate(groups) if group == (None,)]):
+        array = r.of_any_sample(array, axis)
     while len(shape) > fixed.array.ndim and shape[0] == 1:
         del shape[0]
-    return Fixed(fixed.array.reshape(shape), fixed.name)
+    return Fixed(array.reshape(shape), fixed.name)

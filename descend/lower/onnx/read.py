@@ -12,7 +12,8 @@ from onnx import external_data_helper, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from descend.errors import StorageError, Unsupported, nearest
-from descend.graph import Identity, Input, Model, Trained
+from descend.graph import Identity, Input, Layer, Model, Trained
+from descend.graph.order import parents_of
 from descend.lower.onnx.moved import MOVING, joined_samples, plain_shape, read_moved
 from descend.lower.onnx.reader import (
     MULTIPLE,
@@ -77,11 +78,11 @@ class _File:
             self.values[name] = None if shape is None else self._input(name, shape)
         for place, node in enumerate(graph.node):
             self.values.update(zip(node.output, self._outputs(node, place), strict=False))
-        for one in graph.output:
-            self._name_output(one.name)
+        outputs = [self._named_output(one.name) for one in graph.output]
         if self.problems:
             raise Unsupported([f"{self.path}: {problem}" for problem in self.problems])
-        model = Model(0, self.reader.layers, name=graph.name or self.path.stem)
+        layers = _needed([layer for layer in outputs if layer is not None], self.reader.layers)
+        model = Model(0, layers, name=graph.name or self.path.stem)
         model.trained = Trained({name: shape for name, shape in shapes.items() if shape is not None}, None)
         return model
 
@@ -153,7 +154,10 @@ class _File:
     def _chosen(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value | None, ...]:
         """What the branch of an If gives whose condition is a constant; its nodes are read as if they stood here."""
         if proto.op_type != "If":
-            raise Refused("repeats a graph of its own, and a model's layers are computed once: unroll it")
+            raise Refused(
+                "repeats a graph of its own, and a model's layers are computed once: unroll it (torch writes an "
+                "EmbeddingBag so: take an Embedding and the sum, mean or maximum of its vectors)"
+            )
         if not isinstance(given[0], Fixed) or given[0].array.size != 1:
             raise Refused("chooses between graphs by the data, and a model has the same layers for all")
         wanted = "then_branch" if given[0].array.reshape(()) else "else_branch"
@@ -187,7 +191,7 @@ class _File:
         try:
             names = [name for name in proto.input if name]
             arrays: Any = ReferenceEvaluator(proto, opsets=self.opsets).run(
-                None, {name: one.array for name, one in zip(names, given, strict=True)}
+                None, dict(zip(names, _as_the_reference_takes_them(kind, given), strict=True))
             )
         except Exception as error:  # whatever the reference raises for a node that is wrong
             raise Refused(f"cannot be computed: {error}") from None
@@ -197,27 +201,27 @@ class _File:
         turned = kind == "Transpose" and given[0].array.ndim == 2
         return tuple(Fixed(np.asarray(array), name, base if turned else None) for array in arrays)
 
-    def _name_output(self, name: str) -> None:
-        """Call the layer that gives an output of the file by the output's name."""
+    def _named_output(self, name: str) -> Layer | None:
+        """The layer that gives an output of the file, called by the output's name."""
         if name not in self.values:
             self.problems.append(f"output '{name}' is given by no node")
         value = self.values.get(name)
         if value is None:
-            return
+            return None
         if not isinstance(value, (Tensor, Moved)):
             self.problems.append(f"output '{name}' does not depend on the data")
-            return
+            return None
         if joined_samples(value):
             self.problems.append(f"output '{name}' has samples joined with other dimensions")
-            return
+            return None
         layer, reader = value.layer, self.reader
         taken = isinstance(layer, Input) or any(one.name == layer.name for one in self.proto.graph.output)
         if layer.name == name:
-            return
+            return layer
         if taken:
-            reader.layer(Identity, name, Tensor(layer, plain_shape(value)))
-        else:
-            layer.name = reader.name(name)
+            return reader.layer(Identity, name, Tensor(layer, plain_shape(value))).layer
+        layer.name = reader.name(name)
+        return layer
 
     def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
         """The values of a tensor, from the file or from one in its folder.
@@ -236,6 +240,26 @@ class _File:
             return numpy_helper.to_array(tensor, str(folder))
         except Exception as error:  # OSError, ValueError, and the library's own
             raise StorageError(f"{self.path}: tensor '{tensor.name}' cannot be read: {error}") from None
+
+
+def _needed(outputs: list[Layer], layers: list[Layer]) -> list[Layer]:
+    """The layers that outputs depend on, and all inputs; others, such as a last state that nobody takes, are let go."""
+    needed: dict[int, Layer] = {layer.serial: layer for layer in layers if isinstance(layer, Input)}
+    waiting = list(outputs)
+    while waiting:
+        layer = waiting.pop()
+        if layer.serial not in needed:
+            needed[layer.serial] = layer
+            waiting += parents_of(layer)
+    for layer in needed.values():
+        layer.children = [child for child in layer.children if isinstance(child, str) or child.serial in needed]
+    return [layer for layer in layers if layer.serial in needed]
+
+
+def _as_the_reference_takes_them(kind: str, given: list[Fixed]) -> list[NDArray[Any]]:
+    """Arrays for the reference, which wants the axis of a CumSum as a number, where exporters write a list of one."""
+    first, *others = (one.array for one in given)
+    return [first, *(one.reshape(()) for one in others)] if kind == "CumSum" else [first, *others]
 
 
 def _opened(path: Path) -> onnx.ModelProto:

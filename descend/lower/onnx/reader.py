@@ -277,9 +277,9 @@ class Reader:
             raise Refused("computes with the number of samples")
         array = value.array
         if array.ndim > dims:
-            if array.ndim > dims + 1 or array.shape[0] != 1:
-                raise Refused("takes a constant that is another one for each sample")
-            array = array[0]
+            if array.ndim > dims + 1:
+                raise Refused("takes a constant of more dimensions than its other inputs have")
+            array = self.of_any_sample(array, 0)
         shape = array.shape or (1,)
         array = array.reshape(shape)
         if array.dtype.kind not in "fbiu" or array.size == 0 or np.isnan(array).any():
@@ -288,6 +288,17 @@ class Reader:
             return self._with_infinities(array, node)
         weights = self.weights(Fixed(array, value.name), self.name(f"{node.name}/constant"))
         return self.layer(WeightsLayer, f"{value.name or node.name}/constant", dims=shape, weights=[weights])
+
+    def of_any_sample(self, array: NDArray[Any], axis: int) -> NDArray[Any]:
+        """A constant without the dimension of the samples, in which it says the same of all of them.
+
+        Raises:
+            Refused: it does not.
+        """
+        first = array.take(0, axis)
+        if array.shape[axis] != 1 and (array.shape[axis] != self.batch or (array != np.expand_dims(first, axis)).any()):
+            raise Refused("takes a constant that is another one for each sample")
+        return first
 
     def _with_infinities(self, array: NDArray[Any], node: Node) -> Tensor:
         """A constant such as the mask of an attention; weights are finite."""

@@ -346,7 +346,8 @@ def test_choices_by_the_data_and_loops_are_refused_by_name(tmp_path):
         descend.onnx.load(write(tmp_path / "m.onnx", nodes, {"x": (1,)}, constants=constants))
     assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
         "node 'the_If' (If) chooses between graphs by the data, and a model has the same layers for all",
-        "node 'the_Loop' (Loop) repeats a graph of its own, and a model's layers are computed once: unroll it",
+        "node 'the_Loop' (Loop) repeats a graph of its own, and a model's layers are computed once: unroll it (torch "
+        "writes an EmbeddingBag so: take an Embedding and the sum, mean or maximum of its vectors)",
     ]
 
 
@@ -685,18 +686,76 @@ def test_torch_modules_come_in_through_torchs_own_exporter(tmp_path, name, dynam
     torch.testing.assert_close(got, module(more), rtol=1e-5, atol=1e-5)
 
 
+class LastState(nn.Module):
+    """A network that goes both ways, of which the last cell states alone are taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 4, batch_first=True, bidirectional=True)
+
+    def forward(self, x):
+        return torch.cat([*self.lstm(x)[1][1]], -1)
+
+
+class ClassToken(nn.Module):
+    """Attention with a mask over a token of its own and what is given, with heads that are unbound from one product."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.qkv = nn.Parameter(torch.randn(1, 1, 8)), nn.Linear(8, 24)
+        self.register_buffer("mask", torch.tensor([False, False, True, False, True, False]))
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        q, k, v = self.qkv(x).reshape(-1, 6, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = (q @ k.transpose(-2, -1)).masked_fill(self.mask.expand(len(x), 1, 1, 6), -1e9).softmax(-1)
+        return (weights @ v).transpose(1, 2).reshape(-1, 6, 8)[:, 0]
+
+
+class Pairs(nn.Module):
+    """Products of pairs of rows, picked by two lists of places."""
+
+    def forward(self, x):
+        return (x @ x.transpose(1, 2))[:, [1, 2, 4], [0, 0, 3]]
+
+
+FIXED = {
+    "torch's encoder": NETWORKS["torch's encoder"][0],
+    "last state": LastState(),
+    "class token": ClassToken(),
+    "pairs": Pairs(),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("samples", [1, 2, 5])
+@pytest.mark.parametrize("name", FIXED)
 @pytest.mark.filterwarnings("ignore")
-def test_a_file_for_a_fixed_number_of_samples_takes_any(tmp_path, samples):
-    """5 is also the length of a sequence, and 2 the number of heads."""
-    module, shape = NETWORKS["torch's encoder"]
+def test_a_file_for_a_fixed_number_of_samples_takes_any(tmp_path, name, samples):
+    """5 is also the length of a sequence, and 2 the number of heads and of directions."""
+    module, shape = FIXED[name], (5, 8)
     draw = torch.Generator().manual_seed(0)
     x, path = torch.randn(samples, *shape, generator=draw), str(tmp_path / "net.onnx")
     torch.onnx.export(module.eval(), (x,), path, dynamo=False, input_names=["x"], output_names=["y"])
     more = torch.randn(3, *shape, generator=draw)
     got = descend.onnx.load(path).to_torch().eval()(more)
     torch.testing.assert_close(got, module(more), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_constant_for_a_fixed_number_of_samples_says_the_same_of_all(tmp_path, alike):
+    constant = np.stack([drawn(3), drawn(3, seed=0 if alike else 1)])
+    path = write(tmp_path / "m.onnx", [node("Add", "x", "c")], {"x": (3,)}, constants={"c": constant})
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(model, path)
+    if alike:
+        agree(path, drawn(2, 3, seed=2))
+        return
+    with pytest.raises(
+        Unsupported, match=r"node 'the_Add' \(Add\) takes a constant that is another one for each sample"
+    ):
+        descend.onnx.load(path)
 
 
 CLASSIFIERS = {

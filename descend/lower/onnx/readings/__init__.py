@@ -14,7 +14,7 @@ from descend.lower.onnx.readings import (
 from descend.lower.onnx.readings.matrices import fully_connected
 from descend.lower.onnx.readings.numbers import ENTRYWISE, JOINABLE
 from descend.lower.onnx.readings.shapes import wanted_sizes
-from descend.lower.onnx.readings.steps import picked
+from descend.lower.onnx.readings.steps import picked, piece_bounds
 
 __all__ = [
     "ENTRYWISE",
@@ -25,6 +25,7 @@ __all__ = [
     "normalization",
     "numbers",
     "picked",
+    "piece_bounds",
     "pieces",
     "reductions",
     "sequences",

@@ -10,7 +10,7 @@ import numpy as np
 
 from descend.graph import ChannelwiseFullyConnected, FullyConnected, MatMul, TensorPermute
 from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Tensor, Value, reads
-from descend.lower.onnx.readings.steps import own_axis, reduced, text
+from descend.lower.onnx.readings.steps import own_axis, picked, reduced, text
 
 __all__ = ["along", "fully_connected"]
 
@@ -56,6 +56,9 @@ def matmul(r: Reader, node: Node) -> Value:
         return fully_connected(r, node, node.tensor(0), b, inputs_first=True)
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         raise Refused("computes with the number of samples")
+    if isinstance(b, Fixed) and b.array.ndim == 1:
+        y = fully_connected(r, node, node.tensor(0), Fixed(b.array[:, None], b.name), inputs_first=True)
+        return r.reshaped(y, y.shape[:-1], f"{node.name}/numbers")
     dims = max(len(one.shape) for one in (a, b) if isinstance(one, Tensor))
     left, right = (r.as_tensor(one, node, dims) for one in (a, b))
     if len(left.shape) != len(right.shape) or dims < 2:
@@ -93,25 +96,44 @@ def cumulative(r: Reader, node: Node) -> Value:
 
 @reads("Einsum")
 def einsum(r: Reader, node: Node) -> Value:
-    """Sums over dimensions of one tensor, then a product of two as one of matrices, then a TensorPermute.
+    """Diagonals and sums over dimensions of one tensor, products of two as one of matrices, then a TensorPermute.
 
-    Dimensions that both have and the result keeps are a stack of matrices, those that it does not keep are summed.
+    Dimensions that two have and that are wanted later are a stack of matrices, those that are not are summed.
     """
-    if len(node.inputs) > 2:
-        raise Refused("multiplies more than two tensors at once: write one product after the other")
     *given, result = _letters(node)
     samples = next(one for one, value in zip(given, node.inputs, strict=True) if isinstance(value, Tensor))[:1]
     parts: list[tuple[Tensor, str]] = []
-    for letters, value in zip(given, node.inputs, strict=True):
+    for place, (letters, value) in enumerate(zip(given, node.inputs, strict=True)):
         if isinstance(value, Tensor) is not (letters[:1] == samples) or result[:1] != samples:
             raise Refused("has the samples elsewhere than in the first dimension of what depends on them")
         own = letters.replace(samples, "")
+        if len(letters) - len(own) > 1:
+            raise Refused("takes a diagonal through the samples")
         x = r.as_tensor(value, node, len(own))
-        x = x if own else r.reshaped(x, (), node)
-        gone = [i for i, one in enumerate(own) if one not in result and sum(one in other for other in given) == 1]
+        x, own = _diagonal(r, node, x if own else r.reshaped(x, (), node), own)
+        others = "".join(given[:place] + given[place + 1 :]) + result
+        gone = [i for i, one in enumerate(own) if one not in others]
         parts.append((_summed(r, node, x, gone), "".join(one for i, one in enumerate(own) if i not in gone)))
-    y, letters = parts[0] if len(parts) == 1 else _product(r, node, parts[0], parts[1], result[1:])
+    y, letters = parts[0]
+    for place, part in enumerate(parts[1:], 2):
+        y, letters = _product(r, node, (y, letters), part, result + "".join(one for _, one in parts[place:]))
     return _ordered(r, f"{node.name}/result", y, letters, result[1:])
+
+
+def _diagonal(r: Reader, node: Node, x: Tensor, letters: str) -> tuple[Tensor, str]:
+    """The entries where dimensions of one letter have one place, and the letters that are left."""
+    while twice := next((one for one in letters if letters.count(one) > 1), None):
+        first, second = letters.index(twice), letters.rindex(twice)
+        size, rest = x.shape[first], [i for i in range(len(letters)) if i not in (first, second)]
+        if x.shape[second] != size:
+            raise Refused("brings together dimensions of different sizes")
+        if rest:
+            x = r.layer(TensorPermute, f"{node.name}/pair", x, axes=[first, second, *rest])
+        others = x.shape[2:]
+        x = r.reshaped(x, (size * size, *others), f"{node.name}/line")
+        x = picked(r, replace(node, name=f"{node.name}/diagonal"), x, 0, np.arange(size) * (size + 1))
+        letters = twice + "".join(letters[i] for i in rest)
+    return x, letters
 
 
 def _letters(node: Node) -> list[str]:
@@ -122,10 +144,8 @@ def _letters(node: Node) -> list[str]:
     if not arrow:
         result = "".join(sorted(one for one in set(before) - {",", "."} if before.count(one) == 1))
         result = "..." * ("..." in before) + result
-    if len(terms) != len(node.inputs) or any(
-        len(set(one.replace("...", ""))) != len(one.replace("...", "")) for one in terms
-    ):
-        raise Refused(f"has equation '{equation}', which takes a diagonal or fits no {len(node.inputs)} tensors")
+    if len(terms) != len(node.inputs):
+        raise Refused(f"has equation '{equation}' for {len(terms)} tensors, and takes {len(node.inputs)}")
     free = [one for one in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if one not in equation]
     wide = [_dims(value) - len(one.replace("...", "")) for one, value in zip(terms, node.inputs, strict=True)]
     spread = ["".join(free[max(wide) - count : max(wide)]) for count in wide]
@@ -146,11 +166,11 @@ def _summed(r: Reader, node: Node, x: Tensor, axes: list[int]) -> Tensor:
     return reduced(r, node, x, "sum", tuple(axis + 1 for axis in axes), keep=False) if axes else x
 
 
-def _product(r: Reader, node: Node, a: tuple[Tensor, str], b: tuple[Tensor, str], result: str) -> tuple[Tensor, str]:
-    """The product of two tensors with letters, and its letters."""
+def _product(r: Reader, node: Node, a: tuple[Tensor, str], b: tuple[Tensor, str], wanted: str) -> tuple[Tensor, str]:
+    """The product of two tensors with letters, and its letters; those that are not wanted are summed over."""
     sizes = {one: size for x, letters in (a, b) for one, size in zip(letters, x.shape, strict=True)}
     both = [one for one in a[1] if one in b[1]]
-    stack, summed = "".join(one for one in both if one in result), "".join(one for one in both if one not in result)
+    stack, summed = "".join(one for one in both if one in wanted), "".join(one for one in both if one not in wanted)
     rows, columns = ("".join(one for one in letters if one not in both) for letters in (a[1], b[1]))
     for x, letters in (a, b):
         if any(sizes[one] != size for one, size in zip(letters, x.shape, strict=True)):

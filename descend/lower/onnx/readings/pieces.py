@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from descend.graph import Add, Concatenation, Embedding, Gather, LessConstant, Scale
+from descend.graph import Add, Concatenation, Embedding, Gather, LessConstant, Scale, Scatter
 from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
-from descend.lower.onnx.readings.steps import cut, known_sizes, own_axis, picked
+from descend.lower.onnx.readings.steps import cut, known_sizes, own_axis, picked, piece_bounds, text
 
 
 @reads("Concat")
@@ -47,13 +47,8 @@ def split(r: Reader, node: Node) -> Value | tuple[Value, ...]:
     """A Slice for each piece."""
     x = node.tensor()
     axis = own_axis(node.get("axis", 0), len(x.shape))
-    size = -(-x.shape[axis] // node.outputs)
-    sizes = node.ints(1, "split") or [min(size, x.shape[axis] - i * size) for i in range(node.outputs)]
-    ends = np.cumsum(sizes).tolist()
-    pieces = tuple(
-        cut(r, f"{node.name}/{i}", x, axis, end - own, end)
-        for i, (own, end) in enumerate(zip(sizes, ends, strict=True))
-    )
+    bounds = piece_bounds(node, x.shape[axis])
+    pieces = tuple(cut(r, f"{node.name}/{i}", x, axis, begin, end) for i, (begin, end) in enumerate(bounds))
     return pieces[0] if len(pieces) == 1 else pieces
 
 
@@ -108,7 +103,26 @@ def _counted(r: Reader, node: Node, index: Tensor, size: int) -> Tensor:
 @reads("GatherND")
 def gather_nd(r: Reader, node: Node) -> Value:
     """Places in the first dimensions, which are the samples unless they have been moved."""
-    raise Refused("takes entries along the samples")
+    raise Refused(
+        "takes entries at places of its own for each sample"
+        if node.get("batch_dims", 0)
+        else "takes entries along the samples"
+    )
+
+
+@reads("ScatterElements")
+def scatter_elements(r: Reader, node: Node) -> Value:
+    """What was there and a Scatter, in one dimension; with sums alone, since entries that come twice have no order."""
+    if text(node.get("reduction", "none")) != "add":
+        raise Refused("puts entries in the place of others, and Scatter adds them (reduction add)")
+    index, updates = (r.as_tensor(node.given(place), node, 1) for place in (1, 2))
+    before = r.as_tensor(node.given(0), node, 1)
+    if {len(one.shape) for one in (before, index, updates)} != {1}:
+        raise Refused("scatters in more than one dimension")
+    own_axis(node.get("axis", 0), 1)
+    place = _counted(r, node, index, before.shape[0])
+    added = r.layer(Scatter, f"{node.name}/added", updates, place, dims=before.shape)
+    return r.layer(Add, node, before, added)
 
 
 @reads("GatherElements")

@@ -126,7 +126,7 @@ def expand(r: Reader, node: Node) -> Value:
     if isinstance(value, Fixed) and wanted[0] not in (None, r.batch):
         if value.array.size == 1:
             return _everywhere(r, node, value.array, tuple(wanted))
-        raise Refused("gives a constant a first dimension that is not the samples'")
+        return _for_all_samples(r, node, value, wanted)
     dims = len(value.shape) + 1 if isinstance(value, Tensor) else len(wanted)
     if len(wanted) > dims:
         raise Refused("puts dimensions before that of the samples")
@@ -137,6 +137,29 @@ def expand(r: Reader, node: Node) -> Value:
     except ValueError:
         raise Refused(f"makes {sizes} of {x.shape}") from None
     return r.widened(r.reshaped(x, (1,) * (len(shape) - len(x.shape)) + x.shape, node), shape, node)
+
+
+def _for_all_samples(r: Reader, node: Node, value: Fixed, wanted: list[int | None]) -> Moved:
+    """A constant in a form whose samples are not the first dimension, such as the first states of recurrent layers."""
+    array = value.array.reshape((1,) * (len(wanted) - value.array.ndim) + value.array.shape)
+    if wanted.count(None) != 1 or array.ndim != len(wanted):
+        raise Refused("gives a constant a first dimension that is not the samples'")
+    shape = tuple(max(int(size or 1), own) for size, own in zip(wanted, array.shape, strict=True))
+    place = wanted.index(None)
+    array = r.of_any_sample(array, place)
+    sizes = shape[:place] + shape[place + 1 :]
+    y = r.as_tensor(Fixed(np.broadcast_to(array, sizes), value.name), node, len(sizes))
+    groups: list[tuple[int | None, ...]] = [(size,) for size in sizes]
+    return Moved(y.layer, (*groups[:place], (None,), *groups[place:]))
+
+
+@reads("Size")
+def count_of(r: Reader, node: Node) -> Value:
+    """How many entries a list of sizes has."""
+    value = node.given(0)
+    if not isinstance(value, Sizes):
+        raise Refused("counts samples")
+    return Fixed(np.asarray(len(value.sizes)))
 
 
 @reads("ConstantOfShape")

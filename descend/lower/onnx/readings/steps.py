@@ -35,6 +35,7 @@ __all__ = [
     "own_axis",
     "padded",
     "picked",
+    "piece_bounds",
     "reduced",
     "text",
     "times",
@@ -81,6 +82,14 @@ def cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Ten
         return x
     # A Slice gives each child a piece of its own; behind an Identity one piece has any number of children.
     return r.layer(Identity, name, r.layer(Slice, f"{name}/cut", x, axis=axis, slice_points=(begin, end)))
+
+
+def piece_bounds(node: Node, size: int) -> list[tuple[int, int]]:
+    """Where each piece of a Split begins and ends along a dimension of this size."""
+    each = -(-size // node.outputs)
+    sizes = node.ints(1, "split") or [min(each, size - i * each) for i in range(node.outputs)]
+    ends = np.cumsum(sizes).tolist()
+    return [(end - own, end) for own, end in zip(sizes, ends, strict=True)]
 
 
 def picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:

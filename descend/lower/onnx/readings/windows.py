@@ -233,14 +233,49 @@ def _resized(node: Node, before: Shape) -> tuple[Shape, list[float]]:
         factors = dict(zip(axes, scales.array.tolist(), strict=True))
         each = [factors.get(axis, 1.0) for axis in range(1, len(before) + 1)]
         if factors.get(0, 1.0) == 1:
-            return tuple(math.floor(size * scale) for size, scale in zip(before, each, strict=True)), each
+            return tuple(_scaled(size, scale) for size, scale in zip(before, each, strict=True)), each
     raise Refused("computes its size from the data, or changes the number of samples")
+
+
+def _scaled(size: int, scale: float) -> int:
+    """A size times a scale, which is rounded as by those who run files: 6 times float32(5 / 6) is 5."""
+    return math.floor(np.float32(size) * np.float32(scale))
+
+
+def _nearest(node: Node, before: int, after: int, scale: float) -> np.ndarray[Any, Any] | None:
+    """Which entry before each entry after is; None for places that are told otherwise.
+
+    In float32, as by those who run files: entry 1 at a scale of float32(1 / 3) is 3, and not just below it.
+    """
+    place, one = np.arange(after, dtype=np.float32), np.float32(1)
+    match text(node.get("coordinate_transformation_mode", "half_pixel")):
+        case "half_pixel" | "pytorch_half_pixel":
+            place = (place + one / 2) / np.float32(scale) - one / 2
+        case "asymmetric":
+            place = place / np.float32(scale)
+        case "align_corners":
+            place = place * np.float32(before - 1) / np.float32(max(after - 1, 1))
+        case _:
+            return None
+    match text(node.get("nearest_mode", "round_prefer_floor")):
+        case "floor":
+            place = np.floor(place)
+        case "ceil":
+            place = np.ceil(place)
+        case "round_prefer_ceil":
+            place = np.floor(place + one / 2)
+        case _:
+            place = np.ceil(place - one / 2)
+    return place.clip(0, before - 1).astype(np.int64)
 
 
 def _weights_of_places(node: Node, before: int, after: int, scale: float) -> np.ndarray[Any, Any]:
     """What each entry before gives to each after, (before, after): what a Resize makes of the unit vectors."""
     if after == 1 and text(node.get("coordinate_transformation_mode", "")) == "pytorch_half_pixel":
         return np.eye(before, 1)  # the first entry, says the standard, and its reference does otherwise
+    places = _nearest(node, before, after, scale) if text(node.get("mode", "nearest")) == "nearest" else None
+    if places is not None:
+        return np.eye(before, dtype=np.float32)[:, places]
     wanted = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias")
     own = {name: value for name, value in node.attributes.items() if name in wanted}
     given = {"x": np.eye(before, dtype=np.float32)}

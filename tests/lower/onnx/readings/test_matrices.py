@@ -56,7 +56,37 @@ def test_products_with_weights(tmp_path, equation, first):
     assert [one.name for one in model.weights] == ["w"]
 
 
-@pytest.mark.parametrize("equation", ["bii->bi", "bij->ijb", "bij->ij", "bij->bijk"])
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bii->bi", [(4, 4)]),
+        ("bii->b", [(4, 4)]),
+        ("bijij->bji", [(2, 3, 2, 3)]),
+        ("biji->bj", [(3, 4, 3)]),
+        ("biii->bi", [(3, 3, 3)]),
+        ("bii,bij->bj", [(3, 3), (3, 4)]),
+        ("bik,bjk,bk->bij", [(3, 4), (5, 4), (4,)]),
+        ("bi,bj,bk->bkij", [(2,), (3,), (4,)]),
+        ("bij,bjk,bkl->bil", [(2, 3), (3, 4), (4, 5)]),
+        ("bi,bi,bi,bi->b", [(3,)] * 4),
+    ],
+)
+def test_diagonals_and_products_of_any_number_of_tensors(tmp_path, equation, shapes):
+    names = [f"x{i}" for i in range(len(shapes))]
+    path = write(
+        tmp_path / "m.onnx", [node("Einsum", *names, equation=equation)], dict(zip(names, shapes, strict=True))
+    )
+    agree(path, *(drawn(2, *shape, seed=i) for i, shape in enumerate(shapes)))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+def test_a_product_with_one_vector(tmp_path, shape):
+    path = write(tmp_path / "m.onnx", [node("MatMul", "x", "v")], {"x": shape}, constants={"v": drawn(4, seed=1)})
+    model = agree(path, drawn(2, *shape))
+    assert [one.name for one in model.weights] == ["v"]
+
+
+@pytest.mark.parametrize("equation", ["bbi->bi", "bij->ijb", "bij->ij", "bij->bijk"])
 def test_diagonals_and_sums_over_samples_are_refused(tmp_path, equation):
     path = write(tmp_path / "m.onnx", [node("Einsum", "x", equation=equation)], {"x": (4, 4)})
     with pytest.raises(Unsupported, match=r"node 'the_Einsum' \(Einsum\)"):

@@ -99,3 +99,19 @@ def test_a_token_before_all_others(tmp_path):
     ]
     constants = {"zero": np.array(0), "axes": np.array([0]), "minus": np.array([-1]), "token": drawn(1, 1, 4)}
     agree(write(tmp_path / "m.onnx", nodes, {"x": (5, 4)}, constants=constants), drawn(3, 5, 4))
+
+
+@pytest.mark.parametrize("index", [[[0, 3, 3], [4, -1, 2]], [[1, 1, 1], [0, 1, -5]]])
+def test_entries_are_added_where_an_index_says(tmp_path, index):
+    """Places that come twice are both added, and those below 0 count from the end."""
+    nodes = [node("ScatterElements", "x", "i", "u", axis=1, reduction="add")]
+    path = with_indices(write(tmp_path / "m.onnx", nodes, {"x": (5,), "i": (3,), "u": (3,)}), "i")
+    agree(path, drawn(2, 5), np.array(index), drawn(2, 3, seed=1))
+
+
+def test_entries_put_in_the_place_of_others_are_refused(tmp_path):
+    path = write(
+        tmp_path / "m.onnx", [node("ScatterElements", "x", "i", "u", axis=1)], {"x": (5,), "i": (3,), "u": (3,)}
+    )
+    with pytest.raises(Unsupported, match=r"puts entries in the place of others, and Scatter adds them"):
+        descend.onnx.load(path)

@@ -51,7 +51,9 @@ def test_what_a_node_may_leave_out_or_say(tmp_path, kind, options):
     agree(path, drawn(2, *sizes["x"]))
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("LSTM", ["last"]), ("RNN", ["last"]), ("GRU", ["last"])])
+@pytest.mark.parametrize(
+    ("kind", "wanted"), [("LSTM", ["last"]), ("LSTM", ["cell"]), ("RNN", ["last"]), ("GRU", ["last"])]
+)
 def test_last_states_alone_make_no_layer_that_nothing_takes(tmp_path, kind, wanted):
     path, sizes = recurrent(tmp_path, kind, wanted)
     model = agree(path, drawn(2, *sizes["x"]))
