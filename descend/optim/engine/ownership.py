@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from descend.errors import RuleError
 
@@ -99,7 +100,7 @@ def check(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], t
 def _kind(p: Any, place: str) -> Iterator[str]:
     if not isinstance(p, Tensor):
         yield f"{place} must be a tensor and is {type(p).__name__}"
-    elif isinstance(p, torch.nn.parameter.UninitializedTensorMixin):
+    elif is_lazy(p):
         yield f"{place} has no shape yet: run the lazy module once, then build the optimizer"
     elif p.is_complex():
         yield f"{place} is {p.dtype}: train torch.view_as_real of it, pairs of reals"
