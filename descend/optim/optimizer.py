@@ -282,6 +282,7 @@ class Optimizer(torch.optim.Optimizer):
         home, state = self._residence, self._watched_state()
         if not home.has_lists(self.param_groups):
             ownership.check(self.param_groups, self._names, self.title)
+            ownership.has_values(self.param_groups, self._names, self.title)
             home.hold_lists(self.param_groups)
         taken = home.take(settings, state)
         tasks = self._outside(settings)
@@ -569,7 +570,8 @@ def _bound(
     try:
         bound = signature.bind(None, *args, **kwargs)
     except TypeError as problem:
-        raise RuleError(f"{title}: {problem}. Its options are {describe_options(rule)}") from None
+        many = "beside params and lr, give every option by its name" if len(args) > 2 else str(problem)
+        raise RuleError(f"{title}: {many}. Its options are {describe_options(rule)}") from None
     bound.apply_defaults()
     return {key: value for key, value in bound.arguments.items() if key != "self"}
 

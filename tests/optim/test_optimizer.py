@@ -188,6 +188,13 @@ def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
         descend.optim.Adam(net().parameters(), **options)
 
 
+def test_only_weights_and_rate_go_without_a_name() -> None:
+    with pytest.raises(RuleError, match=r"SGD: beside params and lr, give every option by its name.*momentum=0\.0"):
+        descend.optim.SGD(net().parameters(), 0.1, 0.9)
+    with pytest.raises(RuleError, match="SGD: missing a required argument: 'params'"):
+        descend.optim.SGD(lr=0.1)
+
+
 def test_a_misspelt_group_key_names_key_group_and_nearest() -> None:
     model = net()
     groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "weightdecay": 0.0}]

@@ -397,3 +397,53 @@ def test_a_compiled_model(rule: Rule) -> None:
     train(compiled, made(rule, one), range(2))
     train(other, made(rule, other), range(2))
     assert equal(one, other)
+
+
+@pytest.mark.parametrize("runner", ["plain", "blocks"])
+def test_weights_without_values_are_named_at_the_first_step(runner: str) -> None:
+    """`to_empty` makes other tensors, and torch's optimizers go on with the empty ones in silence."""
+    with torch.device("meta"):
+        model = nn.Linear(3, 2)
+    optimizer = descend.optim.Adam(model.named_parameters(), runner=runner)
+    model.to_empty(device="cpu")
+    with pytest.raises(RuleError, match=r"'weight' is on the meta device.*after model\.to_empty"):
+        optimizer.step()
+
+
+@every_rule
+def test_labels_of_groups_say_nothing_about_the_update(rule: Rule) -> None:
+    """Scripts look their groups up by `group["name"]`."""
+    one, other = net(), net()
+    groups = [{"params": [p], "name": name} for name, p in one.named_parameters()]
+    labelled = Optimizer(groups, rule, lr=LR)
+    train(one, labelled, range(2))
+    train(other, Optimizer([{"params": [p]} for p in other.parameters()], rule, lr=LR), range(2))
+    assert equal(one, other)
+    again = Optimizer([{"params": [p]} for p in one.parameters()], rule, lr=LR)
+    again.load_state_dict(labelled.state_dict())
+    assert [group["name"] for group in again.param_groups] == [name for name, _ in one.named_parameters()]
+
+
+@pytest.mark.parametrize("runner", ["plain", "blocks"])
+@every_rule
+def test_weights_may_grow_between_steps(rule: Rule, runner: str) -> None:
+    """As point clouds do: longer weights take the place, with the old moments and zeros behind them."""
+    p, q = (nn.Parameter(torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).view(6, 2)) for _ in range(2))
+    optimizer = Optimizer([{"params": [p]}, {"params": [q]}], rule, lr=LR, runner=runner)
+    for x in (p, q):
+        x.grad = torch.ones_like(x)
+    optimizer.step()
+    held = optimizer.state.pop(p)
+    longer = nn.Parameter(torch.cat([p.detach(), torch.zeros(2, 2, dtype=torch.float64)]))
+    if any(x.ndim and x.shape != p.shape for x in held.values()):
+        held = {}  # sums over rows or sides, which cannot be lengthened so
+    optimizer.state[longer] = {
+        key: torch.cat([x, x.new_zeros(2, 2)]) if x.shape == p.shape else x for key, x in held.items()
+    }
+    optimizer.param_groups[0]["params"][0] = longer
+    for x in (longer, q):
+        x.grad = torch.ones_like(x)
+    optimizer.step()
+    if held and rule.whole_tensor is False and not {"norm", "noise"} & set(rule.needs):
+        torch.testing.assert_close(longer[:6], q, rtol=1e-12, atol=1e-14)
+    assert longer.isfinite().all()

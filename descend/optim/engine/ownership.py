@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from descend.errors import RuleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["PLAIN_TYPES", "check", "is_dense", "unpack"]
+__all__ = ["PLAIN_TYPES", "check", "has_values", "is_dense", "unpack"]
 
 TRAINABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)  # a subclass such as DTensor may keep its memory elsewhere
 
 
-def unpack(group: Mapping[str, Any], where: str) -> dict[str, Any]:
+def unpack(group: Any, where: str) -> dict[str, Any]:
     """A group with its weights as a list, and their names apart where they were given.
 
     Raises:
         RuleError: "params" is missing, unordered, or only some weights have names.
     """
+    if not isinstance(group, Mapping):
+        raise RuleError(f"{where} must be a dict as the groups before it are, and is {_described(group)}")
     if "params" not in group:
-        raise RuleError(f"{where} must be a dict with the key 'params' and is {group!r}")
+        raise RuleError(f"{where} needs the key 'params' and has {', '.join(map(repr, group))}")
     params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
     if isinstance(params, (set, frozenset)):
         raise RuleError(f"{where}: params is a set, whose order changes from run to run; give a list")
-    members = list(params)
+    if isinstance(params, Mapping):
+        raise RuleError(f"{where}: params is a dict; give its items() if it holds weights by name")
+    if isinstance(params, str) or not isinstance(params, Iterable):
+        raise RuleError(f"{where}: params must be a list of weights and is {params!r}")
+    members = list(cast("Iterable[Any]", params))
     named = [isinstance(member, tuple) for member in members]
+    for i, member in enumerate(members):
+        if named[i] and (len(member) != 2 or isinstance(member[0], Tensor)):
+            raise RuleError(f"{where}: weights {i} must be a tensor, or its name and the tensor")
     if any(named) and not all(named):
         raise RuleError(f"{where}: weights {named.index(False)} has no name and others have; name all or none")
     fresh = dict(group)
@@ -39,6 +50,25 @@ def unpack(group: Mapping[str, Any], where: str) -> dict[str, Any]:
     if any(named):
         fresh["param_names"] = [str(member[0]) for member in members]
     return fresh
+
+
+def _described(item: object) -> str:
+    return f"a tensor of shape {tuple(item.shape)}" if isinstance(item, Tensor) else repr(item)
+
+
+def has_values(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], title: str) -> None:
+    """Refuse weights that are a shape alone, which nobody can update.
+
+    Raises:
+        RuleError: Names the first of them.
+    """
+    for group, called in zip(groups, names, strict=True):
+        for p, name in zip(group["params"], called, strict=True):
+            if p.is_meta:
+                raise RuleError(
+                    f"{title}: '{name}' is on the meta device and has no values; build the optimizer after "
+                    "model.to_empty(device=...), which makes other tensors"
+                )
 
 
 def check(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], title: str) -> None:
@@ -70,6 +100,8 @@ def check(groups: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]], t
 def _kind(p: Any, place: str) -> Iterator[str]:
     if not isinstance(p, Tensor):
         yield f"{place} must be a tensor and is {type(p).__name__}"
+    elif is_lazy(p):
+        yield f"{place} has no shape yet: run the lazy module once, then build the optimizer"
     elif p.is_complex():
         yield f"{place} is {p.dtype}: train torch.view_as_real of it, pairs of reals"
     elif p.is_floating_point() and p.dtype not in TRAINABLE:

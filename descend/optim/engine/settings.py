@@ -57,8 +57,8 @@ TORCH_KEYS = frozenset(
     {"params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
 )
 
-# And what we keep there ourselves: the schedule, and which rules made the group.
-OWN_KEYS = frozenset({"schedule", "reasons"})
+# What says nothing about the update: our schedule, which rules made the group, and a label that scripts give it.
+OWN_KEYS = frozenset({"schedule", "reasons", "name"})
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,14 @@ def unknown_option(owner: str, key: str, rule: Rule | type[Rule], more: Iterable
 
 def number(value: object, name: str, where: str, *, negative: bool = False) -> float:
     """`value` as a finite float, or a RuleError that names the setting and its place."""
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        value = float(value)
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_meta:
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers are Real, too
         raise RuleError(f"{where}: {name} must be a number and is {value!r}")
-    x = float(value)
+    try:
+        x = float(value)
+    except OverflowError:
+        x = math.inf
     if not math.isfinite(x) or (x < 0.0 and not negative):
         hint = "; to ascend, say maximize=True" if name == "lr" and x < 0.0 else ""
         raise RuleError(f"{where}: {name} must be finite{'' if negative else ' and at least 0'} and is {value!r}{hint}")

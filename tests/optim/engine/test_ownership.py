@@ -29,12 +29,17 @@ def test_groups_are_unpacked_with_their_names() -> None:
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        ({}, "must be a dict with the key 'params'"),
+        ({"param": []}, "needs the key 'params' and has 'param'"),
+        (torch.zeros(2), "must be a dict as the groups before it are, and is a tensor"),
+        ({"params": {"a": torch.zeros(1)}}, "params is a dict; give its items"),
+        ({"params": "ab"}, "params must be a list of weights"),
+        ({"params": [("a", torch.zeros(1), 3)]}, "weights 0 must be a tensor, or its name and the tensor"),
+        ({"params": [(torch.zeros(1), "a")]}, "weights 0 must be a tensor, or its name and the tensor"),
         ({"params": {torch.zeros(1)}}, "params is a set, whose order changes"),
         ({"params": [("a", torch.zeros(1)), torch.zeros(1)]}, "weights 1 has no name"),
     ],
 )
-def test_groups_that_cannot_be_read(group: dict[str, Any], words: str) -> None:
+def test_groups_that_cannot_be_read(group: Any, words: str) -> None:
     with pytest.raises(RuleError, match=words):
         unpack(group, "Adam, group 0")
 
@@ -47,6 +52,7 @@ def test_groups_that_cannot_be_read(group: dict[str, Any], words: str) -> None:
         (torch.zeros(2, dtype=torch.complex64), "train torch.view_as_real"),
         (torch.zeros(2, requires_grad=True) * 2, "not a leaf"),
         (torch.zeros(1).expand(3), "is expanded"),
+        (torch.nn.LazyLinear(3).weight, "has no shape yet: run the lazy module once"),
     ],
 )
 def test_what_cannot_be_trained(p: Any, words: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 
 import descend.optim
 from descend.errors import RuleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHAPES = {"a": (3,), "b": (2, 4), "c": (), "d": (70,)}
 
@@ -90,3 +94,136 @@ def test_groups_whose_options_differ_are_not_joined() -> None:
     joined: Any = descend.optim.Adam([("a", p), ("b", q)])
     with pytest.raises(RuleError, match="saved groups 0, 1, whose options differ"):
         joined.load_state_dict(two.state_dict())
+
+
+# ---- states that somebody, or a disk, has changed
+
+
+def group(**options: Any) -> Callable[[Any], None]:
+    return lambda saved: saved["param_groups"][0].update(options)
+
+
+def entry(**tensors: Any) -> Callable[[Any], None]:
+    return lambda saved: saved["state"][0].update(tensors)
+
+
+BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "groups that are none": (lambda s: s.update(param_groups={}), "'param_groups' must be a list of groups"),
+    "a state that is none": (lambda s: s.update(state=()), "'state' must be a dict"),
+    "a group without weights": (lambda s: s["param_groups"][0].pop("params"), "group 0 must be a dict with a list"),
+    "too few names": (group(param_names=["a"]), "group 0 has 4 weights"),
+    "a name twice": (group(param_names=list("abca")), "two weights are called 'a'"),
+    "a number twice": (group(params=[0, 1, 2, 2]), "weights 2 stand in two places"),
+    "a list for a state": (lambda s: s["state"].update({1: [3]}), "state of weights 1 must be a dict and is list"),
+    "nobody's state": (lambda s: s["state"].update({9: {}}), "state of weights 9, which stand in no group"),
+    "no rule": (lambda s: s["param_groups"][0].pop("rule"), "None, decay coupled"),
+    "a rate that is none": (group(lr=math.nan), "saved group 0: lr must be finite"),
+    "a constant out of range": (group(beta1=2.0), "beta1 must lie in"),
+    "an unknown option": (group(beta3=2.0), "no option 'beta3'"),
+    "a count below none": (group(updates=-1), "'updates' of the state dict must be a whole number and is -1"),
+    "words for a seed": (group(seed="a"), "'seed' of the state dict must be a whole number"),
+    "no step": (lambda s: s["state"][0].pop("step"), r"a\.step +a step count +nothing"),
+    "a step that is no number": (entry(step=torch.tensor(math.nan)), r"a\.step +a step count +tensor\(nan\)"),
+    "a step below none": (entry(step=torch.tensor(-1.0)), r"a\.step +a step count"),
+    "moments that are no numbers": (entry(m=torch.tensor([0.0, math.nan, 0.0])), r"a\.m +\(3,\) of numbers +NaN"),
+    "whole numbers": (entry(m=torch.zeros(3, dtype=torch.int32)), r"a\.m +\(3,\) +\(3,\) torch.int32"),
+    "complex numbers": (entry(m=torch.zeros(3, dtype=torch.cfloat)), r"a\.m +\(3,\) +\(3,\) torch.complex64"),
+    "sparse moments": (entry(m=torch.zeros(3).to_sparse()), r"a\.m +\(3,\) +\(3,\) torch.sparse_coo"),
+    "moments without values": (entry(m=torch.zeros(3, device="meta")), r"a\.m +\(3,\) +\(3,\) without values"),
+    "a list for moments": (entry(m=[1.0]), r"a\.m +\(3,\) +\[1\.0\]"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_state_is_refused_whole(case: str) -> None:
+    change, words = BROKEN[case]
+    broken = copy.deepcopy(optimizer(list(SHAPES), steps=2).state_dict())
+    change(broken)
+    reader = optimizer(list(SHAPES), steps=1, lr=0.5)
+    before = copy.deepcopy(reader.state_dict())
+    with pytest.raises(RuleError, match=words):
+        reader.load_state_dict(broken)
+    torch.testing.assert_close(reader.state_dict()["state"], before["state"], rtol=0, atol=0)
+    assert reader.state_dict()["param_groups"] == before["param_groups"]
+
+
+def test_whoever_allows_what_is_not_finite_may_load_it() -> None:
+    saved = copy.deepcopy(optimizer(["a"], steps=1).state_dict())
+    saved["state"][0]["m"][1] = math.nan
+    reader = optimizer(["a"], on_nonfinite="allow")
+    reader.load_state_dict(saved)
+    assert state(reader)["a"]["m"].isnan().tolist() == [False, True, False]
+
+
+def test_the_master_has_to_fit_too() -> None:
+    p = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    p.grad = torch.ones_like(p)
+    ours: Any = descend.optim.Adam([("a", p)])
+    ours.step()
+    saved = copy.deepcopy(ours.state_dict())
+    saved["state"][0]["master"] = torch.zeros(2)
+    with pytest.raises(RuleError, match=r"a\.master +\(3,\) +\(2,\)"):
+        ours.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("runner", ["plain", "blocks"])
+def test_constants_that_a_schedule_wrote_say_what_is_remembered(runner: str) -> None:
+    """SGD built without momentum, which OneCycleLR then gave it, goes on with it in a new process."""
+
+    def made(p: torch.nn.Parameter) -> Any:
+        return descend.optim.SGD([("a", p)], lr=0.1, runner=runner)
+
+    p, q = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    whole, part = made(p), made(q)
+    for t in range(4):
+        p.grad, q.grad = torch.full((3,), 1.0 + t), torch.full((3,), 1.0 + t)
+        if t == 0:
+            whole.param_groups[0]["momentum"] = part.param_groups[0]["momentum"] = 0.9
+        if t == 2:
+            saved, part = part.state_dict(), made(q)
+            part.load_state_dict(saved)
+        whole.step()
+        part.step()
+    assert torch.equal(p, q)
+    assert part.param_groups[0]["momentum"] == 0.9
+
+
+# ---- torch's own
+
+
+def steps(params: list[torch.nn.Parameter], optimizers: list[Any], times: range) -> None:
+    for t in times:
+        for p in params:
+            p.grad = torch.full_like(p, 1.0 + t)
+        for each in optimizers:
+            each.step()
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        lambda p: descend.optim.NAG([p], lr=0.1, momentum=0.8),
+        lambda p: descend.optim.NAG([p], lr=0.1, momentum=0.8, rate_inside=False),
+        lambda p: descend.optim.SGD([p], lr=0.1, momentum=0.8, nesterov=True, rate_inside=True),
+    ],
+)
+def test_torchs_buffer_gets_the_rate_where_it_belongs_inside(ours: Any) -> None:
+    p, q = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    before = torch.optim.SGD([p], lr=0.1, momentum=0.8, nesterov=True)
+    steps([p], [before], range(3))
+    with torch.no_grad():
+        q.copy_(p)
+    after = ours(q)
+    after.load_torch_state(before.state_dict())
+    steps([p, q], [before, after], range(3, 6))
+    torch.testing.assert_close(q, p)
+
+
+def test_torchs_state_of_other_weights_is_refused() -> None:
+    p, q = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    two = torch.optim.Adam([p, q])
+    steps([p, q], [two], range(1))
+    fewer: Any = descend.optim.Adam([p])
+    with pytest.raises(RuleError, match=r"saved weights 1 +nothing +state"):
+        fewer.load_torch_state(two.state_dict())
+    assert not fewer.state
