@@ -23,9 +23,10 @@ from descend.experiment.ranks import begin_alike, behind_the_first
 from descend.experiment.snapshot import Saved, check_weights, load, restore, restore_weights, take, tensors_of
 from descend.runtime import STOPPED, Archive, RunDirectory, StopRequests, Wish, newest_checkpoint, require_storable
 from descend.runtime.cut import whole
-from descend.train import Callbacks, Event, ExecutionContext, Mode
+from descend.train import LTFB, Callbacks, Event, ExecutionContext, Mode
 from descend.train.evaluation import evaluate
 from descend.train.numerics import Numerics
+from descend.train.population import check_mutation
 from descend.train.session import Session
 from descend.train.vote import Vote
 from descend.version import __version__
@@ -48,6 +49,7 @@ __all__ = [
     "Result",
     "Work",
     "carry_out",
+    "check_exchange",
     "conduct",
     "differences",
     "facts_of",
@@ -168,6 +170,7 @@ def conduct(
     """
     if not resume and (work.reset_optimizer or work.weights_only):
         raise ConfigurationError("reset_optimizer and weights_only say how to continue a run: they need resume=True")
+    check_exchange(work)
     with ExitStack() as stack:
         requests = stack.enter_context(StopRequests())
         stack.enter_context(torch.random.fork_rng())
@@ -179,6 +182,17 @@ def conduct(
         stack.enter_context(opened.end_noted())
         reason = carry_out(opened.session, lambda: work.algorithm.apply(opened.session), work.algorithm.trains)
     return result_of(opened, reason)
+
+
+def check_exchange(work: Work) -> None:
+    """Refuse a tournament whose exchanges could not be carried out.
+
+    Raises:
+        ConfigurationError: a model that was taken over cannot be changed in the way that was asked for.
+    """
+    if isinstance(work.algorithm, LTFB):
+        strategy: Any = work.algorithm.strategy
+        check_mutation(strategy.mutation_strategy, work.optimizer, work.task)
 
 
 @dataclass

@@ -76,8 +76,8 @@ class GraphTask:
         self.module.plan = replace(self._plan, layers=tuple(layers))
         self._replaced = dict(form)
 
-    def replace_activation(self, draws: torch.Generator) -> tuple[str, str, str]:
-        """Put another activation in the place of one, both by chance; the layer, what it was and what it is now.
+    def activations(self) -> dict[str, str]:
+        """The layers that may be replaced by others of their kind, and what each of them is now.
 
         Raises:
             ConfigurationError: the graph has none.
@@ -89,6 +89,15 @@ class GraphTask:
         }
         if not now:
             raise ConfigurationError(f"replace_activation: the model has no {', '.join(_ACTIVATIONS)} to be replaced")
+        return now
+
+    def replace_activation(self, draws: torch.Generator) -> tuple[str, str, str]:
+        """Put another activation in the place of one, both by chance; the layer, what it was and what it is now.
+
+        Raises:
+            ConfigurationError: the graph has none.
+        """
+        now = self.activations()
         name = list(now)[int(torch.randint(len(now), (), generator=draws))]
         others = [kind for kind in _ACTIVATIONS if kind != now[name]]
         chosen = others[int(torch.randint(len(others), (), generator=draws))]

@@ -24,6 +24,7 @@ from descend.experiment.conduct import (
     Opened,
     Result,
     Work,
+    check_exchange,
     facts_of,
     finish,
     logging,
@@ -152,8 +153,11 @@ def _check(works: Sequence[Work], world: Process) -> None:
     """Refuse trainers whose models cannot be exchanged.
 
     Raises:
-        ConfigurationError: weights differ between trainers; a table says which.
+        ConfigurationError: weights differ between trainers; a table says which. Or a model that was taken over could
+            not be changed as it should be.
     """
+    for work in works:
+        check_exchange(work)
     forms = [
         {
             name: f"{tuple(tensor.shape)} {tensor.dtype}"

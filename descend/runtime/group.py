@@ -1,7 +1,7 @@
 """The group of processes that a launcher has started together: joined for a run, and left after it.
 
-A group that somebody else has made is used and left as it is. Ours is NCCL where the module is on a GPU and gloo
-otherwise; small agreements of a run on a GPU go through gloo as well.
+A group that somebody else has made is used and left as it is, and its ranks watch over each other as those of ours do.
+Ours is NCCL where the module is on a GPU and gloo otherwise; small agreements of a run on a GPU go through gloo too.
 """
 
 from __future__ import annotations
@@ -52,18 +52,45 @@ def joined(device: torch.device | None = None) -> Generator[Process]:
     where = place()
     if device is None and torch.cuda.is_available():
         device = torch.device("cuda", where.local_rank % torch.cuda.device_count())
-    if where.ranks == 1 or distributed.is_initialized():
+    if distributed.is_initialized():
+        process = Process.here(device)
+        with _watched(process, _common_store(process) if process.ranks > 1 else None):
+            yield process
+        return
+    if where.ranks == 1:
         yield Process.here(device)
         return
     store = _join(where, device or torch.device("cpu"))
     process = Process.here(device)
     try:
-        words = distributed_c10d.PrefixStore("vigil", store)
-        keeper = None if "TORCHELASTIC_RUN_ID" in os.environ else 0
-        with Vigil(words, process, timeout_seconds(), keeper):
+        with _watched(process, store):
             yield process
     finally:
         distributed.destroy_process_group()
+
+
+@contextmanager
+def _watched(process: Process, store: distributed_c10d.Store | None) -> Generator[None]:
+    """Let the ranks watch over each other by words that they leave in a store; without one they do not."""
+    if store is None:
+        yield
+        return
+    # A connection of its own: on a common one it would wait as long as the process waits for others to make a group.
+    words = distributed_c10d.PrefixStore("vigil", store.clone())
+    keeper = None if "TORCHELASTIC_RUN_ID" in os.environ else 0
+    with Vigil(words, process, timeout_seconds(), keeper):
+        yield
+
+
+def _common_store(process: Process) -> distributed_c10d.Store | None:
+    """Where the ranks of a group that somebody else has made can leave words; None where MPI has made it."""
+    if distributed.get_backend() == "mpi":
+        return None
+    process.sum(
+        torch.zeros(1, device=process.device)
+    )  # nobody is watched yet: they may come as late as the group allows
+    common = distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]  # there is no other way to it
+    return distributed_c10d.PrefixStore(f"descend/{next(_numbers)}", common)
 
 
 def within_block(world: Process, shares: Trainers) -> Process:

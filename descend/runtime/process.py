@@ -44,6 +44,7 @@ class Doing:
         steps: Steps and mini-batches of evaluations that it has done.
         patient: Whether it waits for ranks that may be as slow as they like, as long as they get on.
         peers: The ranks that wait for each other in every step; None where all of them do.
+        served: The ranks that this one alone waits for, as a server for its workers.
     """
 
     clock: float | None = None
@@ -55,6 +56,7 @@ class Doing:
     steps: int = 0
     patient: bool = False
     peers: frozenset[int] | None = None
+    served: Sequence[int] = ()
 
     @contextmanager
     def patiently(self) -> Generator[None]:
@@ -74,6 +76,10 @@ class Doing:
         finally:
             self.acting = before
 
+    def begin_to_wait(self, what: str) -> None:
+        """Say that it waits for other ranks from now on."""
+        self.since, self.waiting, self.waits = time.monotonic(), what, self.waits + 1
+
     @contextmanager
     def wait(self, what: str) -> Generator[None]:
         """Wait for other ranks; what torch raises when one is gone becomes an error of ours.
@@ -81,7 +87,7 @@ class Doing:
         Raises:
             LostPeer: another rank is gone.
         """
-        self.since, self.waiting, self.waits = time.monotonic(), what, self.waits + 1
+        self.begin_to_wait(what)
         try:
             yield
         except RuntimeError as error:

@@ -43,6 +43,7 @@ _CAUSE = "first cause"
 _FIRST_ERROR = "error of the first rank"
 _WATCHED = 8  # ranks that each one watches, those that follow it; more would be too much to ask at thousands of ranks
 _LAST_SECONDS = 0.3  # for the lines of ranks that have just ended
+_BROKEN = ("gloo/transport", "ncclRemoteError")  # what torch says where a connection to another rank is gone
 
 
 class Vigil:
@@ -89,7 +90,7 @@ class Vigil:
             thread.join(None if self._ending else self._grace)
         if error is not None:
             self._compare(error)
-        if error is None or isinstance(error, LostPeer):
+        if error is None or isinstance(error, LostPeer) or _broken(error):
             cause = self._cause_of(error) if error else None
             self._say_ended()
             if cause:
@@ -105,9 +106,12 @@ class Vigil:
 
     @property
     def _watched(self) -> list[int]:
-        """Ranks that follow this one among all, and among those that wait for each other in every step."""
-        peers = sorted(self._process.doing.peers or ())
-        return [*{rank: None for some in (range(self._process.ranks), peers) for rank in self._after(some)}]
+        """Ranks that follow this one among all, and among those that wait for each other in every step; and those that
+        it alone waits for.
+        """
+        doing = self._process.doing
+        following = [self._after(some) for some in (range(self._process.ranks), sorted(doing.peers or ()))]
+        return [*dict.fromkeys(rank for some in (*following, doing.served) for rank in some)]
 
     def _after(self, ranks: Sequence[int]) -> list[int]:
         if not ranks:
@@ -281,7 +285,7 @@ class Vigil:
                 time.sleep(0.05)
         except RuntimeError:  # torch's DistStoreError
             return (self._cause or self._store_gone())["why"]
-        return str(error)
+        return str(error) if isinstance(error, LostPeer) else f"another rank has gone: {str(error).splitlines()[0]}"
 
     def _crashed(self) -> dict[str, Any] | None:
         """A rank of this host that has ended without a word."""
@@ -313,6 +317,11 @@ class Vigil:
         finally:
             if in_main:
                 signal.signal(signal.SIGTERM, before)
+
+
+def _broken(error: BaseException) -> bool:
+    """Whether another rank has gone while this one waited for it within torch, as FSDP2 waits for weights."""
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _BROKEN)
 
 
 def _text(error: BaseException) -> str:

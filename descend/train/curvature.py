@@ -197,7 +197,8 @@ class Curvature:
         for (name, sums), samples in zip(self._sums.items(), counts, strict=True):
             if not samples:
                 continue
-            scale = samples**2 / (torch.as_tensor(self._denominator).to(sums.positions) ** 2 * sums.positions)
+            denominator = torch.as_tensor(self._denominator, dtype=torch.float64).to(sums.positions.device)
+            scale = samples**2 / (denominator**2 * sums.positions)
             a, g = sums.inputs / samples, sums.errors * scale.to(sums.errors.dtype)
             if name in blocks:
                 a, g = (old.lerp(new, share) for old, new in ((blocks[name]["A"], a), (blocks[name]["G"], g)))

@@ -4,6 +4,8 @@
                   sum for its own part of every weights object; then comes the one division by the denominator
     norms         of this rank's parts are added up over ranks
     turns         every forward and backward pass fetches weights from all ranks, so all make as many; see `turns.py`
+    waits         where a part fetches its weights, and in a backward pass, a rank waits for the others, and says so to
+                  those that watch over it
 
 Ranks that have no memory left cannot make a step again, since the others wait within it: micro-batches stay as they
 are.
@@ -11,6 +13,7 @@ are.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -101,12 +104,37 @@ class Cut:
     @contextmanager
     def summing(self) -> Generator[None]:
         """Within this, gradients are sums over ranks; afterwards they are means again, as torch has it."""
+        with contextlib.ExitStack() as hooks:
+            self._tell_of_waits(hooks)
+            try:
+                self._divide_by(1.0)
+                yield
+            finally:
+                put_together(self._module)
+                self._divide_by(None)
+
+    @contextmanager
+    def backward(self) -> Generator[None]:
+        """A backward pass, in which the ranks wait for each other."""
+        self._process.doing.begin_to_wait("gradients of a module that is cut up")
         try:
-            self._divide_by(1.0)
             yield
         finally:
-            put_together(self._module)
-            self._divide_by(None)
+            self._process.doing.waiting = None
+
+    def _tell_of_waits(self, hooks: contextlib.ExitStack) -> None:
+        """Say that this rank waits while torch fetches the weights of a part, which it does in a hook of its own."""
+        doing = self._process.doing
+
+        def begins(part: nn.Module, given: Any) -> None:
+            doing.begin_to_wait("weights of a module that is cut up")
+
+        def ends(part: nn.Module, given: Any) -> None:
+            doing.waiting = None
+
+        for part in fetched_parts(self._module):
+            hooks.callback(part.register_forward_pre_hook(begins, prepend=True).remove)
+            hooks.callback(part.register_forward_pre_hook(ends).remove)
 
     def _divide_by(self, factor: float | None) -> None:
         for part in fetched_parts(self._module):

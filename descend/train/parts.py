@@ -84,4 +84,5 @@ def let_through(session: Session, some: Sequence[Part], backward: bool = False) 
         with session.turns.leaving_no_trace() if session.turns else contextlib.nullcontext():
             top = forward(session, part).objective.numerator
             if backward and top.requires_grad:
-                torch.autograd.backward(top, torch.zeros_like(top))
+                with session.cut.backward() if session.cut else contextlib.nullcontext():
+                    torch.autograd.backward(top, torch.zeros_like(top))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from descend.train.session import Session
     from descend.train.tournament import LTFB, MetaLearningStrategy
 
-__all__ = ["Outcome", "Player", "Population"]
+__all__ = ["Outcome", "Player", "Population", "check_mutation"]
 
 _KEPT = 2  # checkpoints of exchanges: where a crash comes between those of two trainers, all go back to the one before
 
@@ -398,19 +398,53 @@ def _order(scores: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -
     return False, -value if way is MetricStrategy.HIGHER_IS_BETTER else value
 
 
+def check_mutation(strategy: MutationStrategy, optimizer: torch.optim.Optimizer, task: Any) -> None:
+    """Refuse a change that cannot be made, before anything is trained.
+
+    Args:
+        strategy: The change.
+        optimizer: What it may change the options of.
+        task: What it may change the layers of.
+
+    Raises:
+        ConfigurationError: the optimizer or the model has nothing that could be changed like that.
+    """
+    if strategy.strategy == "perturb_hyperparameters":
+        problems = [problem for option in strategy.options.split() for problem in _fixed(optimizer, option)]
+        if problems:
+            raise ConfigurationError(problems)
+    if strategy.strategy == "replace_activation":
+        if not hasattr(task, "replace_activation"):
+            raise ConfigurationError("replace_activation works on graphs, and the model here is a torch module")
+        task.activations()
+
+
+def _fixed(optimizer: torch.optim.Optimizer, option: str) -> list[str]:
+    """Why an option cannot be multiplied by a factor; nothing where it can."""
+    groups = [group for group in optimizer.param_groups if option in group]
+    if option == "lr" and any(group.get("schedule") for group in groups):
+        what = "follows a schedule, which would undo the change"
+    elif not groups:
+        what = f"is not there{nearest(option, [str(name) for name in optimizer.param_groups[0]])}"
+    elif not all(isinstance(group[option], (int, float)) for group in groups):
+        what = f"is {groups[0][option]!r}"
+    else:
+        return []
+    return [f"perturb_hyperparameters: '{option}' {what}; it is to be a number in every group of the optimizer"]
+
+
 def mutate(session: Session, strategy: MutationStrategy, draws: torch.Generator) -> dict[str, Any]:
     """Change a model that was taken over; returns what was before and is now, by name.
 
     Raises:
         ConfigurationError: the model has nothing that could be changed like that.
     """
+    check_mutation(strategy, session.optimizer, session.task)
     if strategy.strategy == "perturb_hyperparameters":
         return {option: _perturbed(session, option, strategy, draws) for option in strategy.options.split()}
     if strategy.strategy == "replace_activation":
-        replace = getattr(session.task, "replace_activation", None)
-        if replace is None:
-            raise ConfigurationError("replace_activation works on graphs, and the model here is a torch module")
-        name, before, after = replace(draws)
+        task: Any = session.task
+        name, before, after = task.replace_activation(draws)
         return {name: [before, after]}
     return {}
 
@@ -418,13 +452,6 @@ def mutate(session: Session, strategy: MutationStrategy, draws: torch.Generator)
 def _perturbed(session: Session, option: str, strategy: MutationStrategy, draws: torch.Generator) -> list[float]:
     """Multiply or divide one option of all groups; its value in the first group, before and after."""
     groups = [group for group in session.optimizer.param_groups if option in group]
-    scheduled = option == "lr" and any(group.get("schedule") for group in groups)
-    if scheduled or not groups or not all(isinstance(group[option], (int, float)) for group in groups):
-        what = f"is {groups[0][option]!r}" if groups else "is not there"
-        what = "follows a schedule, which would undo the change" if scheduled else what
-        raise ConfigurationError(
-            f"perturb_hyperparameters: '{option}' {what}; it is to be a number in every group of the optimizer"
-        )
     up = bool(torch.randint(2, (), generator=draws))
     before: float = groups[0][option]
     for group in groups:

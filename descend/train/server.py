@@ -146,6 +146,7 @@ class Server(Late):
     def __init__(self, world: Process) -> None:
         self._mail, self._doing = Mail(world), world.doing
         self._doing.acting = True  # the first update may wait for a compiler, which workers have no use for
+        self._doing.served = range(1, world.ranks)
         self._idle = deque(range(1, world.ranks))
         self._busy: dict[int, _Errand] = {}
         self._arrived: SimpleQueue[int] = SimpleQueue()
@@ -280,7 +281,7 @@ class Server(Late):
     def _took(self, worker: int) -> _Errand:
         errand = self._busy.pop(worker)
         if errand.error:
-            raise errand.error
+            raise LostPeer(f"rank {worker} has gone with a gradient under way: {errand.error}") from errand.error
         self._idle.append(worker)
         self.asked = self.asked or errand.words["asked"]
         return errand

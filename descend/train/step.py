@@ -208,7 +208,8 @@ def _backward_of(session: Session, part: Part, index: int, of: int, alone: bool,
     top, bottom = losses.objective
     bottom = _counted(bottom) if alone else bottom
     if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
-        torch.autograd.backward(top, session.numerics.scaled(_start(top, bottom if alone else 1.0)))
+        with session.cut.backward() if session.cut else _NOTHING:
+            torch.autograd.backward(top, session.numerics.scaled(_start(top, bottom if alone else 1.0)))
     if session.callbacks.wants(Event.AFTER_PART):
         view = PartView(part.step + 1, index, of, part.count, session.task.module, run)
         session.callbacks.fire(Event.AFTER_PART, view)

@@ -200,10 +200,24 @@ def test_one_of_three_sits_out_and_where_models_are_equal_each_keeps_its_own():
         assert set(took(number).values()) == {None}
 
 
-def test_a_rate_that_follows_a_schedule_cannot_be_changed():
-    scheduled = functools.partial(descend.optim.SGD, lr=lambda updates: 0.1 / (1 + updates))
-    with pytest.raises(ConfigurationError, match="'lr' follows a schedule"):
-        play(rounds=1, trainers=2, optimizer=scheduled, run_dir=None)
+SCHEDULED = functools.partial(descend.optim.SGD, lr=lambda updates: 0.1 / (1 + updates))
+
+
+@pytest.mark.parametrize("trainers", [1, 2])
+@pytest.mark.parametrize(
+    ("mutation", "optimizer", "message"),
+    [
+        ({"strategy": "perturb_hyperparameters"}, SCHEDULED, "'lr' follows a schedule"),
+        ({"strategy": "perturb_hyperparameters", "options": "lr momentun"}, optimizer, "'momentun'.*mean 'momentum'"),
+        ({"strategy": "replace_activation"}, optimizer, "works on graphs"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused_before_anything_runs(trainers, mutation, optimizer, message):
+    exchange = descend.TruncationSelectionExchange({"objective": 0}, 1, descend.MutationStrategy(**mutation))
+    algorithm = descend.LTFB(metalearning=exchange, metalearning_steps=1)
+    with pytest.raises(ConfigurationError, match=message):
+        play(rounds=1, trainers=trainers, optimizer=optimizer, algorithm=algorithm)
+    assert not Path("run").exists()
 
 
 def test_a_model_beats_another_in_every_metric_or_not_at_all():

@@ -1,4 +1,9 @@
-"""A run in which one rank goes wrong in step 5. As a script: FAULT RANK."""
+"""A run in which one rank goes wrong in step 5. As a script: FAULT RANK, and whose group of ranks it is:
+
+ours       made by the run
+theirs     made by the user
+cut        the same, and the module is cut up among them
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,9 @@ import signal
 import sys
 import time
 
-from ranks.cases import data, fit
+import torch
+from ranks.cases import data, fit, network
+from torch.distributed.fsdp import fully_shard
 
 import descend
 
@@ -31,7 +38,10 @@ class Fault(descend.Callback):
             time.sleep(1000)
 
 
-def run(what: str, rank: int) -> None:
+def run(what: str, rank: int, group: str = "ours") -> None:
+    if group != "ours":
+        torch.distributed.init_process_group("gloo")
+    module = fully_shard(network()) if group == "cut" else network()
     here = descend.distributed.rank() == rank
     some = data(40)
     batches = [tuple(part[i : i + 5] for part in some) for i in range(0, 40, 5)]
@@ -39,8 +49,8 @@ def run(what: str, rank: int) -> None:
         batches = batches[:4]
     feed = (lambda: iter(batches)) if what == "has fewer batches" else batches
     callbacks = [descend.Checkpoint(every_steps=2), *([Fault(what)] if here else [])]
-    fit(some=feed, batch_size=5, stop=descend.Epochs(2), callbacks=callbacks, run_dir="run", shuffle=False)
+    fit(module, feed, batch_size=5, stop=descend.Epochs(2), callbacks=callbacks, run_dir="run", shuffle=False)
 
 
 if __name__ == "__main__":
-    descend.main(lambda: run(sys.argv[1], int(sys.argv[2])))
+    descend.main(lambda: run(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))

@@ -8,8 +8,8 @@ from descend.runtime import newest_checkpoint, verify
 TIMEOUT = "4"
 
 
-def ended(what, rank, ranks, folder):
-    processes = begin(ranks, "faults.py", folder, what, str(rank), DESCEND_TIMEOUT_SECONDS=TIMEOUT)
+def ended(what, rank, ranks, folder, *group):
+    processes = begin(ranks, "faults.py", folder, what, str(rank), *group, DESCEND_TIMEOUT_SECONDS=TIMEOUT)
     return end(processes, folder)
 
 
@@ -46,6 +46,15 @@ def test_a_rank_that_raises_ends_all(tmp_path):
 @pytest.mark.parametrize("rank", [0, 2])
 def test_one_of_four_ranks(what, code, words, rank, tmp_path):
     check(ended(what, rank, 4, tmp_path), rank, code, words, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("group", "what", "code", "words"),
+    [("theirs", "sleeps", 6, "hangs"), ("cut", "sleeps", 6, "hangs"), ("cut", "is killed", -9, "crashed")],
+)
+def test_a_rank_of_a_group_that_the_user_has_made(group, what, code, words, tmp_path):
+    check(ended(what, 1, 2, tmp_path, group), 1, code, words, tmp_path)
 
 
 @pytest.mark.slow
