@@ -48,12 +48,15 @@ class _BatchSize(Callback):
         run.control.batch_size = self.size
 
     def set_rate(self, epoch: EpochView, rate: float, epochs: int) -> None:
-        """Bring every rate, in proportion, from that of the first weights to `rate` over so many epochs."""
+        """Bring the rate, that of the first weights for all, to `rate` over so many epochs."""
         now = _rate(epoch.run)
+        self.growth, self.ramp = (rate - now) / max(epochs, 1), epochs
         if epochs == 0:
             _change(epoch, rate)
-        else:
-            self.growth, self.ramp = (rate - now) / epochs, epochs
+
+    def goal(self, run: RunView) -> float:
+        """The rate in force, or the one that it is on its way to."""
+        return _rate(run) + self.ramp * self.growth
 
     def grow(self, epoch: EpochView) -> None:
         """One more step of the rate."""
@@ -103,7 +106,7 @@ class StepMinibatch(_BatchSize):
             before = self.size
             self.set_size(epoch.run, 2 * before)
             say(f"Model 0: changing mini-batch size to {self.size} at epoch {epoch.finished}")
-            self.set_rate(epoch, _rate(epoch.run) * self.size / before, self.ramp_time)
+            self.set_rate(epoch, self.goal(epoch.run) * self.size / before, self.ramp_time)
         else:
             self.grow(epoch)
 
@@ -129,7 +132,7 @@ class MinibatchSchedule(_BatchSize):
     Costs: nothing.
 
     Raises:
-        ConfigurationError: a size is below 1, or two steps are of one epoch.
+        ConfigurationError: a size or an epoch is below 1, a rate or a ramp below 0, or two steps are of one epoch.
     """
 
     message: ClassVar[str] = "Callback.CallbackMinibatchSchedule"
@@ -139,8 +142,9 @@ class MinibatchSchedule(_BatchSize):
 
     def __post_init__(self) -> None:
         at_least(self, 1, "starting_mbsize")
-        if any(step.mbsize < 1 for step in self.step):
-            raise ConfigurationError("MinibatchSchedule: every step needs an mbsize of at least 1")
+        for step in self.step:
+            at_least(step, 1, "epoch", "mbsize")
+            at_least(step, 0, "lr", "ramp_time")
         if len({step.epoch for step in self.step}) < len(self.step):
             raise ConfigurationError("MinibatchSchedule: two steps are of the same epoch")
 
@@ -149,13 +153,13 @@ class MinibatchSchedule(_BatchSize):
         if not epoch.complete:
             return
         now = next((step for step in self.step if step.epoch == epoch.finished), None)
-        if now is None:
-            self.grow(epoch)
-            return
-        self.set_size(epoch.run, now.mbsize)
-        say(f"Model 0: changing mini-batch size to {self.size} at epoch {epoch.finished}")
-        if now.lr:
+        if now is not None:
+            self.set_size(epoch.run, now.mbsize)
+            say(f"Model 0: changing mini-batch size to {self.size} at epoch {epoch.finished}")
+        if now is not None and now.lr:
             self.set_rate(epoch, now.lr, now.ramp_time)
+        else:
+            self.grow(epoch)
 
 
 @described_openly

@@ -141,17 +141,16 @@ class CheckDataset(_Counting):
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
-        self._count(step.mode, step.epoch)
+        self._count_pending(step.epoch)
 
     def after_evaluation_step(self, step: StepView) -> None:
-        """See `Callback.after_evaluation_step`."""
-        self.pending = step.batch.ids.tolist()
-        self._count(step.mode, step.epoch)
+        """See `Callback.after_evaluation_step`; it may come within a training step, before that is counted."""
+        self._count(step.mode, step.epoch, step.batch.ids.tolist())
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
         if epoch.complete:
-            self._count(Mode.TRAIN, epoch.epoch)
+            self._count_pending(epoch.epoch)
             self._finish(Mode.TRAIN)
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
@@ -164,12 +163,15 @@ class CheckDataset(_Counting):
         if again or mode not in self.seen:  # a pass that continues a checkpoint has its first part there already
             self.seen[mode.value] = torch.zeros(samples or 0, dtype=torch.uint8)
 
-    def _count(self, mode: Mode, epoch: int) -> None:
+    def _count_pending(self, epoch: int) -> None:
+        ids, self.pending = self.pending, []
+        self._count(Mode.TRAIN, epoch, ids)
+
+    def _count(self, mode: Mode, epoch: int, ids: list[int]) -> None:
         import torch
 
-        ids, self.pending = torch.tensor(self.pending, dtype=torch.int64), []
         before = self.seen[mode.value]
-        seen = torch.bincount(ids, minlength=len(before)).to(before.dtype)
+        seen = torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=len(before)).to(before.dtype)
         seen[: len(before)] += before
         self.seen[mode.value] = seen
         if (twice := (seen > 1).nonzero()).numel():

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.callbacks.matrices import SAMPLES, as_matrix, column_major, write_binary, write_text
+import numpy as np
+
+from descend.callbacks.matrices import SAMPLES, as_array, as_matrix, as_rows, column_major, write_binary, write_text
 from descend.callbacks.names import MODE_WORDS, at_least, modes_of, words
 from descend.errors import ConfigurationError, nearest
 from descend.graph.fields import described_openly
@@ -115,13 +117,13 @@ class DumpGradients(Callback):
 
 
 class _Keeping(Callback):
-    """What keeps outputs of the step under way, by layer and number, a tensor for each micro-batch."""
+    """What keeps gradients of the step under way, by layer and number of the output, for each micro-batch."""
 
-    outputs: dict[tuple[str, int], list[Any]]
+    signals: dict[tuple[str, int], list[list[Any]]]
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
-        self.outputs = {}
+        self.signals = {}
 
 
 @described_openly
@@ -131,7 +133,7 @@ class DumpErrorSignals(_Keeping):
     Files: BASENAMEmodel0-epochE-stepS-LAYER-ErrorSignalI.txt, a row a sample; I is the number of the output.
     Runs:  before_step, after_backward.
     Reads: gradients of outputs. Changes nothing.
-    Costs: the memory of all outputs and their gradients, and all of them as text.
+    Costs: the memory of the gradients of all outputs, and all of them as text.
 
     Args:
         basename: Begins each name.
@@ -143,31 +145,31 @@ class DumpErrorSignals(_Keeping):
 
     def before_step(self, step: StepView) -> None:
         """See `Callback.before_step`."""
-        self.outputs.clear()
+        attempt = -1
 
         def keep(name: str, outputs: Outputs) -> None:
+            nonlocal attempt
+            if attempt != step.watch.attempts:
+                attempt = step.watch.attempts
+                self.signals.clear()
             for i, output in enumerate(outputs):
                 if output.requires_grad:
-                    output.retain_grad()
-                    self.outputs.setdefault((name, i), []).append(output)
+                    signal: list[torch.Tensor] = []
+                    self.signals.setdefault((name, i), []).append(signal)
+                    output.register_hook(signal.append)  # before a later layer writes to the output in its place
 
         step.watch.listen(keep)
 
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`."""
-        for (name, i), parts in self.outputs.items():
-            if all(part.grad is not None for part in parts):
+        divisor = step.run.control.signal_divisor
+        for (name, i), parts in self.signals.items():
+            if all(parts):
+                rows = np.concatenate([as_rows(gradient) for (gradient,) in parts])
+                wide = np.promote_types(rows.dtype, np.float32)  # float16 does not hold its own loss scale
                 path = step.run.control.path(_named(self.basename, step, f"{escape(name)}-ErrorSignal{i}.txt"))
-                write_text(path, _joined(parts, step))
-        self.outputs.clear()
-
-
-def _joined(parts: list[torch.Tensor], step: StepView) -> Any:
-    """The gradients of all micro-batches, (samples, entries); those of several are of sums and are divided here."""
-    import torch
-
-    together = torch.cat([torch.zeros(0) if p.grad is None else p.grad.flatten(1) for p in parts])
-    return (together if len(parts) == 1 else together / step.batch.size).cpu().numpy()
+                write_text(path, rows.astype(wide) / np.asarray(divisor, wide))
+        self.signals.clear()
 
 
 @described_openly
@@ -235,7 +237,7 @@ class DumpOutputs(Callback):
             for i, output in enumerate(step.watch.outputs(name)):
                 folder = f"{self.directory or '.'}/trainer0/{escape(step.run.name)}"
                 file = f"{folder}/{at}_{escape(name)}_output{i}.{extension}"
-                SAMPLES[extension](step.run.control.path(file), output.cpu().numpy())
+                SAMPLES[extension](step.run.control.path(file), as_array(output))
 
 
 @described_openly

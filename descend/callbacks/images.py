@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from descend.callbacks.matrices import as_array
 from descend.callbacks.names import require, words
 from descend.errors import ConfigurationError, MissingExtra
 from descend.graph.fields import described_openly
@@ -68,8 +69,10 @@ def _write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
 
 
 class _Samples(Callback):
-    """The first sample of each layer in the last mini-batch of a pass."""
+    """The first sample of each layer in the last mini-batch of a pass; the validation of the pass may be still to come
+    when a run is continued."""
 
+    remembers: ClassVar[tuple[str, ...]] = ("samples",)
     samples: dict[str, Any]
 
     def after_setup(self, run: RunView) -> None:
@@ -122,7 +125,7 @@ class SaveImages(_Samples):
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`."""
         if self._is_last(step):
-            self.samples = {name: step.watch.outputs(name)[0][0].cpu().numpy() for name in words(self.layers)}
+            self.samples = {name: step.watch.outputs(name)[0][0].cpu() for name in words(self.layers)}
 
     def before_evaluation_step(self, step: StepView) -> None:
         """See `Callback.before_evaluation_step`."""
@@ -150,4 +153,4 @@ class SaveImages(_Samples):
     def _write(self, run: RunView, when: str) -> None:
         for name, sample in self.samples.items():
             file = f"{self.image_prefix}{when}-{escape(name)}.{self.image_format or 'jpg'}"
-            _write_image(run.control.path(file), as_pixels(sample))
+            _write_image(run.control.path(file), as_pixels(as_array(sample)))

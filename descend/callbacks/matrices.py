@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-__all__ = ["SAMPLES", "as_matrix", "column_major", "find_weights", "read_binary", "write_binary", "write_text"]
+__all__ = [
+    "SAMPLES",
+    "as_array",
+    "as_matrix",
+    "as_rows",
+    "column_major",
+    "find_weights",
+    "read_binary",
+    "write_binary",
+    "write_text",
+]
 
 
 def column_major(module: torch.nn.Module) -> set[str]:
@@ -41,8 +51,20 @@ def column_major(module: torch.nn.Module) -> set[str]:
 
 def as_matrix(weights: torch.Tensor, matrix: bool) -> NDArray[Any]:
     """Weights as Hydrogen keeps them: (height, width)."""
-    array = weights.detach().cpu().numpy()
+    array = as_array(weights)
     return array if matrix else array.reshape(-1, 1)
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """The same numbers; in float32 those of a type that NumPy does not have."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+
+
+def as_rows(samples: torch.Tensor) -> NDArray[Any]:
+    """(samples, entries), whatever the shape of a sample."""
+    array = as_array(samples)
+    return array.reshape(len(array) if array.ndim else 1, -1)
 
 
 def write_text(path: Path, matrix: NDArray[Any]) -> None:
@@ -97,7 +119,7 @@ def find_weights(folder: Path) -> dict[str, Path]:
 def _csv(separator: str) -> Callable[[Path, NDArray[Any]], None]:
     def write(path: Path, samples: NDArray[Any]) -> None:
         with path.open("w") as file:
-            for row in samples.reshape(len(samples), -1):
+            for row in samples.reshape(len(samples), -1 if samples.size else 0):
                 file.write(separator.join(map(_digits, row)) + "\n")
 
     return write

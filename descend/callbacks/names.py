@@ -68,7 +68,7 @@ def modes_of(text: str) -> frozenset[Mode]:
     return frozenset(_MODES[word] for word in words(text)) or frozenset(Mode)
 
 
-def at_least(callback: Callback, least: float, *fields: str) -> None:
+def at_least(callback: object, least: float, *fields: str) -> None:
     """Refuse numbers below `least`.
 
     Raises:

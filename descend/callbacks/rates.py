@@ -172,7 +172,7 @@ class DropFixedLearningRate(_AtEpochs):
     Costs: nothing.
 
     Raises:
-        ConfigurationError: `amt` is negative.
+        ConfigurationError: `amt` is negative, or an epoch below 1.
     """
 
     message: ClassVar[str] = "Callback.CallbackDropFixedLearningRate"
@@ -183,6 +183,11 @@ class DropFixedLearningRate(_AtEpochs):
 
     def __post_init__(self) -> None:
         at_least(self, 0, "amt")
+        if any(epoch < 1 for epoch in self.drop_epoch):
+            raise ConfigurationError(
+                f"DropFixedLearningRate.drop_epoch is {list(self.drop_epoch)}; epochs are counted when they are over, "
+                "so each is to be at least 1"
+            )
 
     def scheduled(self, epoch: int, rate: float) -> float:
         """See `_AtEpochs.scheduled`."""

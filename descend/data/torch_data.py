@@ -97,6 +97,13 @@ def open_data(data: Any, how: Loading) -> Batches | Stream:
         return _batches(data, how, ahead=0 if isinstance(data, ArrayReader) else 2)
     if (tensors := _tensors(data, how.role)) is not None:
         return _batches(tensors, how)
+    if isinstance(data, dict):
+        parts = cast("dict[Any, Any]", data).items()
+        others = [f"{name!r} is a {type(part).__name__}" for name, part in parts if not _is_array(part)]
+        raise ConfigurationError(
+            f"data for '{how.role}' are a dictionary, which is to hold a tensor or an array for each field, and "
+            f"{others[0] if others else 'is empty'}; of several data sets hand in one for each role"
+        )
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (list, tuple)):
         return _of_samples(data, how, None, None)
     if hasattr(data, "__iter__") or callable(data):
@@ -174,7 +181,7 @@ def _tensors(data: Any, role: str) -> TensorReader | None:
 
     chosen: NDArray[np.int64] | None = None
     while type(data) is Subset:
-        some = np.asarray(data.indices, dtype=np.int64)
+        some = _rows_of(np.asarray(data.indices, dtype=np.int64), len(cast("Any", data.dataset)), role)
         chosen = some if chosen is None else some[chosen]
         data = data.dataset
     if type(data) is TensorDataset:
@@ -182,9 +189,24 @@ def _tensors(data: Any, role: str) -> TensorReader | None:
     values = list(cast("dict[str, Any]", data).values()) if isinstance(data, dict) else data
     parts = list(values) if isinstance(values, (tuple, list)) else [values]
     in_memory = isinstance(data, (tuple, dict, torch.Tensor, np.ndarray)) and len(parts) > 0
-    if not in_memory or not all(isinstance(part, (torch.Tensor, np.ndarray)) for part in parts):
+    if not in_memory or not all(_is_array(part) for part in parts):
         return None
     return TensorReader(as_rows(data, f"the data for '{role}'"), role, chosen)
+
+
+def _is_array(part: Any) -> bool:
+    import torch
+
+    return isinstance(part, (torch.Tensor, np.ndarray))
+
+
+def _rows_of(indices: NDArray[np.int64], count: int, role: str) -> NDArray[np.int64]:
+    """The numbers of rows that the indices of a Subset mean; those below 0 count from the end, as in torch."""
+    if wrong := indices[(indices < -count) | (indices >= count)].tolist():
+        raise DataError(
+            f"the data for '{role}' are a Subset with the index {wrong[0]:,}, and its data set has {count:,} samples"
+        )
+    return np.where(indices < 0, indices + count, indices)
 
 
 # ---- DataLoader

@@ -350,7 +350,8 @@ def _chosen(output: Any) -> str:
         pairs = cast("dict[Any, Any]", output).items() if isinstance(output, dict) else enumerate(output)
         found = next((place for place, part in pairs if isinstance(part, Tensor)), None)
         return "output[...]" if found is None else f"output[{found!r}]"
-    return "output.x"
+    found = next((name for name, part in getattr(output, "__dict__", {}).items() if isinstance(part, Tensor)), "x")
+    return f"output.{found}"
 
 
 def _is_table(output: Tensor, target: Tensor) -> bool:

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -147,6 +147,8 @@ def _is_good(value: Any) -> bool:
     """Whether a setting is a finite number of at least 0, or something that only its rule can judge."""
     if callable(value) or (isinstance(value, torch.Tensor) and value.numel() > 1):
         return True
+    if isinstance(value, tuple):  # Adafactor's two eps, of which one may be None
+        return all(part is None or _is_good(part) for part in cast("tuple[Any, ...]", value))
     number = isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool)
     return number and bool(math.isfinite(value) and value >= 0)
 

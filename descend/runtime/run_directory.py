@@ -58,6 +58,34 @@ def _place(name: str) -> Path:
     return base / stem
 
 
+def _named(path: Any) -> Path:
+    """The place that a user names, whatever becomes of the current folder later.
+
+    Raises:
+        ConfigurationError: nothing can have that name.
+    """
+    place = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    if not isinstance(place, str) or not place or "\0" in place:
+        raise ConfigurationError(f"run_dir is {path!r} and is to be the name of a directory, a text or a Path")
+    wanted = Path(place).absolute()
+    try:
+        wanted.lstat()
+    except FileNotFoundError:
+        return wanted
+    except OSError as error:
+        raise _not_made(wanted, error) from error
+    if wanted.is_symlink() and not wanted.exists():
+        raise ConfigurationError(f"run directory {wanted} is a link to {wanted.readlink()}, and nothing is there")
+    return wanted
+
+
+def _not_made(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"run directory {path} cannot be made: {error.strerror or error}; name a writable place with --run-dir, "
+        "run_dir= or the variable DESCEND_EXPERIMENT_DIR"
+    )
+
+
 def _create(wanted: Path, given: bool) -> Path:
     """Make the directory; `mkdir` is the claim, so two processes never share one."""
     for number in range(1, 10_000):
@@ -66,20 +94,23 @@ def _create(wanted: Path, given: bool) -> Path:
             path.mkdir(parents=True, exist_ok=given and (_owned(path) or not _taken(path)))
         except FileExistsError as error:
             if given:
-                what = "holds another run already" if path.is_dir() else "is a file"
+                what = _held(path) if path.is_dir() else "is a file"
                 raise ConfigurationError(f"run directory {path} {what}: name one that is new or empty") from error
             continue
         except OSError as error:
-            raise ConfigurationError(
-                f"run directory {path} cannot be made: {error.strerror or error}; "
-                "name a writable place with --run-dir, run_dir= or the variable DESCEND_EXPERIMENT_DIR"
-            ) from error
+            raise _not_made(path, error) from error
         return path
     raise ConfigurationError(f"no free name for a run directory beside {wanted}")
 
 
 def _taken(path: Path) -> bool:
     return path.is_dir() and any(file.name != OWNER for file in path.iterdir())
+
+
+def _held(path: Path) -> str:
+    """What is in a directory that is taken."""
+    run = any((path / name).exists() for name in _OF_A_RUN)
+    return "holds another run already" if run else "is not empty"
 
 
 def _owned(path: Path) -> bool:
@@ -144,7 +175,7 @@ class RunDirectory:
     def __init__(self, path: str | os.PathLike[str] | None, name: str = "descend", resume: bool = False) -> None:
         if resume and path is None:
             raise ConfigurationError("resume needs the directory of the run to continue: give run_dir=")
-        wanted = Path(path).absolute() if path is not None else _place(name)
+        wanted = _named(path) if path is not None else _place(name)
         self._new = _first_missing(wanted)
         self.path = wanted if resume and wanted.is_dir() else _create(wanted, given=path is not None)
         if not os.access(self.path, os.W_OK | os.X_OK):
@@ -208,12 +239,12 @@ class RunDirectory:
     def _read_rows(self) -> list[dict[str, Any]]:
         path = self.path / "metrics.jsonl"
         rows: list[Any] = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
             try:
                 rows.append(json.loads(line))
-            except ValueError:  # the end of a line that a killed process was writing
+            except ValueError:  # the end of a line that a killed process was writing, or what somebody did to it
                 continue
-        return [row for row in rows if isinstance(row, dict)]
+        return [row for row in rows if _is_row(row)]
 
     def log(self, text: str) -> None:
         """Add lines to log.txt; what cannot be written does not stop a run."""
@@ -227,7 +258,8 @@ class RunDirectory:
             restarts = [*facts["restarts"], {"step": step, "time": when, "changes": list(changes)}]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                f"{self.path / 'run.json'} is damaged ({error}), so the run cannot be continued"
+                f"{self.path / 'run.json'} is damaged ({error}), so the run cannot be continued: put back a copy of "
+                "it, or begin a run in another directory"
             ) from error
         self.write_json("run.json", {**facts, "restarts": restarts, "end": None})
         self.append_row({"mode": RESTART, "epoch": epoch, "step": step, "time": when})
@@ -264,6 +296,14 @@ class RunDirectory:
             shutil.rmtree(self._new)
 
 
+def _is_row(row: Any) -> bool:
+    """Whether it is a row as a run writes it."""
+    return isinstance(row, dict) and _ROW.items() <= {key: type(value) for key, value in row.items()}.items()
+
+
+_ROW = {"mode": str, "epoch": int, "step": int}
+
+
 def stored_seed(path: str | os.PathLike[str] | None) -> int | None:
     """The seed that the run in a directory began with; None where no run is there."""
     facts = None if path is None else Path(path) / "run.json"
@@ -271,8 +311,11 @@ def stored_seed(path: str | os.PathLike[str] | None) -> int | None:
         return None
     try:
         return int(json.loads(facts.read_text())["random_seed"])
-    except (ValueError, KeyError) as error:
-        raise StorageError(f"{facts} is damaged ({error}), so the run there cannot be continued") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{facts} is damaged ({error}), so the run there cannot be continued: put back a copy of it, or begin a "
+            "run in another directory"
+        ) from error
 
 
 def _first_missing(path: Path) -> Path | None:

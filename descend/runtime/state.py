@@ -149,6 +149,8 @@ def restore_optimizer(
         restored = {key: value for key, value in source.items() if key not in skip and key in present}
         groups.append({**present, **{key: _like(value, present[key]) for key, value in restored.items()}})
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
+    if type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict:
+        _in_saved_types(optimizer, names, saved["weights"])
 
 
 def _misfits(
@@ -156,15 +158,32 @@ def _misfits(
 ) -> list[tuple[str, str, str]]:
     """Entries shaped like neither their weights nor a number nor what the optimizer holds now, as rows of a table.
 
-    Only where every entry of a weights object has the wrong number of elements is it sure to be another's.
+    Only where no entry of a weights object fits is it sure to be another's.
     """
     rows: list[tuple[str, str, str]] = []
     for group in optimizer.param_groups:
         for p in group["params"]:
             entries = [e for e in saved.get(names[p], {}).values() if isinstance(e, torch.Tensor) and e.dim()]
-            if entries and p.dim() and all(e.dim() == p.dim() and e.shape != p.shape for e in entries):
+            if entries and p.dim() and not any(_may_belong(e.shape, p.shape) for e in entries):
                 rows.append((names[p], str(tuple(p.shape)), str(tuple(entries[0].shape))))
     return rows
+
+
+def _may_belong(entry: torch.Size, weights: torch.Size) -> bool:
+    """Whether an entry may be of these weights: in each dimension as long as they are, or 1; or of other dimensions."""
+    return len(entry) != len(weights) or all(a in (1, b) for a, b in zip(entry, weights, strict=True))
+
+
+def _in_saved_types(
+    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], saved: Mapping[str, Any]
+) -> None:
+    """Give entries the types that they were saved in: torch loads most of them in the type of their weights."""
+    for p, state in optimizer.state.items():
+        entries = saved.get(names[p], {})
+        for key, value in state.items():
+            entry = entries.get(key)
+            if isinstance(entry, torch.Tensor) and isinstance(value, torch.Tensor) and entry.dtype != value.dtype:
+                state[key] = entry.to(value.device)
 
 
 def _like(value: Any, present: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from descend.described import Described
 from descend.errors import ConfigurationError, nearest
@@ -27,8 +27,8 @@ class Callback(metaclass=Described):
     """Watches a run. Override the hooks below that you need; `docs/callbacks.md` shows one in ten lines.
 
     Attributes:
-        remembers: Names of the attributes that a checkpoint keeps: numbers, texts, tensors, None, and lists and
-            dictionaries of them.
+        remembers: Names of the attributes that a checkpoint keeps: numbers, texts, tensors, None, and lists, tuples
+            and dictionaries of them.
         records: Names of the quantities that it adds to the history, so that criteria may wait for them.
         saves: It saves the moment it is called at, so the hooks after something are called when all other callbacks
             have seen it: what they keep of it belongs to the moment.
@@ -58,13 +58,13 @@ class Callback(metaclass=Described):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this callback, so that a run that continues is the same run."""
-        return {name: getattr(self, name) for name in self.remembers}
+        return {name: _kept(getattr(self, name)) for name in self.remembers}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` gave; called between `after_setup` and `before_run`."""
         for name in self.remembers:
             if name in state:
-                setattr(self, name, state[name])
+                setattr(self, name, _given_back(state[name]))
 
     def after_setup(self, run: RunView) -> None:
         """Everything has its first values; also where a checkpoint is restored next. Begin anew here."""
@@ -109,6 +109,32 @@ class Callback(metaclass=Described):
         """At the very end, also when the run ends in an error."""
 
 
+_PAIRS, _TUPLE = "pairs of a dictionary", "entries of a tuple"
+
+
+def _kept(value: Any) -> Any:
+    """What is remembered in the form of a checkpoint, whose dictionaries have texts as keys and which has no tuples."""
+    if isinstance(value, dict):
+        entries = {key: _kept(entry) for key, entry in cast("dict[Any, Any]", value).items()}
+        plain = all(isinstance(key, str) for key in entries) and not entries.keys() & {_PAIRS, _TUPLE}
+        return entries if plain else {_PAIRS: [[_kept(key), entry] for key, entry in entries.items()]}
+    if isinstance(value, tuple):
+        return {_TUPLE: [_kept(entry) for entry in cast("tuple[Any, ...]", value)]}
+    return [_kept(entry) for entry in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def _given_back(value: Any) -> Any:
+    """What `_kept` had been given."""
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value)
+        if entries.keys() == {_PAIRS}:
+            return {_given_back(key): _given_back(entry) for key, entry in entries[_PAIRS]}
+        if entries.keys() == {_TUPLE}:
+            return tuple(_given_back(entry) for entry in entries[_TUPLE])
+        return {key: _given_back(entry) for key, entry in entries.items()}
+    return [_given_back(entry) for entry in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
 def _looks_like_a_hook(name: str) -> bool:
     """Whether a name is no hook and was meant as one."""
     if name in _HOOKS or name.startswith("_"):
@@ -130,6 +156,12 @@ def _takes_one_record(cls: type[Callback], name: str) -> bool:
 def _overrides(callback: Callback, hook: str) -> bool:
     """Whether a callback has a hook of its own, in its class or set on the object."""
     return hook in vars(callback) or getattr(type(callback), hook) is not getattr(Callback, hook)
+
+
+def _own(callback: Callback, name: str) -> Any:
+    """A method of its class; what a user has called by the same name, and is no method, is no concern of ours."""
+    found = getattr(type(callback), name)
+    return found if inspect.isroutine(found) else getattr(Callback, name)
 
 
 def _saves(callback: Callback) -> bool:
@@ -156,14 +188,14 @@ class Callbacks:
 
     def state(self) -> dict[str, Any]:
         """The state of every callback that has one, by its class's name and its number among those of that class."""
-        states = {name: callback.state() for name, callback in self._named().items()}
+        states = {name: _own(callback, "state")(callback) for name, callback in self._named().items()}
         return {name: state for name, state in states.items() if state}
 
     def load_state(self, states: dict[str, Any]) -> None:
         """Give each callback its state; one that was not there when it was saved begins anew."""
         for name, callback in self._named().items():
             if name in states:
-                callback.load_state(states[name])
+                _own(callback, "load_state")(callback, states[name])
 
     def _named(self) -> dict[str, Callback]:
         seen: Counter[str] = Counter()

@@ -191,6 +191,14 @@ class Control:
         """Bring the run to where a checkpoint stands."""
         self._session.restore(checkpoint)
 
+    @property
+    def signal_divisor(self) -> float:
+        """What gradients of outputs of layers are to be divided by in `after_backward`, so that they are those of the
+        objective: each part of a mini-batch that was cut gives those of its sum, and float16 those of a scaled loss.
+        Waits for the device."""
+        scaler = self._session.numerics.scaler
+        return float(self._session.signal_divisor) * (1.0 if scaler is None else scaler.get_scale())
+
     # The objective once more
 
     def last_batch(self, mode: Mode) -> Batch | None:

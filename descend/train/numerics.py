@@ -141,6 +141,11 @@ class Numerics:
                     f"{type(optimizer).__name__} does not take the sparse gradient of {', '.join(sparse)} ({error}): "
                     "build the embedding with sparse=False, or choose torch.optim.SGD, Adagrad or SparseAdam for it"
                 ) from error
+            if "dense gradients" in str(error):
+                raise ConfigurationError(
+                    f"{type(optimizer).__name__} takes sparse gradients alone ({error}): build its embedding with "
+                    "sparse=True, and give the other weights another rule"
+                ) from error
             raise
 
     def lower_scale(self) -> bool:

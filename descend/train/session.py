@@ -124,6 +124,7 @@ class Session:
         algorithm_state: What training algorithms remember, tensors and plain values; saved with a checkpoint.
         batches: The newest mini-batch of each mode.
         running: Buffers of the module that are running statistics of batch norm.
+        signal_divisor: What gradients of outputs of layers are still to be divided by, loss scale aside.
         in_turns: Whether all ranks go through the module as often in each step.
         shard_optimizer: Whether each of several ranks keeps the optimizer's state of some weights only.
         vote: Takes the place of sums of gradients over ranks, where the ranks vote on signs.
@@ -173,6 +174,7 @@ class Session:
     algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
     running: Sequence[Running] = ()
+    signal_divisor: torch.Tensor | float = 1.0
     in_turns: bool = False
     shard_optimizer: bool = False
     vote: Vote | None = None

@@ -174,8 +174,9 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
         sums = sum((ratio.numerator for ratio in ratios), torch.zeros(())), sum(ratio.denominator for ratio in ratios)
         objective = _divide(session, batch, *sums)
     denominator = objective.denominator
+    session.signal_divisor = 1.0 if alone else denominator
     if session.preconditioner:
-        session.preconditioner.gathered(1.0 if alone else denominator)
+        session.preconditioner.gathered(session.signal_divisor)
     penalty = session.task.penalty()
     if penalty is not None:
         penalty.backward()

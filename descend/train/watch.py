@@ -39,6 +39,7 @@ class Watch:
         self._wanted: set[str] = set()
         self._listeners: list[Listener] = []
         self._seen: dict[str, list[Outputs]] = {}
+        self.attempts = 0  # a mini-batch that runs out of memory is begun again
 
     def layers(self, names: Iterable[str]) -> None:
         """Keep the outputs of these layers until the mini-batch is over.
@@ -61,7 +62,7 @@ class Watch:
     def outputs(self, name: str) -> Outputs:
         """All outputs of a layer that was asked for, detached, over the whole mini-batch, however it was cut."""
         parts = self._seen.get(name, [])
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        return tuple(torch.cat([torch.atleast_1d(part) for part in column]) for column in zip(*parts, strict=True))
 
     @property
     def wanted(self) -> bool:
@@ -71,6 +72,7 @@ class Watch:
     def attached(self) -> contextlib.AbstractContextManager[None]:
         """Report the layers while this lasts, where anybody asked; what was seen before is forgotten."""
         self._seen = {}
+        self.attempts += 1
         return _reporting(self._module, self._report) if self.wanted else _NOTHING
 
     def clear(self) -> None:
@@ -82,7 +84,7 @@ class Watch:
         for listener in self._listeners:
             outputs = listener(name, outputs) or outputs
         if name in self._wanted:
-            self._seen.setdefault(name, []).append(tuple(output.detach() for output in outputs))
+            self._seen.setdefault(name, []).append(tuple(output.detach().clone() for output in outputs))
         return outputs
 
 

@@ -130,3 +130,31 @@ def test_ramps_that_cannot_be_are_refused():
         MinibatchRamp(starting_mbsize=2)
     with pytest.raises(ConfigurationError, match="from 2 to 16 with mini-batches of 8 at most"):
         follow(MinibatchRamp(2, 16, 10), batches=data(samples=16, batch_size=8))
+
+
+def test_step_minibatch_doubles_the_rate_that_a_ramp_is_on_its_way_to():
+    seen = sizes_and_rates(StepMinibatch(starting_mbsize=2, step=1, ramp_time=2), epochs=6)
+    assert [size for size, _ in seen] == [2, 4, 8, 8, 8, 8]
+    # 0.1 -> 0.2 is begun after epoch 1; 0.4 = 2 x 0.2 is the aim after epoch 2, and is there two epochs later.
+    assert [rate for _, rate in seen] == pytest.approx([0.1, 0.1, 0.1, 0.25, 0.4, 0.4])
+
+
+def test_a_schedule_that_leaves_the_rate_does_not_hold_up_its_ramp():
+    steps = [MinibatchScheduleStep(epoch=1, mbsize=4, lr=0.3, ramp_time=2), MinibatchScheduleStep(epoch=2, mbsize=8)]
+    seen = sizes_and_rates(MinibatchSchedule(starting_mbsize=2, step=steps), epochs=4)
+    assert [rate for _, rate in seen] == pytest.approx([0.1, 0.1, 0.2, 0.3])
+
+
+def test_a_rate_that_is_set_at_once_ends_a_ramp():
+    steps = [
+        MinibatchScheduleStep(epoch=1, mbsize=4, lr=0.5, ramp_time=4),
+        MinibatchScheduleStep(epoch=2, mbsize=8, lr=0.2),
+    ]
+    seen = sizes_and_rates(MinibatchSchedule(starting_mbsize=2, step=steps), epochs=5)
+    assert [rate for _, rate in seen] == pytest.approx([0.1, 0.1, 0.2, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("step", [{"mbsize": 2}, {"epoch": 1}, {"epoch": 1, "mbsize": 2, "lr": -1.0}])
+def test_a_step_of_a_schedule_that_makes_no_sense_is_refused(step):
+    with pytest.raises(ConfigurationError, match="MinibatchScheduleStep"):
+        MinibatchSchedule(starting_mbsize=2, step=[MinibatchScheduleStep(**step)])

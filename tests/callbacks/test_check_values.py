@@ -4,7 +4,7 @@ import pytest
 from callback_runs import follow, graph_run, in_one_go_and_in_two
 from toys import data
 
-from descend.callbacks import CheckDataset, CheckNaN, CheckSmall
+from descend.callbacks import CheckDataset, CheckNaN, CheckSmall, EvaluateProgress
 from descend.errors import DataError, NumericalError
 from descend.train import Callback
 
@@ -86,3 +86,8 @@ def test_a_sample_left_out_is_found():
     batches.epoch = without_the_last
     with pytest.raises(DataError, match="train sample 9 was not given in this pass, and 1 in all"):
         follow(CheckDataset(), batches=batches)
+
+
+def test_an_evaluation_within_a_training_step_is_counted_by_itself(tmp_path):
+    callbacks = (EvaluateProgress(batch_interval=2, metric="accuracy"), CheckDataset())
+    assert graph_run(tmp_path, *callbacks).steps == 6

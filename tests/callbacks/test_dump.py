@@ -1,13 +1,16 @@
 """Files are parsed by numpy and compared with what is computed apart from them."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from callback_runs import follow, graph_run, graph_work, samples
+from torch import nn
 from toys import Regression, data
 
+import descend
 from descend.callbacks import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
 from descend.errors import ConfigurationError
 from descend.experiment.conduct import conduct
@@ -138,3 +141,94 @@ def test_an_unknown_layer_or_format_is_refused():
         DumpOutputs(format="xml")
     with pytest.raises(ConfigurationError, match="no layer 'fc9'"):
         follow(DumpOutputs(layers="fc9"))
+
+
+def net():
+    """A classifier in float64 whose second layer writes to its input."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)).double()
+
+
+X = torch.randn(10, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 1, 2, -100, -100, 1, -100, 2, 0, -100])
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 3, 4])
+def test_error_signals_are_gradients_of_the_mean_over_what_is_counted(tmp_path, micro_batch_size):
+    """Of 10 labels 6 count; a layer that works in place changes neither the signal nor the output of the one before."""
+    module, expected = net(), {}
+    x = X
+    for name, layer in module.named_children():
+        x = expected[name] = nn.functional.relu(x) if name == "1" else layer(x)
+        x.retain_grad()
+    nn.functional.cross_entropy(x, Y).backward()
+    descend.fit(
+        net(),
+        "cross_entropy",
+        (X, Y),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        batch_size=10,
+        micro_batch_size=micro_batch_size,
+        stop=descend.Steps(1),
+        shuffle=False,
+        clip_global_norm=0.01,
+        run_dir=tmp_path / "run",
+        callbacks=[DumpErrorSignals(basename="e-"), DumpOutputs(directory="o", format="npy")],
+    )
+    for name, output in expected.items():
+        signal = np.loadtxt(tmp_path / "run" / f"e-model0-epoch0-step0-{name}-ErrorSignal0.txt")
+        np.testing.assert_allclose(signal, output.grad, rtol=1e-12, atol=1e-16)
+        (file,) = (tmp_path / "run" / "o").rglob(f"*_{name}_output0.npy")
+        np.testing.assert_allclose(np.load(file), output.detach(), rtol=1e-14)
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("float16", 2e-3), ("bfloat16", 2e-2)])
+def test_files_of_a_run_in_half_precision(tmp_path, precision, bound):
+    """Loss scale and type of the outputs are gone from the files."""
+    logits = net().float()(X.float()).detach().requires_grad_()
+    nn.functional.cross_entropy(logits, Y).backward()
+    descend.fit(
+        net().float(),
+        "cross_entropy",
+        (X.float(), Y),
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        batch_size=10,
+        stop=descend.Steps(1),
+        shuffle=False,
+        precision=precision,
+        run_dir=tmp_path / "run",
+        callbacks=[DumpErrorSignals(basename="e-"), DumpOutputs(layers="2", directory="o")],
+    )
+    signal = np.loadtxt(tmp_path / "run" / "e-model0-epoch0-step0-2-ErrorSignal0.txt")
+    np.testing.assert_allclose(signal, logits.grad, atol=bound * float(logits.grad.abs().max()))
+    (file,) = (tmp_path / "run" / "o").rglob("*_2_output0.csv")
+    np.testing.assert_allclose(np.loadtxt(file, delimiter=","), logits.detach(), atol=5 * bound)
+
+
+def test_error_signals_of_a_step_that_was_made_again_are_those_of_the_second_attempt(tmp_path):
+    """The first attempt takes the whole mini-batch and runs out of memory on the way."""
+
+    class Small(nn.Linear):
+        def forward(self, x):
+            if len(x) > 5:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().forward(x)
+
+    module = nn.Sequential(nn.Linear(4, 6), Small(6, 3)).double()
+    descend.fit(
+        module,
+        "cross_entropy",
+        (X, Y),
+        optimizer=partial(torch.optim.SGD, lr=0.0),
+        batch_size=10,
+        stop=descend.Steps(1),
+        shuffle=False,
+        run_dir=tmp_path / "run",
+        callbacks=[DumpErrorSignals(basename="e-")],
+    )
+    hidden = nn.functional.linear(X, module[0].weight, module[0].bias)
+    logits = nn.functional.linear(hidden, module[1].weight, module[1].bias)
+    (expected,) = torch.autograd.grad(nn.functional.cross_entropy(logits, Y), hidden)
+    signal = np.loadtxt(tmp_path / "run" / "e-model0-epoch0-step0-0-ErrorSignal0.txt")
+    np.testing.assert_allclose(signal, expected, rtol=1e-12, atol=1e-16)

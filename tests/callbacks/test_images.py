@@ -4,11 +4,12 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from callback_runs import graph_run, samples
+from callback_runs import StopAt, graph_run, graph_work, samples
 
 from descend.callbacks import SaveImages
 from descend.callbacks.images import as_pixels
-from descend.errors import ConfigurationError, MissingExtra
+from descend.errors import ConfigurationError, MissingExtra, Stopped
+from descend.experiment.conduct import conduct
 
 
 def read_png(path):
@@ -75,3 +76,16 @@ def test_jpg(tmp_path):
 
     graph_run(tmp_path, SaveImages(layers="images"), epochs=0)
     assert Image.open(tmp_path / "run" / "test-images.jpg").size == (4, 4)
+
+
+def test_a_run_that_is_continued_between_a_pass_and_its_validation_writes_the_picture(tmp_path):
+    def start(*more, resume=True, folder="parts"):
+        work = graph_work(SaveImages(layers="images", image_format="png", image_prefix="i-"), *more, epochs=3)
+        return conduct(work, tmp_path / folder, resume=resume)
+
+    start(resume=False, folder="whole")
+    with pytest.raises(Stopped):
+        start(StopAt(6))  # the last step of the second pass
+    start()
+    for name in ("i-epoch2-images.png", "i-epoch3-images.png", "i-test-images.png"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -192,6 +192,7 @@ def test_in_a_graph_with_one_rate_for_all(tmp_path, capsys):
         (LinearGrowthLearningRate, {"target": 0.5}),
         (PolyLearningRate, {"power": 1.0}),
         (CosineDecayLearningRate, {"decay_steps": 5, "lr_max": 0.1, "lr_min": 0.2}),
+        (DropFixedLearningRate, {"drop_epoch": [0, 2], "amt": 0.5}),
         (StepLearningRate, {"stpe": 1}),
         (StepLearningRate, {"step": "often", "amt": 0.5}),
     ],

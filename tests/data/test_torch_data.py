@@ -252,3 +252,23 @@ def test_counts_are_checked(settings):
 def test_samples_need_a_size():
     with pytest.raises(ConfigurationError, match="these data are samples: name a size"):
         opened((X, Y), batch_size=None)
+
+
+def test_indices_of_a_subset_may_count_from_the_end_and_not_beyond():
+    (batch,) = epoch(Subset(TensorDataset(X, Y), [0, -1, -10]), shuffle=False)
+    assert batch.fields["1"].tolist() == [0, 9, 0]
+    with pytest.raises(DataError, match="a Subset with the index 10, and its data set has 10 samples"):
+        opened(Subset(TensorDataset(X, Y), [0, 10]))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"a": (X, Y)}, "'a' is a tuple; of several data sets hand in one for each role"),
+        ({"x": X, "y": Y.tolist()}, "'y' is a list"),
+        ({}, "is empty"),
+    ],
+)
+def test_a_dictionary_of_something_else_than_fields_is_refused(data, words):
+    with pytest.raises(ConfigurationError, match=f"a tensor or an array for each field, and {words}"):
+        opened(data)

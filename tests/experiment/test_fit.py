@@ -813,6 +813,82 @@ def test_what_applies_is_shown_and_applied(tmp_path, capsys, settings, line):
     assert result.steps == (7 if "stop" in settings else 4)
 
 
+TORCH_RULES = (
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"),
+    *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
+)
+
+
+@pytest.mark.parametrize("rule", TORCH_RULES)
+def test_every_rule_of_torch_makes_its_own_steps_and_is_continued_with_the_same_bits(tmp_path, rule):
+    """NAdam has a number in float32 in its state, Adafactor entries of other shapes than its weights."""
+    optimizer = functools.partial(getattr(torch.optim, rule), lr=0.05)
+    settings = {"optimizer": optimizer, "batch_size": 4, "micro_batch_size": 3, "shuffle": False}
+    whole = fit(stop=descend.Steps(6), **settings)
+    for steps in (1, 2, 5, 6):
+        parts = fit(stop=descend.Steps(steps), run_dir=tmp_path, resume=True, **settings)
+    assert largest_difference(whole, parts) == 0
+    module = net()
+    by_hand = optimizer(module.parameters())
+    for start in (0, 4, 8) * 2:
+        by_hand.zero_grad()
+        nn.functional.cross_entropy(module(X[start : start + 4]), Y[start : start + 4]).backward()
+        by_hand.step()
+    for name, p in module.named_parameters():
+        torch.testing.assert_close(whole.weights[name], p.detach(), rtol=1e-11, atol=1e-13)
+
+
+class TorchSchedule(descend.Callback):
+    """The one of docs/fit.md."""
+
+    remembers = ("state",)
+
+    def __init__(self, make):
+        self.make = make
+
+    def after_setup(self, run):
+        self.schedule = self.make(run.optimizer)
+        self.state = self.schedule.state_dict()
+
+    def before_run(self, run):
+        self.schedule.load_state_dict(self.state)
+
+    def after_step(self, step):
+        self.schedule.step()
+        self.state = self.schedule.state_dict()
+
+
+LR = torch.optim.lr_scheduler
+SCHEDULES = {
+    "OneCycleLR": lambda optimizer: LR.OneCycleLR(optimizer, 0.1, total_steps=9),
+    "MultiStepLR": lambda optimizer: LR.MultiStepLR(optimizer, [2, 4, 6], 0.5),
+    "CosineAnnealingWarmRestarts": lambda optimizer: LR.CosineAnnealingWarmRestarts(optimizer, 3),
+    "SequentialLR": lambda optimizer: LR.SequentialLR(
+        optimizer, [LR.LinearLR(optimizer, 0.1, 1, 3), LR.CosineAnnealingLR(optimizer, 6)], [3]
+    ),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_of_torch_is_followed_and_continued(tmp_path, schedule):
+    make = SCHEDULES[schedule]
+    settings = {"optimizer": functools.partial(torch.optim.AdamW, lr=0.05), "batch_size": 4, "shuffle": False}
+    for steps in (1, 2, 5, 6):
+        parts = fit(
+            stop=descend.Steps(steps), run_dir=tmp_path, resume=True, callbacks=[TorchSchedule(make)], **settings
+        )
+    module = net()
+    by_hand = settings["optimizer"](module.parameters())
+    rates = make(by_hand)
+    for start in (0, 4, 8) * 2:
+        by_hand.zero_grad()
+        nn.functional.cross_entropy(module(X[start : start + 4]), Y[start : start + 4]).backward()
+        by_hand.step()
+        rates.step()
+    for name, p in module.named_parameters():
+        torch.testing.assert_close(parts.weights[name], p.detach(), rtol=1e-11, atol=1e-13)
+
+
 def test_a_new_rate_is_the_rate_of_the_next_step(tmp_path):
     start(tmp_path, stop=descend.Steps(4), optimizer=SGD)
     result = start(tmp_path, stop=descend.Steps(5), optimizer=functools.partial(torch.optim.SGD, lr=0.0), resume=True)

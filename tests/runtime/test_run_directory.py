@@ -4,7 +4,7 @@ import re
 import pytest
 
 from descend.errors import ConfigurationError, StorageError
-from descend.runtime import RunDirectory, write_beside
+from descend.runtime import RunDirectory, stored_seed, write_beside
 
 
 def test_a_dated_directory_is_made_where_the_environment_says(tmp_path, monkeypatch):
@@ -20,7 +20,7 @@ def test_a_dated_directory_is_made_where_the_environment_says(tmp_path, monkeypa
 
 def test_a_directory_with_files_in_it_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigurationError, match="holds another run"):
+    with pytest.raises(ConfigurationError, match="is not empty: name one that is new or empty"):
         RunDirectory(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -67,3 +67,42 @@ def test_rows_are_plain_json_lines(tmp_path):
     directory.append_row({"mode": "test", "objective": 0.25})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert lines == ['{"mode": "train", "objective": 0.5}', '{"mode": "test", "objective": 0.25}']
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x" * 300, "cannot be made: File name too long"),
+        ("file/below", "cannot be made: Not a directory"),
+        ("a\0b", "is to be the name of a directory"),
+        (b"bytes", "is to be the name of a directory"),
+        ("", "is to be the name of a directory"),
+        (3, "is to be the name of a directory"),
+        ("to_nothing", "is a link to nowhere, and nothing is there"),
+    ],
+)
+def test_names_that_no_directory_can_have(tmp_path, monkeypatch, name, words, resume):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "to_nothing").symlink_to("nowhere")
+    with pytest.raises(ConfigurationError, match=words):
+        RunDirectory(name, resume=resume)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "to_nothing"]
+
+
+def test_lines_that_are_no_rows_are_passed_over(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.append_row({"mode": "train", "epoch": 1, "step": 4, "seconds": 2.0})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'\xff{}\n[1]\n{"mode": "restart"}\n{"mode": 1, "epoch": 1, "step": null}\n{"mode": "tr')
+    assert directory.seconds_of_rows() == {("train", 1, 4): 2.0}
+    directory.replace_rows([{"mode": "train", "epoch": 1, "step": 4}])
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"mode": "train", "epoch": 1, "step": 4}\n'
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"random_seed": null}'])
+def test_a_damaged_description_of_a_run_says_what_to_do(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(StorageError, match=r"run\.json is damaged .* put back a copy"):
+        stored_seed(tmp_path)

@@ -1,6 +1,10 @@
+import json
+
 import pytest
+import torch
 
 from descend.errors import ConfigurationError
+from descend.runtime import flatten, unflatten
 from descend.train import Callback, Callbacks, Event
 
 
@@ -72,3 +76,18 @@ def test_hooks_are_called_in_the_order_of_the_callbacks_and_only_where_they_are_
 def test_something_that_is_no_callback_is_refused():
     with pytest.raises(ConfigurationError, match="print"):
         Callbacks((print,))  # type: ignore[arg-type]
+
+
+def test_what_is_remembered_comes_back_in_its_own_types():
+    value = {3: (1, [2.5, {"a": None}]), (0, 1): "pair", "entries of a tuple": torch.ones(2)}
+
+    class Counter(Callback):
+        remembers = ("seen", "state")
+        state = 0  # a name that a method of the base has, too
+
+    first, second = Counter(), Counter()
+    first.seen, first.state = value, {"entries of a tuple": 1}
+    tensors, plain = flatten(Callbacks((first,)).state())
+    Callbacks((second,)).load_state(unflatten(json.loads(json.dumps(plain)), tensors))
+    assert second.seen == value
+    assert second.state == {"entries of a tuple": 1}
