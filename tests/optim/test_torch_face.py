@@ -447,3 +447,81 @@ def test_weights_may_grow_between_steps(rule: Rule, runner: str) -> None:
     if held and rule.whole_tensor is False and not {"norm", "noise"} & set(rule.needs):
         torch.testing.assert_close(longer[:6], q, rtol=1e-12, atol=1e-14)
     assert longer.isfinite().all()
+
+
+# ---- around the loop
+
+
+every_runner = pytest.mark.parametrize("runner", ["plain", "blocks"])
+
+
+@every_runner
+@every_rule
+def test_backward_through_weights_that_were_stepped_over_is_an_error(rule: Rule, runner: str) -> None:
+    """As with torch's optimizers: the gradient would be of neither point. Who has no gradient stays as it was."""
+    model = net()
+    optimizer = made(rule, model, runner=runner)
+    for frozen in (False, True):
+        loss = loss_of(model, 0)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        model[2].weight.grad = None if frozen else model[2].weight.grad
+        untouched, moved = model[2].weight._version, model[0].weight._version
+        optimizer.step()
+        assert (model[2].weight._version == untouched) is frozen
+        assert model[0].weight._version > moved
+        if not frozen:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+
+
+@every_rule
+def test_the_step_may_stand_under_autocast(rule: Rule) -> None:
+    """Autocast is about the model; a rule computes in the precision of its state."""
+    one, other = net().float(), net().float()
+    within, after = made(rule, one), made(rule, other)
+    for t in range(3):
+        for model, optimizer in ((one, within), (other, after)):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                optimizer.zero_grad()
+                loss_of(model, t).float().backward()
+                if optimizer is within:
+                    optimizer.step()
+            if optimizer is after:
+                optimizer.step()
+    assert equal(one, other)
+
+
+@every_runner
+@every_rule
+def test_a_default_device_elsewhere_changes_nothing(rule: Rule, runner: str) -> None:
+    """Counts and numbers stay on the CPU, whatever `torch.set_default_device` says."""
+    one, other = net(), net()
+    ours, plain = made(rule, one, runner=runner), made(rule, other, runner=runner)
+    train(other, plain, range(2))
+    for t in range(2):
+        ours.zero_grad()
+        loss_of(one, t).backward()
+        with torch.device("meta"):
+            ours.step()
+            ours.load_state_dict(copy.deepcopy(ours.state_dict()))
+    assert equal(one, other)
+
+
+@every_rule
+def test_one_optimizer_for_each_weight_may_step_within_backward(rule: Rule) -> None:
+    if "noise" in rule.needs and getattr(rule, "temperature", 1.0):
+        return  # noise is drawn by name, which these have not
+    one, other = net(), net()
+    each = {p: Optimizer([p], rule, lr=LR) for p in one.parameters()}
+
+    def step(p: Tensor) -> None:
+        each[p].step()
+        each[p].zero_grad()
+
+    for p in each:
+        p.register_post_accumulate_grad_hook(step)
+    for t in range(3):
+        loss_of(one, t).backward()
+    train(other, Optimizer(other.parameters(), rule, lr=LR), range(3))
+    close(one, other)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from descend.optim.engine.guests import Guest, bring, stays
 from descend.optim.engine.noise import PIECE
@@ -31,7 +32,7 @@ from descend.optim.engine.reader import Known
 from descend.optim.engine.text import STATE, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from descend.optim.engine.eager import Machine
     from descend.optim.engine.native import Native
@@ -209,6 +210,7 @@ class Arena:
     version: int = 0  # of `counts`, as torch counts writes of others
     settled: tuple[list[Settings], dict[int, Any]] | None = None  # numbers that settings decide, as of the last step
     params: list[Tensor] = field(default_factory=list[Tensor])
+    wholes: list[Tensor] = field(default_factory=list[Tensor])  # the same as the user holds them
     plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
     groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
     known: Known = field(default_factory=lambda: Known([]))  # the same, and where they lie
@@ -232,10 +234,11 @@ class Arena:
             Member(task.name, p, task.param, task.group, task.entry, start, start + n, _order(p))
             for task, p, start, n in zip(ordered, params, starts, blocks, strict=False)
         ]
-        valid = torch.full((starts[-1],), BLOCK, dtype=torch.int32)
-        valid[torch.tensor(starts[1:]) - 1] = torch.tensor(
-            [p.numel() - (n - 1) * BLOCK for p, n in zip(params, blocks, strict=True)], dtype=torch.int32
+        valid = torch.full((starts[-1],), BLOCK, dtype=torch.int32, device="cpu")
+        valid[torch.tensor(starts[1:], device="cpu") - 1] = torch.tensor(
+            [p.numel() - (n - 1) * BLOCK for p, n in zip(params, blocks, strict=True)], dtype=torch.int32, device="cpu"
         )
+        owners = torch.arange(len(members), dtype=torch.int32, device="cpu")
         low = p.dtype if p.dtype in LOW_PRECISION else None
         arena = Arena(
             text=text,
@@ -243,10 +246,8 @@ class Arena:
             guests=guests,
             buffers={},
             numbers={},
-            counts=torch.zeros(len(members), dtype=torch.float64),
-            index=torch.repeat_interleave(torch.arange(len(members), dtype=torch.int32), torch.tensor(blocks)).to(
-                p.device
-            ),
+            counts=torch.zeros(len(members), dtype=torch.float64, device="cpu"),
+            index=torch.repeat_interleave(owners, torch.tensor(blocks, device="cpu")).to(p.device),
             valid=valid.to(p.device),
             bounds=torch.tensor(starts, device=p.device),
             low=low,
@@ -305,6 +306,7 @@ class Arena:
                 key = name.removeprefix(STATE)
                 entry[key] = _moved(column[i], entry[key])
         self.params = [member.param for member in self.members]
+        self.wholes = [member.whole for member in self.members]
         self.known = Known(self.params)
         self.groups = sorted({member.group for member in self.members})
         self.recount()
@@ -324,6 +326,19 @@ class Arena:
         if self.native is not None:
             return self.native.look(reader)
         return reader.stayed(self.known)
+
+    def tell(self, reader: Reader, absent: Collection[int]) -> None:
+        """Let autograd know that the weights were written, all but those.
+
+        A backward pass over activations of the old weights is an error then, as with torch's optimizers, instead of a
+        gradient of neither point.
+        """
+        if self.native is not None and not self.guests:
+            reader.written(self.known)
+        elif absent:
+            increment_version([member.whole for i, member in enumerate(self.members) if i not in absent])
+        else:
+            increment_version(self.wholes)
 
     def take(self) -> Taken:
         """Who takes part in this step, with which gradients.

@@ -102,7 +102,7 @@ def _settled(step: Step) -> dict[int, Any]:
     def spread(values: list[float]) -> Any:
         if all(value == values[0] for value in values):
             return values[0]
-        return placed(torch.tensor(values, dtype=torch.float64)[owner], arena.index.device)
+        return placed(torch.tensor(values, dtype=torch.float64, device="cpu")[owner], arena.index.device)
 
     named = {
         "lr": spread([step.settings[g].lr for g in groups]),
@@ -181,7 +181,7 @@ def _table(arena: Arena, kernel: Kernel, k: int, known: Mapping[int, Any]) -> Te
     if table is None:
         table = arena.tables[k] = torch.empty(len(rows), len(arena.members), dtype=dtype, device=device)
     if not any(isinstance(row, Tensor) for row in rows):
-        return table.copy_(torch.tensor(rows, dtype=dtype).view(-1, 1), non_blocking=True)
+        return table.copy_(torch.tensor(rows, dtype=dtype, device="cpu").view(-1, 1), non_blocking=True)
     for i, row in enumerate(rows):
         table[i] = placed(row, device)
     return table
@@ -278,7 +278,7 @@ def _store_numbers(step: Step, known: Mapping[int, Any]) -> None:
     arena = step.arena
     if not arena.numbers:
         return
-    here = torch.ones(len(arena.members), dtype=torch.bool)
+    here = torch.ones(len(arena.members), dtype=torch.bool, device="cpu")
     here[list(step.taken.absent)] = False
     here = placed(here, arena.index.device)
     for name, column in arena.numbers.items():

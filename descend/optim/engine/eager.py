@@ -274,7 +274,7 @@ class Machine:
             else:
                 values[at] = function(*[values[x] for x in args], out=room)
         ops = kernel.text.ops
-        summed = [(ops[at].name, torch.as_tensor(values[ops[at].refs[0]])) for at in kernel.sums]
+        summed = [(ops[at].name, _tensor(values[ops[at].refs[0]])) for at in kernel.sums]
         sums = [_block_sums(name, x, valid) for name, x in summed]
         for name, at in self.late:
             buffers[name][...] = values[at]
@@ -287,8 +287,13 @@ class Machine:
 
     def _carry_out(self, op: Op, values: Sequence[Any]) -> Any:
         """The value of an operation that needs memory of its own, by torch."""
-        known = {ref: torch.as_tensor(values[ref]) for ref in op.refs}
+        known = {ref: _tensor(values[ref]) for ref in op.refs}
         return self.held(carry_out(op, known, self.casts))
+
+
+def _tensor(x: Any) -> Tensor:
+    # Where a default device is set, torch would put also a tensor there.
+    return x if isinstance(x, Tensor) else torch.as_tensor(x, device="cpu")
 
 
 def _block_sums(reduction: str, x: Tensor, valid: Tensor | None) -> Tensor:

@@ -60,6 +60,15 @@ extern "C" int64_t stayed(int64_t count, const int64_t* objects, const int64_t* 
   return 0;
 }
 
+// Tells autograd of those with a gradient that they were written, as torch does for what it writes itself.
+extern "C" void written(int64_t count, const int64_t* objects, int64_t header, const int64_t* gradients) try {
+  for (int64_t i = 0; i < count; ++i) {
+    c10::TensorImpl* p = const_cast<c10::TensorImpl*>(behind(objects[i], header));
+    if (gradients[i] && !p->is_inference()) p->bump_version();
+  }
+} catch (...) {
+}
+
 // Whether a list holds these objects and no others.
 extern "C" int64_t same(_object* list, int64_t count, const int64_t* objects) {
   if (PyList_Size(list) != count) return 0;

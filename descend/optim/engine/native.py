@@ -214,7 +214,7 @@ class Native:
     def _run_with_noise(self, k: int, kernel: Kernel, seed: int) -> None:
         """Piece by piece, so that no more noise is in memory than was drawn at once."""
         arena, work, buffers = self.arena, self.works[k], self.buffers[k]
-        rooms = {name: torch.empty(PIECE, dtype=arena.buffers["p"].dtype) for name in kernel.noises}
+        rooms = {name: torch.empty(PIECE, dtype=arena.buffers["p"].dtype, device="cpu") for name in kernel.noises}
         for i, member in enumerate(arena.members):
             source = (seed, member.name, int(arena.counts[i]) + 1)
             for at in range(0, member.param.numel() if self.gradient[i] else 0, PIECE):

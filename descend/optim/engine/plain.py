@@ -13,6 +13,7 @@ A rule that asks for `decay` is given λ and the engine adds no decay of its own
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,6 +23,7 @@ from descend.optim.engine.prepare import has_rows, local, named_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
@@ -35,7 +37,15 @@ __all__ = ["step_plain", "update"]
 def step_plain(tasks: Iterable[Task], seed: int) -> None:
     """Apply one update to each task, one after the other."""
     for task in tasks:
-        apply(task, seed)
+        with _as_written(task.param.device.type):
+            apply(task, seed)
+
+
+def _as_written(device: str) -> AbstractContextManager[Any]:
+    """Within it rules are computed in the precision of their state, also where the loop stands under autocast."""
+    if torch.is_autocast_enabled(device):
+        return cast("AbstractContextManager[Any]", torch.autocast(device, enabled=False))
+    return nullcontext()
 
 
 def effective_gradient(g: Tensor, p: Tensor, settings: Settings, decay: Any) -> Tensor:
@@ -114,7 +124,7 @@ def _place(task: Task) -> str:
 def scalar(x: float) -> Tensor:
     """A number as rules get it."""
     # In float32 1 - 0.999**t is wrong in its fifth digit at t = 1.
-    return torch.tensor(x, dtype=torch.float64)
+    return torch.tensor(x, dtype=torch.float64, device="cpu")
 
 
 def apply(task: Task, seed: int) -> None:

@@ -116,7 +116,7 @@ def open_entry(entry: Entry, rule: Rule, p: Tensor) -> None:
         if master.dtype != p.dtype:
             made["master"] = master
     # Counted in float64, which is exact up to 2^53 steps; a tensor because torch's tools expect one.
-    entry.update(step=torch.zeros((), dtype=torch.float64), **made)
+    entry.update(step=torch.zeros((), dtype=torch.float64, device="cpu"), **made)
 
 
 def follow(entry: Entry, rule: Rule, p: Tensor) -> None:

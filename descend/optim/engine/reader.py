@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from descend.optim.engine.kernels import Job, compile_command, compiler, key_of
 from descend.optim.engine.ownership import PLAIN_TYPES
@@ -71,6 +72,10 @@ class Reader:
         """Whether all tensors lie where they lay."""
         return list(map(Tensor.data_ptr, known.tensors)) == known.addresses.tolist()
 
+    def written(self, known: Known) -> None:
+        """Tell autograd that those with a gradient were written."""
+        increment_version([p for p, g in zip(known.tensors, known.gradients.tolist(), strict=True) if g])
+
     def same(self, held: Sequence[Tensor], known: Known) -> bool:
         """Whether a list holds these tensors."""
         return len(held) == len(known.tensors) and all(map(operator.is_, held, known.tensors))
@@ -93,9 +98,11 @@ class Library(Reader):
         library = ctypes.PyDLL(str(path))
         number, pointer = ctypes.c_int64, ctypes.c_void_p
         self._look, self._stayed, self._same = library.look, library.stayed, library.same
+        self._written = library.written
         self._look.argtypes = [number, pointer, pointer, number, pointer]
         self._stayed.argtypes = [number, pointer, pointer, number]
         self._same.argtypes = [ctypes.py_object, number, pointer]
+        self._written.argtypes, self._written.restype = [number, pointer, number, pointer], None
         for function in (self._look, self._stayed, self._same):
             function.restype = number
 
@@ -106,6 +113,10 @@ class Library(Reader):
     def stayed(self, known: Known) -> bool:
         """See `Reader`."""
         return bool(self._stayed(*known.given, HEADER_BYTES))
+
+    def written(self, known: Known) -> None:
+        """See `Reader`."""
+        self._written(*known.given[:2], HEADER_BYTES, known.found)
 
     def same(self, held: Sequence[Tensor], known: Known) -> bool:
         """See `Reader`."""
@@ -134,7 +145,7 @@ class ReaderJob(Job):
 
     def load(self) -> Library:
         """Load the finished library, if torch keeps its pointer where it is looked for."""
-        probe = torch.zeros(1)
+        probe = torch.zeros(1, device="cpu")
         where: Any = id(probe) + HEADER_BYTES
         if ctypes.c_size_t.from_address(where).value != getattr(probe, "_cdata", 0):
             raise RuntimeError("this version of torch keeps its tensors elsewhere")

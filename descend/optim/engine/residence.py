@@ -193,6 +193,7 @@ class Residence:
         """One update of everybody who lives in an arena and has a gradient."""
         for i, (one, texts) in enumerate(zip(taken, self._texts(settings), strict=True)):
             step_arena(Step(one, settings, texts, seed, self.compiled.get(i, [])))
+            one.arena.tell(self.reader, one.absent)
 
     def release(self) -> None:
         """Hold nothing of the step that is over or was not taken."""

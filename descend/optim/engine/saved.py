@@ -328,7 +328,7 @@ def _placed(entry: Mapping[str, Any], group: Mapping[str, Any], p: Tensor) -> di
     """A copy of a saved entry in the kind and on the device that p's state has."""
     if not entry:
         return {}
-    placed: dict[str, Any] = {"step": torch.tensor(float(entry["step"]), dtype=torch.float64)}
+    placed: dict[str, Any] = {"step": torch.tensor(float(entry["step"]), dtype=torch.float64, device="cpu")}
     for name, like in named_entries(template(group_rule(group, "saved group"), p)).items():
         placed[name] = spread(entry[name].detach(), like).to(device=p.device, dtype=like.dtype, copy=True)
     if p.dtype in LOW_PRECISION:

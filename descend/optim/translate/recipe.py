@@ -187,4 +187,4 @@ def _begin(optimizer: Optimizer, recipe: Recipe) -> None:
     for group in optimizer.param_groups:
         for p in group["params"] if recipe.begin_state else ():
             open_entry(optimizer.state[p], group["rule"], p)
-            optimizer.state[p]["step"] = torch.tensor(float(recipe.begin), dtype=torch.float64)
+            optimizer.state[p]["step"] = torch.tensor(float(recipe.begin), dtype=torch.float64, device="cpu")

@@ -84,6 +84,17 @@ def test_memory_moved_to_other_processes_is_noticed(reader: Reader) -> None:
     assert not reader.stayed(known)
 
 
+def test_only_those_with_a_gradient_are_told_to_be_written(reader: Reader) -> None:
+    params = parameters()
+    params[1].grad = None
+    params[2].requires_grad_(False)
+    known = Known(params)
+    before = [p._version for p in params]
+    reader.look(known)
+    reader.written(known)
+    assert [p._version - v for p, v in zip(params, before, strict=True)] == [1, 0, 0, 1, 1]
+
+
 def test_lists_are_compared_by_identity(reader: Reader) -> None:
     params = parameters()
     known = Known(params)
