@@ -4,15 +4,22 @@ A script that is started once for each rank reads `descend.distributed.rank()` b
 
     if descend.distributed.rank() == 0:
         print(result.reason)
+
+`mesh()` is the same as torch has it, for whoever cuts up a module or sums something over some of the ranks.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from descend.launch import acting_trainer, place
+from descend.errors import ConfigurationError
+from descend.launch import acting_trainer, place, shared_out
 
-__all__ = ["local_rank", "rank", "ranks", "trainer", "trainers"]
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["local_rank", "mesh", "rank", "ranks", "trainer", "trainers"]
 
 
 def rank() -> int:
@@ -40,6 +47,36 @@ def trainer() -> int:
 def trainers() -> int:
     """How many trainers there are; 1 where all ranks train one model."""
     return acting_trainer()[1]
+
+
+def mesh(procs_per_trainer: int | None = None) -> DeviceMesh:
+    """All ranks in rows and columns; all of them call this together, where there is a group: in a run, or of your own.
+
+        mesh = descend.distributed.mesh(procs_per_trainer=2)
+        mesh["data"].get_group()       # the ranks that train one model
+        mesh["trainer"].get_group()    # those of all blocks that stand at the same place
+
+    Args:
+        procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
+
+    Returns:
+        A mesh with the dimensions "trainer" (blocks of ranks) and "data" (ranks of a block).
+
+    Raises:
+        ConfigurationError: there is no group of ranks, or the blocks do not fit.
+    """
+    group = _group()
+    if group is None:
+        raise ConfigurationError(
+            "there is no group of ranks to make a mesh of: call this within a run, or after "
+            "torch.distributed.init_process_group()"
+        )
+    from torch.distributed import get_backend
+    from torch.distributed.device_mesh import init_device_mesh
+
+    shares = shared_out(group[1], procs_per_trainer=procs_per_trainer)
+    device = "cuda" if get_backend() == "nccl" else "cpu"
+    return init_device_mesh(device, (shares.blocks, shares.procs_per_trainer), mesh_dim_names=("trainer", "data"))
 
 
 def _group() -> tuple[int, int] | None:

@@ -4,8 +4,8 @@ Each rank has a thread that tells the others every so often that it is alive, an
 
     a rank raises      it says why before it leaves; the others end with that
     a rank is gone     whoever waits for it is told so by torch, and says which one it was
-    a rank hangs       whoever has waited for it for DESCEND_TIMEOUT_SECONDS says so; the rank that hangs ends itself,
-                       and is killed where it cannot
+    a rank hangs       whoever has waited for it too long says so, and all have ended by DESCEND_TIMEOUT_SECONDS; the
+                       rank that hangs ends itself, and is killed where it cannot
 
 The first cause is written down once and is what all of them print. A rank that is writing a checkpoint is waited for
 as long as it is alive, and one of another trainer as long as it makes steps. A thread in native code cannot be
@@ -42,6 +42,8 @@ __all__ = ["Vigil"]
 _CAUSE = "first cause"
 _FIRST_ERROR = "error of the first rank"
 _WATCHED = 8  # ranks that each one watches, those that follow it; more would be too much to ask at thousands of ranks
+_ENDING_SECONDS = 5.0  # from when a rank is found to hang until all have ended
+_LEAST = 0.8  # of a short timeout; less would take a busy rank for one that hangs
 _LAST_SECONDS = 0.3  # for the lines of ranks that have just ended
 _BROKEN = ("gloo/transport", "ncclRemoteError")  # what torch says where a connection to another rank is gone
 
@@ -52,14 +54,15 @@ class Vigil:
     Args:
         store: Where ranks write what the others are to know.
         process: This rank.
-        timeout_seconds: How long a rank is waited for.
+        timeout_seconds: After how long all ranks are to have ended where one hangs; it is waited for for most of that.
         keeper: The rank that has the store; None where its launcher has it.
     """
 
     def __init__(self, store: Store, process: Process, timeout_seconds: float, keeper: int | None = None) -> None:
-        self._store, self._process, self._timeout = store, process, timeout_seconds
+        self._store, self._process = store, process
+        self._timeout = max(timeout_seconds - _ENDING_SECONDS, _LEAST * timeout_seconds)
         self._interval = min(0.5, timeout_seconds / 10)
-        self._grace = min(2.0, timeout_seconds / 4)
+        self._grace = min(2.0, timeout_seconds / 4)  # for a rank to do by itself what it can
         self._beats: dict[int, tuple[str, float]] = {}  # of other ranks: the newest, and when it was new
         self._keeper = keeper
         self._progress: dict[int, tuple[int, float]] = {}  # of other ranks: steps, and since when these are all
@@ -93,9 +96,10 @@ class Vigil:
         if error is None or isinstance(error, LostPeer) or _broken(error):
             cause = self._cause_of(error) if error else None
             self._say_ended()
+            if cause is None or self._process.rank == self._keeper:  # it takes the store, and the cause, with it
+                self._wait_for_others()
             if cause:
                 raise LostPeer(cause) from error
-            self._wait_for_others()
             return
         with self._undisturbed():
             self._note(f"rank {self._process.rank} failed: {_text(error)}", self._process.rank)
@@ -176,7 +180,7 @@ class Vigil:
         if cause["rank"] == self._process.rank:
             return bool(cause.get("hangs"))
         stuck = doing.waiting is not None and now - max(told, doing.since) > self._grace
-        return stuck or now - told > self._timeout
+        return stuck or now - told > (self._timeout if doing.acting else 1.5 * self._grace)
 
     def _end(self, cause: dict[str, Any]) -> None:
         with self._leaving:
@@ -208,6 +212,8 @@ class Vigil:
                 self._follow(rank, beat, now)
             if now - since > self._timeout:
                 return self._note(f"rank {rank} has given no sign of life for {self._timeout:g} seconds", rank, True)
+            if beat and rank in doing.served and now - self._progress[rank][1] > self._timeout:
+                return self._note(f"rank {rank} hangs: it has made no step for {self._timeout:g} seconds", rank, True)
             if waited > self._timeout and beat and self._keeps_waiting(rank, beat, now):
                 return self._note(
                     f"rank {rank} hangs: the others have waited {self._timeout:g} seconds for it, at {doing.waiting}; "
@@ -293,19 +299,25 @@ class Vigil:
             beat, _ = self._beat_of(rank, 0.0)
             if beat and not self._has_ended(rank) and _gone(beat):
                 why = f"rank {rank} (process {beat['pid']}) was killed or has crashed after {self._process.doing.met}"
-                return self._note(why, rank)
+                cause = self._note(why, rank)
+                self._store.set(f"ended {rank}", "1")
+                return cause
         return None
 
     def _kill(self, rank: int) -> None:
         """End a rank of this host that hangs and does not end itself, as one that is suspended cannot."""
-        until = time.monotonic() + self._grace
-        while not self._silent and time.monotonic() < until and not self._has_ended(rank):
-            time.sleep(0.05)
         text, _ = self._beats.get(rank, ("", 0.0))
         beat = json.loads(text) if text else None
-        if beat and (self._silent or not self._has_ended(rank)) and _is_here(beat):
+        if beat is None or not _is_here(beat):
+            return
+        until = time.monotonic() + self._grace
+        while not self._silent and time.monotonic() < until and not _suspended(beat) and not self._has_ended(rank):
+            time.sleep(0.05)
+        if (self._silent or not self._has_ended(rank)) and _is_here(beat):
             with contextlib.suppress(OSError):
                 os.kill(beat["pid"], signal.SIGKILL)
+            if not self._silent:
+                self._store.set(f"ended {rank}", "1")
 
     @contextlib.contextmanager
     def _undisturbed(self) -> Any:
@@ -354,6 +366,10 @@ def _state(pid: int) -> tuple[str, str]:
 
 def _is_here(beat: dict[str, Any]) -> bool:
     return beat["host"] == socket.gethostname() and bool(beat["started"]) and _state(beat["pid"])[1] == beat["started"]
+
+
+def _suspended(beat: dict[str, Any]) -> bool:
+    return _state(beat["pid"])[0] == "T"
 
 
 def _gone(beat: dict[str, Any]) -> bool:
