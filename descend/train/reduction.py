@@ -2,7 +2,9 @@
 
     bucket        gradients of neighbouring weights, last layers first, side by side in one buffer
     hook          copies a gradient into its bucket as soon as it is whole; a bucket that is full is sent
-    settle        sends the rest, meets the other ranks and puts the sums in the places of the gradients
+    send          sends the rest
+    wait          waits for the sums
+    put           puts them in the places of the gradients
 
 Buckets are sent in one order on all ranks, whatever the order in which they fill up. A weights object without a
 gradient on some ranks counts as zero there, and one without on all ranks stays without.
@@ -75,7 +77,7 @@ class Reduction:
 
     @property
     def names(self) -> list[str]:
-        """All weights, in the order in which `settle` counts them."""
+        """All weights, in the order of `counts`."""
         return list(self.weights)
 
     def begin(self) -> None:
@@ -94,8 +96,8 @@ class Reduction:
         """From here on a gradient is whole once it has been accumulated: the last backward pass begins."""
         self._watching = True
 
-    def settle(self) -> None:
-        """Send what has not been sent, and wait for the sums; they lie in the buckets afterwards."""
+    def send(self) -> None:
+        """Send what has not been sent; every rank does, whatever it has come to."""
         self._watching = False
         for name, (_, view) in self._place.items():
             if name not in self._copied:
@@ -106,6 +108,9 @@ class Reduction:
                     view.copy_(gradient.reshape(-1))
         for bucket in self._buckets[self._sent :]:
             self._send(bucket)
+
+    def wait(self) -> None:
+        """Wait for the sums; they lie in the buckets afterwards."""
         with self.process.doing.wait("the sum of gradients"):
             for bucket in self._buckets:
                 bucket.work.wait()

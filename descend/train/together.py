@@ -69,30 +69,34 @@ class Together:
         self.reduction.watch()
 
     def add_up(self, batch: Batch, sums: torch.Tensor, short: BaseException | None = None) -> torch.Tensor:
-        """Sum the gradients, and numerator and denominator, over ranks.
+        """Sum the gradients, and numerator and denominator, over ranks. They meet while gradients are on their way.
 
         Args:
             batch: This rank's share.
             sums: (2,) float64, numerator and denominator of this rank.
             short: That memory has run out here.
 
+        Returns:
+            (2,) float64 on the CPU.
+
         Raises:
             OutOfMemoryElsewhere: it has on another rank.
             DataError: the ranks do not have the same mini-batch.
         """
-        self.reduction.settle()
+        self.reduction.send()
         flags = torch.tensor([short is not None, self._buffers.others_changed()], dtype=torch.float64)
         brought = torch.cat([sums.cpu(), flags, self.reduction.counts()])
         last = ", the last" if batch.last else ""
         at = f"epoch {batch.epoch}, mini-batch {batch.step} of {batch.size} samples{last}"
         met = self.meet(at, brought)
+        self.reduction.wait()
         if short is not None:
             raise short
         if met[2] > 0:
             raise OutOfMemoryElsewhere("another rank has no memory left")
         self._others = bool(met[3] > 0)
         self.reduction.put(met[2 + _FLAGS :])
-        return met[:2].to(sums.device)
+        return met[:2]
 
     def end(self, batch: Batch) -> None:
         """A step has been made: bring the buffers together."""
