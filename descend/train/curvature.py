@@ -6,8 +6,8 @@ pass its output tells the error signal g̃, and the layer's sums are made at onc
 
     Σ a₊ a₊ᵀ,   Σ g̃ g̃ᵀ,   n samples and r positions that count
 
-They are added over parts and ranks. D is what the gradients of the backward pass are still divided by, so a sample's
-own gradient is g = n/D g̃; hence A = Σ a₊ a₊ᵀ / n and G = n² / (D² r) Σ g̃ g̃ᵀ.
+They are added over parts and ranks. The backward pass began with a numerator, and D is what the whole of it is divided
+by, so a sample's own gradient is g = n/D g̃; hence A = Σ a₊ a₊ᵀ / n and G = n² / (D² r) Σ g̃ g̃ᵀ.
 """
 
 from __future__ import annotations
@@ -197,8 +197,7 @@ class Curvature:
         for (name, sums), samples in zip(self._sums.items(), counts, strict=True):
             if not samples:
                 continue
-            divisor = torch.as_tensor(self._denominator, dtype=torch.float64, device=sums.positions.device)
-            scale = samples**2 / (divisor**2 * sums.positions)
+            scale = samples**2 / (torch.as_tensor(self._denominator).to(sums.positions) ** 2 * sums.positions)
             a, g = sums.inputs / samples, sums.errors * scale.to(sums.errors.dtype)
             if name in blocks:
                 a, g = (old.lerp(new, share) for old, new in ((blocks[name]["A"], a), (blocks[name]["G"], g)))

@@ -1,7 +1,7 @@
 """A module whose weights `fully_shard` has cut up among ranks: it sums its gradients over ranks by itself.
 
-    backward      begins as it does on any rank, and FSDP2 adds the gradients of all ranks up, each rank keeping the sum
-                  for its own part of every weights object
+    backward      begins with this rank's numerator, and FSDP2 adds the gradients of all ranks up, each rank keeping the
+                  sum for its own part of every weights object; then comes the one division by the denominator
     norms         of this rank's parts are added up over ranks
     turns         every forward and backward pass fetches weights from all ranks, so all make as many; see `turns.py`
 

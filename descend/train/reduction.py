@@ -74,14 +74,20 @@ class Reduction:
     _hooks: list[Any] = field(default_factory=list[Any])
     _sent: int = 0
     _watching: bool = False
+    _divisor: float = 1.0
 
     @property
     def names(self) -> list[str]:
         """All weights, in the order of `counts`."""
         return list(self.weights)
 
-    def begin(self) -> None:
-        """Forget the step before; what is trained now decides what is sent."""
+    def begin(self, divisor: float = 1.0) -> None:
+        """Forget the step before; what is trained now decides what is sent.
+
+        Args:
+            divisor: What gradients are divided by on their way into the buckets, the same on all ranks.
+        """
+        self._divisor = divisor
         trained = [name for name, p in self.weights.items() if p.requires_grad and name not in self._sparse]
         trained = trained if self.summed else []
         if trained != [name for bucket in reversed(self._buckets) for name in reversed(bucket.names)]:
@@ -105,7 +111,7 @@ class Reduction:
                 if gradient is None or gradient.is_sparse:
                     view.zero_()
                 else:
-                    view.copy_(gradient.reshape(-1))
+                    self._take(gradient, view)
         for bucket in self._buckets[self._sent :]:
             self._send(bucket)
 
@@ -182,13 +188,17 @@ class Reduction:
                     f"the gradient of '{name}' comes in several pieces within one backward pass, as with reentrant "
                     "checkpointing; call torch.utils.checkpoint with use_reentrant=False"
                 )
-            view.copy_(p.grad.reshape(-1))
+            self._take(p.grad, view)
             self._copied.add(name)
             bucket.missing -= 1
             while self._sent < len(self._buckets) and not self._buckets[self._sent].missing:
                 self._send(self._buckets[self._sent])
 
         return copy
+
+    def _take(self, gradient: torch.Tensor, view: torch.Tensor) -> None:
+        """Put a gradient into its bucket."""
+        torch.div(gradient.detach().reshape(-1), self._divisor, out=view)
 
     def _send(self, bucket: _Bucket) -> None:
         self.sent_bytes += bucket.buffer.numel() * bucket.buffer.element_size()
@@ -203,7 +213,7 @@ class Reduction:
         if p.grad is None:
             places = torch.zeros(1, 0, dtype=torch.int64, device=p.device)
             p.grad = torch.sparse_coo_tensor(places, p.new_zeros(0, *p.shape[1:]), p.shape)
-        own = p.grad.coalesce()
+        own = p.grad.coalesce() / self._divisor
         rows = self.process.join(own.indices().T)
         values = self.process.join(own.values())
         return torch.sparse_coo_tensor(rows.T, values, own.shape).coalesce()

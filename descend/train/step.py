@@ -1,9 +1,4 @@
-"""One update: forward and backward over the parts of a mini-batch, one sum over ranks, one step of the optimizer.
-
-A mean is a numerator over a denominator, and the denominator is known only once every part and every rank is through.
-So a backward pass begins with 1 / n, n the samples of the mini-batch, which all know beforehand. Afterwards the gradient
-is divided by denominator / n, unless that is 1: most losses count samples, and then no gradient is gone through again.
-"""
+"""One update: forward and backward over the parts of a mini-batch, one division, one step of the optimizer."""
 
 from __future__ import annotations
 
@@ -38,7 +33,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 def take_step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
-    """One update: forward and backward over the parts of the mini-batch, then one step."""
+    """One update: forward and backward over the parts of the mini-batch, then one division and one step."""
     context, callbacks = session.contexts[Mode.TRAIN], session.callbacks
     number, epoch = context.step + 1, context.epoch
 
@@ -135,7 +130,7 @@ def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
         _clear(session)
         seed_step(session.seed, session.contexts[Mode.TRAIN].step)
         if session.together:
-            session.together.attempt()
+            session.together.attempt(batch)
         if session.preconditioner:
             session.preconditioner.begin()
         with session.watch.attached():
@@ -163,8 +158,8 @@ def _clear(session: Session) -> None:
 def _backward(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Totals]:
     """The gradient, with the micro-batches that are set.
 
-    Of a part that is alone the denominator is known before its backward pass. Several parts are summed, and divided once
-    at the end where there is something to divide by; how they were cut changes nothing.
+    The backward pass of one part begins with its share of the mean, which costs nothing. Several parts are summed and
+    divided once at the end, so that how they were cut changes nothing.
     """
     some, totals = list(parts(session, batch, session.unit)), Totals()
     alone = len(some) == 1 and session.together is None
@@ -180,7 +175,7 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
         objective = _divide(session, batch, *sums)
     denominator = objective.denominator
     if session.preconditioner:
-        session.preconditioner.gathered(1.0 if alone else denominator / batch.size)
+        session.preconditioner.gathered(1.0 if alone else denominator)
     penalty = session.task.penalty()
     if penalty is not None:
         penalty.backward()
@@ -203,7 +198,7 @@ def _require_gradient(session: Session) -> None:
 
 
 def _backward_of(session: Session, part: Part, index: int, of: int, alone: bool, totals: Totals, run: RunView) -> Ratio:
-    """Add the gradient of one part; its objective, detached."""
+    """Add the gradient of one part; its objective, detached. A part that is alone has its gradient divided at once."""
     if session.together and index == of - 1 and not session.cut:
         session.together.last_part()
     preconditioner = session.preconditioner
@@ -213,7 +208,7 @@ def _backward_of(session: Session, part: Part, index: int, of: int, alone: bool,
     top, bottom = losses.objective
     bottom = _counted(bottom) if alone else bottom
     if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
-        torch.autograd.backward(top, session.numerics.scaled(_start(top, bottom if alone else part.batch.size)))
+        torch.autograd.backward(top, session.numerics.scaled(_start(top, bottom if alone else 1.0)))
     if session.callbacks.wants(Event.AFTER_PART):
         view = PartView(part.step + 1, index, of, part.count, session.task.module, run)
         session.callbacks.fire(Event.AFTER_PART, view)
@@ -247,15 +242,18 @@ def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
 
 
 def _divide(session: Session, batch: Batch, numerator: torch.Tensor, denominator: torch.Tensor | float) -> Ratio:
-    """Sum gradients, numerator and denominator over ranks, and divide by what is left to divide by; the objective."""
+    """Sum gradients, numerator and denominator over ranks and divide by what they have not been divided by; the
+    objective."""
     sums = torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
-    own = _counted(sums[1].clone())
-    top, bottom = session.together.add_up(batch, sums) if session.together else sums
+    own, done = _counted(sums[1].clone()), 1.0
+    if session.together:
+        sums, done = session.together.add_up(batch, sums), session.together.divided_by
     session.numerics.unscale(session.optimizer)
+    top, bottom = sums
     bottom = _counted(bottom)
-    left = (own if session.vote else bottom) / batch.size  # who votes has an opinion of its own samples alone
-    if isinstance(left, torch.Tensor) or left != 1:  # what is on a device is not waited for
+    divisor = (own if session.vote else bottom) / done  # who votes has an opinion of its own samples alone
+    if isinstance(divisor, torch.Tensor) or divisor != 1.0:
         for p in session.own_weights.values():
             if p.grad is not None:
-                p.grad.div_(left)
+                p.grad.div_(divisor)
     return Ratio(top.to(numerator.device), bottom)

@@ -74,7 +74,8 @@ class Preconditioner(Protocol):
         ...
 
     def gathered(self, denominator: torch.Tensor | float) -> None:
-        """All parts are through. `denominator` is what their gradients, loss scale aside, are still divided by."""
+        """All parts are through. The backward passes began with numerators; `denominator` is what these, loss scale
+        aside, are still to be divided by."""
         ...
 
     def apply(self) -> list[str]:
