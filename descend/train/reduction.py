@@ -2,7 +2,9 @@
 
     bucket        gradients of neighbouring weights, last layers first, side by side in one buffer
     hook          copies a gradient into its bucket as soon as it is whole; a bucket that is full is sent
-    settle        sends the rest, meets the other ranks and puts the sums in the places of the gradients
+    send          sends the rest
+    wait          waits for the sums
+    put           puts them in the places of the gradients
 
 Buckets are sent in one order on all ranks, whatever the order in which they fill up. A weights object without a
 gradient on some ranks counts as zero there, and one without on all ranks stays without.
@@ -72,14 +74,20 @@ class Reduction:
     _hooks: list[Any] = field(default_factory=list[Any])
     _sent: int = 0
     _watching: bool = False
+    _divisor: float = 1.0
 
     @property
     def names(self) -> list[str]:
-        """All weights, in the order in which `settle` counts them."""
+        """All weights, in the order of `counts`."""
         return list(self.weights)
 
-    def begin(self) -> None:
-        """Forget the step before; what is trained now decides what is sent."""
+    def begin(self, divisor: float = 1.0) -> None:
+        """Forget the step before; what is trained now decides what is sent.
+
+        Args:
+            divisor: What gradients are divided by on their way into the buckets, the same on all ranks.
+        """
+        self._divisor = divisor
         trained = [name for name, p in self.weights.items() if p.requires_grad and name not in self._sparse]
         trained = trained if self.summed else []
         if trained != [name for bucket in reversed(self._buckets) for name in reversed(bucket.names)]:
@@ -94,8 +102,8 @@ class Reduction:
         """From here on a gradient is whole once it has been accumulated: the last backward pass begins."""
         self._watching = True
 
-    def settle(self) -> None:
-        """Send what has not been sent, and wait for the sums; they lie in the buckets afterwards."""
+    def send(self) -> None:
+        """Send what has not been sent; every rank does, whatever it has come to."""
         self._watching = False
         for name, (_, view) in self._place.items():
             if name not in self._copied:
@@ -103,9 +111,12 @@ class Reduction:
                 if gradient is None or gradient.is_sparse:
                     view.zero_()
                 else:
-                    view.copy_(gradient.reshape(-1))
+                    self._take(gradient, view)
         for bucket in self._buckets[self._sent :]:
             self._send(bucket)
+
+    def wait(self) -> None:
+        """Wait for the sums; they lie in the buckets afterwards."""
         with self.process.doing.wait("the sum of gradients"):
             for bucket in self._buckets:
                 bucket.work.wait()
@@ -177,13 +188,17 @@ class Reduction:
                     f"the gradient of '{name}' comes in several pieces within one backward pass, as with reentrant "
                     "checkpointing; call torch.utils.checkpoint with use_reentrant=False"
                 )
-            view.copy_(p.grad.reshape(-1))
+            self._take(p.grad, view)
             self._copied.add(name)
             bucket.missing -= 1
             while self._sent < len(self._buckets) and not self._buckets[self._sent].missing:
                 self._send(self._buckets[self._sent])
 
         return copy
+
+    def _take(self, gradient: torch.Tensor, view: torch.Tensor) -> None:
+        """Put a gradient into its bucket."""
+        torch.div(gradient.detach().reshape(-1), self._divisor, out=view)
 
     def _send(self, bucket: _Bucket) -> None:
         self.sent_bytes += bucket.buffer.numel() * bucket.buffer.element_size()
@@ -198,7 +213,7 @@ class Reduction:
         if p.grad is None:
             places = torch.zeros(1, 0, dtype=torch.int64, device=p.device)
             p.grad = torch.sparse_coo_tensor(places, p.new_zeros(0, *p.shape[1:]), p.shape)
-        own = p.grad.coalesce()
+        own = p.grad.coalesce() / self._divisor
         rows = self.process.join(own.indices().T)
         values = self.process.join(own.values())
         return torch.sparse_coo_tensor(rows.T, values, own.shape).coalesce()

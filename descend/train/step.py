@@ -130,7 +130,7 @@ def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
         _clear(session)
         seed_step(session.seed, session.contexts[Mode.TRAIN].step)
         if session.together:
-            session.together.attempt()
+            session.together.attempt(batch)
         if session.preconditioner:
             session.preconditioner.begin()
         with session.watch.attached():
@@ -244,16 +244,18 @@ def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
 
 
 def _divide(session: Session, batch: Batch, numerator: torch.Tensor, denominator: torch.Tensor | float) -> Ratio:
-    """Sum gradients, numerator and denominator over ranks and divide once; the objective."""
+    """Sum gradients, numerator and denominator over ranks and divide by what they have not been divided by; the
+    objective."""
     sums = torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
-    own = _counted(sums[1].clone())
+    own, done = _counted(sums[1].clone()), 1.0
     if session.together:
-        sums = session.together.add_up(batch, sums)
+        sums, done = session.together.add_up(batch, sums), session.together.divided_by
     session.numerics.unscale(session.optimizer)
     top, bottom = sums
     bottom = _counted(bottom)
-    divisor = own if session.vote else bottom  # who votes has an opinion of its own samples alone
-    for p in session.own_weights.values():
-        if p.grad is not None:
-            p.grad.div_(divisor)
-    return Ratio(top, bottom)
+    divisor = (own if session.vote else bottom) / done  # who votes has an opinion of its own samples alone
+    if isinstance(divisor, torch.Tensor) or divisor != 1.0:
+        for p in session.own_weights.values():
+            if p.grad is not None:
+                p.grad.div_(divisor)
+    return Ratio(top.to(numerator.device), bottom)

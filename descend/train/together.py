@@ -31,12 +31,14 @@ class Together:
     Attributes:
         signal: The signal that has asked a rank for an end, known to all ranks since they last met; or None.
         reduction: What sums the gradients.
+        divided_by: What gradients have been divided by where they are put in their places.
         sharding: Which rank keeps the optimizer's state of which weights; None where all keep all of it.
     """
 
     def __init__(self, session: Session) -> None:
         self._session, self._process = session, session.process
         self.signal: str | None = None
+        self.divided_by = 1.0
         summed_here = {name: p for name, p in session.weights.items() if not is_cut(p)}  # FSDP2 sums those of its own
         self.reduction = Reduction(summed_here, session.process, summed=session.vote is None)
         self.sharding = Sharding(session.weights, session.process) if session.shard_optimizer else None
@@ -60,39 +62,49 @@ class Together:
         """A step begins."""
         self._buffers.keep()
 
-    def attempt(self) -> None:
-        """The gradient of a step is worked out, perhaps once more."""
-        self.reduction.begin()
+    def attempt(self, batch: Batch) -> None:
+        """The gradient of a step is worked out, perhaps once more.
+
+        Most losses count samples, whose number all ranks know beforehand: gradients that are divided by it on their way
+        need not be gone through again afterwards.
+        """
+        own_way = self._session.vote or self._session.cut  # there sums are made of whole numerators, or none are made
+        self.divided_by = 1.0 if own_way else float(batch.size)
+        self.reduction.begin(self.divided_by)
 
     def last_part(self) -> None:
         """The last of this rank's backward passes begins; whatever gradient is whole may be sent."""
         self.reduction.watch()
 
     def add_up(self, batch: Batch, sums: torch.Tensor, short: BaseException | None = None) -> torch.Tensor:
-        """Sum the gradients, and numerator and denominator, over ranks.
+        """Sum the gradients, and numerator and denominator, over ranks, which meet while gradients are on their way.
 
         Args:
             batch: This rank's share.
             sums: (2,) float64, numerator and denominator of this rank.
             short: That memory has run out here.
 
+        Returns:
+            (2,) float64 on the CPU.
+
         Raises:
             OutOfMemoryElsewhere: it has on another rank.
             DataError: the ranks do not have the same mini-batch.
         """
-        self.reduction.settle()
+        self.reduction.send()
         flags = torch.tensor([short is not None, self._buffers.others_changed()], dtype=torch.float64)
         brought = torch.cat([sums.cpu(), flags, self.reduction.counts()])
         last = ", the last" if batch.last else ""
         at = f"epoch {batch.epoch}, mini-batch {batch.step} of {batch.size} samples{last}"
         met = self.meet(at, brought)
+        self.reduction.wait()
         if short is not None:
             raise short
         if met[2] > 0:
             raise OutOfMemoryElsewhere("another rank has no memory left")
         self._others = bool(met[3] > 0)
         self.reduction.put(met[2 + _FLAGS :])
-        return met[:2].to(sums.device)
+        return met[:2]
 
     def end(self, batch: Batch) -> None:
         """A step has been made: bring the buffers together."""
