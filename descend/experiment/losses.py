@@ -190,7 +190,7 @@ class FunctionLoss(Loss):
     def _scalar(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.numel() == 1:
             return value.reshape(())
-        if isinstance(value, Real) and value is not True and value is not False:  # a metric may end with .item(), an objective not
+        if isinstance(value, Real) and value is not True and value is not False:  # of a metric that ends with .item()
             return torch.tensor(float(value), dtype=torch.float64)
         form = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ConfigurationError(
