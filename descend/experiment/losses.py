@@ -190,6 +190,8 @@ class FunctionLoss(Loss):
     def _scalar(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.numel() == 1:
             return value.reshape(())
+        if isinstance(value, Real) and value is not True and value is not False:  # of a metric that ends with .item()
+            return torch.tensor(float(value), dtype=torch.float64)
         form = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ConfigurationError(
             f"loss {describe(self.function)} returned {form}; it is to return (numerator, denominator), or one number "
@@ -297,6 +299,20 @@ class TorchLoss(Loss):
                 stacklevel=2,
             )
         return tuple(parts[: self.outputs])
+
+    def refusal(self, output: Any, targets: Sequence[Tensor], error: Exception) -> str:
+        """What to say where torch does not take an output and its targets, and what to do where that is known."""
+        first = self._outputs(output)[0]
+        given = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (first, *targets))
+        target = targets[0] if targets else first
+        remedy = ""
+        if self.kind in CLASSES and target.ndim == first.ndim and target.shape[1:] == (1,):
+            remedy = "; class numbers are one for each sample: pass target.squeeze(1)"
+        elif self.kind is nn.CrossEntropyLoss and target.shape == first.shape:
+            remedy = f"; for class probabilities pass target.to({first.dtype}), for class numbers target.argmax(1)"
+        elif self.kind is nn.BCELoss:
+            remedy = "; the output is to be a probability: end the module with a Sigmoid, or use 'bce_with_logits'"
+        return f"{self.kind.__name__} cannot take an output and targets of {given}: {error}{remedy}"
 
     def _wanted(self) -> str:
         return "a tensor" if self.outputs == 1 else f"{self.outputs} tensors"

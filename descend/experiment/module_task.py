@@ -14,6 +14,7 @@ from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss
 from descend.train.masks import not_taken_over
+from descend.train.memory import out_of_memory
 from descend.train.task import Losses
 
 if TYPE_CHECKING:
@@ -117,9 +118,12 @@ class ModuleTask:
             self._loss.look_at_parts(output, targets, count)
         try:
             return self._loss.ratio(output, targets, count)
-        except (IndexError, RuntimeError):
+        except (IndexError, RuntimeError) as error:
             if self._labels and self._part:
                 self._labels.check(self._part.batch, refused=True)
+            told_late = str(error).startswith("CUDA error")  # perhaps by a kernel before this one
+            if isinstance(self._loss, TorchLoss) and not told_late and not out_of_memory(error):
+                raise DataError(self._loss.refusal(output, targets, error)) from error
             raise
 
     def _measured(self, output: Any, targets: Sequence[Tensor], count: int) -> dict[str, Ratio]:
@@ -160,7 +164,7 @@ class ModuleTask:
         types = {p.dtype for p in self.module.parameters() if p.is_floating_point()}
         for name in inputs:
             x = values[name]
-            if isinstance(x, torch.Tensor) and x.is_floating_point() and types and x.dtype not in types:
+            if isinstance(x, torch.Tensor) and types and x.dtype not in types:
                 weights = ", ".join(sorted(_name_of(kind) for kind in types))
                 return (
                     f"field '{name}' is {_name_of(x.dtype)} and the weights of {type(self.module).__name__} are "

@@ -514,6 +514,44 @@ def test_a_target_late_in_the_run_is_named_and_that_step_leaves_no_trace(wrong, 
     assert unchanged(module, snapshot(after))
 
 
+@pytest.mark.parametrize(
+    ("loss", "targets", "message"),
+    [
+        (
+            "cross_entropy",
+            nn.functional.one_hot(Y, 3),
+            r"target\.to\(torch\.float64\), for class numbers target\.argmax",
+        ),
+        ("cross_entropy", Y[:, None], r"\(10, 3\) float64, \(10, 1\) int64: .* pass target\.squeeze\(1\)"),
+        ("cross_entropy", Y.to(torch.complex64), r"\(10,\) complex64: "),
+        ("bce", torch.rand(10, 3, dtype=torch.float64), "end the module with a Sigmoid, or use 'bce_with_logits'"),
+        (nn.MultiLabelMarginLoss(), torch.full((10, 3), 5), "MultiLabelMarginLoss cannot take an output and targets"),
+    ],
+)
+def test_what_torch_s_losses_do_not_take_is_told_with_shapes_types_and_the_remedy(loss, targets, message):
+    module = net()
+    before = snapshot(module)
+    with pytest.raises(DataError, match=message):
+        fit(module, loss, (X, targets))
+    assert unchanged(module, before)
+
+
+def test_whole_numbers_where_the_weights_are_floating_are_named():
+    with pytest.raises(DataError, match=r"field '0' is int64 and the weights of Sequential are float64"):
+        fit(data=(torch.ones(10, 5, dtype=torch.int64), Y))
+
+
+def test_a_metric_may_be_a_plain_number_and_an_objective_not():
+    def accuracy(output, target):
+        return (output.argmax(1) == target).double().mean().item()
+
+    result = fit(metrics={"plain": accuracy, "tensor": "accuracy"}, micro_batch_size=4)
+    for row in result.history:
+        assert row["plain"] == pytest.approx(row["tensor"], rel=1e-12)
+    with pytest.raises(ConfigurationError, match=r"look for .* \.item\(\) in the forward pass and in the loss"):
+        fit(loss=lambda output, target: nn.functional.cross_entropy(output, target).item())
+
+
 def test_class_numbers_need_an_output_for_each_class():
     module = nn.Sequential(net(), nn.Flatten(0))
     with pytest.raises(
