@@ -14,14 +14,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from descend.errors import RuleError, StorageError, Unsupported
+from descend.optim.engine.settings import number
 from descend.optim.optimizer import Optimizer
 from descend.optim.translate import from_library
 
@@ -52,13 +53,28 @@ class TwoBit:
 def _compression(params: Mapping[str, Any] | None) -> float | None:
     if params is None:
         return None
+    given: Any = params
+    if not isinstance(given, Mapping) or set(given) - {"type", "threshold"}:
+        raise RuleError(f"compression_params is a dict with 'type' and perhaps 'threshold', and is {given!r}")
     kind = params.get("type")
     if kind != "2bit":
         raise Unsupported(f"compression of type {kind!r}: only MXNet's '2bit' is had here")
-    threshold = float(params.get("threshold", 0.5))
+    threshold = number(params.get("threshold", 0.5), "threshold", "compression_params")
     if not threshold > 0:
         raise RuleError(f"compression_params: threshold must be above 0 and is {threshold!r}")
     return threshold
+
+
+def _arguments(name: object, given: object) -> dict[str, Any]:
+    """MXNet's arguments of an optimizer given by name."""
+    if not isinstance(name, str):
+        raise RuleError(f"optimizer is MXNet's name of one, or an optimizer of ours, and is {name!r}")
+    if given is not None and not isinstance(given, Mapping):
+        raise RuleError(f"optimizer_params is a dict of MXNet's arguments and is {given!r}")
+    arguments = dict(cast("Mapping[str, Any]", given or {}))
+    if "batch_size" in arguments:
+        raise RuleError("batch_size is no argument of MXNet's optimizers; give it to step")
+    return arguments
 
 
 def _ranks() -> int:
@@ -107,7 +123,8 @@ class GluonTrainer:
                 )
             self.optimizer = optimizer
         else:
-            arguments = {"batch_size": 1, "lr_mult": lr_mult, "wd_mult": wd_mult, **(optimizer_params or {})}
+            arguments = {"lr_mult": lr_mult, "wd_mult": wd_mult, **_arguments(optimizer, optimizer_params)}
+            arguments["batch_size"] = 1
             self.optimizer = from_library(library, optimizer, listed, **arguments)
         self._params = [item[1] if isinstance(item, tuple) else item for item in listed]
         self._scales = [group["rescale_grad"] for group in self.optimizer.param_groups]
@@ -126,8 +143,9 @@ class GluonTrainer:
         """Use another rate from the next update on.
 
         Raises:
-            RuleError: A schedule decides the rate.
+            RuleError: A schedule decides the rate, or it is no number of at least 0.
         """
+        number(lr, "learning rate", "set_learning_rate")
         if any(group["schedule"] is not None for group in self.optimizer.param_groups):
             raise RuleError("a learning-rate schedule decides the rate of this trainer; it cannot be set by hand")
         for group in self.optimizer.param_groups:
@@ -177,7 +195,7 @@ class GluonTrainer:
         Raises:
             RuleError: batch_size is not above 0, or a tensor has no gradient and ignore_stale_grad is False.
         """
-        if not batch_size > 0:
+        if not number(batch_size, "batch_size", "update") > 0:
             raise RuleError(f"batch_size must be above 0 and is {batch_size!r}")
         stale = [i for i, p in enumerate(self._params) if p.requires_grad and p.grad is None]
         if stale and not ignore_stale_grad:
@@ -202,13 +220,16 @@ class GluonTrainer:
             for name, value in entry.items()
         }
         header = {"format": FORMAT, "groups": json.dumps(packed["param_groups"])}
-        save_file(tensors or {"none": torch.zeros(0)}, file, metadata=header)
+        try:
+            save_file(tensors or {"none": torch.zeros(0)}, file, metadata=header)
+        except (SafetensorError, OSError) as problem:
+            raise StorageError(f"{file} cannot be written: {problem}") from None
 
     def load_states(self, file: str | Path) -> None:
         """Continue from what `save_states` wrote. The file's rate, decay and counts win over the constructor's.
 
         Raises:
-            StorageError: The file is not one of these.
+            StorageError: The file is not one of these, or broken.
             RuleError: It is of another optimizer, of other weights or other shapes.
         """
         if not Path(file).is_file():
@@ -224,11 +245,15 @@ class GluonTrainer:
                 f"{file} holds no trainer states: its format is {header.get('format')!r}, not {FORMAT!r}"
             )
         state: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            number, _, name = key.partition(".")
-            if name:
-                state.setdefault(int(number), {})[name] = value
-        self.optimizer.load_state_dict({"state": state, "param_groups": _tuples(json.loads(header["groups"]))})
+        try:
+            for key, value in tensors.items():
+                place, _, name = key.partition(".")
+                if name:
+                    state.setdefault(int(place), {})[name] = value
+            groups = _tuples(json.loads(header["groups"]))
+        except (KeyError, ValueError, AttributeError) as problem:
+            raise StorageError(f"{file} is broken: {problem!r}") from None
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _once(params: Iterable[Any]) -> list[Any]:

@@ -10,11 +10,13 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.errors import RuleError, Unsupported, nearest
+from descend.optim.engine.settings import number
 from descend.optim.schedules import (
     Constant,
     Cosine,
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["EXEMPT", "Common", "needs_matrix", "recipe", "scale_of", "scheduler"]
 
 ENDING = ("PolyScheduler", "CosineScheduler")  # schedules that fall until max_update
+BASE_RATE = 0.01  # where the base class is given none
+WITHOUT_KERNEL = ("adadelta", "adamax", "nadam", "dcasgd", "sgld")  # in 2.0
+NEW = ("aggregate_num", "use_fused_step")  # arguments of 2.0
 EXEMPT = ("gamma", "beta", "bias")  # endings of the names that LARS does not scale
 
 
@@ -55,6 +60,7 @@ class Common:
         lr_mult: Factors on the rate: a list, or a dict by index or name.
         wd_mult: Factors on the decay, likewise.
         batch_size: Given for gluon.Trainer's form: divides the gradient, and names then play no part.
+        no_rate: learning_rate=None was said, which MXNet's base class takes for BASE_RATE, or for the schedule's own.
     """
 
     version: str
@@ -73,12 +79,21 @@ class Common:
     param_dict: None = None
     aggregate_num: int | None = None
     use_fused_step: bool | None = None
+    no_rate: bool = False
 
     def __post_init__(self) -> None:
         if self.sym is not None or self.param_dict is not None:
             raise Unsupported("MXNet's sym and param_dict are objects of MXNet; give lr_mult and wd_mult instead")
-        if self.version == "1.9" and (self.aggregate_num is not None or self.use_fused_step is not None):
-            raise RuleError("aggregate_num and use_fused_step are arguments of MXNet 2.0, not of 1.9")
+        for name in ("learning_rate", "wd", "rescale_grad", "clip_gradient", "batch_size"):
+            value = getattr(self, name)
+            if not (_is_number(value) or (value is None and name not in ("wd", "rescale_grad"))):
+                raise RuleError(f"{name} must be a number and is {value!r}")
+        begin: Any = self.begin_num_update
+        if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
+            raise RuleError(f"begin_num_update counts updates, a whole number of at least 0, and is {begin!r}")
+        names: Any = self.param_idx2name
+        if not isinstance(names, Mapping | None):
+            raise RuleError(f"param_idx2name is a dict from the tensors' numbers to their names and is {names!r}")
         if self.batch_size is not None and self.batch_size <= 0:
             raise RuleError(f"batch_size must be above 0 and is {self.batch_size!r}")
 
@@ -101,6 +116,8 @@ class Common:
                 constructor has a default.
         """
         given = self.learning_rate
+        if self.no_rate:
+            default, overwrites = BASE_RATE, False
         if self.lr_scheduler is None:
             return default if given is None else given
         if isinstance(self.lr_scheduler, Schedule):
@@ -204,6 +221,11 @@ class Common:
             begin_state=begin_state,
             own=lambda member: self._own(member, more_decay, weight_names, exempt),
             refuse=lambda member: self._refusal(member) or refuse(member),
+            check=lambda found: (
+                [*_unused("lr_mult", self.lr_mult, found), *_unused("wd_mult", self.wd_mult, found)]
+                if self.param_idx2name is None
+                else []
+            ),
         )
 
     def _own(
@@ -211,10 +233,12 @@ class Common:
     ) -> dict[str, Any]:
         """What a tensor's index and name say about its rate, its decay and its scaling."""
         name = self._name(member.index)
+        called = member.name if name is None else name
         decayed = self.version != "1.9" or name is None or name.endswith(weight_names)
         return {
-            "lr_mult": _multiplier(self.lr_mult, member.index, name, 1.0),
-            "weight_decay": self.wd * _multiplier(self.wd_mult, member.index, name, float(decayed)) + more_decay,
+            "lr_mult": _multiplier("lr_mult", self.lr_mult, member.index, called, 1.0),
+            "weight_decay": more_decay
+            + self.wd * _multiplier("wd_mult", self.wd_mult, member.index, called, float(decayed)),
             "scaled": not (exempt and name is not None and name.endswith(exempt)),
         }
 
@@ -246,32 +270,51 @@ def recipe(version: str, table: Mapping[str, Callable[..., Recipe]], name: str, 
     Raises:
         RuleError: An argument is unknown to the optimizer and to MXNet's base class.
     """
-    base = {f.name for f in fields(Common)} - {"version"}
+    base = {f.name for f in fields(Common)} - {"version", "no_rate", *(NEW if version == "1.9" else ())}
     make = table[name]
     own = [key for key in inspect.signature(make).parameters if key != "common"]
     wrong = [key for key in kwargs if key not in base and key not in own]
     if wrong:
         title, known = f"MXNet {version}'s {name}", [*own, *sorted(base)]
         raise RuleError(
-            [
-                f"{title} has no argument '{key}'{nearest(key, known) or ';'} It takes {', '.join(known)}"
-                for key in wrong
-            ]
+            [f"{title} has no argument '{key}'{_remark(key, known)} It takes {', '.join(known)}" for key in wrong]
         )
-    common = Common(version, **{key: value for key, value in kwargs.items() if key in base})
+    for key, p in inspect.signature(make).parameters.items():
+        if p.default is not None and key in kwargs and kwargs[key] is None:
+            raise RuleError(f"MXNet {version}'s {name}: {key} is None and must be given, or left out for {p.default!r}")
+    if kwargs.get("use_fused_step") and name in WITHOUT_KERNEL:
+        raise RuleError(f"MXNet {version}'s {name} has no fused step; leave use_fused_step out")
+    no_rate = "learning_rate" in kwargs and kwargs["learning_rate"] is None
+    common = Common(version, no_rate=no_rate, **{key: value for key, value in kwargs.items() if key in base})
     return make(common, **{key: value for key, value in kwargs.items() if key in own})
 
 
-def _multiplier(given: Any, index: int, name: str | None, default: float) -> float:
+def _remark(key: str, known: Sequence[str]) -> str:
+    return ", which is one of the arguments of MXNet 2.0." if key in NEW else nearest(key, known) or ";"
+
+
+def _multiplier(what: str, given: Any, index: int, name: str | None, default: float) -> float:
     """MXNet's order: by index, then by name."""
     if given is None:
         return default
     if isinstance(given, Mapping):
         found = given.get(index, given.get(name, default) if name is not None else default)
-        return float(found)
-    if not isinstance(given, Sequence) or index >= len(given):
-        raise RuleError(f"lr_mult and wd_mult are a factor for each tensor or a dict; got {given!r} for tensor {index}")
-    return float(given[index])
+    elif isinstance(given, (list, tuple)) and index < len(given):
+        found = given[index]
+    else:
+        raise RuleError(f"{what} is a factor for each tensor or a dict; got {given!r} for tensor {index}")
+    return number(found, what, f"tensor {index if name is None else name}", negative=True)
+
+
+def _unused(what: str, given: Any, found: Sequence[Member]) -> list[str]:
+    """Sentences about factors that belong to none of the tensors."""
+    if isinstance(given, Mapping):
+        known = {m.index for m in found} | {m.name for m in found}
+        names = [m.name for m in found if m.name is not None]
+        return [f"{what}: no tensor is called {key!r}{nearest(str(key), names)}" for key in given if key not in known]
+    if given is not None and len(given) > len(found):
+        return [f"{what} holds {len(given)} factors and there are {len(found)} tensors"]
+    return []
 
 
 # ---- schedules: every function is asked with num_update, so our step 0 is its 1
@@ -285,8 +328,6 @@ def _warm(then: Schedule, begin: float, peak: float, steps: int, mode: str) -> S
         )
     if begin > peak:
         raise RuleError(f"warmup_begin_lr {begin} is above base_lr {peak}")
-    if steps < 0 or steps != int(steps):
-        raise RuleError(f"warmup_steps must be a whole number of at least 0 and is {steps!r}")
     if steps == 0:
         return then
     rising = Ramp(begin, peak, steps) if mode == "linear" else Constant(begin)
@@ -324,7 +365,20 @@ def _multi_factor(
             f"factor must be at most 1 and is {factor!r}; every step must be at least 1 and they are {step!r}"
         )
     start = base_lr if optimizer_learning_rate is None else optimizer_learning_rate
-    return _warm(MultiStep(start, tuple(step), factor), warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
+    after = tuple(math.floor(at) for at in step)  # the first num_update above 2.5 is 3, our step 2
+    return _warm(MultiStep(start, after, factor), warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
+
+
+def _after_warmup(title: str, max_update: int, warmup_steps: int) -> int:
+    """Updates of the fall; below 0 where the warm-up ends after it, and MXNet stays at the full rate."""
+    if max_update < 1:
+        raise RuleError(f"{title}: max_update must be at least 1 and is {max_update!r}")
+    if max_update == warmup_steps:
+        raise RuleError(
+            f"{title}: the warm-up of {warmup_steps} updates leaves none of max_update={max_update}, and MXNet divides "
+            "by that; give a larger max_update"
+        )
+    return max_update - warmup_steps
 
 
 def _poly(
@@ -338,7 +392,15 @@ def _poly(
     optimizer_learning_rate: float | None = None,
 ) -> Schedule:
     # MXNet announces that the optimizer's rate replaces base_lr; this schedule goes on with the one it was made with.
-    falling = Shifted(Polynomial(base_lr, max_update - warmup_steps, final_lr, pwr), 1 - warmup_steps)
+    steps = _after_warmup("PolyScheduler", max_update, warmup_steps)
+    if pwr < 0:
+        raise RuleError(f"PolyScheduler: pwr must be at least 0 and is {pwr!r}; below it the last rate is infinite")
+    if steps < 0:
+        falling = Constant(base_lr if optimizer_learning_rate is None else optimizer_learning_rate)
+    elif pwr == 0:
+        falling = Constant(base_lr)  # 0⁰ is 1, so it never ends
+    else:
+        falling = Shifted(Polynomial(base_lr, steps, final_lr, pwr), 1 - warmup_steps)
     return _warm(falling, warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
 
 
@@ -351,7 +413,11 @@ def _cosine(
     warmup_mode: str = "linear",
     optimizer_learning_rate: float | None = None,
 ) -> Schedule:
-    falling = Shifted(Cosine(base_lr, max_update - warmup_steps, final_lr), 1 - warmup_steps)
+    steps = _after_warmup("CosineScheduler", max_update, warmup_steps)
+    if steps < 0:
+        falling = Constant(base_lr if optimizer_learning_rate is None else optimizer_learning_rate)
+    else:
+        falling = Shifted(Cosine(base_lr, steps, final_lr), 1 - warmup_steps)
     return _warm(falling, warmup_begin_lr, base_lr, warmup_steps, warmup_mode)
 
 
@@ -366,6 +432,27 @@ def _lbsgd(
     known: dict[str, Any] = {"linear": "linear", "power2": "power2", "sqrt": "sqrt"}
     factor = LargeBatchWarmup(batch_scale, warmup_epochs * updates_per_epoch, known.get(warmup_strategy, "jump"))
     return Shifted(factor, begin_epoch * updates_per_epoch) if begin_epoch else factor
+
+
+WHOLE = ("max_update", "warmup_steps", "updates_per_epoch", "begin_epoch", "num_epochs")  # MXNet insists on integers
+WORDS = ("warmup_mode", "warmup_strategy")
+
+
+def _check_argument(title: str, key: str, value: object) -> None:
+    """Refuse an argument of another kind than MXNet's."""
+    if key in WORDS:
+        return
+    if title == "MultiFactorScheduler" and key == "step":
+        if not isinstance(value, (list, tuple)) or not value or not all(map(_is_number, value)):
+            raise RuleError(f"{title}: step must be a list of at least one number and is {value!r}")
+    elif key in WHOLE and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise RuleError(f"{title}: {key} must be a whole number of at least 0 and is {value!r}")
+    elif not (_is_number(value) or (key == "optimizer_learning_rate" and value is None)):
+        raise RuleError(f"{title}: {key} must be a number and is {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
 SCHEDULERS: dict[str, Callable[..., Schedule]] = {
@@ -391,6 +478,7 @@ def scheduler(name: str, **arguments: Any) -> Schedule:
         raise RuleError(
             f"MXNet has no scheduler '{name}'{nearest(name, SCHEDULERS) or ';'} It has {', '.join(SCHEDULERS)}"
         )
-    if name != "LBSGD" and not math.isfinite(float(arguments.get("base_lr", 0.01))):
-        raise RuleError(f"{name}: base_lr must be finite and is {arguments['base_lr']!r}")
+    for key, value in arguments.items():
+        if key in inspect.signature(SCHEDULERS[name]).parameters:
+            _check_argument(name, key, value)
     return call(f"MXNet's {name}", SCHEDULERS[name], arguments)

@@ -50,6 +50,7 @@ class Recipe:
         begin_state: Whether they count for the tensors (bias correction) as well as for the schedule.
         own: What differs from tensor to tensor: options of its group.
         refuse: Why a tensor cannot be had, or None.
+        check: What is wrong with the arguments in sight of all tensors.
     """
 
     rule: Rule
@@ -64,6 +65,7 @@ class Recipe:
     begin_state: bool = True
     own: Callable[[Member], Mapping[str, Any]] = field(default=lambda member: {})
     refuse: Callable[[Member], str | None] = field(default=lambda member: None)
+    check: Callable[[Sequence[Member]], list[str]] = field(default=lambda found: [])
 
     def options(self) -> dict[str, Any]:
         """The options of a group; a rule that applies the decay itself is told no form of it."""
@@ -135,15 +137,18 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
     given = [params] if isinstance(params, Mapping) else list(params)
     default = recipe_of({})
     groups: list[dict[str, Any]] = []
-    first = 0
+    everybody: list[Member] = []
     for group in _grouped(given):
         listed = group["params"]
-        found = [replace(m, index=m.index + first) for m in members([listed] if isinstance(listed, Tensor) else listed)]
-        first += len(found)
+        first, listed = len(everybody), [listed] if isinstance(listed, Tensor) else listed
+        found = [replace(m, index=m.index + first) for m in members(listed)]
+        everybody += found
         own = {key: value for key, value in group.items() if key != "params"}
         recipe = recipe_of(own) if own else default
         _refuse(title, recipe, found)
         groups.extend(_split(recipe, found))
+    if problems := default.check(everybody):
+        raise RuleError([f"{title}: {problem}" for problem in problems])
     optimizer = Optimizer(
         groups,
         default.rule,

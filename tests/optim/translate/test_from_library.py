@@ -54,6 +54,19 @@ def test_what_cannot_be_had_says_why(library, name):
         ("mxnet-2.0", "adagrad", {"eps": 1e-7}, "has no argument 'eps'"),
         ("mxnet-2.0", "rmsprop", {"gamma1": 0.9}, "has no argument 'gamma1'"),
         ("mxnet-1.9", "sgd", {"aggregate_num": 4}, "arguments of MXNet 2.0"),
+        ("mxnet-1.9", "sgd", {"use_fused_step": None}, "arguments of MXNet 2.0"),
+        ("mxnet-2.0", "nadam", {"use_fused_step": True}, "nadam has no fused step"),
+        ("mxnet-2.0", "sgd", {"wd": None}, "wd must be a number and is None"),
+        ("mxnet-2.0", "sgd", {"rescale_grad": "1"}, "rescale_grad must be a number and is '1'"),
+        ("mxnet-2.0", "sgd", {"clip_gradient": "a"}, "clip_gradient must be a number and is 'a'"),
+        ("mxnet-2.0", "signum", {"momentum": None}, "signum: momentum is None and must be given"),
+        ("mxnet-2.0", "sgd", {"begin_num_update": 2.5}, "begin_num_update counts updates"),
+        ("mxnet-2.0", "sgd", {"begin_num_update": -1}, "begin_num_update counts updates"),
+        ("mxnet-1.9", "sgd", {"param_idx2name": ["a"]}, "param_idx2name is a dict"),
+        ("mxnet-2.0", "sgd", {"lr_mult": 2.0}, "lr_mult is a factor for each tensor or a dict"),
+        ("mxnet-2.0", "sgd", {"lr_mult": ["a"]}, "lr_mult must be a number and is 'a'"),
+        ("mxnet-2.0", "sgd", {"lr_mult": [1.0, 2.0]}, "holds 2 factors and there are 1 tensors"),
+        ("mxnet-2.0", "sgd", {"wd_mult": {"fc": 0.0}}, "wd_mult: no tensor is called 'fc'"),
         ("torch", "Adam", {"beta1": 0.9}, "has no argument 'beta1'"),
         ("torch", "SGD", {"nesterov": True}, "nesterov only with a momentum"),
         ("optax", "adam", {}, "needs learning_rate"),
@@ -149,6 +162,25 @@ def test_multipliers_by_index_come_before_those_by_name():
     given = {"param_idx2name": {0: "a_weight", 1: "b_weight"}, "lr_mult": {0: 0.5, "b_weight": 2.0, "a_weight": 9.0}}
     optimizer = from_library("mxnet-2.0", "sgd", weights((1,), (1,)), **given)
     assert [g["lr_mult"] for g in optimizer.param_groups] == [0.5, 2.0]
+
+
+def test_multipliers_go_by_the_names_of_the_tensors_where_mxnet_knows_none():
+    a, b = weights((1,), (1,))
+    optimizer = from_library("mxnet-2.0", "sgd", [("a", a), ("b", b)], learning_rate=0.5, lr_mult={"b": 0.0, 0: 2.0})
+    one_step(optimizer)
+    assert [group["lr_mult"] for group in optimizer.param_groups] == [2.0, 0.0]
+    with pytest.raises(RuleError, match="lr_mult: no tensor is called 'fc_weigth'; did you mean 'fc_weight'"):
+        from_library("mxnet-2.0", "sgd", [("fc_weight", a)], lr_mult={"fc_weigth": 0.1})
+
+
+@pytest.mark.parametrize("library", ["mxnet-1.9", "mxnet-2.0"])
+@pytest.mark.parametrize("name", ["sgd", "adam", "signum"])
+def test_no_rate_is_the_base_classes_or_the_schedules(library, name):
+    """As both releases show it: learning_rate=None passes the constructor's default by."""
+    assert from_library(library, name, weights((1,)), learning_rate=None).param_groups[0]["lr"] == 0.01
+    scheduler = ("FactorScheduler", {"step": 2, "factor": 0.5, "base_lr": 0.5})
+    optimizer = from_library(library, name, weights((1,)), learning_rate=None, lr_scheduler=scheduler)
+    assert [optimizer.param_groups[0]["schedule"](n - 1) for n in (1, 2, 3, 5)] == [0.5, 0.5, 0.25, 0.125]
 
 
 def test_a_default_rate_that_overwrites_a_schedule_is_copied_aloud():

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from descend.errors import RuleError, StorageError, Unsupported
 from descend.optim import SGD, GluonTrainer
@@ -171,3 +172,60 @@ def test_what_cannot_be():
     trainer = GluonTrainer(model().parameters(), "sgd")
     with pytest.raises(RuleError, match="batch_size must be above 0"):
         trainer.step(0)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, float("nan"), float("inf"), "4", None, True])
+def test_a_batch_has_a_size(batch_size):
+    net = model()
+    trainer = GluonTrainer(net.named_parameters(), "sgd", {"learning_rate": 0.1})
+    backward(net, 0)
+    before = net.weight.detach().clone()
+    with pytest.raises(RuleError, match="batch_size must be"):
+        trainer.step(batch_size)
+    assert torch.equal(net.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"optimizer": 3}, "optimizer is MXNet's name of one, or an optimizer of ours, and is 3"),
+        ({"optimizer_params": [0.1]}, "optimizer_params is a dict"),
+        ({"optimizer_params": {"batch_size": 3}}, "give it to step"),
+        ({"compression_params": "2bit"}, "compression_params is a dict"),
+        ({"compression_params": {"type": "2bit", "treshold": 1.0}}, "compression_params is a dict"),
+        ({"compression_params": {"type": "2bit", "threshold": "a"}}, "threshold must be a number"),
+        ({"lr_mult": {"wieght": 0.1}}, "no tensor is called 'wieght'; did you mean 'weight'"),
+    ],
+)
+def test_what_makes_no_trainer(given, words):
+    with pytest.raises(RuleError, match=words):
+        GluonTrainer(model().named_parameters(), **{"optimizer": "sgd", **given})
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), "a", None])
+def test_a_rate_that_is_none_is_refused_at_once(rate):
+    trainer = GluonTrainer(model().named_parameters(), "sgd", {"learning_rate": 0.1})
+    with pytest.raises(RuleError, match="set_learning_rate: learning rate must be"):
+        trainer.set_learning_rate(rate)
+    assert trainer.learning_rate == 0.1
+
+
+def test_factors_by_name():
+    net = model()
+    trainer = GluonTrainer(net.named_parameters(), "sgd", {"learning_rate": 0.1}, lr_mult={"weight": 0.0})
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    backward(net, 0)
+    trainer.step(1)
+    assert torch.equal(net.weight, before["weight"])
+    assert not torch.equal(net.bias, before["bias"])
+
+
+@pytest.mark.parametrize(("key", "groups"), [("a.b", "[]"), ("0.b", "{"), ("0.b", None), ("0.b", "[3]")])
+def test_a_broken_file_is_named(tmp_path, key, groups):
+    header = {"format": "descend-gluon-states-1", **({} if groups is None else {"groups": groups})}
+    save_file({key: torch.ones(1)}, tmp_path / "states", metadata=header)
+    trainer = GluonTrainer(model().named_parameters(), "adam")
+    with pytest.raises(StorageError, match="is broken"):
+        trainer.load_states(tmp_path / "states")
+    with pytest.raises(StorageError, match="cannot be written"):
+        trainer.save_states(tmp_path / "nowhere" / "states")
