@@ -11,7 +11,7 @@ A run that continues goes back to the newest round that every trainer has a chec
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,7 +291,13 @@ def _carry_out(population: Population, opened: Sequence[Opened], work: Work) -> 
     try:
         reasons = population.play(algorithm) if isinstance(algorithm, LTFB) else population.each(algorithm)
         by_session = dict(zip(map(id, opened), reasons, strict=True))
-        for_each(lambda one: finish(one.session, by_session[id(one)], algorithm.trains))
+
+        def end(one: Opened) -> None:
+            # Where trainers end on ranks of their own, none of them can stop before its end any more.
+            with one.session.undisturbed() if population.shares.blocks > 1 else nullcontext():
+                finish(one.session, by_session[id(one)], algorithm.trains)
+
+        for_each(end)
     except Stopped as stopped:
         said: list[str] = []
         reason = stopped

@@ -318,7 +318,7 @@ class Population:
         """What decides, on the trainer's own tournament samples; NaN for one whose gradient was not finite."""
         if player.state["failed"] if failed is None else failed:
             return dict.fromkeys(strategy.metrics, math.nan)
-        with acting_as(player.number, self.shares.trainers):
+        with acting_as(player.number, self.shares.trainers), player.session.undisturbed():
             values = evaluate(player.session, Mode.TOURNAMENT)
         if missing := [name for name in strategy.metrics if name not in values]:
             raise ConfigurationError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -254,6 +255,16 @@ class Session:
         now = self.contexts[Mode.TRAIN]
         at = now.epoch, now.position, now.taken
         return self.late.batches(self, *at) if self.late else self.data[Mode.TRAIN].epoch(*at)
+
+    @contextmanager
+    def undisturbed(self) -> Generator[None]:
+        """Within this a signal waits: other trainers count on what is done here, and it cannot be left half done."""
+        asked, waits = self.stop_requested, self.waits
+        self.stop_requested, self.waits = (lambda: None), (lambda waiting: None)
+        try:
+            yield
+        finally:
+            self.stop_requested, self.waits = asked, waits
 
     def agreed_stop(self) -> str | None:
         """The name of a signal that asked for an end, which all ranks know since they last met; or None."""

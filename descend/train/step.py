@@ -225,6 +225,11 @@ def _told_if_out_of_memory(session: Session, together: Together, batch: Batch) -
     except (RuntimeError, MemoryError) as error:
         if session.adaptive and out_of_memory(error):
             together.add_up(batch, torch.zeros(2, dtype=torch.float64), short=error)
+        elif session.turns and out_of_memory(error):
+            error.add_note(
+                "the ranks wait for each other within a step, so it cannot be made again with smaller micro-batches: "
+                "set micro_batch_size"
+            )
         raise
 
 

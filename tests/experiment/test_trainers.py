@@ -254,6 +254,18 @@ def test_a_tournament_goes_on_where_it_was_stopped(trainer, at):
     assert lineage() == lineage("whole")
 
 
+@pytest.mark.parametrize(("trainer", "at"), [(0, 1), (1, 2)])
+def test_a_signal_in_a_tournament_waits_for_its_end(trainer, at):
+    """In the second one a trainer has its partner's model for the time being."""
+    whole = play("binary", trainers=2, run_dir="whole")
+    with pytest.raises(Stopped, match=r"trainer 0: stopped by SIGTERM after step 6"):
+        play("binary", trainers=2, callbacks=[Watch("signal in a tournament", trainer, at)])
+    assert {row["round"] for row in lineage()} == {0}
+    result = play("binary", trainers=2, resume=True)
+    assert outcome(result) == outcome(whole)
+    assert lineage() == lineage("whole")
+
+
 @pytest.mark.slow
 def test_trainers_go_back_to_a_round_that_all_of_them_know():
     """As after a crash between the saves of two trainers: the newer checkpoint of one is not used."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import sys
 import warnings
 from dataclasses import replace
@@ -146,6 +147,53 @@ def inference():
     return descend.run(trainer, model, descend.zoo.digits(), descend.SGD(learn_rate=0.05), "inference")
 
 
+WEIGHTS = torch.tensor([0.2, 1.7, 3.1], dtype=torch.float64)  # of classes
+
+
+class Words(nn.Module):
+    """Scores for each position of a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.inside, self.outside = nn.Embedding(7, 4), nn.Linear(4, 7)
+        self.double()
+
+    def forward(self, x):
+        return self.outside(torch.tanh(self.inside(x))).transpose(1, 2)
+
+
+def words(seed):
+    return torch.randint(0, 7, (17, 6), generator=torch.Generator().manual_seed(seed))
+
+
+def masked(output, y, mask):
+    return ((output - y).square() * mask).sum(), mask.sum()
+
+
+def numbers(seed, columns=3):
+    return torch.randn(17, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Each sample is changed by chance, by the generators of torch and of Python."""
+
+    def __len__(self):
+        return 17
+
+    def __getitem__(self, i):
+        x, y = data(17)
+        return x[i] + 0.1 * torch.randn(3, dtype=torch.float64) + 0.1 * random.random(), y[i]
+
+
+class Thawing(descend.Callback):
+    """Two weights are trained in some steps and not in others."""
+
+    def after_step(self, step):
+        for p in list(step.module.parameters())[:2]:
+            p.requires_grad_(step.step % 3 != 1)
+
+
 class Rows(nn.Module):
     def __init__(self, sparse):
         super().__init__()
@@ -183,6 +231,32 @@ CASES = {
     "clipping each": lambda: fit(clip_value=0.01, clip_norm=0.02, batch_size=7),
     "LAMB": lambda: fit(optimizer=functools.partial(descend.optim.LAMB, lr=0.01, weight_decay=0.1), batch_size=7),
     "micro-batches": lambda: fit(micro_batch_size=2, batch_size=7),
+    "weights of classes, smoothed, some ignored": lambda: fit(
+        loss=nn.CrossEntropyLoss(weight=WEIGHTS, ignore_index=2, label_smoothing=0.1), some=data(17, ()), batch_size=7
+    ),
+    "classes that weigh nothing": lambda: fit(
+        loss=nn.CrossEntropyLoss(weight=WEIGHTS * torch.tensor([0, 1, 1])), some=data(17, ()), batch_size=3
+    ),
+    "words": lambda: fit(
+        Words(), loss=nn.CrossEntropyLoss(ignore_index=0), some=(words(0), words(1)), batch_size=5, micro_batch_size=1
+    ),
+    "squares": lambda: fit(loss=nn.MSELoss(), some=(numbers(0), numbers(1)), batch_size=5, metrics=["l1"]),
+    "divergence": lambda: fit(
+        network(nn.LogSoftmax(1)),
+        loss=nn.KLDivLoss(reduction="batchmean"),
+        some=(numbers(0), numbers(1).softmax(1)),
+        batch_size=7,
+    ),
+    "a function of two targets": lambda: fit(
+        loss=masked, some=(numbers(0), numbers(1), (numbers(2) > 0.5).double()), targets=2, batch_size=7
+    ),
+    "samples that are drawn anew": lambda: fit(some=Noisy(), batch_size=5),
+    "weights that are frozen and thawed, sharded": lambda: fit(
+        callbacks=[Thawing()], batch_size=3, optimizer=ADAM, shard_optimizer=True
+    ),
+    "K-FAC with weights of classes": lambda: fit(
+        loss=nn.CrossEntropyLoss(weight=WEIGHTS), some=data(17, ()), batch_size=7, algorithm=KFAC
+    ),
     "validation": lambda: fit(
         some=data(12), batch_size=5, valid=data(21, ignored=(2, 20), seed=4), test=data(3, (), 5), metrics=["accuracy"]
     ),

@@ -38,11 +38,24 @@ class Fault(descend.Callback):
             time.sleep(1000)
 
 
+def short_of_memory():
+    """A hook of a module that has no memory left when it is called for the fifth time."""
+    calls = iter([None] * 4)
+
+    def hook(module, given):
+        if next(calls, module) is module:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    return hook
+
+
 def run(what: str, rank: int, group: str = "ours") -> None:
     if group != "ours":
         torch.distributed.init_process_group("gloo")
     module = fully_shard(network()) if group == "cut" else network()
     here = descend.distributed.rank() == rank
+    if here and what == "has no memory":
+        module.register_forward_pre_hook(short_of_memory())
     some = data(40)
     batches = [tuple(part[i : i + 5] for part in some) for i in range(0, 40, 5)]
     if here and what == "has fewer batches":

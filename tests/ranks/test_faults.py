@@ -58,6 +58,13 @@ def test_a_rank_of_a_group_that_the_user_has_made(group, what, code, words, tmp_
 
 
 @pytest.mark.slow
+def test_a_step_that_no_rank_can_leave_says_what_to_do_where_memory_runs_out(tmp_path):
+    found = ended("has no memory", 1, 2, tmp_path, "cut")
+    check(found, 1, 1, "OutOfMemoryError: CUDA out of memory", tmp_path)
+    assert "set micro_batch_size" in found[1].err
+
+
+@pytest.mark.slow
 def test_a_rank_with_fewer_batches_is_found_out_before_it_leaves_the_others(tmp_path):
     found = ended("has fewer batches", 1, 4, tmp_path)
     assert [rank.code for rank in found] == [3] * 4

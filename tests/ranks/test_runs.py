@@ -46,6 +46,20 @@ def test_a_run_goes_on_with_another_number_of_ranks(first, second, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_from_one_number_of_ranks_to_the_next(tmp_path):
+    """Stopped within the first epoch, at the end of it and within the second; 5 steps are an epoch."""
+    ids = {}
+    for ranks, step in ((1, 3), (4, 5), (2, 9), (3, None)):
+        ended = start(ranks, "runs.py", tmp_path, "3", *([str(step), "0"] if step else []))
+        assert [rank.code for rank in ended] == [75 if step else 0] * ranks, "\n".join(rank.err for rank in ended)
+        ids |= joined_ids(ended)
+    whole = run(3, run_dir=str(tmp_path / "whole"))
+    assert ids == whole["ids"]
+    for name in ("rows", "weights"):
+        assert largest_difference(whole[name], ended[0].left[name])[0] < 1e-12
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(2, 1), (2, 3)])
 def test_a_sharded_optimizer_goes_on_with_another_number_of_ranks(first, second, tmp_path):
     stop_and_go_on(first, second, tmp_path, SHARD="1")

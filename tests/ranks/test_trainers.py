@@ -51,10 +51,10 @@ def test_blocks_of_two_ranks(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["3", "8"])
-def test_a_signal_to_one_trainer_ends_all_and_they_go_on(step, tmp_path):
+@pytest.mark.parametrize(("what", "at"), [("signal", "3"), ("signal", "8"), ("signal in a tournament", "2")])
+def test_a_signal_to_one_trainer_ends_all_and_they_go_on(what, at, tmp_path):
     expected = alone(tmp_path / "one", 3)
-    stopped = start(3, "tournament.py", tmp_path / "three", "binary", "1", "2", "1", "signal", step)
+    stopped = start(3, "tournament.py", tmp_path / "three", "binary", "1", "2", "1", what, at)
     assert [rank.code for rank in stopped] == [75] * 3, "\n".join(rank.err for rank in stopped)
     assert all("trainer 1: stopped by SIGTERM" in rank.err for rank in stopped)
     check(start(3, "tournament.py", tmp_path / "three", "binary", "1", "2", "1"), expected)

@@ -31,10 +31,11 @@ def strategy(name: str):
 
 
 class Watch(descend.Callback):
-    """Sends this process a signal, sleeps or breaks in a step of one trainer."""
+    """Sends this process a signal, sleeps or breaks in a step of one trainer; or in one of its tournaments."""
 
     def __init__(self, what: str = "", trainer: int = 0, at: int = 0, seconds: float = 0.0) -> None:
         self.what, self.trainer, self.at, self.seconds = what, trainer, at, seconds
+        self.tournaments = 0
 
     def before_step(self, step):
         if descend.distributed.trainer() != self.trainer:
@@ -47,6 +48,13 @@ class Watch(descend.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
         if step.step == self.at and self.what == "hang":
             time.sleep(1000)
+
+    def before_evaluation(self, view):
+        if descend.distributed.trainer() != self.trainer or view.mode is not descend.train.Mode.TOURNAMENT:
+            return
+        self.tournaments += 1
+        if self.tournaments == self.at and self.what == "signal in a tournament":
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def optimizer(named):

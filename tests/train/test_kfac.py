@@ -39,9 +39,8 @@ def fit(module, x=X, y=Y, kfac=None, steps=3, **options):
     given = {"batch_size": len(x), "shuffle": False, "stop": descend.Steps(steps), **options}
     optimizer = given.pop("optimizer", functools.partial(torch.optim.SGD, lr=0.3, momentum=0.5))
     algorithm = kfac or descend.KFAC()
-    return descend.fit(
-        module, "cross_entropy", (torch.tensor(x), torch.tensor(y)), optimizer=optimizer, algorithm=algorithm, **given
-    )
+    loss, data = given.pop("loss", "cross_entropy"), (torch.tensor(x), torch.tensor(y))
+    return descend.fit(module, loss, data, optimizer=optimizer, algorithm=algorithm, **given)
 
 
 # ---- the reference
@@ -229,6 +228,13 @@ def test_micro_batches_change_nothing(micro_batch_size, ignored):
     whole, cut = fit(dense(), y=y, kfac=kfac), fit(dense(), y=y, kfac=kfac, micro_batch_size=micro_batch_size)
     for name, value in whole.weights.items():
         torch.testing.assert_close(cut.weights[name], value, rtol=1e-11, atol=1e-12)
+
+
+def test_micro_batches_change_nothing_where_the_denominator_is_no_whole_number():
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([0.2, 1.7, 3.1], dtype=torch.float64))
+    whole, cut = fit(dense(), loss=loss), fit(dense(), loss=loss, micro_batch_size=5)
+    for name, value in whole.weights.items():
+        torch.testing.assert_close(cut.weights[name], value, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 5])
