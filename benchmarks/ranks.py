@@ -5,11 +5,15 @@
     python benchmarks/ranks.py --foretold      # steps on 1, 2, 4, 8 ranks, as `descend plan` foretells and as measured
 
 Both of the first train the same network on the same global mini-batches in turn. A round is one call of `fit`; the time
-is that of its steps alone, after the first. Bytes are what a rank hands to the others in each step.
+is that of its steps alone, after the first. Bytes are what a rank hands to the others in each step. CPU time is that of
+all threads of all ranks, from the first step to the last one: other programs make a step longer and hardly that.
 
 Two limits are printed beside it. Two processes that know nothing of each other, with half of each mini-batch, take what
 two ranks would without any network: the update of all weights is made twice, on one thread each, and the cores share
 their memory. The sums alone, with nothing else to do, are what gloo takes for them on this machine.
+
+How much of a step the sums take depends on the work for each byte of gradients, so the same is printed for more samples
+in a mini-batch and for a network of convolutions, whose weights are used at every place of an image.
 
 What is foretold is compared on a network and ranks that are made: work on samples is sleep, so that a machine of two
 cores can have eight ranks, and a sum of gradients is over when messages around a ring would be.
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import socket
@@ -27,22 +32,36 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 WORKER = "--worker"
+MORE_WORK = (  # operations for each weight grow with samples, and with places of an image
+    ("2048 samples", ["--batch-size=2048", "--steps=10"]),
+    ("convolutions, 64 images", ["--network=convolutions", "--batch-size=64", "--steps=8"]),
+)
 LATENCY_SECONDS, BYTES_PER_SECOND = 2e-3, 100e6  # of the network that is made
 SAMPLE_SECONDS = 2e-3  # of work that is made
 
 
-def made(width: int) -> list[Any]:
+def made(settings: argparse.Namespace) -> list[Any]:
     """The layers of the network."""
     import torch
     from torch import nn
 
     torch.manual_seed(0)
-    return [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+    width = settings.width
+    if settings.network == "mlp":
+        return [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+    channels = [3, 64, 64, 128, 128]
+    layers: list[Any] = []
+    for i, (before, after) in enumerate(itertools.pairwise(channels)):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), *[nn.MaxPool2d(2)] * (i % 2)]
+    return [*layers, nn.Flatten(), nn.Linear(128 * 8 * 8, 10)]
 
 
 def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
@@ -52,7 +71,7 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
     from descend.runtime import joined
     from descend.train.reduction import Reduction
 
-    weights = dict(torch.nn.Sequential(*made(settings.width)).named_parameters())
+    weights = dict(torch.nn.Sequential(*made(settings)).named_parameters())
     for p in weights.values():
         p.grad = torch.ones_like(p)
     times: list[float] = []
@@ -65,11 +84,12 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
             reduction.send()
             reduction.wait()
             times.append(time.perf_counter() - began)
-    return {"seconds": statistics.median(times[1:]), "bytes": reduction.sent_bytes / settings.steps, "state": 0.0}
+    sent = reduction.sent_bytes / settings.steps
+    return {"seconds": statistics.median(times[1:]), "cpu": 0.0, "bytes": sent, "state": 0.0}
 
 
 def measure(settings: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of a step, bytes handed over in a step, and bytes of the optimizer's state."""
+    """Seconds of a step: their median, and of CPUs; bytes handed over in a step, and of the optimizer's state."""
     import torch
     from torch import nn
 
@@ -77,22 +97,27 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
     from descend.train.reduction import Reduction
 
     kind = torch.bfloat16 if settings.mode == "bfloat16" else torch.float32
-    width = settings.width
-    layers = made(width)
+    layers = made(settings)
     if settings.mode == "shaped":
         shape_network()
         layers = [slow(part) if isinstance(part, nn.Linear) else part for part in layers]
     if settings.mode == "no overlap":
         Reduction.watch = lambda self: None  # everything is sent after the backward pass
-    x = torch.randn(settings.batch_size * settings.steps, width, dtype=kind)
+    shape = (settings.width,) if settings.network == "mlp" else (3, 32, 32)
+    x = torch.randn(settings.batch_size * settings.steps, *shape, dtype=kind)
     y = torch.randint(0, 10, (len(x),))
 
     class Watch(descend.Callback):
         """Keeps the time of each step and what had been sent by then."""
 
         seconds: tuple[float, ...] = ()
+        cpu: tuple[float, ...] = ()
         sent = 0
         held = 0
+
+        def after_step(self, step: Any) -> None:
+            """See `Callback.after_step`."""
+            self.cpu += (time.process_time(),)
 
         def after_epoch(self, epoch: Any) -> None:
             """See `Callback.after_epoch`."""
@@ -123,6 +148,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
     )
     return {
         "seconds": statistics.median(watch.seconds[1:]),
+        "cpu": (watch.cpu[-1] - watch.cpu[0]) / (len(watch.cpu) - 1),
         "bytes": watch.sent / settings.steps,
         "state": watch.held,
     }
@@ -187,7 +213,7 @@ def shape_network() -> None:
 
 
 def started(ranks: int, threads: int, mode: str, arguments: list[str]) -> dict[str, float]:
-    """What the first of so many ranks measured."""
+    """What the first of so many ranks measured; CPU time is that of all of them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -203,23 +229,57 @@ def started(ranks: int, threads: int, mode: str, arguments: list[str]) -> dict[s
         )
         for rank in range(ranks)
     ]
-    outputs = [process.communicate()[0] for process in processes]
-    return json.loads(outputs[0].splitlines()[-1])
+    outputs = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    return {**outputs[0], "cpu": sum(output["cpu"] for output in outputs)}
+
+
+def halved(arguments: list[str]) -> list[str]:
+    """The arguments of a process that has half of each mini-batch."""
+    word = "--batch-size="
+    return [f"{word}{int(a.removeprefix(word)) // 2}" if a.startswith(word) else a for a in arguments]
+
+
+def in_turn(ways: Sequence[tuple[int, int, str]], arguments: list[str], rounds: int) -> list[list[dict[str, float]]]:
+    """What each way measured in each round."""
+    turns = [
+        [started(*way, halved(arguments) if way[2] == "apart" else arguments) for way in ways] for _ in range(rounds)
+    ]
+    return [list(way) for way in zip(*turns, strict=True)]
+
+
+def middle(found: Sequence[dict[str, float]], key: str = "seconds") -> float:
+    """The median of the rounds in ms."""
+    return statistics.median(entry[key] for entry in found) * 1e3
+
+
+def ratio(one: Sequence[dict[str, float]], other: Sequence[dict[str, float]]) -> float:
+    """How many times as fast as the first one the other one is: the median of the rounds."""
+    return statistics.median(a["seconds"] / b["seconds"] for a, b in zip(one, other, strict=True))
+
+
+def bound(one: Sequence[dict[str, float]], apart: Sequence[dict[str, float]]) -> str:
+    """The limit that a network of no cost would leave."""
+    return f"without a network {ratio(one, apart):.2f} x"
 
 
 def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
     """Speed, overlap, bytes and memory of two ranks."""
-    ways = ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "no overlap"), (2, 1, "apart"), (2, 1, "sums"))
-    half = [*arguments, f"--batch-size={settings.batch_size // 2}"]
-    rounds = [
-        tuple(started(*how, half if how[2] == "apart" else arguments) for how in ways) for _ in range(settings.rounds)
-    ]
-    one, two, late, apart, sums = (statistics.median(some[i]["seconds"] for some in rounds) * 1e3 for i in range(5))
-    ratios, bounds = (statistics.median(some[0]["seconds"] / some[i]["seconds"] for some in rounds) for i in (1, 3))
-    print(f"1 rank x 2 threads   {one:8.2f} ms a step")
-    print(f"2 ranks x 1 thread   {two:8.2f} ms a step, {late:.2f} where sums begin after the backward pass")
-    print(f"no network at all    {apart:8.2f} ms a step, and the sums alone {sums:.2f}")
-    print(f"speed of 2 ranks     {ratios:8.2f} x (median of {len(rounds)} rounds); without a network {bounds:.2f} x")
+    one, two, late, apart, sums = in_turn(
+        ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "no overlap"), (2, 1, "apart"), (2, 1, "sums")),
+        arguments,
+        settings.rounds,
+    )
+    print(f"1 rank x 2 threads   {middle(one):8.2f} ms a step, {middle(one, 'cpu'):.2f} of CPUs")
+    print(f"2 ranks x 1 thread   {middle(two):8.2f} ms a step, {middle(two, 'cpu'):.2f} of CPUs")
+    print(f"sums after backward  {middle(late):8.2f} ms a step, {middle(late, 'cpu'):.2f} of CPUs")
+    print(f"no network at all    {middle(apart):8.2f} ms a step, {middle(apart, 'cpu'):.2f} of CPUs")
+    print(f"the sums alone       {middle(sums):8.2f} ms a step")
+    print(f"speed of 2 ranks     {ratio(one, two):8.2f} x (median of {settings.rounds} rounds); {bound(one, apart)}")
+    ways, rounds = ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "apart")), min(settings.rounds, 3)
+    for name, more in MORE_WORK:
+        one, two, apart = in_turn(ways, [*arguments, *more], rounds)
+        print(f"{name}: {middle(one):.1f} ms on 1 rank, {middle(two):.1f} on 2, {middle(apart):.1f} without a network")
+        print(f"speed of 2 ranks     {ratio(one, two):8.2f} x; {bound(one, apart)}")
     sent = {mode: started(2, 1, mode, arguments)["bytes"] for mode in ("float32", "bfloat16", "sign")}
     for mode, count in sent.items():
         print(f"bytes a step         {count:12,.0f} {mode}: 1/{sent['float32'] / count:.1f}")
@@ -257,6 +317,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--network", choices=["mlp", "convolutions"], default="mlp", help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mode", default="float32", help=argparse.SUPPRESS)

@@ -159,7 +159,8 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
     """The gradient, with the micro-batches that are set.
 
     The backward pass of one part begins with its share of the mean, which costs nothing. Several parts are summed and
-    divided once at the end, so that how they were cut changes nothing.
+    divided at the end, so that how they were cut changes nothing; those of several ranks for the most part on their way
+    to each other, see `together.py`.
     """
     some, totals = list(parts(session, batch, session.unit)), Totals()
     alone = len(some) == 1 and session.together is None
@@ -249,8 +250,11 @@ def _counted(denominator: torch.Tensor | float) -> torch.Tensor | float:
 
 
 def _divide(session: Session, batch: Batch, numerator: torch.Tensor, denominator: torch.Tensor | float) -> Ratio:
-    """Sum gradients, numerator and denominator over ranks and divide by what they have not been divided by; the
-    objective."""
+    """Sum gradients, numerator and denominator over ranks, and divide where the sums are not divided yet.
+
+    Returns:
+        The objective.
+    """
     sums = torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
     own, done = _counted(sums[1].clone()), 1.0
     if session.together:

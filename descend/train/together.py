@@ -68,8 +68,8 @@ class Together:
         Most losses count samples, whose number all ranks know beforehand: gradients that are divided by it on their way
         need not be gone through again afterwards.
         """
-        own_way = self._session.vote or self._session.cut  # there sums are made of whole numerators, or none are made
-        self.divided_by = 1.0 if own_way else float(batch.size)
+        elsewhere = self._session.vote or self._session.cut  # voters sum nothing, and FSDP2 by itself
+        self.divided_by = 1.0 if elsewhere else float(batch.size)
         self.reduction.begin(self.divided_by)
 
     def last_part(self) -> None:

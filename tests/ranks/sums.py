@@ -1,0 +1,71 @@
+"""What a step of two ranks does beside its passes: run on each rank by test_sums.py."""
+
+from __future__ import annotations
+
+import torch
+from ranks.cases import SGD, data, network
+from ranks.start import leave
+from torch import distributed, nn
+
+import descend
+
+COLLECTIVES = ("all_reduce", "all_gather", "broadcast")
+counts = {"waited for": 0, **dict.fromkeys(COLLECTIVES, 0)}
+
+
+def counted(name):
+    plain = getattr(distributed, name)
+
+    def call(*args, **kwargs):
+        counts[name] += 1
+        counts["waited for"] += not kwargs.get("async_op", False)
+        return plain(*args, **kwargs)
+
+    return call
+
+
+class Counts(descend.Callback):
+    """How many there were in each step but the first, and which gradients were divided in it."""
+
+    def __init__(self):
+        self.before, self.steps = dict(counts), []
+
+    def after_step(self, step):
+        self.steps.append({name: count - self.before[name] for name, count in counts.items()})
+        self.before = dict(counts)
+
+
+class Divided(torch.overrides.TorchFunctionMode):
+    """Counts the divisions of gradients in their places."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.Tensor.div_
+        return function(*args, **(kwargs or {}))
+
+
+def found(ignored):
+    watch, divided = Counts(), Divided()
+    with divided:
+        descend.fit(
+            network(),
+            nn.CrossEntropyLoss(),
+            data(20, ignored),
+            batch_size=4,
+            optimizer=SGD,
+            stop=descend.Epochs(1),
+            shuffle=False,
+            callbacks=[watch],
+        )
+    return {"steps": watch.steps[1:], "divisions": divided.count}
+
+
+def everything():
+    for name in COLLECTIVES:
+        setattr(distributed, name, counted(name))
+    leave({"all count": found(()), "one is ignored": found((9,))})
+
+
+if __name__ == "__main__":
+    descend.main(everything)

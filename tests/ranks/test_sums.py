@@ -1,0 +1,26 @@
+"""What a step of several ranks does beside its passes; that it comes to the same is a matter of test_exactness.py."""
+
+import pytest
+from ranks.start import start
+
+STEPS = 5
+WEIGHTS = 4
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    ended = start(2, "sums.py", tmp_path_factory.mktemp("sums"))
+    assert [rank.code for rank in ended] == [0, 0], "\n".join(rank.err for rank in ended)
+    return [rank.left for rank in ended]
+
+
+def test_a_step_is_one_sum_of_gradients_and_one_meeting(ranks):
+    """Four small weights are one bucket. The meeting is waited for at once, the gradients after it."""
+    expected = {"waited for": 1, "all_reduce": 2, "all_gather": 0, "broadcast": 0}
+    assert [left["all count"]["steps"] for left in ranks] == [[expected] * (STEPS - 1)] * 2
+
+
+def test_gradients_are_gone_through_afterwards_only_where_not_all_samples_count(ranks):
+    """One of the five mini-batches has a label that does not, so its four gradients are divided, on both ranks."""
+    assert [left["all count"]["divisions"] for left in ranks] == [0, 0]
+    assert [left["one is ignored"]["divisions"] for left in ranks] == [WEIGHTS, WEIGHTS]
