@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import at_least
+from descend.callbacks.names import at_least, require_samples
 from descend.callbacks.output import say
-from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 
@@ -31,6 +30,7 @@ class EarlyStopping(Callback):
 
     message: ClassVar[str] = "Callback.CallbackEarlyStopping"
     remembers: ClassVar[tuple[str, ...]] = ("best", "waited")
+    looks_at: ClassVar[tuple[str, ...]] = (Mode.VALIDATION,)
     best = math.inf
     waited = 0
 
@@ -42,8 +42,7 @@ class EarlyStopping(Callback):
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         self.best, self.waited = math.inf, 0
-        if Mode.VALIDATION not in run.steps_per_epoch:
-            raise ConfigurationError("EarlyStopping looks at validation samples and this run has none")
+        require_samples(self, run.steps_per_epoch)
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.after_evaluation`."""

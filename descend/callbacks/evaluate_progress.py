@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import at_least, require
+from descend.callbacks.names import at_least, require, require_samples
 from descend.callbacks.output import say, with_unit
-from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 
@@ -31,6 +30,7 @@ class EvaluateProgress(Callback):
     """
 
     message: ClassVar[str] = "Callback.CallbackEvaluateProgress"
+    looks_at: ClassVar[tuple[str, ...]] = (Mode.TOURNAMENT, Mode.VALIDATION, Mode.TEST)
 
     batch_interval: int = 0
     metric: str = ""
@@ -41,10 +41,7 @@ class EvaluateProgress(Callback):
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
-        if _mode(run) is None:
-            raise ConfigurationError(
-                "EvaluateProgress needs a reader of the role 'tournament', 'validate' or 'test', and there is none"
-            )
+        require_samples(self, run.steps_per_epoch)
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
@@ -61,4 +58,4 @@ class EvaluateProgress(Callback):
 
 
 def _mode(run: RunView) -> Mode | None:
-    return next((mode for mode in (Mode.TOURNAMENT, Mode.VALIDATION, Mode.TEST) if mode in run.steps_per_epoch), None)
+    return next((Mode(mode) for mode in EvaluateProgress.looks_at if mode in run.steps_per_epoch), None)

@@ -11,11 +11,11 @@ from descend.errors import ConfigurationError, nearest
 from descend.train import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from descend.train import Callback
 
-__all__ = ["MODE_WORDS", "at_least", "modes_of", "problems", "require", "words"]
+__all__ = ["MODE_WORDS", "at_least", "modes_of", "problems", "require", "require_samples", "words"]
 
 _FIELDS: Mapping[str, str] = {
     "weights": "weights",
@@ -93,6 +93,31 @@ def require(callback: Callback, *fields: str) -> None:
     missing = [f"{type(callback).__name__} needs {name}=" for name in fields if not getattr(callback, name)]
     if missing:
         raise ConfigurationError(missing)
+
+
+def require_samples(callback: Callback, modes: Collection[Mode]) -> None:
+    """Refuse a callback that looks at samples of which a run has none.
+
+    Args:
+        callback: The callback.
+        modes: What the run has samples for.
+
+    Raises:
+        ConfigurationError: none of them is one that it looks at.
+    """
+    if not callback.looks_at or not set(callback.looks_at).isdisjoint(modes):
+        return
+    where = getattr(callback, "where", None)
+    what, roles = _any_of(callback.looks_at), _any_of(f"'{Mode(mode).role}'" for mode in callback.looks_at)
+    raise ConfigurationError(
+        f"{f'{where}: ' if where else ''}{type(callback).__name__} looks at {what} samples and this run has none: give "
+        f"a reader the role {roles}, or take the callback out"
+    )
+
+
+def _any_of(words: Iterable[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> list[str]:

@@ -4,16 +4,18 @@ torch."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from descend.callbacks import Checkpoint
 from descend.callbacks.names import problems as unknown_names
+from descend.callbacks.names import require_samples
 from descend.data import open_readers
 from descend.errors import ConfigurationError, DataError, DescendError
 from descend.experiment.parts import graph_unit
 from descend.graph import check as check_graph
 from descend.graph import check_optimizer
-from descend.train import LTFB, BatchedInference, BatchedIterativeOptimizer, Mode
+from descend.train import LTFB, BatchedInference, BatchedIterativeOptimizer, Callback, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,8 +67,11 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     unit = None
     if plan is not None:
         _attempt(lambda: _check_names(experiment, plan), errors)
+        modes = [mode for mode in Mode if mode.role in (readers or {})]
+        for callback in (one for one in experiment.model.callbacks if isinstance(one, Callback)):
+            _attempt(partial(require_samples, callback, modes), errors)
         if isinstance(algorithm, BatchedInference):
-            _attempt(lambda: algorithm.check_modes(mode for mode in Mode if mode.role in (readers or {})), errors)
+            _attempt(lambda: algorithm.check_modes(modes), errors)
         if isinstance(algorithm, LTFB):
             _attempt(lambda: algorithm.check([metric.name for metric in plan.metrics], list(readers or {})), errors)
         if algorithm is not None and _trains(experiment) and not (plan.objective.terms or plan.objective.l2):

@@ -38,7 +38,8 @@ def classes() -> Mapping[str, type]:
     exchanges = (train.RandomPairwiseExchange, train.TruncationSelectionExchange, train.RegularizedEvolution)
     parts = (train.ExchangeStrategy, train.MutationStrategy, *VARIANTS)
     limits = (train.Limits, train.AnyOfLimits, train.AllOfLimits, train.ReachedLimit)
-    own = (Experiment, train.Trainer, *algorithms, *limits, *exchanges, *parts)
+    coordinated = (train.DataCoordinator, train.TransformDataField)
+    own = (Experiment, train.Trainer, *coordinated, *algorithms, *limits, *exchanges, *parts)
     watching = (getattr(callbacks, name) for name in callbacks.__all__)
     described = {kind.message: kind for kind in (*own, *watching) if hasattr(kind, "message")}
     return {**CLASSES, **data.MESSAGES, **described}

@@ -22,7 +22,7 @@ from descend.train.tournament import (
     RegularizedEvolution,
     TruncationSelectionExchange,
 )
-from descend.train.trainer import Trainer
+from descend.train.trainer import DataCoordinator, Trainer, TransformDataField
 from descend.train.vote import MajorityVote
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "BatchedIterativeOptimizer",
     "Callback",
     "Callbacks",
+    "DataCoordinator",
     "EpochView",
     "Epochs",
     "EvaluationView",
@@ -64,5 +65,6 @@ __all__ = [
     "Stop",
     "Trainer",
     "TrainingAlgorithm",
+    "TransformDataField",
     "TruncationSelectionExchange",
 ]

@@ -32,6 +32,7 @@ class Callback(metaclass=Described):
         records: Names of the quantities that it adds to the history, so that criteria may wait for them.
         saves: It saves the moment it is called at, so the hooks after something are called when all other callbacks
             have seen it: what they keep of it belongs to the moment.
+        looks_at: Words of the modes of which one must have samples, for it to have anything to look at.
 
     Raises:
         ConfigurationError: when a subclass defines a public method that is called like a hook and is none, or a hook
@@ -41,6 +42,7 @@ class Callback(metaclass=Described):
     remembers: ClassVar[tuple[str, ...]] = ()
     records: ClassVar[tuple[str, ...]] = ()
     saves: ClassVar[bool] = False
+    looks_at: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

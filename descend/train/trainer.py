@@ -13,7 +13,60 @@ if TYPE_CHECKING:
 
     from descend.train.algorithms import TrainingAlgorithm
 
-__all__ = ["Trainer"]
+__all__ = ["DataCoordinator", "Trainer"]
+
+_READ_AS = {0: "DEFAULT_DATATYPE", 1: "FLOAT"}  # in the numbers of the format; samples are handed on as float32
+
+
+@dataclass
+class DataCoordinator(metaclass=Described):
+    """What LBANN's readers have in common; here each reader stands alone, so it is kept and changes nothing.
+
+    Args:
+        datatype: Format of the samples; FLOAT, which an unset one means too.
+        io_buffer: How LBANN spreads samples over ranks.
+
+    Raises:
+        ConfigurationError: another datatype.
+    """
+
+    message: ClassVar[str] = "DataCoordinator"
+
+    datatype: int = 0
+    io_buffer: str = ""
+
+    def __post_init__(self) -> None:
+        if self.datatype not in _READ_AS:
+            raise ConfigurationError(
+                "the data coordinator has a datatype other than FLOAT, and samples are handed on as FLOAT: leave it "
+                "out, and give layers a datatype"
+            )
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> DataCoordinator:
+        """A coordinator from the fields of a text."""
+        return cls(**{name: value for name, value in fields.items() if name != "transforms"})
+
+
+@dataclass
+class TransformDataField(metaclass=Described):
+    """Transforms of a data coordinator, which are not to be had.
+
+    Raises:
+        ConfigurationError: always.
+    """
+
+    message: ClassVar[str] = "TransformDataField"
+
+    data_field: str = ""
+    execution_phase: str = ""
+    transforms: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        raise ConfigurationError(
+            "transforms of a data coordinator are not applied here: write them into the readers (reader { transforms "
+            "{ ... } })"
+        )
 
 
 @dataclass
@@ -29,6 +82,7 @@ class Trainer(metaclass=Described):
         training_algo: What is done; without one, mini-batch descent for the model's number of epochs.
         callbacks: Callbacks of the trainer; in LBANN that is the checkpoint alone.
         random_init_trainers_identically: With several trainers, give all of them the same first weights.
+        data_coordinator: What LBANN's readers have in common; kept, and of no effect here.
         micro_batch_size: Samples that go through the model at once; the updates do not depend on it. 0 begins with all
             and halves them when memory runs out.
 
@@ -47,6 +101,7 @@ class Trainer(metaclass=Described):
     random_init_trainers_identically: bool = False
     hydrogen_block_size: int = 0  # a setting of LBANN's linear algebra: accepted, and of no effect here
     micro_batch_size: int = 0
+    data_coordinator: DataCoordinator | None = None
     where: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +121,7 @@ class Trainer(metaclass=Described):
             "random_init_trainers_identically": self.random_init_trainers_identically,
             "hydrogen_block_size": self.hydrogen_block_size,
             "micro_batch_size": self.micro_batch_size,
+            "data_coordinator": self.data_coordinator,
         }
 
     @classmethod

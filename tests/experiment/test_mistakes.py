@@ -227,3 +227,14 @@ def test_check_starts_nothing_and_prints_the_layers(attempt, tmp_path):
     assert code == 0
     assert "conv2" in message
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)])
+def test_a_callback_without_samples_to_look_at_is_refused_before_anything_runs(attempt, options):
+    readers = DEMO.split("  reader {")
+    text = "  reader {".join(part for part in readers if 'role: "validate"' not in part)
+    code, message = attempt(text.replace("progress_bar {", "early_stopping { patience: 2"), *options)
+    assert code == 2
+    assert (
+        "EarlyStopping looks at validation samples and this run has none: give a reader the role 'validate'" in message
+    )

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import descend
 from tests.lower.single import Single, f64, gradients, random, refusal
@@ -135,3 +137,38 @@ def test_what_does_not_fit_is_refused(layer, shapes, problem):
 def test_gradients_of_nothing_are_zeros():
     layer = Single(lambda *s: descend.Rotation(*s), (1, 3, 3), (1,))
     assert not any(one.any() for one in gradients(layer, random(1, 1, 3, 3), f64([10])))
+
+
+def tents(image, matrix, move):
+    """Output pixel p from the input at c + matrix (p − c) + move, each input pixel weighted by a tent around it."""
+    _, height, width = image.shape
+    middle = np.array([width // 2, height // 2])
+    y = np.zeros_like(image)
+    for row, column in np.ndindex(height, width):
+        across, down = middle + matrix @ (np.array([column, row]) - middle) + move
+        near_rows = np.maximum(0, 1 - np.abs(np.arange(height) - down))
+        near_columns = np.maximum(0, 1 - np.abs(np.arange(width) - across))
+        y[:, row, column] = np.einsum("chw,h,w->c", image, near_rows, near_columns)
+    return y
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_any_image_turned_sheared_and_moved(seed):
+    draw = np.random.default_rng(seed)
+    shape, samples = tuple(draw.integers(1, 7, 3)), int(draw.integers(1, 3))
+    image = draw.normal(size=(samples, *shape)) * draw.choice([1e-3, 1, 1e3])
+    angle = draw.choice([draw.uniform(-720, 720), 0, 90, -180, 270, 1e4], (samples, 1)).astype(float)
+    shear = draw.choice([draw.normal(), 0, 1, -1], (samples, 2))
+    move = draw.choice([3 * draw.normal(), 0, 1, -2, 0.5, 100], (samples, 2))
+    turn = np.deg2rad(angle[:, 0])
+    turned = np.moveaxis(np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]), 2, 0)
+    sheared = np.array([[[1, across], [down, 1]] for across, down in shear]) @ turned
+    inputs = [torch.from_numpy(one) for one in (image, angle, shear, move)]
+    rotation = Single(lambda *x: descend.Rotation(*x), shape, (1,))
+    composite = Single(lambda *x: descend.CompositeImageTransformation(*x), shape, (1,), (2,), (2,))
+    for layer, matrices, moves, count in ((rotation, turned, 0 * move, 2), (composite, sheared, move, 4)):
+        want = [tents(*one) for one in zip(image, matrices, moves, strict=True)]
+        largest = np.abs(image).max()
+        np.testing.assert_allclose(layer(*inputs[:count]), want, rtol=1e-9, atol=1e-9 * largest)
+        assert not any(one.any() for one in gradients(layer, *inputs[:count]))

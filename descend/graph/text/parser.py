@@ -64,6 +64,7 @@ _LARGEST_FLOAT32: Final = 3.4028235677973366e38  # from here on rounding to floa
 _ESCAPE = re.compile(
     rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\'\"?])|.)"
 )
+_WINDOW: Final = {"dims": "kernel_size", "strides": "stride", "pads": "padding", "dilations": "dilation"}
 _LETTERS: Final = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
@@ -444,7 +445,12 @@ class _Reader:
         key = (frame.info.full_name, name)
         if key not in self.suggestions:
             self.suggestions[key] = (
-                self._of_an_outer_message(name) or nearest(name, frame.info.fields) or _known(frame.info)
+                self._of_an_outer_message(name)
+                or _formerly(frame.info, name)
+                or _of_an_inner_message(frame, name)
+                or _of_a_part(self.stack[0].info, name)
+                or nearest(name, frame.info.fields)
+                or _known(frame.info)
             )
         self._problem(offset, f"{self._path()} has no field '{name}'{self.suggestions[key]}")
 
@@ -535,6 +541,55 @@ class _Reader:
             if depth == 0:
                 break
         self._separator()
+
+
+# What fields of older LBANN files are called now, by the name of the message.
+_FORMERLY: Final = {
+    name: {
+        "num_output_channels": "it is now out_channels",
+        "num_groups": "it is now groups { value: ... }",
+        "has_vectors": "it is gone: kernel_size and the others are lists, or one number for all dimensions",
+        **{f"conv_{old}{ending}": f"it is now {new}" for old, new in _WINDOW.items() for ending in ("", "_i")},
+    }
+    for name in ("Convolution", "Deconvolution")
+}
+
+
+def _formerly(info: MessageInfo, name: str) -> str:
+    """What an older field, or an operator that was a kind of layer, is written as now."""
+    now = _FORMERLY.get(info.name.rpartition(".")[2], {}).get(name)
+    if now is not None:
+        return f"; {now}"
+    operator = f"{''.join(word.capitalize() for word in name.split('_'))}Operator"
+    if info.name != "Layer" or message_info(PACKAGE + operator) is None:
+        return ""
+    return (
+        "; it is an operator: write "
+        f"operator_layer {{ ops {{ parameters {{ [type.googleapis.com/{PACKAGE}{operator}] {{}} }} }} }}"
+    )
+
+
+def _of_an_inner_message(frame: _Frame, name: str) -> str:
+    """What to say of a field that messages within this one have, perhaps one that ended too early."""
+    inside = [one.name for one in frame.info.fields.values() if not one.repeated and _holds(one, name)]
+    if not inside:
+        return ""
+    ended = next((field for field in inside if field in frame.seen), None)
+    if ended is not None:
+        return f"; {ended} has one: is there a '}}' too many before it?"
+    if inside[1:]:
+        return f"; it belongs within one of {', '.join(inside[:6])}{', ...' if inside[6:] else ''}"
+    return f"; {inside[0]} has one: write {inside[0]} {{ {name} ... }}"
+
+
+def _of_a_part(root: MessageInfo, name: str) -> str:
+    """What to say of a field that another part of the whole has."""
+    inside = [field.name for field in root.fields.values() if _holds(field, name)]
+    return f"; {inside[0]} has one" if inside else ""
+
+
+def _holds(field: FieldInfo, name: str) -> bool:
+    return field.kind == "message" and not field.wrapped and name in field.message.fields
 
 
 def _known(info: MessageInfo) -> str:

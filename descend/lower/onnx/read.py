@@ -42,6 +42,7 @@ __all__ = ["read"]
 
 _MAX_CONSTANT = 10**8  # entries of a constant that is computed from others: a few bytes of a file can ask for more
 _WITH_GRAPHS = ("If", "Loop", "Scan", "SequenceMap")
+_BAGS = " (torch writes an EmbeddingBag so: take an Embedding and the sum, mean or maximum of its vectors)"
 _SAME_TENSOR = ("Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # a weight that goes through them is still one
 
 
@@ -127,7 +128,7 @@ class _File:
         try:
             return self._read(proto, name, given)
         except Refused as reason:
-            self.problems.append(f"node '{name}' ({proto.op_type}) {reason}")
+            self.problems.append(f"node '{name}' ({proto.op_type}){_module_of(proto)} {reason}")
             return nothing
 
     def _read(self, proto: onnx.NodeProto, name: str, given: list[Value | None]) -> tuple[Value | None, ...]:
@@ -139,6 +140,8 @@ class _File:
             return self._chosen(proto, given)
         if kind != "Identity" and given and all(isinstance(one, Fixed) or one is None for one in given):
             return self._folded(proto, [one for one in given if isinstance(one, Fixed)])
+        if kind.startswith("Sequence") and proto.domain in ("", "ai.onnx"):
+            raise Refused(f"makes a list of tensors, which no layer gives{_BAGS}")
         if read_node is None:
             where = f" of '{proto.domain}'" if proto.domain else ""
             raise Refused(f"has no layer here: the operator{where} is not known")
@@ -154,10 +157,7 @@ class _File:
     def _chosen(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value | None, ...]:
         """What the branch of an If gives whose condition is a constant; its nodes are read as if they stood here."""
         if proto.op_type != "If":
-            raise Refused(
-                "repeats a graph of its own, and a model's layers are computed once: unroll it (torch writes an "
-                "EmbeddingBag so: take an Embedding and the sum, mean or maximum of its vectors)"
-            )
+            raise Refused(f"repeats a graph of its own, and a model's layers are computed once: unroll it{_BAGS}")
         if not isinstance(given[0], Fixed) or given[0].array.size != 1:
             raise Refused("chooses between graphs by the data, and a model has the same layers for all")
         wanted = "then_branch" if given[0].array.reshape(()) else "else_branch"
@@ -240,6 +240,16 @@ class _File:
             return numpy_helper.to_array(tensor, str(folder))
         except Exception as error:  # OSError, ValueError, and the library's own
             raise StorageError(f"{self.path}: tensor '{tensor.name}' cannot be read: {error}") from None
+
+
+def _module_of(proto: onnx.NodeProto) -> str:
+    """Which torch module a node is a part of, where torch's exporter says so: name and class from the outermost on."""
+    noted = next((one.value for one in proto.metadata_props if one.key == "namespace"), "")
+    for part in reversed(noted.split("/")):
+        name, _, kind = part.partition(": ")
+        if name and kind and not kind.startswith("aten."):
+            return f" of {kind.rpartition('.')[2]} '{name}'"
+    return ""
 
 
 def _needed(outputs: list[Layer], layers: list[Layer]) -> list[Layer]:

@@ -205,6 +205,41 @@ trainer { mini_batch_size: 9223372036854775808 }
             "optimizer { no_optimizer { rate: 1 } }",
             "f.prototext:1:28: optimizer.no_optimizer has no field 'rate'; it has no fields",
         ),
+        (
+            "model { layer { convolution { conv_dims_i: 5 } } }",
+            "f.prototext:1:31: model.layer[0].convolution has no field 'conv_dims_i'; it is now kernel_size",
+        ),
+        (
+            "model { layer { safe_divide {} } }",
+            "f.prototext:1:17: model.layer[0] has no field 'safe_divide'; it is an operator: write operator_layer "
+            "{ ops { parameters { [type.googleapis.com/lbann_data.SafeDivideOperator] {} } } }",
+        ),
+        (
+            "model { mini_batch_size: 3 }",
+            "f.prototext:1:9: model has no field 'mini_batch_size'; trainer has one",
+        ),
+        (
+            "model { weights { constant_initializer { value: 1 } } }",
+            "f.prototext:1:19: model.weights[0] has no field 'constant_initializer'; initializer has one: write "
+            "initializer { constant_initializer ... }",
+        ),
+        (
+            "optimizer { momentum: 0.9 nesterov: true }",
+            "f.prototext:1:13: optimizer has no field 'momentum'; sgd has one: write sgd { momentum ... }",
+        ),
+        (
+            "optimizer { learn_rate: 0.1 }",
+            "f.prototext:1:13: optimizer has no field 'learn_rate'; it belongs within one of adagrad, adam, "
+            "rmsprop, sgd",
+        ),
+        (
+            "model { } } layer { }",
+            "f.prototext:1:11: unexpected '}' in LbannPB; expected a field name",
+        ),
+        (
+            "model { num_epochs: 1 } layer { }",
+            "f.prototext:1:25: LbannPB has no field 'layer'; model has one: is there a '}' too many before it?",
+        ),
     ],
 )
 def test_what_is_wrong_where_and_what_was_expected(source, problem):

@@ -860,3 +860,19 @@ def test_a_loaded_model_has_a_text_that_starts_alike(tmp_path):
     again = descend.from_text(descend.to_text(model))
     x = torch.randn(4, 2)
     torch.testing.assert_close(again.to_torch(fields={"x": (2,)})(x), model.to_torch()(x), rtol=1e-6, atol=1e-7)
+
+
+def test_a_node_that_cannot_be_had_is_named_with_its_torch_module(tmp_path):
+    """As torch's exporter notes it; an EmbeddingBag is written as a list of bags."""
+    bag = helper.make_node("SequenceEmpty", [], ["s"], name="n16")
+    scope = ": app.Net/deep.tags: torch.nn.modules.sparse.EmbeddingBag/embedding_bag: aten.embedding_bag.padding_idx"
+    bag.metadata_props.add(key="namespace", value=scope)
+    outside = node("GridSample", "x", "x")
+    outside.metadata_props.add(key="namespace", value=": app.Net/grid_sampler: aten.grid_sampler.default")
+    with pytest.raises(Unsupported) as caught:
+        descend.onnx.load(write(tmp_path / "m.onnx", [bag, outside], {"x": (1, 2, 2)}))
+    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
+        "node 'n16' (SequenceEmpty) of EmbeddingBag 'deep.tags' makes a list of tensors, which no layer gives (torch "
+        "writes an EmbeddingBag so: take an Embedding and the sum, mean or maximum of its vectors)",
+        "node 'the_GridSample' (GridSample) has no layer here: the operator is not known",
+    ]
