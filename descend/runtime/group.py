@@ -76,7 +76,8 @@ def _watched(process: Process, store: distributed_c10d.Store | None) -> Generato
         yield
         return
     # A connection of its own: on a common one it would wait as long as the process waits for others to make a group.
-    words = distributed_c10d.PrefixStore("vigil", store.clone())
+    own = store.clone()  # pyright: ignore[reportAttributeAccessIssue]  # torch's types leave it out
+    words = distributed_c10d.PrefixStore("vigil", own)
     keeper = None if "TORCHELASTIC_RUN_ID" in os.environ else 0
     with Vigil(words, process, timeout_seconds(), keeper):
         yield
@@ -86,9 +87,8 @@ def _common_store(process: Process) -> distributed_c10d.Store | None:
     """Where the ranks of a group that somebody else has made can leave words; None where MPI has made it."""
     if distributed.get_backend() == "mpi":
         return None
-    process.sum(
-        torch.zeros(1, device=process.device)
-    )  # nobody is watched yet: they may come as late as the group allows
+    # Nobody is watched yet: the others may come as late as the group allows.
+    process.sum(torch.zeros(1, device=process.device))
     common = distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]  # there is no other way to it
     return distributed_c10d.PrefixStore(f"descend/{next(_numbers)}", common)
 
