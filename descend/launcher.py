@@ -106,7 +106,7 @@ def run(
         partition,
         account,
         reservation,
-        tuple(launcher_args),
+        launcher_args,
         dict(environment or {}),
         procs_per_trainer,
     )
@@ -115,7 +115,10 @@ def run(
     path = folder / "batch.sh"
     if path.exists() and not overwrite_script:
         raise ConfigurationError(f"{path} is there already: pass overwrite_script=True, or another work_dir")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"work_dir {folder} cannot be made: {error.strerror}; name another") from error
     save_prototext(
         str(folder / "experiment.prototext"), trainer=trainer, model=model, data_reader=data_reader, optimizer=optimizer
     )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,17 @@ def test_a_dry_run_finds_a_directory_that_cannot_be_written(tmp_path, monkeypatc
 def test_blocks_of_ranks_reach_the_command(tmp_path):
     assert start(tmp_path / "job", procs_per_node=4, procs_per_trainer=2, setup_only=True) == 0
     assert "--procs-per-trainer=2" in (tmp_path / "job" / "batch.sh").read_text()
+
+
+def test_arguments_for_the_starter_are_a_list(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"launcher_args is a text and is to be a list: \['--mem=0', '-x'\]"):
+        start(tmp_path / "job", launcher_args="--mem=0 -x", setup_only=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="nobody may make a folder in /proc, where there is one")
+def test_a_folder_that_cannot_be_made_is_refused():
+    with pytest.raises(ConfigurationError, match=r"work_dir /proc/descend cannot be (made|written)"):
+        start("/proc/descend", setup_only=True)
 
 
 def test_an_installed_client_is_no_allocation():
