@@ -61,6 +61,7 @@ def new(
     from descend.study.design import Target
     from descend.study.design.presets import preset as make
     from descend.study.design.toml import to_toml
+    from descend.study.design.workload import missing
 
     if file.exists():
         raise ConfigurationError(f"{file} exists; name another with --file")
@@ -77,6 +78,8 @@ def new(
         study = make(preset, workload, batch_size=sizes[0], steps=steps, **extra)
     write_beside(file, to_toml(study))
     typer.echo(f"{file}: {len(study.arms)} arms; next: descend study lint {file}")
+    if lack := missing(workload):
+        typer.echo(f"note: workload '{workload}': {lack}")
 
 
 @app.command()
@@ -84,8 +87,12 @@ def lint(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) 
     """Check FILE and say what looks unfair. Exits with 1 when something does; starts nothing."""
     from descend.study.design import lint as look
     from descend.study.design import read_study
+    from descend.study.design.workload import missing
 
-    remarks = look(read_study(file))
+    study = read_study(file)
+    remarks = look(study)
+    if lack := missing(study.workload):
+        typer.echo(f"note: workload '{study.workload}': {lack}")
     for remark in remarks:
         typer.echo(str(remark))
     if not remarks:

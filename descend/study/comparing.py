@@ -98,10 +98,13 @@ def compare(
     over_classes = isinstance(loss, _CLASSES) or loss in ("cross_entropy", "nll")
     measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
     task = Task(model, loss, **_splits(data), metrics=measured)
-    listed = hasattr(arms, "keys")
-    named = dict(cast("Mapping[str, Any]", arms)) if listed else {str(name): name for name in arms}
+    named = _named(arms)
     each = trials if isinstance(trials, int) else max(trials.values(), default=1)
-    problems: list[str] = []
+    problems = [
+        f"trials are given for an arm '{name}' that there is not{nearest(name, named)}"
+        for name in ([] if isinstance(trials, int) else trials)
+        if name not in named
+    ]
     made: dict[str, Arm] = {}
     for name, one in named.items():
         try:
@@ -131,6 +134,22 @@ def compare(
         }
     )
     return run_study(study, directory, executor=executor, said=said)
+
+
+def _named(arms: Any) -> dict[str, Any]:
+    """Arms by name.
+
+    Raises:
+        ConfigurationError: a list has one twice.
+    """
+    if hasattr(arms, "keys"):
+        return dict(arms)
+    names = [arms] if isinstance(arms, str) or not hasattr(arms, "__iter__") else list(arms)
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise ConfigurationError(
+            f"the arm '{twice[0]}' stands twice: give names, such as arms={{'a': '{twice[0]}', 'b': '{twice[0]}'}}"
+        )
+    return {name if isinstance(name, str) else getattr(name, "__name__", str(name)): name for name in names}
 
 
 def _with_trials(one: Arm, name: str, trials: int | Mapping[str, int]) -> Arm:
@@ -205,24 +224,29 @@ def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
         ConfigurationError: the workload cannot be opened, has no such metric, its loss or a metric cannot take what its
             module returns, or an arm does not fit it.
     """
-    task = _first_task(study)
-    known = task.metrics
-    if study.metric != "loss" and study.metric not in known:
-        close = nearest(study.metric, ("loss", *known))
-        raise ConfigurationError(
-            f"the workload has no metric '{study.metric}'{close or ';'} it has {', '.join(('loss', *known))}"
-        )
+    try:
+        task = _first_task(study)
+    except ConfigurationError as error:  # what can be said without a workload is said with it
+        raise ConfigurationError([*error.problems, *(_arm_problems(study, None) if check else [])]) from error
+    problems = _metric_problems(study, task)
     if check:
-        _check_scores(study, task)
-        _check_arms(study, task)
+        problems += [*_score_problems(study, task), *_arm_problems(study, task)]
+    if problems:
+        raise ConfigurationError(problems)
     return task, {"data": task.fingerprint(), **_code(study)}
 
 
-def _check_scores(study: Study, task: Task) -> None:
-    """Take the loss and all metrics once from an untrained module, whose own errors are those of trials.
+def _metric_problems(study: Study, task: Task) -> list[str]:
+    known = ("loss", *task.metrics)
+    if study.metric in known:
+        return []
+    close = nearest(study.metric, known)
+    return [f"the workload has no metric '{study.metric}'{close or ';'} it has {', '.join(known)}"]
 
-    Raises:
-        ConfigurationError: every one that cannot be taken from what the module returns, with the reason.
+
+def _score_problems(study: Study, task: Task) -> list[str]:
+    """The loss and all metrics that cannot be taken from what an untrained module returns, whose own errors are those
+    of trials.
     """
     rows = [part[: study.batch_sizes[0]] for part in task.train]
     problems: list[str] = []
@@ -230,12 +254,12 @@ def _check_scores(study: Study, task: Task) -> None:
         try:
             output = task.module(study.seed)(*rows[:-1])
         except Exception:  # it may lie in the seed, and is told of the trial that meets it
-            return
+            return []
         for name, metric in Scorer(task).metrics.items():
             try:
                 metric.ratio(output, [rows[-1]], len(rows[-1]))
             except (MemoryError, torch.OutOfMemoryError):
-                return
+                return []
             except DescendError as error:
                 problems.extend(error.problems)
             except Exception as error:  # a loss or metric says in its own way what it cannot take
@@ -244,8 +268,7 @@ def _check_scores(study: Study, task: Task) -> None:
                     f"{what} cannot be taken from what the module returns, which is {_described(output)}, and a target "
                     f"that is {_described(rows[-1])}: {type(error).__name__}: {error}"
                 )
-    if problems:
-        raise ConfigurationError(problems)
+    return problems
 
 
 def _described(value: Any) -> str:
@@ -258,27 +281,37 @@ def _described(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _check_arms(study: Study, task: Task) -> None:
-    """Make the optimizer of each arm once, at the middle of its space, so that what it refuses is known before a run.
+def _arm_problems(study: Study, task: Task | None) -> list[str]:
+    """What each arm's optimizer refuses in the middle of its space and at its ends, and roles that no weight has.
 
-    Raises:
-        ConfigurationError: every arm whose optimizer cannot be made, or that speaks of weights that there are none of,
-            with the reason.
+    A workload that cannot be opened has a module of one layer in its place, which says nothing of roles.
     """
     problems: list[str] = []
     for name, one in study.arms.items():
-        middle = one.configuration({key: dimension.at(0.5) for key, dimension in one.space.items()})
-        module = task.module(study.seed)
-        problems.extend(f"arms.{name}: {problem}" for problem in unmatched([*one.fixed, *one.space], module))
-        kind = None if isinstance(one.optimizer, str) else one.optimizer
-        try:
-            rule.build(make(middle, study.budgets(study.batch_sizes[0])[0], module, kind), module)
-        except DescendError as error:
-            problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
-        except (TypeError, ValueError) as error:  # how optimizers of other libraries refuse an option
-            problems.append(f"arms.{name}: {one.title}: {error}")
-    if problems:
-        raise ConfigurationError(problems)
+        module = torch.nn.Linear(1, 1) if task is None else task.module(study.seed)
+        own = [] if task is None else unmatched([*one.fixed, *one.space], module)
+        for point in _corners(one):
+            own += _refused(one, point, study.budgets(study.batch_sizes[0])[0], module)
+        problems.extend(f"arms.{name}: {problem}" for problem in dict.fromkeys(own))
+    return problems
+
+
+def _corners(one: Arm) -> list[dict[str, Any]]:
+    """The middle of a space, and points that differ from it in one number, which lies at an end."""
+    middle = {key: dimension.at(0.5) for key, dimension in one.space.items()}
+    return [middle, *({**middle, key: end} for key, dimension in one.space.items() for end in dimension.ends)]
+
+
+def _refused(one: Arm, point: Mapping[str, Any], steps: int, module: nn.Module) -> list[str]:
+    """Why an arm's optimizer cannot be made."""
+    kind = None if isinstance(one.optimizer, str) else one.optimizer
+    try:
+        rule.build(make(one.configuration(point), steps, module, kind), module)
+    except DescendError as error:
+        return list(error.problems)
+    except (TypeError, ValueError) as error:  # how optimizers of other libraries refuse an option
+        return [f"{one.title}: {error}"]
+    return []
 
 
 def _first_task(study: Study) -> Task:

@@ -190,7 +190,9 @@ class Comparison:
             lines.append(f"unfinished: {self.unfinished} trials that can be named by now have not run")
         for group in self.groups:
             lines += self._said(group)
-        if len(self.study.arms) > 1 and not self.ranked:
+        if len(self.study.arms) == 1:
+            lines.insert(0, f"cannot rank: {next(iter(self.study.arms))} is the one arm, and there is no other")
+        elif not self.ranked:
             lines.insert(0, "cannot rank: nothing here shows that one arm is better than another")
         if kinds := Counter(remark.kind for remark in self.remarks):
             shown = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))

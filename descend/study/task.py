@@ -31,6 +31,7 @@ from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.module_task import TARGET_NAMES
 from descend.study.design.points import seed_of
+from descend.study.design.workload import check_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -200,6 +201,10 @@ def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:
     if isinstance(workload, str) and (made := _without_a_script(workload, given)) is not None:
         return made.prepared()
     function = _find(workload) if isinstance(workload, str) else workload
+    try:
+        inspect.signature(function).bind(**given)
+    except TypeError as error:  # of the call, and not of what the function does
+        raise ConfigurationError(f"workload '{workload}': {error}") from error
     made = function(**given)
     if not isinstance(made, Task):
         raise ConfigurationError(
@@ -224,11 +229,9 @@ def _without_a_script(workload: str, options: dict[str, Any]) -> Task | None:
 
 
 def _find(text: str) -> Any:
+    if problems := check_form(text):
+        raise ConfigurationError(problems)
     place, _, name = text.rpartition(":")
-    if not place:
-        raise ConfigurationError(
-            f"workload '{text}' is to be of the form file.py:function, module:function, FILE.prototext or zoo:NAME"
-        )
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     if not hasattr(module, name):
         raise ConfigurationError(f"{place} has no '{name}'{nearest(name, vars(module))}")

@@ -9,7 +9,7 @@ from torch import nn
 
 import descend
 from descend.errors import ConfigurationError
-from descend.study import Arm, Study, choice, log, run_study
+from descend.study import Arm, Study, choice, linear, log, run_study
 
 TASK = mlp(width=8)
 DATA = {"train": TASK.train, "validation": TASK.validation}
@@ -101,7 +101,10 @@ def test_what_a_loss_or_a_metric_cannot_take_is_said_before_any_trial(tmp_path):
 def test_a_winner_at_the_edge_is_flagged():
     result = compare({"low": Arm("SGD", {"lr": log(1e-4, 0.02)})}, trials=16, steps=40)
     assert ("edge", "low") in {(remark.kind, remark.arm) for remark in result.remarks}
-    assert result.verdict == "read the lints before you believe this: 1 of edge"
+    assert result.verdict.splitlines() == [
+        "cannot rank: low is the one arm, and there is no other",
+        "read the lints before you believe this: 1 of edge",
+    ]
 
 
 def test_a_module_a_class_and_a_function_are_taken_as_they_are():
@@ -176,6 +179,8 @@ def test_steps_to_a_target_against_the_batch_size():
         ({"trials": 0}, "trials is 0"),
         ({"steps": 0}, "at least 1"),
         ({"target": float("nan")}, "finite"),
+        ({"arms": ["SGD", "SGD"]}, "the arm 'SGD' stands twice"),
+        ({"trials": {"SDG": 3}}, "an arm 'SDG' that there is not; did you mean 'SGD'"),
     ],
 )
 def test_mistakes_are_answered_before_anything_runs(change, said):
@@ -183,6 +188,38 @@ def test_mistakes_are_answered_before_anything_runs(change, said):
     with pytest.raises(ConfigurationError, match=said):
         compare(**{"arms": ["SGD"], "said": lambda records, record: ran.append(record), **change})
     assert ran == []
+
+
+def test_what_only_the_workload_shows_is_told_in_one_pass():
+    """The ends of ranges among it, which trials would meet later."""
+    arms = {
+        "none": Arm("torch.optim:AdamX", {}, {"lr": 0.1}),
+        "beyond": Arm("SGD", {"lr": log(0.1, 1), "momentum": linear(0.5, 1.1)}),
+        "within": Arm("SGD", {"lr": log(0.1, 1), "momentum": linear(0.5, 1.0)}),
+        "role": Arm("SGD", {"lr": log(0.1, 1)}, {"roles.norm.lr_mult": 0.1}),
+    }
+    with pytest.raises(ConfigurationError) as error:
+        compare(arms, metric="acuracy")
+    metric, none, beyond, role = error.value.problems
+    assert "did you mean 'accuracy'" in metric
+    assert "did you mean 'Adamax'" in none
+    assert beyond.startswith("arms.beyond: SGD: momentum must lie in [0, 1) and is 1.0999999")
+    assert "arms.role: 'roles.norm.lr_mult'" in role
+
+
+def test_an_argument_that_a_workload_does_not_take_is_told_with_what_is_wrong_beside_it():
+    arms = {"a": Arm("torch.optim:AdamX", {}, {"lr": 0.1, "workload.widht": 4})}
+    study = Study(workload=mlp, batch_sizes=(32,), steps=(5,), arms=arms, trials=4)
+    with pytest.raises(ConfigurationError) as error:
+        run_study(study)
+    workload, optimizer = error.value.problems
+    assert "unexpected keyword argument 'widht'" in workload
+    assert "did you mean 'Adamax'" in optimizer
+
+
+def test_a_single_name_and_a_class_are_arms():
+    assert set(compare("Adam", searches=1).study.arms) == {"Adam"}
+    assert set(compare([torch.optim.SGD, "Adam"], searches=1).study.arms) == {"SGD", "Adam"}
 
 
 def test_a_split_that_is_misspelt_is_answered():

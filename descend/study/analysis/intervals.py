@@ -91,9 +91,15 @@ def _possible(successes: int, n1: int, n2: int) -> range:
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle value, or the mean of the two middle ones; infinite where half of the runs or more failed."""
+    """The middle value, or the mean of the two middle ones; infinite where half of the runs or more failed.
+
+    Raises:
+        ConfigurationError: the two middle ones are infinities of both signs, one of which is no failure.
+    """
     ordered = np.sort(numbers(values))
     low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
+    if math.isinf(low) and low == -high:
+        raise ConfigurationError("one half of the values is -inf and the other inf, and a failure is one of them alone")
     return low if low == high else (low + high) / 2
 
 

@@ -16,6 +16,8 @@ from descend.study.analysis.values import check_fraction
 
 __all__ = ["detectable_difference", "seeds_needed"]
 
+_LARGEST_RATIO = 1e100  # of sd to difference, whose square is a number still
+
 
 def _factor(alpha: float, power: float, of_medians: bool) -> float:
     check_fraction(alpha, "alpha")
@@ -39,7 +41,12 @@ def seeds_needed(
     """
     if not (difference > 0 and sd >= 0 and math.isfinite(sd)):
         raise ConfigurationError(f"expected difference > 0 and a finite sd ≥ 0, and got {difference!r} and {sd!r}")
-    return max(2, math.ceil(_factor(alpha, power, of_medians) * (sd / difference) ** 2))
+    ratio = sd / difference
+    if ratio > _LARGEST_RATIO:
+        raise ConfigurationError(
+            f"a difference of {difference!r} is too small beside an sd of {sd!r} to be counted for"
+        )
+    return max(2, math.ceil(_factor(alpha, power, of_medians) * ratio**2))
 
 
 def detectable_difference(

@@ -166,6 +166,8 @@ def probability_best(
     Raises:
         ConfigurationError: an arm has fewer trials than that.
     """
+    if not values:
+        raise ConfigurationError("values is empty, and the best of no arms says nothing")
     draw = np.random.default_rng(seed)
     sign = -1.0 if lower_is_better else 1.0
     best: list[NDArray[np.float64]] = []
@@ -218,8 +220,13 @@ def best_rate_by_decay(
         values: Of each trial; a failure is infinite or NaN.
         bins: Ranges of equal ratio that the decays are gathered in; None for one a distinct decay, as on a grid.
         lower_is_better: Whether the best is the least.
+
+    Raises:
+        ConfigurationError: a rate or a decay is not above 0, or `bins` is below 1.
     """
     same_length(rates=rates, decays=decays, values=values)
+    if bins is not None and whole(bins, "bins") < 1:
+        raise ConfigurationError(f"bins is {bins!r}; expected at least 1, or None")
     rate, decay = numbers(rates, "rates"), numbers(decays, "decays")
     if (rate <= 0).any() or (decay <= 0).any():
         raise ConfigurationError("rates and decays are compared by their ratios, so each must be above 0")

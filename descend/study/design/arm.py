@@ -10,13 +10,14 @@ Settings are flat, with dotted names:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.catalogue import entries
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.roles import check_roles
-from descend.study.design.schedules import SCHEDULES, check_schedule
+from descend.study.design.schedules import check_schedule
 from descend.study.design.space import Dimension, dimension, log
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE_OPTIONS", "Arm", "arm", "flat"]
 
+HEADS = ("schedule", "roles", "workload")  # of dotted names
 ENGINE_OPTIONS = ("lr", "weight_decay", "decay", "rescale_grad", "clip_value", "lr_mult", "scaled")
 _SHORT = {  # names that people say for a rule with a setting
     "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
@@ -89,11 +91,23 @@ class Arm:
         names = [*self.fixed, *self.space]
         found = [f"'{name}' is both fixed and searched over" for name in self.space if name in self.fixed]
         found += check_roles(names)
-        found += check_schedule(self.schedule, _part(dict.fromkeys(names), "schedule"))
-        if self.trials is not None and self.trials < 1:
-            found.append(f"trials is {self.trials} and is to be at least 1")
+        values = {**{name: [value] for name, value in self.fixed.items()}, **{k: v.ends for k, v in self.space.items()}}
+        found += check_schedule(self.schedule, _part(values, "schedule"))
+        found += [
+            f"'{name}' begins with none of {', '.join(HEADS)}{nearest(name.partition('.')[0], HEADS)}"
+            for name in names
+            if "." in name and name.partition(".")[0] not in HEADS
+        ]
+        if self.trials is not None and (not isinstance(cast("Any", self.trials), int) or self.trials < 1):
+            found.append(f"trials is {self.trials!r} and is to be a whole number of at least 1")
         if "lr" not in names:
             found.append("'lr' is neither fixed nor searched over")
+        found += [
+            f"'{name}' is {value!r}; expected a number of at least 0"
+            for name in ("lr", "weight_decay", "lr_mult")
+            for value in values.get(name, [])
+            if not _at_least_0(value)
+        ]
         return found + self._unknown([name for name in names if "." not in name])
 
     def _unknown(self, names: list[str]) -> list[str]:
@@ -125,6 +139,10 @@ class Arm:
             "fixed": dict(self.fixed),
             "space": {name: one.plain() for name, one in self.space.items()},
         }
+
+
+def _at_least_0(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def _part(settings: Mapping[str, Any], head: str) -> dict[str, Any]:
@@ -168,17 +186,30 @@ def _of_table(table: dict[str, Any]) -> Arm:
     ]
     if "optimizer" not in table:
         problems.append("an arm needs an optimizer")
-    fixed, space = dict(table.get("fixed", {})), dict(table.get("space", {}))
+    elif not isinstance(optimizer := table["optimizer"], str) and not callable(optimizer):
+        problems.append(f"optimizer is {optimizer!r}; expected a rule's name, or any torch optimizer as module:Class")
+    problems += [f"{part} is {table[part]!r}; expected a table" for part in _TABLES if not _is_table(table, part)]
+    fixed, space = ({**table.get(part, {})} if _is_table(table, part) else {} for part in _TABLES)
     schedule = cast("str", table.get("schedule", "constant"))  # or a table, see Arm
-    kind: Any = schedule.get("kind", "constant") if isinstance(schedule, dict) else schedule
     dimensions: dict[str, Dimension] = {}
+    unclear = bool(problems)
     for name, one in flat(space).items():
         try:
             dimensions[name] = dimension(one)
         except ConfigurationError as error:
             problems.extend(f"space.{name}: {problem}" for problem in error.problems)
-    if not isinstance(kind, str) or kind not in SCHEDULES:
-        problems += check_schedule(kind, {})
-    if problems:
+            dimensions[name] = _ANY  # so that what else is wrong is found with it
+    if unclear:
         raise ConfigurationError(problems)
-    return Arm(table["optimizer"], dimensions, flat(fixed), schedule, table.get("trials"))
+    made = Arm(table["optimizer"], dimensions, flat(fixed), schedule, table.get("trials"))
+    if problems:
+        raise ConfigurationError(problems + made.problems())
+    return made
+
+
+_TABLES = ("fixed", "space")
+_ANY = log(0.5, 1.0)  # in place of a dimension that is none
+
+
+def _is_table(table: dict[str, Any], name: str) -> bool:
+    return isinstance(table.get(name, {}), dict)

@@ -54,7 +54,7 @@ def table2(workload: Any, batch_size: int, steps: int, **fields: Any) -> Study:
 def table4(workload: Any, batch_size: int, steps: int, **fields: Any) -> Study:
     """Every pair of a rule for the weights and one for biases and normalization that the source tries."""
     decay = {"weight_decay": log(1e-4, 1.0)}
-    sgd, lars, adam = {"lr": log(0.01, 10)}, {"lr": log(0.3, 300)}, {"lr": log(1e-4, 1.0)}
+    sgd, lars, adam = {"lr": log(1e-3, 10)}, {"lr": log(0.03, 300)}, {"lr": log(1e-4, 1.0)}
     rows: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "nesterov": ("SGD", sgd, {"momentum": 0.98, "nesterov": True}),
         "lars/momentum": ("LARS", lars, {"momentum": 0.929, f"{_VECTORS}.optimizer": "SGD"}),

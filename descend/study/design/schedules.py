@@ -13,7 +13,8 @@ steps. A schedule that warms up begins above 0: the rate of the first update is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import ConfigurationError, nearest
 
@@ -41,16 +42,35 @@ SCHEDULES: dict[str, dict[str, float]] = {
 
 
 def check_schedule(name: Any, options: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a schedule's name and the names of its options."""
-    if name not in SCHEDULES:
+    """What is wrong with a schedule's name and its options.
+
+    Args:
+        name: Of the schedule.
+        options: Values by name; a list stands for several of them.
+    """
+    if not isinstance(name, str) or name not in SCHEDULES:
         close = nearest(str(name), SCHEDULES)
         return [f"there is no schedule '{name}'{close or ';'} there are {', '.join(SCHEDULES)}"]
     known = SCHEDULES[name]
-    return [
+    found = [
         f"schedule '{name}' has no option '{option}'{nearest(option, known) or ';'} it has {', '.join(known) or 'none'}"
         for option in options
         if option not in known
     ]
+    for option, given in options.items():
+        for value in cast("list[Any]", given) if isinstance(given, list) else [given]:
+            if option in known and (wrong := _wrong(option, value)):
+                found.append(f"schedule '{name}': {option} is {value!r}; expected {wrong}")
+                break
+    return found
+
+
+def _wrong(option: str, value: Any) -> str | None:
+    """What was expected of an option with this value."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if option.endswith("_fraction"):
+        return None if number and 0 <= value <= 1 else "a part from 0 to 1"
+    return None if number and value > 0 else "a number above 0"
 
 
 def make_schedule(name: str, options: Mapping[str, float], peak: float, steps: int) -> Schedule:
@@ -70,9 +90,6 @@ def make_schedule(name: str, options: Mapping[str, float], peak: float, steps: i
     if problems := check_schedule(name, options):
         raise ConfigurationError(problems)
     value = {**SCHEDULES[name], **options}
-    for option, number in value.items():
-        if option.endswith("_fraction") and not 0 <= number <= 1:
-            raise ConfigurationError(f"schedule '{name}': {option} is {number!r}; expected a part from 0 to 1")
     warmup = round(value.get("warmup_fraction", 0.0) * steps)
     final = value.get("final_fraction", 0.0) * peak
     rising = 1 if warmup else 0  # the first update is one step up the warm-up, and not a step of rate 0

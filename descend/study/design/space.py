@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Dimension", "choice", "dimension", "integer", "linear", "log", "one_minus_log"]
 
 KINDS = ("log", "linear", "one_minus_log", "integer", "choice")
+_LAST = 1 - 2.0**-30  # of a dimension: no point lies at 1
 EDGE = 0.1  # part of a dimension at each end in which a best value says that better ones may lie beyond
 
 
@@ -61,6 +62,11 @@ class Dimension:
         if self.kind == "integer" and any(end != int(end) for end in self.options):
             return "expected whole numbers"
         return None
+
+    @property
+    def ends(self) -> list[Any]:
+        """The first value and the last, which of a range is just below its upper end; all of a choice."""
+        return list(self.options) if self.kind == "choice" else [self.at(0.0), self.at(_LAST)]
 
     def at(self, u: float) -> Any:
         """The value at the part u of the dimension, 0 ≤ u < 1."""

@@ -35,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, 
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.arm import Arm, arm
 from descend.study.design.points import SAMPLERS
+from descend.study.design.workload import check_form
 
 if TYPE_CHECKING:
     import os
@@ -85,6 +86,9 @@ class Study(BaseModel):
         confirmation_seeds: Repeats of the winner with fresh seeds, which alone are compared.
         target: What counts as success.
         reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
+
+    Raises:
+        ConfigurationError: every problem at once.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -104,11 +108,24 @@ class Study(BaseModel):
     split: Literal["validation", "train"] = "validation"
     select: Literal["value", "steps"] = "value"
     evaluations: int = Field(default=10, ge=1)
-    shortlist: int = Field(default=3, ge=1)
+    shortlist: int = Field(default=3, ge=1, validate_default=True)
     shortlist_seeds: int = Field(default=3, ge=0)
     confirmation_seeds: int = Field(default=10, ge=1)
-    target: Target | None = None
+    target: Target | None = Field(default=None, validate_default=True)
     reference: dict[str, str | int | float] = Field(default_factory=dict)
+
+    if not TYPE_CHECKING:  # whose signature is that of the fields
+
+        def __init__(self, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise ConfigurationError([line for one in error.errors() for line in _line(one)]) from None
+
+    @field_validator("workload")
+    @classmethod
+    def _of_a_form(cls, value: Any) -> Any:
+        return _without(check_form(value) if isinstance(value, str) else [], value)
 
     @field_validator("arms", mode="before")
     @classmethod
@@ -124,9 +141,7 @@ class Study(BaseModel):
                 problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
                 continue
             problems.extend(f"arms.{name}: {problem}" for problem in made[name].problems())
-        if problems:
-            raise ValueError("\n".join(problems))
-        return made
+        return _without(problems, made)
 
     @field_validator("batch_sizes", "steps", mode="before")
     @classmethod
@@ -137,33 +152,45 @@ class Study(BaseModel):
         if not several or not all(isinstance(number, int) and not isinstance(number, bool) for number in several):
             table = ", or a table of one for each batch size" if info.field_name == "steps" else ""
             raise ValueError(f"{info.field_name} is {value!r}; expected a whole number, or a list of them{table}")
+        if any(number < 1 for number in several):
+            raise ValueError(f"{info.field_name} is {value!r}; expected numbers of at least 1")
         if not by_size:
-            return tuple(several)
+            return _without(_repeated(info.field_name or "", several), tuple(several))
         sizes = cast("dict[Any, Any]", value)
         if wrong := [size for size in sizes if not str(size).isdecimal()]:
             raise ValueError(f"steps has the batch size {wrong[0]!r}; expected a whole number")
         return {int(size): count for size, count in zip(sizes, several, strict=True)}
 
-    def model_post_init(self, context: Any, /) -> None:
-        """What several fields say together."""
-        if problems := self._problems():
-            raise ConfigurationError(problems)
+    @field_validator("steps")
+    @classmethod
+    def _for_each_batch_size(cls, value: Any, info: ValidationInfo) -> Any:
+        sizes = info.data.get("batch_sizes")
+        if isinstance(value, dict) and sizes is not None and set(cast("dict[int, int]", value)) != set(sizes):
+            raise ValueError(f"steps has the batch sizes {sorted(value)}, and batch_sizes {sorted(sizes)}")
+        return value
 
-    def _problems(self) -> list[str]:
-        found: list[str] = []
-        numbers = [*self.batch_sizes, *(self.steps.values() if isinstance(self.steps, dict) else self.steps)]
-        if any(number < 1 for number in numbers):
-            found.append("batch_sizes and steps are to be at least 1")
-        if isinstance(self.steps, dict) and set(self.steps) != set(self.batch_sizes):
-            found.append(f"steps has the batch sizes {sorted(self.steps)}, and batch_sizes {sorted(self.batch_sizes)}")
-        if self.sampler not in SAMPLERS:
-            close = nearest(self.sampler, SAMPLERS)
-            found.append(f"there is no sampler '{self.sampler}'{close or ';'} there are {', '.join(SAMPLERS)}")
-        if self.select == "steps" and self.target is None:
-            found.append("select = 'steps' counts steps to a target: give one in [target]")
-        if self.shortlist > self.trials:
-            found.append(f"shortlist is {self.shortlist} and a search has {self.trials} trials")
-        return found
+    @field_validator("sampler")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in SAMPLERS:
+            close = nearest(value, SAMPLERS)
+            raise ValueError(f"there is no sampler '{value}'{close or ';'} there are {', '.join(SAMPLERS)}")
+        return value
+
+    @field_validator("shortlist")
+    @classmethod
+    def _of_the_trials(cls, value: int, info: ValidationInfo) -> int:
+        trials = info.data.get("trials", value)
+        if value > trials:
+            raise ValueError(f"shortlist is {value} and a search has {trials} trials")
+        return value
+
+    @field_validator("target")
+    @classmethod
+    def _to_count_steps_to(cls, value: Target | None, info: ValidationInfo) -> Target | None:
+        if value is None and info.data.get("select") == "steps":
+            raise ValueError("select = 'steps' counts steps to a target: give one in [target]")
+        return value
 
     @property
     def lower(self) -> bool:
@@ -190,6 +217,18 @@ class Study(BaseModel):
         """A hash of the description; two studies with one digest are the same study."""
         text = json.dumps(self.plain(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without(problems: list[str], value: Any) -> Any:
+    """A value that has no problems."""
+    if problems:
+        raise ValueError("\n".join(problems))
+    return value
+
+
+def _repeated(name: str, numbers: list[int]) -> list[str]:
+    twice = [number for place, number in enumerate(numbers) if number in numbers[:place]]
+    return [f"{name} has {number} more than once" for number in dict.fromkeys(twice)]
 
 
 def _plain(value: Any) -> Any:
@@ -227,10 +266,7 @@ def make_study(table: dict[str, Any]) -> Study:
     Raises:
         ConfigurationError: every problem at once.
     """
-    try:
-        return Study(**table)
-    except ValidationError as error:
-        raise ConfigurationError([line for one in error.errors() for line in _line(one)]) from None
+    return Study(**table)
 
 
 def _line(error: ErrorDetails) -> list[str]:

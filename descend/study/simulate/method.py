@@ -125,7 +125,7 @@ def method(rule: str | Method) -> Method:
     if isinstance(rule, Method):
         return rule
     text = str(rule).strip().lower().replace("-", "_").replace(" ", "_")
-    found = re.fullmatch(r"(\w+?)(\+(?:average|ema))?(?::([\d.]+))?", text)
+    found = re.fullmatch(r"(\w+?)(\+(?:average|ema))?(?::(\d+(?:\.\d*)?|\.\d+))?", text)
     if found is None:
         raise ConfigurationError(f"rule '{rule}' is not of the form NAME[+average][:POWER], such as heavy_ball:0.5")
     name = _ALIASES.get(found[1], found[1])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from descend.errors import ConfigurationError
+from descend.study.analysis.values import numbers
 from descend.study.simulate.exact import Settings, first_hit, risk_curve
 from descend.study.simulate.method import Method, method
 from descend.study.simulate.problem import Quadratic
@@ -136,7 +137,7 @@ def _axes(
     """What is tried of each setting; with `published` the grids of the table where nothing else is said."""
 
     def axis(given: Sequence[float] | None, usual: Sequence[float], used: bool = True) -> Array:
-        return np.array(usual if given is None else given, dtype=np.float64) if used else np.zeros(1)
+        return numbers(usual if given is None else given, "settings", least=0) if used else np.zeros(1)
 
     lower = published and rule.remembers and rule.preconditioner > 0
     usual_rates = MOMENTUM_RATES if rule.remembers else RATES
@@ -151,7 +152,7 @@ def _check(batch_size: float, target: float, axes: tuple[Array, ...]) -> None:
     problems = [
         f"{name} is {value!r} and is to be above 0"
         for name, value in (("batch_size", batch_size), ("target", target))
-        if not value > 0
+        if isinstance(value, str) or not value > 0
     ]
     for name, axis, top in zip(("rates", "momenta", "averages"), axes, (math.inf, 1.0, 1.0), strict=True):
         if not axis.size or not ((axis >= 0) & (axis < top)).all():

@@ -148,3 +148,9 @@ def test_without_scipy_the_extra_is_named(monkeypatch):
     with pytest.raises(MissingExtra, match=r"pip install 'descend\[study\]'"):
         success_interval(1, 2)
     assert median_interval(range(6)) == Interval(0, 5)  # needs no quantile
+
+
+def test_a_median_between_the_two_infinities_is_none():
+    assert median([-math.inf, -math.inf, 1.0, 2.0]) == -math.inf
+    with pytest.raises(ConfigurationError, match="a failure is one of them"):
+        median([math.inf, -math.inf])

@@ -30,7 +30,9 @@ def test_the_power_is_what_it_says():
     assert found.mean() == pytest.approx(0.8, abs=0.03)
 
 
-@pytest.mark.parametrize("call", [lambda: seeds_needed(0, 1), lambda: detectable_difference(math.nan, 5)])
+@pytest.mark.parametrize(
+    "call", [lambda: seeds_needed(0, 1), lambda: seeds_needed(1e-200, 1), lambda: detectable_difference(math.nan, 5)]
+)
 def test_impossible_questions_are_refused(call):
     with pytest.raises(ConfigurationError):
         call()

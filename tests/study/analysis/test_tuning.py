@@ -111,3 +111,10 @@ def test_stable_width_sees_a_cliff_and_a_plateau():
     assert stable_width(rates, [0.5, 0.9, 0.85, 0.84], 0.8) == pytest.approx(4)
     with pytest.raises(Refused, match="none of 4 trials"):
         stable_width(rates, [0.1] * 4, 0.8)
+
+
+def test_questions_about_nothing_are_refused():
+    with pytest.raises(ConfigurationError, match="no arms"):
+        probability_best({}, 2)
+    with pytest.raises(ConfigurationError, match="bins is 0"):
+        best_rate_by_decay([0.1], [0.1], [1.0], bins=0)

@@ -156,3 +156,63 @@ def test_published_results_are_kept_as_they_are_written(tmp_path):
     assert study.plain()["reference"] == table["reference"]
     (tmp_path / "study.toml").write_text(to_toml(study))
     assert read_study(tmp_path / "study.toml").reference == table["reference"]
+
+
+def test_mistakes_of_all_kinds_are_told_in_one_pass(tmp_path):
+    """Of fields, of several fields together, and of arms whose ranges are wrong too."""
+    text = """
+workload = "tt"
+batch_sizes = [64, 64]
+steps = [100, 0]
+trials = 2
+sampler = "sobl"
+select = "steps"
+[arms.a]
+optimizer = "SDG"
+schedule = { kind = "cosine", warmup_fraction = 1.5 }
+space = { lr = { lg = [0.1, 1] } }
+[arms.b]
+optimizer = "SGD"
+fixed = { lr = "fast", shedule.warmup_power = 2, weight_decay = -1.0 }
+[arms.c]
+optimizer = 3
+[arms.d]
+optimizer = "SGD"
+fixed = 0.1
+[arms.e]
+optimizer = "torch.optim:SGD"
+trials = "many"
+space = { lr = { linear = [-0.1, 0.5] } }
+"""
+    with pytest.raises(ConfigurationError) as error:
+        read_study(written(tmp_path, text))
+    said = [
+        "workload 'tt' is to be of the form file.py:function",
+        "batch_sizes has 64 more than once",
+        "steps is [100, 0]; expected numbers of at least 1",
+        "there is no sampler 'sobl'; did you mean 'sobol'?",
+        "select = 'steps' counts steps to a target",
+        "shortlist is 3 and a search has 2 trials",
+        "arms.a: there is no optimizer 'SDG'; did you mean 'SGD'?",
+        "arms.a: space.lr: { lg = [0.1, 1] }: there is no such kind",
+        "arms.a: schedule 'cosine': warmup_fraction is 1.5; expected a part from 0 to 1",
+        "arms.b: 'lr' is 'fast'; expected a number of at least 0",
+        "arms.b: 'weight_decay' is -1.0; expected a number of at least 0",
+        "arms.b: 'shedule.warmup_power' begins with none of schedule, roles, workload; did you mean 'schedule'?",
+        "arms.c: optimizer is 3; expected a rule's name",
+        "arms.d: fixed is 0.1; expected a table",
+        "arms.e: trials is 'many' and is to be a whole number of at least 1",
+        "arms.e: 'lr' is -0.1; expected a number of at least 0",
+    ]
+    problems = error.value.problems
+    assert [sentence for sentence in said if not any(sentence in one for one in problems)] == []
+    assert len(problems) == len(said)
+
+
+def test_a_study_made_in_python_is_refused_in_our_words():
+    with pytest.raises(ConfigurationError) as error:
+        Study(workload="t.py:t", batch_sizes=(0,), steps=(5,), arms={"a": arm("SGD")}, trails=3)
+    assert [line.partition(";")[0] for line in error.value.problems] == [
+        "batch_sizes is (0,)",
+        "there is no 'trails'",
+    ]

@@ -23,7 +23,13 @@ def test_names(text, rule):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("hevy_ball", "did you mean 'heavy_ball'"), ("sgd+", "of the form"), ("sgd:2", "from 0 to 1")]
+    ("text", "said"),
+    [
+        ("hevy_ball", "did you mean 'heavy_ball'"),
+        ("sgd+", "of the form"),
+        ("sgd:2", "from 0 to 1"),
+        ("sgd:1..2", "of the form"),
+    ],
 )
 def test_mistakes_are_answered(text, said):
     with pytest.raises(ConfigurationError, match=said):

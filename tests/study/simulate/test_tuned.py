@@ -80,6 +80,10 @@ def test_impossible_settings_are_refused_together():
     with pytest.raises(ConfigurationError) as wrong:
         steps_to_target("heavy_ball", 0, momenta=[1.0], rates=[])
     assert len(wrong.value.problems) == 3
+    with pytest.raises(ConfigurationError, match="list of numbers"):
+        steps_to_target("sgd", 64, rates=["fast"])
+    with pytest.raises(ConfigurationError, match="batch_size is '64'"):
+        steps_to_target("sgd", "64")
 
 
 def test_grids_are_sorted_and_distinct():

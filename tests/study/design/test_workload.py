@@ -1,0 +1,31 @@
+"""A workload's text: its form, and what it names."""
+
+import pytest
+
+from descend.study.design.workload import check_form, missing
+
+
+@pytest.mark.parametrize(
+    "text", ["task.py:task", "a/b.py:f", "pkg.mod:f", "../my tasks.py:f", "n.prototext", "zoo:MLP"]
+)
+def test_a_form_that_can_be_opened(text):
+    assert check_form(text) == []
+
+
+@pytest.mark.parametrize("text", ["tt", "a:", ":b", "task.py:", "zoo:", "my mod:f", "task.py:a b", ".py:f", ""])
+def test_a_form_that_cannot(text):
+    assert "is to be of the form" in check_form(text)[0]
+
+
+def test_what_is_not_there_is_told_without_running_anything(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.py").write_text("raise SystemExit\nimport os as system\nmade: int = 3\ndef task(): ...\n")
+    for name in ("task", "made", "system"):
+        assert missing(f"task.py:{name}") is None
+    assert missing("task.py:tsk") == "task.py has no 'tsk'; did you mean 'task'?"
+    assert missing("none.py:task") == "there is no file none.py"
+    assert missing("none.prototext") == "there is no file none.prototext"
+    assert missing("no_such_package.part:f") == "there is no module 'no_such_package'"
+    assert missing("json:loads") is None
+    (tmp_path / "broken.py").write_text("def (")
+    assert "broken.py is no Python" in missing("broken.py:f")
