@@ -59,11 +59,11 @@ class _PerturbOptions(Callback):
         names = run.control.select(words(self.weights))
         for option, factor in self.factors().items():
             now: dict[str, Any] = run.control.options(option)
-            values = {name: self._changed(option, now[name], factor, generator) for name in names if now[name]}
-            if factor and not values:
+            if factor and all(now[name] is None for name in names):
                 raise ConfigurationError(f"{type(self).__name__}: no weights have a rule with '{option}' to be changed")
+            values = {name: self._changed(option, now[name], factor, generator) for name in names if now[name]}
             if factor:
-                run.control.set_each(option, values)
+                run.control.set_each(option, values)  # what is 0, as a rate at the end of a schedule, stays so
 
     def _changed(self, option: str, value: float, factor: float, generator: torch.Generator) -> float:
         if option in ("beta1", "beta2"):

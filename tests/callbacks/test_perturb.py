@@ -8,7 +8,7 @@ from callback_runs import Watcher, follow, graph_run, graph_work, in_one_go_and_
 from toys import data, session
 
 import descend
-from descend.callbacks import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
+from descend.callbacks import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights, SetLearningRate
 from descend.errors import ConfigurationError
 from descend.experiment.conduct import conduct
 from descend.graph import check
@@ -87,6 +87,13 @@ def test_rates_change_during_training_only_where_asked():
     assert [len(set(pair)) for pair in (seen[0:2], seen[2:4], seen[4:6], seen[0:6:2])] == [1, 1, 1, 3]
     assert len({entry["bias"] for entry in before.rates}) == 1
     assert {entry["weight"] for entry in during.rates} == {0.1}
+
+
+def test_a_rate_that_a_schedule_has_brought_to_zero_stays_there():
+    watcher = Watcher()
+    perturbed = PerturbLearningRate(learning_rate_factor=0.5, perturb_during_training=True)
+    follow(SetLearningRate(step=1, val=0.0), perturbed, watcher, epochs=2)
+    assert [rates["weight"] > 0 for rates in watcher.rates] == [True] * 3 + [False] * 3
 
 
 def test_a_rule_without_such_settings_is_refused(tmp_path):
