@@ -279,7 +279,7 @@ def _weights_of_places(node: Node, before: int, after: int, scale: float) -> np.
     wanted = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a", "exclude_outside", "antialias")
     own = {name: value for name, value in node.attributes.items() if name in wanted}
     given = {"x": np.eye(before, dtype=np.float32)}
-    if math.floor(before * scale) == after:
+    if math.floor(before * float(np.float32(scale))) == after:
         given["scales"] = np.array([1, scale], np.float32)
         proto = helper.make_node("Resize", ["x", "", "scales"], ["y"], **own)
     else:

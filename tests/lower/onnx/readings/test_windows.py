@@ -118,3 +118,16 @@ def test_places_of_nearest_entries_are_those_of_float32(tmp_path, place, roundin
         nodes = [node("Resize", *inputs, mode="nearest", **options)]
         path = write(tmp_path / "m.onnx", nodes, {"x": (3, *before)}, constants={told: constants[told]})
         agree(path, drawn(2, 3, *before))
+
+
+@pytest.mark.parametrize("told", ["scales", "sizes"])
+@pytest.mark.parametrize(
+    ("mode", "place"), [("linear", "align_corners"), ("cubic", "half_pixel"), ("cubic", "align_corners")]
+)
+def test_a_size_is_reached_whose_scale_is_rounded_down(tmp_path, told, mode, place):
+    """float32(5 / 6) times 6 is just below 5 in float64."""
+    constants = {"scales": np.array([1, 1, 7 / 4, 5 / 6], np.float32), "sizes": np.array([2, 3, 7, 5])}
+    inputs = ["x", "", "scales"] if told == "scales" else ["x", "", "", "sizes"]
+    nodes = [node("Resize", *inputs, mode=mode, coordinate_transformation_mode=place)]
+    path = write(tmp_path / "m.onnx", nodes, {"x": (3, 4, 6)}, constants={told: constants[told]})
+    agree(path, drawn(2, 3, 4, 6))
