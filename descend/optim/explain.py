@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from descend.errors import RuleError
 from descend.optim.engine.prepare import LOW_PRECISION, named_entries, names_of, template
 from descend.optim.engine.settings import Settings, rule_fields, settle
 
@@ -111,8 +112,10 @@ def explain(optimizer: Optimizer, steps: int | None = None) -> Explanation:
         steps: Length of the curves in updates; by default the schedule's own length, or 1,000.
 
     Raises:
-        RuleError: A group holds a wrong value.
+        RuleError: It is none of ours, or a group holds a wrong value.
     """
+    if not hasattr(optimizer, "title"):
+        raise RuleError(f"explain takes an optimizer of descend.optim and got {type(optimizer).__name__}")
     rows: list[Row] = []
     followers: dict[int, list[int]] = {}
     schedules: dict[int, Callable[[int], float]] = {}

@@ -16,8 +16,9 @@ A rule that matches nothing is an error, since a recipe that silently excludes n
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ from descend.errors import RuleError, nearest
 from descend.selection import Selected, selects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["split"]
 
@@ -75,6 +76,8 @@ def split(
     Raises:
         RuleError: A rule matches nothing, "norm" is used without the model, or nothing is trainable.
     """
+    for what, given in (("undecayed", undecayed), ("unscaled", unscaled), ("options", options or {})):
+        _check_rules(what, given)
     named = _named(model)
     if not named:
         raise RuleError("split: nothing is trainable; every weight is frozen, or the model has none")
@@ -89,9 +92,25 @@ def split(
     return _grouped(named, rules)
 
 
+def _check_rules(what: str, rules: Any) -> None:
+    """Refuse what is no list of rules, or for "options" no dict by rule."""
+    fitting = isinstance(rules, Mapping) if what == "options" else isinstance(rules, Iterable)
+    if isinstance(rules, str) or not fitting:
+        wanted = "a dict from rules to options" if what == "options" else 'a list of rules, e.g. ["bias"],'
+        raise RuleError(f"split: {what} must be {wanted} and is {rules!r}")
+    for rule in rules:
+        if not isinstance(rule, str):
+            raise RuleError(f"split: a rule is a text such as 'bias' and one of {what} is {rule!r}")
+        if what == "options" and not isinstance(rules[rule], Mapping):
+            raise RuleError(f"split: the options of '{rule}' must be a dict and are {rules[rule]!r}")
+
+
 def _named(model: nn.Module | Iterable[tuple[str, Tensor]]) -> list[Named]:
     if not isinstance(model, nn.Module):
-        return [Named(name, p, None) for name, p in model if p.requires_grad]
+        pairs = list(cast("Iterable[Any]", model.items() if isinstance(model, Mapping) else model))
+        if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], Tensor) for pair in pairs):
+            raise RuleError("split: rules look at names; give the model, or its named_parameters()")
+        return [Named(name, p, None) for name, p in pairs if p.requires_grad]
     layers = dict(model.named_modules())
     return [Named(name, p, layers[name.rpartition(".")[0]]) for name, p in model.named_parameters() if p.requires_grad]
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
 import descend.optim
+from descend.errors import RuleError
 from descend.optim import groups
 from descend.optim.explain import plot
 from descend.optim.schedules import PiecewisePolynomial
@@ -77,3 +81,9 @@ def test_a_long_curve_is_thinned() -> None:
     ((_, curve),) = descend.optim.explain(optimizer, steps=1_000_000).curves
     assert (curve[0], curve[-1]) == ((0, 1e6), (1_000_000, 0.0))
     assert len(curve) == 5001
+
+
+def test_who_is_none_of_ours_is_named() -> None:
+    theirs: Any = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
+    with pytest.raises(RuleError, match=r"explain takes an optimizer of descend\.optim and got Adam"):
+        descend.optim.explain(theirs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -62,3 +63,24 @@ def test_further_options_and_their_order() -> None:
     made = groups.split(model(), options={"*": {"lr_mult": 0.5}, "3.*": {"lr_mult": 10.0}})
     assert [(len(g["params"]), g["lr_mult"]) for g in made] == [(4, 0.5), (2, 10.0)]
     assert made[1]["reasons"][0] == "*: lr_mult=0.5; 3.*: lr_mult=10.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"undecayed": "bias"}, "undecayed must be a list of rules"),
+        ({"unscaled": 3}, "unscaled must be a list of rules"),
+        ({"undecayed": [3]}, "a rule is a text such as 'bias' and one of undecayed is 3"),
+        ({"options": ["*"]}, "options must be a dict from rules to options"),
+        ({"options": {"*": 3}}, r"the options of '\*' must be a dict and are 3"),
+    ],
+)
+def test_what_is_no_rule_is_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(RuleError, match=words):
+        groups.split(nn.Linear(2, 2), **arguments)
+
+
+def test_weights_without_names_cannot_be_split() -> None:
+    with pytest.raises(RuleError, match="rules look at names; give the model"):
+        groups.split(nn.Linear(2, 2).parameters(), undecayed=["bias"])
+    assert len(groups.split(dict(nn.Linear(2, 2).named_parameters()), undecayed=["bias"])) == 2

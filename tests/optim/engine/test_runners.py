@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -114,6 +116,35 @@ def test_compiled_equals_blocks_to_the_last_bit(rule: Rule, dtype: torch.dtype) 
 @pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
 def test_compiled_adam_equals_blocks_to_the_last_bit() -> None:
     equal(Adam(), torch.float32)
+
+
+def python_calls(rule: Rule, tensors: int) -> int:
+    """Of Python's functions and of C's, in one step under compiled kernels."""
+    params = [torch.nn.Parameter(torch.ones(64)) for _ in range(tensors)]
+    for p in params:
+        p.grad = torch.ones(64)
+    optimizer = Optimizer(params, rule, lr=1e-3, weight_decay=0.1, runner="compiled")
+    for _ in range(3):
+        optimizer.step()
+    assert optimizer.is_compiled
+    seen = collections.Counter[str]()
+    sys.setprofile(lambda frame, event, arg: seen.update([event]))
+    try:
+        optimizer.step()
+    finally:
+        sys.setprofile(None)
+    return seen["call"] + seen["c_call"]
+
+
+TOGETHER = {type(rule): rule for rule in ALL_RULES if not rule.whole_tensor and "noise" not in rule.needs}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+@pytest.mark.parametrize("rule", TOGETHER.values(), ids=repr)
+def test_python_does_nothing_for_each_tensor(rule: Rule) -> None:
+    assert python_calls(rule, 300) <= python_calls(rule, 10) + 5
 
 
 def test_the_limits_are_those_of_the_arena() -> None:
