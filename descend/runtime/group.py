@@ -78,7 +78,7 @@ def _watched(process: Process, store: distributed_c10d.Store | None) -> Generato
     # A connection of its own: on a common one it would wait as long as the process waits for others to make a group.
     own = store.clone()  # pyright: ignore[reportAttributeAccessIssue]  # torch's types leave it out
     words = distributed_c10d.PrefixStore("vigil", own)
-    keeper = None if "TORCHELASTIC_RUN_ID" in os.environ else 0
+    keeper = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0
     with Vigil(words, process, timeout_seconds(), keeper):
         yield
 

@@ -6,6 +6,7 @@ Each rank has a thread that tells the others every so often that it is alive, an
     a rank is gone     whoever waits for it is told so by torch, and says which one it was
     a rank hangs       whoever has waited for it too long says so, and all have ended by DESCEND_TIMEOUT_SECONDS; the
                        rank that hangs ends itself, and is killed where it cannot
+    torchrun is gone   all end, since nobody else would end them
 
 The first cause is written down once and is what all of them print. A rank that is writing a checkpoint is waited for
 as long as it is alive, and one of another trainer as long as it makes steps. A thread in native code cannot be
@@ -65,6 +66,7 @@ class Vigil:
         self._grace = min(2.0, timeout_seconds / 4)  # for a rank to do by itself what it can
         self._beats: dict[int, tuple[str, float]] = {}  # of other ranks: the newest, and when it was new
         self._keeper = keeper
+        self._launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._progress: dict[int, tuple[int, float]] = {}  # of other ranks: steps, and since when these are all
         self._cause: dict[str, Any] | None = None
         self._left = threading.Event()
@@ -157,7 +159,7 @@ class Vigil:
             return
         try:
             self._beat(number)
-            self._cause = self._cause or self._first_cause() or self._suspect()
+            self._cause = self._cause or self._first_cause() or self._left_alone() or self._suspect()
             self._answered = time.monotonic()
         except RuntimeError:  # torch's DistStoreError
             self._cause = self._cause or self._store_gone()
@@ -199,6 +201,12 @@ class Vigil:
         if self._process.rank == self._keeper:
             self._wait_for_others()
         os._exit(LostPeer.exit_code)
+
+    def _left_alone(self) -> dict[str, Any] | None:
+        """That the launcher, which would end the ranks, has gone itself."""
+        if self._launcher in (None, os.getppid()):
+            return None
+        return self._note(f"the launcher (process {self._launcher}) was killed or has crashed", None)
 
     def _suspect(self) -> dict[str, Any] | None:
         """A rank that gives no sign of life, or that this one has waited for too long."""

@@ -1,5 +1,6 @@
 """Whom a rank holds responsible for its waiting; the ranks are objects of one process and leave words in one store."""
 
+import os
 import time
 
 import pytest
@@ -49,3 +50,11 @@ def test_workers_that_wait_or_make_steps_are_let_be(ranks):
         for rank in ranks[WORKER:]:
             rank._process.doing.steps = step
         assert blamed(ranks, TIMEOUT / 4) is None
+
+
+def test_ranks_whose_launcher_has_gone_find_out(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    rank = Vigil(distributed.HashStore(), Process(0, 2, doing=Doing()), TIMEOUT)
+    assert rank._left_alone() is None
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert "was killed or has crashed" in rank._left_alone()["why"]
