@@ -65,11 +65,12 @@ class Together:
     def attempt(self, batch: Batch) -> None:
         """The gradient of a step is worked out, perhaps once more.
 
-        Most losses count samples, whose number all ranks know beforehand: gradients that are divided by it on their way
-        need not be gone through again afterwards.
+        Most losses count samples, whose number all ranks know beforehand. Gradients are divided by the largest power of
+        two within it on their way, which changes no bit of their sum; where that is the number itself, they need not be
+        gone through again.
         """
         elsewhere = self._session.vote or self._session.cut  # voters sum nothing, and FSDP2 by itself
-        self.divided_by = 1.0 if elsewhere else float(batch.size)
+        self.divided_by = 1.0 if elsewhere else float(1 << batch.size.bit_length() - 1)
         self.reduction.begin(self.divided_by)
 
     def last_part(self) -> None:

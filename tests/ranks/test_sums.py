@@ -20,7 +20,7 @@ def test_a_step_is_one_sum_of_gradients_and_one_meeting(ranks):
     assert [left["all count"]["steps"] for left in ranks] == [[expected] * (STEPS - 1)] * 2
 
 
-def test_gradients_are_gone_through_afterwards_only_where_not_all_samples_count(ranks):
-    """One of the five mini-batches has a label that does not, so its four gradients are divided, on both ranks."""
+def test_gradients_are_gone_through_afterwards_only_where_something_is_left_to_divide_by(ranks):
+    """Mini-batches have 4 samples. In one of the five a label does not count, so its gradients are divided by 3 / 4."""
     assert [left["all count"]["divisions"] for left in ranks] == [0, 0]
     assert [left["one is ignored"]["divisions"] for left in ranks] == [WEIGHTS, WEIGHTS]
