@@ -303,9 +303,10 @@ def report(rule: Rule, model: str, times: dict[str, list[float]], elements: int)
     """Print one table of one rule on one model, and say what comes of it."""
     medians = {name: statistics.median(taken) for name, taken in times.items()}
     best, limit = measure_of(rule, model, medians)
-    base = medians[best] if best else float("nan")
+    beside = best or "copy"
+    base = medians[beside]
     bytes_of_copy = 2 * 4 * elements / medians["copy"]
-    print(f"\n{rule.ours} on {model}   (ratios to {best}; a copy moves {bytes_of_copy / 1e9:.1f} GB/s)")
+    print(f"\n{rule.ours} on {model}   (ratios to {beside}; a copy moves {bytes_of_copy / 1e9:.1f} GB/s)")
     for name, taken in sorted(times.items(), key=lambda item: medians[item[0]]):
         low, middle, high = statistics.quantiles(taken, n=4)
         moved = rule.buffers * 4 * elements / middle
@@ -315,7 +316,7 @@ def report(rule: Rule, model: str, times: dict[str, list[float]], elements: int)
         )
     ours = min(taken for name, taken in medians.items() if name.startswith("descend") and "checked" not in name)
     bandwidth = rule.buffers * 4 * elements / ours / bytes_of_copy
-    return Verdict(rule.ours, model, 1e3 * ours, best, ours / base, limit, bandwidth)
+    return Verdict(rule.ours, model, 1e3 * ours, best, ours / base if best else float("nan"), limit, bandwidth)
 
 
 def report_all(verdicts: list[Verdict]) -> None:
