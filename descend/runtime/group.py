@@ -22,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from descend.errors import ConfigurationError, LostPeer
 from descend.launch import place, timeout_seconds
 from descend.runtime.process import Process
+from descend.runtime.rest import rest_at_exit
 from descend.runtime.vigil import Vigil
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ __all__ = ["joined", "within_block"]
 _MEETING_SECONDS = 60  # to find each other; after it, it is said who is missing
 _LINGER_SECONDS = 3.0  # of the rank that has the store, where some did not come
 _COLLECTIVE = timedelta(days=7)  # how long a rank is waited for is for those to say who watch over the ranks
+
+rest_at_exit()  # from here on, so that it comes after what the user's script still does at its end
 
 _numbers = itertools.count()  # of the groups of this process: keys of one that has been left are never read again
 

@@ -3,8 +3,8 @@
 import math
 
 import pytest
+from ranks import at_exit, dropped
 from ranks.cases import CASES, outcome
-from ranks.dropped import TIMES
 from ranks.start import start
 
 QUICK = ["one batch", "ignored on one rank", "partial batch", "fewer samples than ranks", "validation", "batch norm"]
@@ -74,4 +74,10 @@ def test_sharing_out_the_optimizer_changes_no_bit(tmp_path):
 @pytest.mark.slow
 def test_a_wrapper_whose_group_was_left_can_be_let_go(tmp_path):
     """torch alone stands still in most such runs: its threads and the one that lets go wait for each other."""
-    assert [rank.left for rank in start(1, "dropped.py", tmp_path)] == [TIMES]
+    assert [rank.left for rank in start(1, "dropped.py", tmp_path)] == [dropped.TIMES]
+
+
+@pytest.mark.slow
+def test_a_process_can_end_right_after_a_collective(tmp_path):
+    """torch alone aborts in most such processes, where a thread of gloo lets go of its tensors too late."""
+    assert [rank.left for rank in start(1, "at_exit.py", tmp_path)] == [[0] * at_exit.TIMES]
