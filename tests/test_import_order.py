@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
-    {"errors", "names", "version"},
+    {"errors", "names", "rest", "version"},
     {"described", "exits", "catalogue", "selection"},
     {"graph", "optim", "data", "launch"},
     {"lower", "runtime", "distributed"},

@@ -20,6 +20,7 @@ from descend.data import global_random
 from descend.data.draws import key_of, mix
 from descend.data.structure import as_rows, fields_of, form_of
 from descend.errors import DataError
+from descend.rest import rest_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -284,11 +285,13 @@ class SampleReader:
             except BaseException as error:  # whatever it is, it belongs to whoever waits
                 outcome.append(error)
 
+        rest_at_exit()
         thread = threading.Thread(target=work, name="descend-read", daemon=True)
         thread.start()
         thread.join(seconds)
         if not outcome:
-            raise DataError(f"sample {at[-1]} of {self.recipe.name} is not read after {seconds:g} seconds: it blocks")
+            which = f"sample {at[-1]}" if at else "the first sample"  # on a busy host the thread may not have begun
+            raise DataError(f"{which} of {self.recipe.name} is not read after {seconds:g} seconds: it blocks")
         if isinstance(outcome[0], BaseException):
             raise outcome[0]
         return outcome[0]

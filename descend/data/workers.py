@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import time
 import weakref
 from collections import deque
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Pool"]
 
 _GRACE_SECONDS = 1.0
+_START_SECONDS = 600.0  # for Python, torch and the module of the data set, on a busy host or a slow file system
+_POLL_SECONDS = 0.1
+_DEATH_SECONDS = 60.0  # from the end of its pipe to its own; Python takes torch apart in between
 _NOBODY = -1  # stands for "no sample yet"
 
 
@@ -56,7 +60,7 @@ class Pool:
     Args:
         recipe: How samples are read; must be picklable.
         workers: Number of processes, 1 or more.
-        timeout_seconds: Longest wait for one batch; None waits for ever.
+        timeout_seconds: Longest wait for one batch; None waits for ever. What a process needs to begin does not count.
         prepare: Called in each process before the first sample with its number, as torch's worker_init_fn.
     """
 
@@ -133,8 +137,7 @@ class Pool:
         worker.busy = True
 
     def _receive(self, worker: _Worker) -> Rows:
-        ready = wait([worker.pipe, worker.process.sentinel], self._timeout)
-        if not ready:
+        if not self._comes(worker):
             raise DataError(
                 f"{self._at(worker)} is not read after {self._timeout:g} seconds: it blocks; raise timeout_seconds= if "
                 "it only takes long"
@@ -148,12 +151,21 @@ class Pool:
             raise answer.error
         return _unpacked(answer)
 
+    def _comes(self, worker: _Worker) -> bool:
+        """Wait for an answer, or for the end of the process; False if neither comes in time."""
+        either = [worker.pipe, worker.process.sentinel]
+        until = time.monotonic() + _START_SECONDS
+        while self._timeout and worker.sample.value == _NOBODY and time.monotonic() < until:
+            if wait(either, _POLL_SECONDS):
+                return True
+        return bool(wait(either, self._timeout))
+
     def _at(self, worker: _Worker) -> str:
         sample = worker.sample.value
         return f"sample {sample} of {self._recipe.name}" if sample != _NOBODY else f"the first of {self._recipe.name}"
 
     def _death(self, worker: _Worker) -> DataError:
-        worker.process.join(_GRACE_SECONDS)
+        worker.process.join(_DEATH_SECONDS)
         code = worker.process.exitcode or 0
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if worker.sample.value == _NOBODY:

@@ -21,8 +21,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from descend.errors import ConfigurationError, LostPeer
 from descend.launch import place, timeout_seconds
+from descend.rest import rest_at_exit
 from descend.runtime.process import Process
-from descend.runtime.rest import rest_at_exit
 from descend.runtime.vigil import Vigil
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from data.torch_sets import Augmented, Failing, Sometimes
+from data.torch_sets import Augmented, Failing, SlowToBegin, Sometimes
 
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, DataError
@@ -107,9 +107,21 @@ def test_a_dead_process_is_reported_with_its_signal_and_its_sample():
 
 
 @pytest.mark.slow
+def test_a_process_that_takes_long_to_end_is_reported_with_its_code():
+    with pytest.raises(DataError, match=r"ended with exit code 7 at sample 6 of Failing for 'train'"):
+        batches(Failing({6: "exits slowly"}), workers=1, shuffle=False)
+
+
+@pytest.mark.slow
+def test_what_a_process_needs_to_begin_is_no_part_of_the_time_for_a_batch():
+    found = batches(SlowToBegin(), workers=1, timeout_seconds=5)
+    assert content(found) == content(batches(Augmented()))
+
+
+@pytest.mark.slow
 def test_a_read_that_blocks_is_named_and_ended():
-    with pytest.raises(DataError, match="sample 5 of Failing for 'train' is not read after 8 seconds"):
-        batches(Failing({5: "hangs"}), workers=1, shuffle=False, timeout_seconds=8)
+    with pytest.raises(DataError, match="sample 5 of Failing for 'train' is not read after 3 seconds"):
+        batches(Failing({5: "hangs"}), workers=1, shuffle=False, timeout_seconds=3)
     assert multiprocessing.active_children() == []
 
 

@@ -1,8 +1,10 @@
 """Data sets for tests that other processes can import."""
 
+import atexit
 import os
 import random
 import signal
+import sys
 import time
 
 import numpy as np
@@ -35,6 +37,14 @@ class Sometimes(Augmented):
         return torch.full((3,), float(index)) + (draw[self.generator]() if index == 5 else 0.0), index % 2
 
 
+class SlowToBegin(Augmented):
+    """Takes six seconds to arrive in another process."""
+
+    def __setstate__(self, state):
+        time.sleep(6)
+        self.__dict__.update(state)
+
+
 class Failing(torch.utils.data.Dataset):
     """Plain samples, some of which fail in the way given."""
 
@@ -56,6 +66,9 @@ class Failing(torch.utils.data.Dataset):
                 return x, "cat"
             case "hangs":
                 time.sleep(600)
+            case "exits slowly":
+                atexit.register(time.sleep, 3)
+                sys.exit(7)
             case "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             case _:

@@ -105,15 +105,9 @@ def test_the_count_of_replaced_samples_goes_on_after_a_restart(tmp_path):
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_read_that_blocks(workers):
     """Ends after the time limit, which names the sample."""
-    began = time.monotonic()
-    # what a worker needs to begin counts as well
     fault(
-        lambda: fit(data=Samples([7], "blocks"), workers=workers, timeout_seconds=20 if workers else 0.5),
-        3,
-        "sample 7 of Samples",
-        "it blocks",
+        lambda: fit(data=Samples([7], "blocks"), workers=workers, timeout_seconds=3), 3, "sample 7 of Samples", "it blocks"
     )
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.slow
