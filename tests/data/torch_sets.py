@@ -1,10 +1,9 @@
 """Data sets for tests that other processes can import."""
 
-import atexit
+import multiprocessing
 import os
 import random
 import signal
-import sys
 import time
 
 import numpy as np
@@ -67,8 +66,9 @@ class Failing(torch.utils.data.Dataset):
             case "hangs":
                 time.sleep(600)
             case "exits slowly":
-                atexit.register(time.sleep, 3)
-                sys.exit(7)
+                multiprocessing.current_process()._args[0].close()  # its pipe, as if Python were being taken apart
+                time.sleep(3)
+                os._exit(7)
             case "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             case _:

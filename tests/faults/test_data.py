@@ -106,7 +106,10 @@ def test_the_count_of_replaced_samples_goes_on_after_a_restart(tmp_path):
 def test_a_read_that_blocks(workers):
     """Ends after the time limit, which names the sample."""
     fault(
-        lambda: fit(data=Samples([7], "blocks"), workers=workers, timeout_seconds=3), 3, "sample 7 of Samples", "it blocks"
+        lambda: fit(data=Samples([7], "blocks"), workers=workers, timeout_seconds=3),
+        3,
+        "sample 7 of Samples",
+        "it blocks",
     )
 
 
