@@ -5,11 +5,12 @@ from ranks.start import begin, end
 
 from descend.runtime import newest_checkpoint, verify
 
-TIMEOUT = "4"
+# Only who hangs is waited for, and a busy host keeps a good rank from giving a sign of life for seconds.
+TIMEOUTS = {"sleeps": {"DESCEND_TIMEOUT_SECONDS": "10"}, "is suspended": {"DESCEND_TIMEOUT_SECONDS": "10"}}
 
 
 def ended(what, rank, ranks, folder, *group):
-    processes = begin(ranks, "faults.py", folder, what, str(rank), *group, DESCEND_TIMEOUT_SECONDS=TIMEOUT)
+    processes = begin(ranks, "faults.py", folder, what, str(rank), *group, **TIMEOUTS.get(what, {}))
     return end(processes, folder)
 
 

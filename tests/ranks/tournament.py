@@ -94,7 +94,7 @@ def outcome(result):
 
 if __name__ == "__main__":
     what, at = (sys.argv[5], int(sys.argv[6])) if len(sys.argv) > 5 else ("", 0)
-    watch = Watch(what, 1, at, 0.4)
+    watch = Watch(what, 1, at, 1.1)
 
     def main() -> None:
         result = play(

@@ -44,7 +44,7 @@ class Waits(descend.Callback):
 
 
 def seconds():
-    result = fit(batch_size=2, stop=descend.Seconds(0.5), callbacks=[Slow()])
+    result = fit(batch_size=2, stop=descend.Seconds(3), callbacks=[Slow()])
     return {"steps": result.steps, "reason": result.reason}
 
 
@@ -87,6 +87,9 @@ def endless():
 
 
 def unmet():
+    Path(f"here{descend.distributed.rank()}").touch()
+    while len(list(Path().glob("here*"))) < descend.distributed.ranks() - 1:  # they begin to wait at the same time
+        time.sleep(0.05)
     group._MEETING_SECONDS = 4
     fit()
 

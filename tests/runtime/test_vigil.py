@@ -1,12 +1,12 @@
 """Whom a rank holds responsible for its waiting; the ranks are objects of one process and leave words in one store."""
 
 import os
-import time
+from types import SimpleNamespace
 
 import pytest
 from torch import distributed
 
-from descend.runtime import Process
+from descend.runtime import Process, vigil
 from descend.runtime.process import Doing
 from descend.runtime.vigil import Vigil
 
@@ -14,42 +14,58 @@ TIMEOUT = 1.0
 WORKER = 10  # beyond those that follow rank 0
 
 
+class Clock:
+    """Time that passes when the test says so, however busy the host is."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
 @pytest.fixture
-def ranks():
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(vigil, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+@pytest.fixture
+def ranks(clock):
     store = distributed.HashStore()
     some = [Vigil(store, Process(rank, 12, doing=Doing()), TIMEOUT) for rank in range(12)]
     some[0]._process.doing.served = range(1, 12)
     return some
 
 
-def blamed(ranks, seconds):
+def blamed(clock, ranks, seconds):
     """Whom rank 0 suspects after a time in which all others have given signs of life."""
-    until, number = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
+    until, number = clock.now + seconds, 0
+    while clock.now < until:
         number += 1
         for rank in ranks[1:]:
             rank._beat(number)
         if cause := ranks[0]._suspect():
             return cause
-        time.sleep(0.02)
+        clock.now += 0.02
     return None
 
 
-def test_a_server_that_never_waits_finds_the_worker_that_makes_no_step(ranks):
+def test_a_server_that_never_waits_finds_the_worker_that_makes_no_step(clock, ranks):
     for rank in ranks[1:]:
         rank._process.doing.waiting = None if rank is ranks[WORKER] else "weights of the parameter server"
-    cause = blamed(ranks, 2 * TIMEOUT)
+    cause = blamed(clock, ranks, 2 * TIMEOUT)
     assert cause["rank"] == WORKER
     assert cause["why"] == "rank 10 hangs: it has made no step for 0.8 seconds"
 
 
-def test_workers_that_wait_or_make_steps_are_let_be(ranks):
+def test_workers_that_wait_or_make_steps_are_let_be(clock, ranks):
     for rank in ranks[1:WORKER]:
         rank._process.doing.waiting = "weights of the parameter server"
     for step in range(8):
         for rank in ranks[WORKER:]:
             rank._process.doing.steps = step
-        assert blamed(ranks, TIMEOUT / 4) is None
+        assert blamed(clock, ranks, TIMEOUT / 4) is None
 
 
 def test_ranks_whose_launcher_has_gone_find_out(monkeypatch):

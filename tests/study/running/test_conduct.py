@@ -26,6 +26,13 @@ from descend.study.task import Task
 WORKLOAD = f"{Path(__file__).parents[2] / 'study_tasks.py'}:mlp"
 
 
+@pytest.fixture(autouse=True)
+def _two_processors(monkeypatch):
+    """As many as a study needs to be divided at all, whatever this host has."""
+    for room in (choose, processes):
+        monkeypatch.setattr(room, "cores", lambda: 2)
+
+
 def study(**fields):
     arms = {"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)}), "adam": Arm("Adam", {"lr": log(1e-3, 1e-1)})}
     sizes = {"trials": 4, "searches": 2, "shortlist": 2, "shortlist_seeds": 2, "confirmation_seeds": 3}
