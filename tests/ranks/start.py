@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def surroundings(rank: int, ranks: int, port: int, folder: Path, **more: str) ->
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
     own = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     fixed = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "LEFT": str(folder / f"rank{rank}.json")}
+    fixed["PYTHONFAULTHANDLER"] = "1"
     return {**os.environ, **{key: str(value) for key, value in own.items()}, **fixed, **more}
 
 
@@ -58,16 +60,18 @@ def begin(
     ]
 
 
-def end(processes: list[subprocess.Popen[str]], folder: Path, seconds: float = 120.0) -> list[Ended]:
-    """Wait for all ranks; those that are still there after `seconds` are killed and have code None."""
+def end(processes: list[subprocess.Popen[str]], folder: Path, seconds: float = 250.0) -> list[Ended]:
+    """Wait for all ranks; where one is still there after `seconds`, all are ended, and say where they stood."""
     ended: list[Ended] = []
     for rank, process in enumerate(processes):
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             for left_over in processes:
-                left_over.kill()
-            raise
+                left_over.send_signal(signal.SIGABRT)  # for which Python prints the stacks
+                left_over.send_signal(signal.SIGCONT)
+            said = [left_over.communicate()[1] for left_over in processes[rank:]]
+            raise AssertionError(f"rank {rank} is there after {seconds:g} seconds:\n" + "\n".join(said)) from None
         left = folder / f"rank{rank}.json"
         ended.append(Ended(process.returncode, out, err, json.loads(left.read_text()) if left.is_file() else None))
     return ended

@@ -121,7 +121,7 @@ def test_a_gradient_that_is_not_finite_is_refused_with_its_worker(tmp_path):
 )
 def test_whatever_goes_wrong_ends_all(fault, rank, codes, words, tmp_path):
     more = TIMEOUTS.get(fault, {})
-    ended = end(begin(3, "served.py", tmp_path, "sgd", "20", fault, str(rank), **more), tmp_path, 100)
+    ended = end(begin(3, "served.py", tmp_path, "sgd", "20", fault, str(rank), **more), tmp_path)
     assert [one.code for one in ended] == codes, "\n".join(one.err for one in ended)
     assert any(words in one.err for i, one in enumerate(ended) if i != rank), "\n".join(one.err for one in ended)
 
