@@ -82,6 +82,7 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
             began = time.perf_counter()
             reduction.begin()
             reduction.send()
+            process.meet("the sum")
             reduction.wait()
             times.append(time.perf_counter() - began)
     sent = reduction.sent_bytes / settings.steps
