@@ -33,7 +33,7 @@ def test_any_number_of_ranks_gives_what_one_gives(ranks, tmp_path):
 def test_gradients_go_over_the_network_where_the_ranks_share_no_memory(way, words, tmp_path):
     """A word about it is said where memory was to be had, by the first rank and once a run."""
     ended, seen = shared(2, tmp_path, way, "partial batch")
-    assert [counts["add_up"] if "add_up" in counts else 0 for counts in seen] == [0, 0]
+    assert [counts.get("add_up", 0) for counts in seen] == [0, 0]
     assert [(rank.out + rank.err).count("there is none") for rank in ended] == [words, 0]
 
 
