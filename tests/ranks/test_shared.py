@@ -1,9 +1,13 @@
 """Gradients that are summed in memory which all ranks see: the same as on one rank, and gloo where there is none."""
 
+import sys
+
 import pytest
 from ranks.cases import CASES
 from ranks.start import begin, end, start
 from ranks.test_exactness import compare
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
 
 QUICK = ["partial batch", "unused weights", "weights that are frozen and thawed, sharded"]
 QUICK += ["memory runs out on the second rank", "sparse gradients"]
