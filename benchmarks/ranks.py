@@ -10,7 +10,10 @@ all threads of all ranks, from the first step to the last one: other programs ma
 
 Two limits are printed beside it. Two processes that know nothing of each other, with half of each mini-batch, take what
 two ranks would without any network: the update of all weights is made twice, on one thread each, and the cores share
-their memory. The sums alone, with nothing else to do, are what gloo takes for them on this machine.
+their memory. The sums alone are what these take on this machine with nothing else to do.
+
+Ranks on one host's CPUs sum gradients in memory that all of them see. As ranks of several hosts do it, through gloo, is
+printed beside that, with sums that begin within the backward pass and with sums that begin after it.
 
 How much of a step the sums take depends on the work for each byte of gradients, so the same is printed for more samples
 in a mini-batch and for a network of convolutions, whose weights are used at every place of an image.
@@ -71,6 +74,8 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
     from descend.runtime import joined
     from descend.train.reduction import Reduction
 
+    if settings.mode != "sums":
+        through_gloo()
     weights = dict(torch.nn.Sequential(*made(settings)).named_parameters())
     for p in weights.values():
         p.grad = torch.ones_like(p)
@@ -82,6 +87,7 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
             began = time.perf_counter()
             reduction.begin()
             reduction.send()
+            process.meet("the sum")
             reduction.wait()
             times.append(time.perf_counter() - began)
     sent = reduction.sent_bytes / settings.steps
@@ -101,6 +107,8 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
     if settings.mode == "shaped":
         shape_network()
         layers = [slow(part) if isinstance(part, nn.Linear) else part for part in layers]
+    if settings.mode in ("gloo", "no overlap", "shaped"):
+        through_gloo()
     if settings.mode == "no overlap":
         Reduction.watch = lambda self: None  # everything is sent after the backward pass
     shape = (settings.width,) if settings.network == "mlp" else (3, 32, 32)
@@ -152,6 +160,13 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
         "bytes": watch.sent / settings.steps,
         "state": watch.held,
     }
+
+
+def through_gloo() -> None:
+    """Let the ranks share no memory."""
+    from descend.train.reduction import Reduction
+
+    Reduction._shared = lambda self, size: []
 
 
 def slow(layer: Any) -> Any:
@@ -264,17 +279,17 @@ def bound(one: Sequence[dict[str, float]], apart: Sequence[dict[str, float]]) ->
 
 def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
     """Speed, overlap, bytes and memory of two ranks."""
-    one, two, late, apart, sums = in_turn(
-        ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "no overlap"), (2, 1, "apart"), (2, 1, "sums")),
-        arguments,
-        settings.rounds,
-    )
+    names = ("float32", "gloo", "no overlap", "apart", "sums", "sums through gloo")
+    ways = ((1, 2, "float32"), *((2, 1, name) for name in names))
+    one, two, through, late, apart, sums, sums_through = in_turn(ways, arguments, settings.rounds)
     print(f"1 rank x 2 threads   {middle(one):8.2f} ms a step, {middle(one, 'cpu'):.2f} of CPUs")
     print(f"2 ranks x 1 thread   {middle(two):8.2f} ms a step, {middle(two, 'cpu'):.2f} of CPUs")
-    print(f"sums after backward  {middle(late):8.2f} ms a step, {middle(late, 'cpu'):.2f} of CPUs")
+    print(f"through gloo         {middle(through):8.2f} ms a step, {middle(through, 'cpu'):.2f} of CPUs")
+    print(f"  sums afterwards    {middle(late):8.2f} ms a step, {middle(late, 'cpu'):.2f} of CPUs")
     print(f"no network at all    {middle(apart):8.2f} ms a step, {middle(apart, 'cpu'):.2f} of CPUs")
-    print(f"the sums alone       {middle(sums):8.2f} ms a step")
+    print(f"the sums alone       {middle(sums):8.2f} ms a step; through gloo {middle(sums_through):.2f}")
     print(f"speed of 2 ranks     {ratio(one, two):8.2f} x (median of {settings.rounds} rounds); {bound(one, apart)}")
+    print(f"  through gloo       {ratio(one, through):8.2f} x")
     ways, rounds = ((1, 2, "float32"), (2, 1, "float32"), (2, 1, "apart")), min(settings.rounds, 3)
     for name, more in MORE_WORK:
         one, two, apart = in_turn(ways, [*arguments, *more], rounds)
@@ -325,7 +340,7 @@ def main() -> None:
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     settings = parser.parse_args()
     if settings.worker:
-        print(json.dumps(sums_alone(settings) if settings.mode == "sums" else measure(settings)))
+        print(json.dumps(sums_alone(settings) if settings.mode.startswith("sums") else measure(settings)))
     elif settings.foretold:
         foretell(settings)
     else:

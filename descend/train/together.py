@@ -40,7 +40,7 @@ class Together:
         self.signal: str | None = None
         self.divided_by = 1.0
         summed_here = {name: p for name, p in session.weights.items() if not is_cut(p)}  # FSDP2 sums those of its own
-        self.reduction = Reduction(summed_here, session.process, summed=session.vote is None)
+        self.reduction = Reduction(summed_here, session.process, summed=session.vote is None, say=session.say)
         self.sharding = Sharding(session.weights, session.process) if session.shard_optimizer else None
         self._buffers = SharedBuffers(session.task.module, session.running, session.process)
         self._others = False

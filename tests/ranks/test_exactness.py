@@ -28,6 +28,11 @@ def largest_difference(a, b, path=""):
 def check(ranks, names, folder, tolerance=1e-12):
     ended = start(ranks, "cases.py", folder, *names)
     assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
+    compare(ended, names, tolerance)
+
+
+def compare(ended, names, tolerance=1e-12):
+    """All ranks have come to the same, and to what this process comes to."""
     for name in names:
         alone = outcome(name)
         for rank in ended:

@@ -1,0 +1,55 @@
+"""Small runs whose gradients are summed in shared memory all the same. As a script: WAY, and the names of runs.
+
+shared        as it is
+refused       the second rank is given no memory
+apart         the second rank is on another host
+killed        the second rank is killed within its eighth sum
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+
+from ranks.cases import outcome
+from ranks.start import leave
+from torch import distributed
+
+import descend
+from descend.runtime import shared
+from descend.train import reduction
+
+LAST = 8
+seen = Counter()
+
+
+def counted(name, plain, size):
+    def call(first, *args, **kwargs):
+        seen[name] += 1
+        seen[f"bytes of {name}"] += size(first)
+        if sys.argv[1] == "killed" and descend.distributed.rank() == 1 and seen["add_up"] == LAST:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(first, *args, **kwargs)
+
+    return call
+
+
+def refused(size):
+    return None, f"{size} bytes: there is none"
+
+
+def everything():
+    reduction.LEAST_SHARED_BYTES = 0
+    reduction.add_up = counted("add_up", reduction.add_up, lambda some: some[0].nbytes)
+    distributed.all_reduce = counted("all_reduce", distributed.all_reduce, lambda tensor: tensor.nbytes)
+    if os.environ["RANK"] == "1" and sys.argv[1] == "refused":
+        shared._made = refused
+    if os.environ["RANK"] == "1" and sys.argv[1] == "apart":
+        shared._host = lambda: ["another"]
+    leave({**{name: outcome(name) for name in sys.argv[2:]}, "seen": seen})
+
+
+if __name__ == "__main__":
+    descend.main(everything)

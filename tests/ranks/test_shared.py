@@ -1,0 +1,49 @@
+"""Gradients that are summed in memory which all ranks see: the same as on one rank, and gloo where there is none."""
+
+import sys
+
+import pytest
+from ranks.cases import CASES
+from ranks.start import begin, end, start
+from ranks.test_exactness import compare
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
+
+QUICK = ["partial batch", "unused weights", "weights that are frozen and thawed, sharded"]
+QUICK += ["memory runs out on the second rank", "sparse gradients"]
+
+
+def shared(ranks, folder, way, *names):
+    ended = start(ranks, "shared.py", folder, way, *names)
+    assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
+    seen = [rank.left.pop("seen") for rank in ended]
+    compare(ended, names)
+    return ended, seen
+
+
+def test_two_ranks_give_what_one_gives(tmp_path):
+    _, seen = shared(2, tmp_path, "shared", *QUICK)
+    assert all(counts["add_up"] for counts in seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_any_number_of_ranks_gives_what_one_gives(ranks, tmp_path):
+    shared(ranks, tmp_path, "shared", *CASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "words"), [("refused", 1), ("apart", 0)])
+def test_gradients_go_over_the_network_where_the_ranks_share_no_memory(way, words, tmp_path):
+    """A word about it is said where memory was to be had, by the first rank and once a run."""
+    ended, seen = shared(2, tmp_path, way, "partial batch")
+    assert [counts.get("add_up", 0) for counts in seen] == [0, 0]
+    assert [(rank.out + rank.err).count("there is none") for rank in ended] == [words, 0]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_within_a_sum_ends_all(tmp_path):
+    processes = begin(2, "shared.py", tmp_path, "killed", "partial batch", DESCEND_TIMEOUT_SECONDS="4")
+    found = end(processes, tmp_path)
+    assert [rank.code for rank in found] == [6, -9]
+    assert "rank 1" in found[0].err.strip().splitlines()[-1]
