@@ -1,10 +1,12 @@
 import pytest
 import torch
-from callback_runs import follow, graph_run
+from callback_runs import follow, graph_run, work_of
 from toys import Regression, data
 
+import descend
 from descend.callbacks import CheckGradients
 from descend.errors import ConfigurationError, NumericalError
+from descend.experiment.conduct import conduct
 from descend.train.task import Losses, Ratio
 
 
@@ -63,6 +65,16 @@ def test_the_layers_of_a_graph_pass_in_all_modes(tmp_path, capsys):
     graph_run(tmp_path, CheckGradients(error_on_failure=True), epochs=1)
     out = capsys.readouterr().out
     assert all(f"the last {mode} mini-batch: 103 entries" in out for mode in ("train", "validation", "test"))
+
+
+def test_statistics_are_those_of_the_mini_batch_that_is_checked(tmp_path, capsys):
+    """The last mini-batch of training is of 4 samples, and that of the validation before it was of 12."""
+    x = descend.FullyConnected(descend.Input(data_field="samples"), num_neurons=2)
+    norm = descend.EntrywiseBatchNormalization(x, decay=0.9, epsilon=0.1)
+    loss = descend.L2Norm2(descend.Softplus(norm))
+    model = descend.Model(1, objective_function=loss, callbacks=[CheckGradients(step_size=1e-2)])
+    conduct(work_of(model, batch_size=16), tmp_path / "run")
+    assert "checking gradients on the last train mini-batch: 32 entries" in capsys.readouterr().out
 
 
 def test_an_unknown_mode_is_refused():
