@@ -3,11 +3,19 @@ torch."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from descend.callbacks import Checkpoint
+from descend.callbacks import (
+    Checkpoint,
+    CosineDecayLearningRate,
+    LinearGrowthLearningRate,
+    MinibatchSchedule,
+    PolyLearningRate,
+    SetLearningRate,
+)
 from descend.callbacks.names import problems as unknown_names
 from descend.callbacks.names import require_samples
 from descend.data import open_readers
@@ -26,6 +34,15 @@ if TYPE_CHECKING:
     from descend.train import Trainer
 
 __all__ = ["Checked", "check", "check_parts"]
+
+_SHOWN_NAMES = 8  # a warning lists as many names and counts the rest
+_RAISING = (
+    CosineDecayLearningRate,
+    LinearGrowthLearningRate,
+    MinibatchSchedule,
+    PolyLearningRate,
+    SetLearningRate,
+)  # these lead a rate away from 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +100,29 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         unit = _attempt(lambda: _unit(experiment.trainer, plan, len(readers["train"])), errors)
     if errors or plan is None or readers is None:
         raise _joined(errors)
+    _warn_of_rates(experiment, plan)
     return Checked(plan, readers, unit)
+
+
+def _warn_of_rates(experiment: Experiment, plan: Plan) -> None:
+    """Warn of weights that are to be trained with a rate of 0, which LBANN takes without a word.
+
+    A rate that was not written is 0, as in LBANN; a schedule may begin there.
+    """
+    if not _trains(experiment) or any(isinstance(one, _RAISING) for one in experiment.model.callbacks):
+        return
+    rules = {
+        name: weights.optimizer or experiment.optimizer for name, weights in plan.weights.items() if weights.trainable
+    }
+    if still := [name for name, rule in rules.items() if rule.stands_still]:
+        more = f" and {len(still) - _SHOWN_NAMES} more" if len(still) > _SHOWN_NAMES else ""
+        shown = ", ".join(f"'{name}'" for name in still[:_SHOWN_NAMES])
+        fields = " and ".join(dict.fromkeys(field for name in still for field in rules[name].rates))
+        warnings.warn(
+            f"the weights {shown}{more} are to be trained with a rate of 0, so they stay as they are: set {fields}, "
+            "or give them a NoOptimizer if that is meant",
+            stacklevel=2,
+        )
 
 
 def _unit(trainer: Trainer, plan: Plan, samples: int) -> int | None:

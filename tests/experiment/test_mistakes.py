@@ -2,6 +2,7 @@
 behind."""
 
 import gzip
+import re
 import struct
 
 import pytest
@@ -106,6 +107,20 @@ def test_a_rate_that_is_no_rate(attempt, rate):
     code, message = attempt(changed("learn_rate: 0.05", f"learn_rate: {rate}"))
     assert code == 2
     assert "learn_rate" in message
+
+
+def test_a_rate_of_zero_is_taken_as_in_lbann_and_told(attempt):
+    """A field that is not set is 0; LBANN then trains nothing and says nothing."""
+    start = DEMO.index("    learn_rate")
+    without = DEMO[:start] + DEMO[DEMO.index("\n", start) + 1 :]
+    code, message = attempt(without, "--check")
+    assert code == 0
+    assert re.search("'conv1_kernel', 'conv1_bias', .* with a rate of 0.*: set learn_rate", message)
+    schedule = "  callback {\n    set_learning_rate {\n      step: 1\n      val: 0.1\n    }\n  }\n"
+    for text in (DEMO, without.replace("model {\n", "model {\n" + schedule, 1)):
+        code, message = attempt(text, "--check")
+        assert code == 0
+        assert "rate of 0" not in message
 
 
 def test_a_kind_that_cannot_be_had_is_refused_by_name(attempt):
