@@ -21,8 +21,9 @@ from descend.callbacks.names import require_samples
 from descend.data import open_readers
 from descend.errors import ConfigurationError, DataError, DescendError
 from descend.experiment.parts import graph_unit
+from descend.graph import Input, check_optimizer
 from descend.graph import check as check_graph
-from descend.graph import check_optimizer
+from descend.graph.layer import shown
 from descend.train import LTFB, BatchedInference, BatchedIterativeOptimizer, Callback, Mode
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     unit = None
     if plan is not None:
         _attempt(lambda: _check_names(experiment, plan), errors)
+        _attempt(lambda: _check_roles(experiment, plan, readers or {}), errors)
         modes = [mode for mode in Mode if mode.role in (readers or {})]
         for callback in (one for one in experiment.model.callbacks if isinstance(one, Callback)):
             _attempt(partial(require_samples, callback, modes), errors)
@@ -164,6 +166,26 @@ def _joined(errors: list[DescendError]) -> DescendError:
     """All problems as one error."""
     kind = DataError if all(isinstance(error, DataError) for error in errors) else ConfigurationError
     return kind([problem for error in errors for problem in error.problems])
+
+
+def _check_roles(experiment: Experiment, plan: Plan, readers: Mapping[str, OpenReader]) -> None:
+    """Refuse readers that give a field of the model in another shape than that of the first role, or not at all."""
+    described = {reader.role: str(reader) for reader in experiment.data_reader.reader}
+    inputs = {one.layer.data_field: one.name for one in reversed(plan.layers) if isinstance(one.layer, Input)}
+    found: list[str] = []
+    for name, layer in reversed(inputs.items()):
+        offered = {role: reader.fields[name].shape for role, reader in readers.items() if name in reader.fields}
+        first, shape = next(iter(offered.items()))
+        for role in readers:
+            if offered.get(role) == shape:
+                continue
+            given = f"as {shown(offered[role])}" if role in offered else "not at all"
+            found.append(
+                f"{described.get(role, role)}: gives the field '{name}' of layer '{layer}' {given}, and that of the "
+                f"role {first} gives it as {shown(shape)}; all roles go through one model, so give it in one shape"
+            )
+    if found:
+        raise ConfigurationError(found)
 
 
 def _check_names(experiment: Experiment, plan: Plan) -> None:
