@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, MissingExtra, nearest
 from descend.train import Mode
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from descend.train import Callback
 
-__all__ = ["MODE_WORDS", "at_least", "modes_of", "problems", "require", "require_samples", "words"]
+__all__ = ["MODE_WORDS", "at_least", "modes_of", "problems", "require", "require_extra", "require_samples", "words"]
 
 _FIELDS: Mapping[str, str] = {
     "weights": "weights",
@@ -113,6 +113,17 @@ def require_samples(callback: Callback, modes: Collection[Mode]) -> None:
         f"{f'{where}: ' if where else ''}{type(callback).__name__} looks at {what} samples and this run has none: give "
         f"a reader the role {roles}, or take the callback out"
     )
+
+
+def require_extra(callback: Callback) -> None:
+    """Refuse a callback that needs a library which is not installed.
+
+    Raises:
+        MissingExtra: it does; the message says what to install.
+    """
+    if problem := callback.missing_extra():
+        where = getattr(callback, "where", None)
+        raise MissingExtra(f"{f'{where}: ' if where else ''}{problem}")
 
 
 def _any_of(words: Iterable[str]) -> str:

@@ -3,7 +3,6 @@ torch."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +16,7 @@ from descend.callbacks import (
     SetLearningRate,
 )
 from descend.callbacks.names import problems as unknown_names
-from descend.callbacks.names import require_samples
+from descend.callbacks.names import require_extra, require_samples
 from descend.data import open_readers
 from descend.errors import ConfigurationError, DataError, DescendError
 from descend.experiment.parts import graph_unit
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "check", "check_parts"]
 
-_SHOWN_NAMES = 8  # a warning lists as many names and counts the rest
+_SHOWN_NAMES = 8  # a message lists as many names and counts the rest
 _RAISING = (
     CosineDecayLearningRate,
     LinearGrowthLearningRate,
@@ -54,11 +53,13 @@ class Checked:
         plan: Every tensor's shape, every weights' start.
         readers: Open readers by role.
         unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
+        warnings: What can be run and is hardly meant.
     """
 
     plan: Plan
     readers: Mapping[str, OpenReader]
     unit: int | None = 1
+    warnings: tuple[str, ...] = ()
 
     @property
     def modes(self) -> list[Mode]:
@@ -89,6 +90,7 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         modes = [mode for mode in Mode if mode.role in (readers or {})]
         for callback in (one for one in experiment.model.callbacks if isinstance(one, Callback)):
             _attempt(partial(require_samples, callback, modes), errors)
+            _attempt(partial(require_extra, callback), errors)
         if isinstance(algorithm, BatchedInference):
             _attempt(lambda: algorithm.check_modes(modes), errors)
         if isinstance(algorithm, LTFB):
@@ -102,29 +104,29 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         unit = _attempt(lambda: _unit(experiment.trainer, plan, len(readers["train"])), errors)
     if errors or plan is None or readers is None:
         raise _joined(errors)
-    _warn_of_rates(experiment, plan)
-    return Checked(plan, readers, unit)
+    return Checked(plan, readers, unit, tuple(_without_rate(experiment, plan)))
 
 
-def _warn_of_rates(experiment: Experiment, plan: Plan) -> None:
-    """Warn of weights that are to be trained with a rate of 0, which LBANN takes without a word.
+def _without_rate(experiment: Experiment, plan: Plan) -> list[str]:
+    """What is to be said of weights that are to be trained with a rate of 0, which LBANN takes without a word.
 
     A rate that was not written is 0, as in LBANN; a schedule may begin there.
     """
     if not _trains(experiment) or any(isinstance(one, _RAISING) for one in experiment.model.callbacks):
-        return
+        return []
     rules = {
         name: weights.optimizer or experiment.optimizer for name, weights in plan.weights.items() if weights.trainable
     }
-    if still := [name for name, rule in rules.items() if rule.stands_still]:
-        more = f" and {len(still) - _SHOWN_NAMES} more" if len(still) > _SHOWN_NAMES else ""
-        shown = ", ".join(f"'{name}'" for name in still[:_SHOWN_NAMES])
-        fields = " and ".join(dict.fromkeys(field for name in still for field in rules[name].rates))
-        warnings.warn(
-            f"the weights {shown}{more} are to be trained with a rate of 0, so they stay as they are: set {fields}, "
-            "or give them a NoOptimizer if that is meant",
-            stacklevel=2,
-        )
+    still = [name for name, rule in rules.items() if rule.stands_still]
+    if not still:
+        return []
+    more = f" and {len(still) - _SHOWN_NAMES} more" if len(still) > _SHOWN_NAMES else ""
+    names = ", ".join(f"'{name}'" for name in still[:_SHOWN_NAMES])
+    fields = " and ".join(dict.fromkeys(field for name in still for field in rules[name].rates))
+    return [
+        f"the weights {names}{more} are to be trained with a rate of 0, so they stay as they are: set {fields}, "
+        "or give them a NoOptimizer if that is meant"
+    ]
 
 
 def _unit(trainer: Trainer, plan: Plan, samples: int) -> int | None:

@@ -123,6 +123,25 @@ def test_a_rate_of_zero_is_taken_as_in_lbann_and_told(attempt):
         assert "rate of 0" not in message
 
 
+def test_roles_that_give_a_field_in_another_shape_or_not_at_all(attempt):
+    reader = 'reader {{ name: "synthetic" role: "{}" num_samples: 9 synth_dimensions: "{}" num_labels: {} }}'
+    text = DEMO[: DEMO.index("data_reader {")] + DEMO[DEMO.index("model {") :]
+    roles = {"train": ("1 8 8", 10), "validate": ("1 9 8", 10), "test": ("1 8 8", 0)}
+    readers = "\n".join(reader.format(role, *given) for role, given in roles.items())
+    code, message = attempt(f"{text}\ndata_reader {{\n{readers}\n}}", "--check")
+    assert code == 2
+    assert re.search(r"\(validate\): gives the field 'samples' .*as 1 x 9 x 8, .* as 1 x 8 x 8", message)
+    assert re.search(r"\(test\): gives the field 'labels' .*not at all, .* train gives it as 10", message)
+
+
+def test_a_library_that_a_callback_needs_is_missed_by_the_check(attempt, monkeypatch):
+    monkeypatch.setattr("descend.callbacks.tensorboard.find_spec", lambda name: None)
+    text = DEMO.replace("model {\n", "model {\n  callback {\n    summary {\n    }\n  }\n", 1)
+    code, message = attempt(text, "--check")
+    assert code == 2
+    assert re.search(r"lenet.prototext:\d+:\d+: Summary needs TensorBoard: pip install", message)
+
+
 def test_a_kind_that_cannot_be_had_is_refused_by_name(attempt):
     code, message = attempt(changed("relu {\n    }", 'external {\n      filename: "f.so"\n    }'))
     assert code == 2
