@@ -136,14 +136,14 @@ def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> li
 
     Args:
         callbacks: The callbacks of a run.
-        known: All names of each kind, by "layer", "weights" and "metric".
+        known: All names of each kind, by "layer", "weights" and "metric"; a kind that is not there is not looked at.
     """
     return [
         f"{f'{callback.where}: ' if getattr(callback, 'where', None) else ''}{type(callback).__name__}.{field} names a "
         f"{kind} '{name}' that does not exist{nearest(name, known[kind])}"
         for callback in callbacks
         for field, kind in _FIELDS.items()
-        if isinstance(text := getattr(callback, field, None), str)
+        if kind in known and isinstance(text := getattr(callback, field, None), str)
         for name in ([text] if kind == "metric" and text else words(text))
         if name not in known[kind]
     ]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from descend.data import OpenReader
     from descend.experiment.experiment import Experiment
-    from descend.graph import Plan
+    from descend.graph import Model, Plan
     from descend.train import Trainer
 
 __all__ = ["Checked", "check", "check_parts"]
@@ -84,8 +84,8 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     plan = _attempt(lambda: check_graph(experiment.model, fields), errors) if readers else None
     algorithm = experiment.trainer.training_algo
     unit = None
+    _attempt(lambda: _check_names(experiment, plan), errors)
     if plan is not None:
-        _attempt(lambda: _check_names(experiment, plan), errors)
         _attempt(lambda: _check_roles(experiment, plan, readers or {}), errors)
         modes = [mode for mode in Mode if mode.role in (readers or {})]
         for callback in (one for one in experiment.model.callbacks if isinstance(one, Callback)):
@@ -190,14 +190,10 @@ def _check_roles(experiment: Experiment, plan: Plan, readers: Mapping[str, OpenR
         raise ConfigurationError(found)
 
 
-def _check_names(experiment: Experiment, plan: Plan) -> None:
+def _check_names(experiment: Experiment, plan: Plan | None) -> None:
     """Refuse callbacks in the wrong place, and names in callbacks and algorithms that nothing has."""
     model, trainer = experiment.model.callbacks, experiment.trainer.callbacks
-    known = {
-        "layer": [layer.name for layer in plan.layers],
-        "weights": list(plan.weights),
-        "metric": [metric.name for metric in (*plan.metrics, *plan.other_metrics)],
-    }
+    known = _described_names(experiment.model) if plan is None else _planned_names(plan)
     found = [
         f"{type(callback).__name__} watches a model, and a trainer takes Checkpoint alone; move it to the model"
         for callback in trainer
@@ -205,6 +201,21 @@ def _check_names(experiment: Experiment, plan: Plan) -> None:
     ]
     if found := [*found, *unknown_names([*trainer, *model, experiment.trainer.training_algo], known)]:
         raise ConfigurationError(found)
+
+
+def _planned_names(plan: Plan) -> dict[str, list[str]]:
+    return {
+        "layer": [layer.name for layer in plan.layers],
+        "weights": list(plan.weights),
+        "metric": [metric.name for metric in (*plan.metrics, *plan.other_metrics)],
+    }
+
+
+def _described_names(model: Model) -> dict[str, list[str]]:
+    """The names of a model that does not fit together, in which weights are not made and layers not inserted."""
+    layers = [layer.name for layer in model.layers]
+    inserted = [f"{name}_{what}" for name in layers for what in ("split", "dummy", "eval")]
+    return {"layer": [*layers, *inserted], "metric": [metric.name for metric in model.metrics]}
 
 
 _T = TypeVar("_T")

@@ -142,6 +142,16 @@ def test_a_library_that_a_callback_needs_is_missed_by_the_check(attempt, monkeyp
     assert re.search(r"lenet.prototext:\d+:\d+: Summary needs TensorBoard: pip install", message)
 
 
+def test_names_in_callbacks_are_looked_at_in_a_graph_that_does_not_fit(attempt):
+    callback = '  callback {\n    dump_outputs {\n      layers: "image relu1_split"\n      directory: "o"\n    }\n  }\n'
+    text = DEMO.replace("model {\n", "model {\n" + callback, 1).replace('parents: "pool1"', 'parents: "pool_1"')
+    code, message = attempt(text, "--check")
+    assert code == 2
+    assert "did you mean 'pool1'" in message
+    assert "DumpOutputs.layers names a layer 'image' that does not exist; did you mean 'images'" in message
+    assert "relu1_split" not in message
+
+
 def test_a_kind_that_cannot_be_had_is_refused_by_name(attempt):
     code, message = attempt(changed("relu {\n    }", 'external {\n      filename: "f.so"\n    }'))
     assert code == 2
