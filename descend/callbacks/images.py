@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from descend.callbacks.matrices import as_array
-from descend.callbacks.names import require, words
-from descend.errors import ConfigurationError, MissingExtra
+from descend.callbacks.names import require, require_extra, words
+from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.names import escape
 from descend.train import Callback, Mode
@@ -108,14 +108,19 @@ class SaveImages(_Samples):
     def __post_init__(self) -> None:
         require(self, "layers")
 
+    def missing_extra(self) -> str | None:
+        """See `Callback.missing_extra`."""
+        if (self.image_format or "jpg") == "png" or find_spec("PIL") is not None:
+            return None
+        return (
+            f"SaveImages: writing {self.image_format or 'jpg'} needs Pillow: pip install 'descend[images]', or set "
+            'image_format to "png"'
+        )
+
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         super().after_setup(run)
-        if (self.image_format or "jpg") != "png" and find_spec("PIL") is None:
-            raise MissingExtra(
-                f"SaveImages: writing {self.image_format or 'jpg'} needs Pillow: pip install 'descend[images]', or set "
-                'image_format to "png"'
-            )
+        require_extra(self)
 
     def before_step(self, step: StepView) -> None:
         """See `Callback.before_step`."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.matrices import as_matrix, column_major, find_weights, read_binary, write_binary
-from descend.callbacks.names import at_least, require, words
+from descend.callbacks.names import at_least, require, require_extra, words
 from descend.callbacks.output import say
-from descend.errors import MissingExtra, StorageError, Unsupported
+from descend.errors import StorageError, Unsupported
 from descend.graph.fields import described_openly
 from descend.names import escape
 from descend.train import Callback, Mode
@@ -190,10 +190,14 @@ class ExportOnnx(Callback):
     def __post_init__(self) -> None:
         require(self, "output_filename")
 
+    def missing_extra(self) -> str | None:
+        """See `Callback.missing_extra`."""
+        there = find_spec("onnx") is not None
+        return None if there else "ExportOnnx needs the library onnx: pip install 'descend[onnx]'"
+
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
-        if find_spec("onnx") is None:
-            raise MissingExtra("ExportOnnx needs the library onnx: pip install 'descend[onnx]'")
+        require_extra(self)
         if plan_of(run.module) is None:
             raise Unsupported("ExportOnnx writes the layers of a Model; give a plain nn.Module to torch.onnx.export")
 

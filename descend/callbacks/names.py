@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, MissingExtra, nearest
 from descend.train import Mode
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from descend.train import Callback
 
-__all__ = ["MODE_WORDS", "at_least", "modes_of", "problems", "require", "require_samples", "words"]
+__all__ = ["MODE_WORDS", "at_least", "modes_of", "problems", "require", "require_extra", "require_samples", "words"]
 
 _FIELDS: Mapping[str, str] = {
     "weights": "weights",
@@ -115,6 +115,17 @@ def require_samples(callback: Callback, modes: Collection[Mode]) -> None:
     )
 
 
+def require_extra(callback: Callback) -> None:
+    """Refuse a callback that needs a library which is not installed.
+
+    Raises:
+        MissingExtra: it does; the message says what to install.
+    """
+    if problem := callback.missing_extra():
+        where = getattr(callback, "where", None)
+        raise MissingExtra(f"{f'{where}: ' if where else ''}{problem}")
+
+
 def _any_of(words: Iterable[str]) -> str:
     *others, last = words
     return f"{', '.join(others)} or {last}" if others else last
@@ -125,14 +136,14 @@ def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> li
 
     Args:
         callbacks: The callbacks of a run.
-        known: All names of each kind, by "layer", "weights" and "metric".
+        known: All names of each kind, by "layer", "weights" and "metric"; a kind that is not there is not looked at.
     """
     return [
         f"{f'{callback.where}: ' if getattr(callback, 'where', None) else ''}{type(callback).__name__}.{field} names a "
         f"{kind} '{name}' that does not exist{nearest(name, known[kind])}"
         for callback in callbacks
         for field, kind in _FIELDS.items()
-        if isinstance(text := getattr(callback, field, None), str)
+        if kind in known and isinstance(text := getattr(callback, field, None), str)
         for name in ([text] if kind == "metric" and text else words(text))
         if name not in known[kind]
     ]

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.callbacks.images import as_pixels
-from descend.callbacks.names import at_least, require
-from descend.errors import MissingExtra, Unsupported
+from descend.callbacks.names import at_least, require, require_extra
+from descend.errors import Unsupported
 from descend.graph.fields import described, described_openly
 from descend.train import Callback, Mode
 
@@ -27,11 +27,15 @@ class _Writing(Callback):
 
     writer: Any
 
+    def missing_extra(self) -> str | None:
+        """See `Callback.missing_extra`."""
+        there = find_spec("tensorboard") is not None
+        return None if there else f"{type(self).__name__} needs TensorBoard: pip install 'descend[tracking]'"
+
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         self.writer = None
-        if find_spec("tensorboard") is None:
-            raise MissingExtra(f"{type(self).__name__} needs TensorBoard: pip install 'descend[tracking]'")
+        require_extra(self)
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""

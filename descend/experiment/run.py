@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -141,6 +142,8 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
     process = seat.process if seat else Process.here()
     whole = run_seed(trainer, continued, process)
     checked = check(experiment, whole)
+    for warning in checked.warnings:
+        warnings.warn(warning, stacklevel=2)
     seed = trainer_seed(whole, seat.number) if seat else whole
     first = whole if trainer.random_init_trainers_identically else seed
     module = lower(checked.plan, partial(generator, first, "weights"), channels_last=model.channels_last)

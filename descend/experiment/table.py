@@ -35,7 +35,13 @@ def layer_table(checked: Checked, batch_size: int | None = None) -> str:
     total = sum(prod(w.shape) for w in plan.weights.values() if w.trainable)
     samples = ", ".join(f"{mode.value} {len(checked.readers[mode.role]):,}" for mode in checked.modes)
     return "\n".join(
-        [*_aligned(rows), f"{total:,} trained numbers; samples: {samples}", *_sums(plan, batch_size), *plan.notes]
+        [
+            *_aligned(rows),
+            f"{total:,} trained numbers; samples: {samples}",
+            *_sums(plan, batch_size),
+            *plan.notes,
+            *checked.warnings,
+        ]
     )
 
 

@@ -4,8 +4,8 @@
     order        there are no cycles
     insertion    an Evaluation behind what objective and metrics read, a Dummy behind an output that nobody takes, a
                  Split where one output has several takers
-    shapes       every layer's inputs fit it; layers behind one that does not fit are passed over, so that a mistake
-                 is reported once
+    shapes       every layer's inputs fit it; of layers behind one that does not fit only what is wrong whatever comes
+                 in is told, so that a mistake is reported once
     weights      each layer's table is filled with what it was given and with what it makes itself
 
 Nothing here recurses, and the time is linear in the graph (but for a heap), so 100,000 layers in a chain are as good
@@ -50,6 +50,9 @@ __all__ = ["check"]
 
 _MAX_PROBLEMS = 100
 _MAX_COMPARED = 100_000  # names that are compared for suggestions in one check; each takes some 10 microseconds
+_MAX_RANK = 5  # of what stands in for inputs that are not known
+_STANDING_IN = (840, 1260)  # sizes that many numbers divide, so that groups and pieces fit
+_UNKNOWN = "an input that is not known"
 _SHOWN_NAMES = 8  # a note lists as many names and counts the rest
 
 
@@ -311,6 +314,8 @@ class _Checker:
         else:
             inputs = None
         if inputs is None:
+            if node not in self.inserted and layer.num_parents in (1, None):
+                self._say_of(layer, *_problems_of_fields(layer, len(layer.parents), len(node.takers)))
             return
         try:
             node.outputs = layer.output_shapes(inputs, len(node.takers))
@@ -569,6 +574,26 @@ def _incoming(node: _Node) -> tuple[Incoming, ...] | None:
             return None
         found.append(Incoming(_shown_name(parent), parent.outputs[min(output, len(parent.outputs) - 1)]))
     return tuple(found)
+
+
+def _problems_of_fields(layer: Layer, parents: int, children: int) -> list[str]:
+    """What is wrong with a layer whatever comes in, for one behind a layer that does not fit.
+
+    It is what is told alike for inputs of all ranks and of two sizes, and without a word of the inputs.
+    """
+    found: list[set[str]] = []
+    for size in _STANDING_IN:
+        told: set[str] = set()
+        for rank in range(1, _MAX_RANK + 1):
+            inputs = (Incoming(_UNKNOWN, (size,) * rank),) * parents
+            try:
+                layer.output_shapes(inputs, children)
+            except ConfigurationError as error:
+                told.update(problem for problem in error.problems if _UNKNOWN not in problem)
+            else:
+                return []
+        found.append(told)
+    return sorted(set.intersection(*found))
 
 
 def _shown_name(node: _Node) -> str:

@@ -411,15 +411,16 @@ def from_text(source: str | bytes, file: str = "<text>", classes: Mapping[str, t
     Args:
         source: The text.
         file: What errors call it.
-        classes: Classes of other rooms' messages, such as callbacks.
+        classes: Classes of messages that the package does not know.
 
     Raises:
         TextError: everything that is wrong with the text, with file:line:column.
     """
     from descend.graph import text
-    from descend.graph.registry import CLASSES
 
-    model = text.to_value(text.parse(source, file, "Model"), {**CLASSES, **(classes or {})})
+    # By its name, as in `Model.to_torch`: a model's callbacks are of a room above this one.
+    known: Mapping[str, type] = importlib.import_module("descend.experiment.text").classes()
+    model = text.to_value(text.parse(source, file, "Model"), {**known, **(classes or {})})
     if not isinstance(model, Model):
         raise ConfigurationError(f"{file}: no model could be made of this text")
     return model

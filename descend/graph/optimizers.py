@@ -31,7 +31,13 @@ class Optimizer:
     """What all update rules have in common."""
 
     message: ClassVar[str]
+    rates: ClassVar[tuple[str, ...]] = ("learn_rate",)  # without any of these weights stay as they are
     where: str | None = None
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether the weights would stay as they are, because no rate is set."""
+        return bool(self.rates) and not any(getattr(self, name) for name in self.rates)
 
     def problems(self) -> list[str]:
         """What is wrong with the numbers: a negative or non-finite one, or a decay that is not below 1."""
@@ -97,6 +103,7 @@ class HypergradientAdam(Optimizer):
     """Adam that descends on its own rate, one for each weights object."""
 
     message: ClassVar[str] = "Optimizer.HypergradientAdam"
+    rates: ClassVar[tuple[str, ...]] = ("init_learning_rate", "hyper_learning_rate")
 
     init_learning_rate: float = 0.0
     hyper_learning_rate: float = 0.0
@@ -110,6 +117,7 @@ class NoOptimizer(Optimizer):
     """The weights are not trained."""
 
     message: ClassVar[str] = "Optimizer.NoOptimizer"
+    rates: ClassVar[tuple[str, ...]] = ()
 
 
 def check_optimizer(optimizer: Optimizer, of: str) -> None:

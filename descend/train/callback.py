@@ -58,6 +58,9 @@ class Callback(metaclass=Described):
                     f"awaited: write def {name}(self, record)"
                 )
 
+    def missing_extra(self) -> str | None:
+        """What to install for this callback, where an optional library that it needs is not there."""
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this callback, so that a run that continues is the same run."""
         return {name: _kept(getattr(self, name)) for name in self.remembers}

@@ -14,6 +14,7 @@ from descend.errors import ConfigurationError, nearest
 from descend.runtime import generator, seed_step
 from descend.train.groups import options_of, set_each, set_option
 from descend.train.layers import plan_of
+from descend.train.parts import Part, forward
 from descend.train.progress import Mode
 
 if TYPE_CHECKING:
@@ -220,8 +221,9 @@ class Control:
     def _value(self, batch: Batch) -> torch.Tensor:
         session = self._session
         fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
-        seed_step(session.seed, session.contexts[Mode.TRAIN].step)  # the same masks each time
-        top, bottom = session.task.losses(fields).objective
+        step = session.contexts[Mode.TRAIN].step
+        seed_step(session.seed, step)  # the same masks each time
+        top, bottom = forward(session, Part(fields, batch, step, 0, len(batch.ids), batch.position)).objective
         penalty = session.task.penalty()
         return top / bottom if penalty is None else top / bottom + penalty
 

@@ -3,6 +3,7 @@ import torch
 from callback_runs import follow, graph_run
 from toys import Regression, data
 
+import descend
 from descend.callbacks import CheckGradients
 from descend.errors import ConfigurationError, NumericalError
 from descend.train.task import Losses, Ratio
@@ -63,6 +64,20 @@ def test_the_layers_of_a_graph_pass_in_all_modes(tmp_path, capsys):
     graph_run(tmp_path, CheckGradients(error_on_failure=True), epochs=1)
     out = capsys.readouterr().out
     assert all(f"the last {mode} mini-batch: 103 entries" in out for mode in ("train", "validation", "test"))
+
+
+def test_statistics_are_those_of_the_mini_batch_that_is_checked(tmp_path, capsys):
+    """The last mini-batch of training is of 4 samples, and that of the validation before it was of 12."""
+    x = descend.FullyConnected(descend.Input(data_field="samples"), num_neurons=2)
+    loss = descend.L2Norm2(descend.Softplus(descend.BatchNormalization(x, epsilon=0.1)))
+    model = descend.Model(1, objective_function=loss, callbacks=[CheckGradients(step_size=1e-2)])
+    counts = {"train": 20, "validate": 12}
+    readers = [
+        descend.Reader(name="synthetic", role=role, num_samples=n, synth_dimensions="3") for role, n in counts.items()
+    ]
+    trainer = descend.Trainer(mini_batch_size=16, random_seed=1)
+    descend.run(trainer, model, descend.DataReader(readers), descend.SGD(learn_rate=0.1), tmp_path / "run")
+    assert "checking gradients on the last train mini-batch: 10 entries" in capsys.readouterr().out
 
 
 def test_an_unknown_mode_is_refused():

@@ -2,6 +2,7 @@
 behind."""
 
 import gzip
+import re
 import struct
 
 import pytest
@@ -106,6 +107,49 @@ def test_a_rate_that_is_no_rate(attempt, rate):
     code, message = attempt(changed("learn_rate: 0.05", f"learn_rate: {rate}"))
     assert code == 2
     assert "learn_rate" in message
+
+
+def test_a_rate_of_zero_is_taken_as_in_lbann_and_told(attempt):
+    """A field that is not set is 0; LBANN then trains nothing and says nothing."""
+    start = DEMO.index("    learn_rate")
+    without = DEMO[:start] + DEMO[DEMO.index("\n", start) + 1 :]
+    code, message = attempt(without, "--check")
+    assert code == 0
+    assert re.search("'conv1_kernel', 'conv1_bias', .* with a rate of 0.*: set learn_rate", message)
+    schedule = "  callback {\n    set_learning_rate {\n      step: 1\n      val: 0.1\n    }\n  }\n"
+    for text in (DEMO, without.replace("model {\n", "model {\n" + schedule, 1)):
+        code, message = attempt(text, "--check")
+        assert code == 0
+        assert "rate of 0" not in message
+
+
+def test_roles_that_give_a_field_in_another_shape_or_not_at_all(attempt):
+    reader = 'reader {{ name: "synthetic" role: "{}" num_samples: 9 synth_dimensions: "{}" num_labels: {} }}'
+    text = DEMO[: DEMO.index("data_reader {")] + DEMO[DEMO.index("model {") :]
+    roles = {"train": ("1 8 8", 10), "validate": ("1 9 8", 10), "test": ("1 8 8", 0)}
+    readers = "\n".join(reader.format(role, *given) for role, given in roles.items())
+    code, message = attempt(f"{text}\ndata_reader {{\n{readers}\n}}", "--check")
+    assert code == 2
+    assert re.search(r"\(validate\): gives the field 'samples' .*as 1 x 9 x 8, .* as 1 x 8 x 8", message)
+    assert re.search(r"\(test\): gives the field 'labels' .*not at all, .* train gives it as 10", message)
+
+
+def test_a_library_that_a_callback_needs_is_missed_by_the_check(attempt, monkeypatch):
+    monkeypatch.setattr("descend.callbacks.tensorboard.find_spec", lambda name: None)
+    text = DEMO.replace("model {\n", "model {\n  callback {\n    summary {\n    }\n  }\n", 1)
+    code, message = attempt(text, "--check")
+    assert code == 2
+    assert re.search(r"lenet.prototext:\d+:\d+: Summary needs TensorBoard: pip install", message)
+
+
+def test_names_in_callbacks_are_looked_at_in_a_graph_that_does_not_fit(attempt):
+    callback = '  callback {\n    dump_outputs {\n      layers: "image relu1_split"\n      directory: "o"\n    }\n  }\n'
+    text = DEMO.replace("model {\n", "model {\n" + callback, 1).replace('parents: "pool1"', 'parents: "pool_1"')
+    code, message = attempt(text, "--check")
+    assert code == 2
+    assert "did you mean 'pool1'" in message
+    assert "DumpOutputs.layers names a layer 'image' that does not exist; did you mean 'images'" in message
+    assert "relu1_split" not in message
 
 
 def test_a_kind_that_cannot_be_had_is_refused_by_name(attempt):

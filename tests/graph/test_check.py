@@ -194,9 +194,8 @@ def test_fields_that_no_reader_offers():
 
 def test_a_problem_is_not_repeated_by_the_layers_behind_it():
     x = g.Input(data_field="samples")
-    for _ in range(5):
-        x = g.FullyConnected(x)
-    x.num_neurons = 3
+    for neurons in (0, 3, 3, 3, 3):
+        x = g.FullyConnected(x, num_neurons=neurons)
     found = problems(g.Model(1, objective_function=scalar(x)))
     assert len(found) == 1
 
@@ -464,3 +463,25 @@ def test_weights_that_no_inputs_are_counted_for_cannot_start_by_their_number():
         GraphError, match="weights 'b' start as HeNormalInitializer, which counts inputs, and layer 'fc'"
     ):
         g.check(g.Model(1, objective_function=g.L2Norm2(x)), {"x": (3,)})
+
+
+def test_fields_of_layers_behind_a_mistake_are_looked_at_and_their_inputs_are_not():
+    """What depends on the input, as whether 3 groups divide its channels, waits until that is known."""
+    source = """
+layer { name: 'x' input { data_field: 'samples' } }
+layer { name: 'a' parents: 'xx' relu {} }
+layer { name: 'b' parents: 'a' dropout { keep_prob: 1.9 } }
+layer { name: 'c' parents: 'b' pooling { num_dims: 2 pool_dims_i: 2 pool_strides_i: 1 pool_mode: 'maxx' } }
+layer { name: 'd' parents: 'c' convolution { num_dims: 2 out_channels: 9 kernel_size: 3 groups { value: 3 } } }
+layer { name: 'e' parents: 'd' slice { axis: 1 slice_points: [0, 5000, 9000] } }
+layer { name: 'f' parents: 'e' identity {} }
+layer { name: 'g' parents: 'e' concatenation { axis: 3 } }
+layer { name: 'h' parents: 'f' parents: 'g' matmul {} }
+layer { name: 'i' parents: 'h' fully_connected {} }
+layer { name: 'j' parents: 'i' reshape { dims: [-1, -1] } }
+"""
+    found = [problem for problem in of_text(source) if "objective" not in problem]
+    assert [problem.split(" (")[0].split("layer ")[1] for problem in found] == ["'a'", "'b'", "'c'", "'i'", "'j'"]
+    assert "keep_prob 1.9" in found[1]
+    assert "maxx" in found[2]
+    assert "num_neurons" in found[3]

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given, settings
 
 import descend.graph as g
+from descend import callbacks
 from descend.errors import ConfigurationError, TextError
 from descend.graph import text
 from tests.graph.models import lenet, models
@@ -16,6 +17,16 @@ def test_text_and_binary_are_mirrors(model):
     assert g.to_text(back) == written
     binary = text.parse_binary(text.render_binary(model), message="Model")
     assert text.to_value(binary, g.CLASSES) == model
+
+
+def test_the_text_of_a_model_with_callbacks_is_a_mirror_too():
+    model = lenet()
+    model.callbacks += [callbacks.Print(), callbacks.StepLearningRate(step=2, amt=0.5)]
+    assert [type(one) for one in g.from_text(g.to_text(model)).callbacks] == [
+        callbacks.Print,
+        callbacks.StepLearningRate,
+    ]
+    assert g.from_text(g.to_text(model)) == model
 
 
 def test_models_that_differ_are_not_equal():
