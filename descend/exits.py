@@ -11,7 +11,7 @@ from descend.errors import DescendError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["main"]
+__all__ = ["code_of", "main"]
 
 _INTERRUPTED = 130  # what shells report for a process that ended by Ctrl-C
 
@@ -38,3 +38,12 @@ def main(function: Callable[[], object]) -> NoReturn:
         sys.stderr.write("interrupted: nothing was saved after the last checkpoint\n")
         sys.exit(_INTERRUPTED)
     sys.exit(0)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of a process that ends by `error`."""
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return getattr(error, "exit_code", 1)

@@ -50,7 +50,7 @@ class Print(Callback):
 
     def before_epoch(self, epoch: EpochView) -> None:
         """See `Callback.before_epoch`."""
-        if self._due(epoch.epoch):
+        if self._due(epoch.epoch) and not epoch.position:  # a pass that is continued has its banner already
             say(_banner(epoch.epoch, epoch.run))
 
     def after_epoch(self, epoch: EpochView) -> None:

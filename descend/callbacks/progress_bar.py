@@ -57,7 +57,8 @@ class ProgressBar(Callback):
             claim(self._progress.console)
         of = "" if epoch.run.epochs is None else f"/{epoch.run.epochs}"
         total = epoch.run.steps_per_epoch[Mode.TRAIN]
-        self._task = self._progress.add_task(f"epoch {epoch.epoch + 1}{of}", total=total, note="")
+        title = f"epoch {epoch.epoch + 1}{of}"
+        self._task = self._progress.add_task(title, total=total, completed=epoch.position, note="")
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from descend.callbacks.images import as_pixels
 from descend.callbacks.names import at_least, require, require_extra
@@ -18,8 +19,14 @@ from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
     from descend.train import EpochView, EvaluationView, RunView, StepView
+    from descend.train.control import Control
 
 __all__ = ["CategoricalAccuracyStrategy", "MatchType", "SummarizeImages", "Summary", "TrackSampleIDsStrategy"]
+
+
+# All callbacks of a run write into one file: TensorBoard reads the files of a folder one after the other, and takes the
+# beginning of each for a restart that takes back what the ones before it hold.
+_WRITERS: WeakKeyDictionary[Control, Any] = WeakKeyDictionary()
 
 
 class _Writing(Callback):
@@ -39,13 +46,23 @@ class _Writing(Callback):
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        from torch.utils.tensorboard import SummaryWriter
+        if run.control not in _WRITERS:
+            from torch.utils.tensorboard import SummaryWriter
 
-        folder = run.control.path(f"{run.control.summary_dir}/.")
-        self.writer = SummaryWriter(str(folder), purge_step=run.step + 1, filename_suffix=f".{type(self).__name__}")
+            folder = run.control.path(f"{run.control.summary_dir}/.")
+            _WRITERS[run.control] = SummaryWriter(str(folder), purge_step=run.step + 1)
+        self.writer = _WRITERS[run.control]
+
+    def state(self) -> dict[str, Any]:
+        """See `Callback.state`: what was written before a checkpoint is in the file before it, since a run that is
+        killed later goes on from there."""
+        if self.writer is not None:
+            self.writer.flush()
+        return super().state()
 
     def after_run(self, run: RunView) -> None:
         """See `Callback.after_run`."""
+        _WRITERS.pop(run.control, None)
         if self.writer is not None:
             self.writer.close()
 

@@ -18,6 +18,7 @@ import torch
 from descend.callbacks import ProgressBar
 from descend.callbacks.output import listening, say
 from descend.errors import ConfigurationError, DescendError, NumericalError, Stopped, StorageError, nearest
+from descend.exits import code_of
 from descend.experiment.changes import Change, changed_options, compare, refuse
 from descend.experiment.ranks import begin_alike, behind_the_first
 from descend.experiment.snapshot import Saved, check_weights, load, restore, restore_weights, take, tensors_of
@@ -312,8 +313,7 @@ def _end_noted(session: Session, directory: RunDirectory, archive: Archive) -> G
         yield
     except BaseException as error:
         problems = error.problems if isinstance(error, DescendError) else [f"{type(error).__name__}: {error}"]
-        code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
-        end = {"exit_code": code, "error": list(problems)}
+        end = {"exit_code": code_of(error), "error": list(problems)}
         directory.log("\n".join(f"ended: {problem}" for problem in problems))
         raise
     finally:
@@ -529,16 +529,14 @@ def carry_out(session: Session, algorithm: Callable[[], str], trains: bool = Tru
         algorithm: Trains, and returns why it stopped.
         trains: Whether it makes updates, so that the test samples are to be evaluated after it.
     """
-    session.callbacks.fire(Event.BEFORE_RUN, session.view())
-    try:
-        reason = algorithm()
-        finish(session, reason, trains)
-    except Stopped as stopped:
-        raise Stopped(f"{stopped}; {save_stopped(session, stopped)}") from None
-    except NumericalError as error:
-        raise NumericalError([*error.problems, *saved_after_error(session)]) from None
-    finally:
-        session.callbacks.fire(Event.AFTER_RUN, session.view(session.end))
+    with session.announced():
+        try:
+            reason = algorithm()
+            finish(session, reason, trains)
+        except Stopped as stopped:
+            raise Stopped(f"{stopped}; {save_stopped(session, stopped)}") from None
+        except NumericalError as error:
+            raise NumericalError([*error.problems, *saved_after_error(session)]) from None
     return reason
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import torch
 
 from descend.callbacks.output import say
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
+from descend.exits import code_of
 from descend.experiment.conduct import (
     Opened,
     Result,
@@ -43,7 +45,7 @@ from descend.runtime import (
     within_block,
     write_beside,
 )
-from descend.train import LTFB, Event, Mode
+from descend.train import LTFB, Mode
 from descend.train.genome import STATE
 from descend.train.population import Player, Population
 
@@ -272,7 +274,7 @@ def _whole_noted(top: RunDirectory) -> Generator[None]:
     try:
         yield
     except BaseException as error:
-        code = getattr(error, "exit_code", 1)
+        code = code_of(error)
         raise
     finally:
         top.note_end({"exit_code": code})
@@ -287,26 +289,26 @@ def _carry_out(population: Population, opened: Sequence[Opened], work: Work) -> 
             with acting_as(player.number, trainers):
                 act(one)
 
-    for_each(lambda one: one.session.callbacks.fire(Event.BEFORE_RUN, one.session.view()))
-    try:
-        reasons = population.play(algorithm) if isinstance(algorithm, LTFB) else population.each(algorithm)
-        by_session = dict(zip(map(id, opened), reasons, strict=True))
+    with ExitStack() as stack:
+        for player, one in zip(population.players, opened, strict=True):
+            stack.enter_context(one.session.announced(partial(acting_as, player.number, trainers)))
+        try:
+            reasons = population.play(algorithm) if isinstance(algorithm, LTFB) else population.each(algorithm)
+            by_session = dict(zip(map(id, opened), reasons, strict=True))
 
-        def end(one: Opened) -> None:
-            # Where trainers end on ranks of their own, none of them can stop before its end any more.
-            with one.session.undisturbed() if population.shares.blocks > 1 else nullcontext():
-                finish(one.session, by_session[id(one)], algorithm.trains)
+            def end(one: Opened) -> None:
+                # Where trainers end on ranks of their own, none of them can stop before its end any more.
+                with one.session.undisturbed() if population.shares.blocks > 1 else nullcontext():
+                    finish(one.session, by_session[id(one)], algorithm.trains)
 
-        for_each(end)
-    except Stopped as stopped:
-        said: list[str] = []
-        reason = stopped
-        for_each(lambda one: said.append(save_stopped(one.session, reason)))
-        raise Stopped(f"{stopped}; {said[0]}") from None
-    except NumericalError as error:
-        lines: list[str] = []
-        for_each(lambda one: lines.extend(saved_after_error(one.session)))
-        raise NumericalError([*error.problems, *lines]) from None
-    finally:
-        for_each(lambda one: one.session.callbacks.fire(Event.AFTER_RUN, one.session.view(one.session.end)))
+            for_each(end)
+        except Stopped as stopped:
+            said: list[str] = []
+            reason = stopped
+            for_each(lambda one: said.append(save_stopped(one.session, reason)))
+            raise Stopped(f"{stopped}; {said[0]}") from None
+        except NumericalError as error:
+            lines: list[str] = []
+            for_each(lambda one: lines.extend(saved_after_error(one.session)))
+            raise NumericalError([*error.problems, *lines]) from None
     return reasons

@@ -27,7 +27,7 @@ except ImportError:  # no such locks on this system: beats alone decide
     fcntl = None
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
 __all__ = ["OWNER", "Lease"]
 
@@ -35,6 +35,7 @@ OWNER = "owner.json"
 
 BEAT_SECONDS = 1.0
 LEASE_SECONDS = 12.0
+_ATTEMPTS, _PAUSE_SECONDS = 100, 0.02
 
 
 class Lease:
@@ -83,17 +84,22 @@ class Lease:
         try:
             found = _read(self._path)
             if found is not None and not self._is_free(found):
+                owner = _name(_read(self._path) or found)
                 raise ConfigurationError(
-                    f"{self._path.parent} is in use by {_name(found)}: wait for its end, stop it, or name another "
-                    "directory; there is nothing to delete"
+                    f"{self._path.parent} is in use by {owner}: wait for its end, stop it, or name another directory; "
+                    "there is nothing to delete"
                 )
-            descriptor = self._write(new=found is None)
+            with _replaced_by_one(self._path, found) if found is not None else contextlib.nullcontext():
+                if found is None or _read(self._path) == found:
+                    descriptor = self._write(new=found is None)
+                else:  # somebody was quicker
+                    return self._take()
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
         if found is not None:
-            time.sleep(0.05)  # of two that found the same silence, the later one has it
+            time.sleep(0.05)  # without locks, the later one of two that found the same silence has it
         if (owner := _read(self._path)) is not None and owner.get("token") != self._token:
             os.close(descriptor)
             raise ConfigurationError(f"{self._path.parent} was just taken by {_name(owner)}: name another directory")
@@ -186,6 +192,29 @@ def _lock_is_free(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def _replaced_by_one(path: Path, found: Mapping[str, Any]) -> Generator[None]:
+    """Within this nobody else on this machine replaces the file that says `found`, if it still does.
+
+    Where the system has no locks, or an owner that was given up still holds its own, others may.
+    """
+    with contextlib.ExitStack() as held:
+        for _ in range(_ATTEMPTS):
+            if fcntl is None or _read(path) != found:
+                break
+            try:
+                file = held.enter_context(path.open("rb"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # somebody looks at it, or replaces it
+                held.close()
+                time.sleep(_PAUSE_SECONDS)
+            except OSError:  # gone, or a file system without locks
+                break
+            else:
+                break  # a file that was replaced meanwhile no longer says `found`
+        yield
 
 
 def _boot() -> str:

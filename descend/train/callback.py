@@ -219,3 +219,13 @@ class Callbacks:
         """Call every listener of `event` with `view`, in the order of the callbacks."""
         for listener in self._listeners[event]:
             listener(view)
+
+    def fire_all(self, event: Event, view: object) -> list[BaseException]:
+        """Call every listener of `event`, also after one that raised; what they raised, in their order."""
+        raised: list[BaseException] = []
+        for listener in self._listeners[event]:
+            try:
+                listener(view)
+            except BaseException as error:
+                raised.append(error)
+        return raised

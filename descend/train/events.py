@@ -169,6 +169,7 @@ class EpochView:
         values: Objective and metrics over the pass, by name; empty before it.
         units: Unit of each metric that has one.
         samples: Samples seen in the pass, and how many there are; None where that is not known yet.
+        position: Mini-batches of the pass that are done; before a pass not 0 where it is continued within.
         seconds: Length of the pass.
         step_seconds: Length of each step of it.
         complete: Whether the pass went to its end; False before it, and where a limit on steps or time cut it short.
@@ -183,6 +184,7 @@ class EpochView:
     seconds: float = 0.0
     step_seconds: tuple[float, ...] = ()
     complete: bool = False
+    position: int = 0
 
     @property
     def finished(self) -> int:

@@ -55,11 +55,13 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     gathered.told = False
     epoch, total = context.epoch, batches.num_samples
     session.meet(f"the beginning of epoch {epoch}, step {context.step}")
-    session.callbacks.fire(Event.BEFORE_EPOCH, EpochView(epoch, context.step, run, samples=(0, total)))
+    samples = context.samples - gathered.samples_before
+    view = EpochView(epoch, context.step, run, samples=(samples, total), position=context.position)
+    session.callbacks.fire(Event.BEFORE_EPOCH, view)
     reason = _steps(session, stop, gathered, run)
     session.step_began = None
     values = gathered.totals.over(session.process).values() | dict(session.outside())
-    samples = context.samples - gathered.samples_before
+    samples, position = context.samples - gathered.samples_before, context.position
     if gathered.skipped:
         values["skipped_steps"] = float(gathered.skipped)
     session.keep(Mode.TRAIN, values, samples, gathered.seconds)
@@ -71,7 +73,7 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     gathered.told = True
     units, times = session.task.units, tuple(gathered.step_seconds)
     view = EpochView(
-        epoch, context.step, run, values, units, (samples, total), gathered.seconds, times, gathered.complete
+        epoch, context.step, run, values, units, (samples, total), gathered.seconds, times, gathered.complete, position
     )
     session.callbacks.fire(Event.AFTER_EPOCH, view)
     return reason or reason_to_end(session, stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import torch
 
 from descend.train.control import Control
 from descend.train.cut import cut_of
-from descend.train.events import RunView
+from descend.train.events import Event, RunView
 from descend.train.numerics import Buffers, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.task import Totals
@@ -20,6 +20,7 @@ from descend.train.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from descend.data import Batch, Feed
@@ -215,6 +216,34 @@ class Session:
             passes=self.passes,
             reason=reason,
         )
+
+    @contextmanager
+    def announced(self, acting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Generator[None]:
+        """Within this the run takes place: before_run comes first, after_run last, whatever ends the run.
+
+        Every callback is told of the end, and the first error of all is the one that is raised.
+
+        Args:
+            acting: What callbacks are called within.
+        """
+        try:
+            with acting():
+                self.callbacks.fire(Event.BEFORE_RUN, self.view())
+            yield
+        except BaseException:
+            self._say_of_end(self._end_announced(acting))
+            raise
+        if failures := self._end_announced(acting):
+            self._say_of_end(failures[1:])
+            raise failures[0]
+
+    def _end_announced(self, acting: Callable[[], AbstractContextManager[object]]) -> list[BaseException]:
+        with acting():
+            return self.callbacks.fire_all(Event.AFTER_RUN, self.view(self.end))
+
+    def _say_of_end(self, failures: Sequence[BaseException]) -> None:
+        for failure in failures:
+            self.say(f"after_run, called because of another error, raised {type(failure).__name__}: {failure}")
 
     def progress(self) -> Progress:
         """What a stopping criterion sees, counted from where the algorithm under way was started."""

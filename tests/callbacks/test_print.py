@@ -1,6 +1,6 @@
 import re
 
-from callback_runs import follow
+from callback_runs import follow, in_one_go_and_in_two
 from toys import Regression, data, session
 
 from descend.callbacks import Print
@@ -58,3 +58,9 @@ def test_a_test_is_always_printed(capsys):
     given.callbacks.fire(Event.BEFORE_RUN, given.view())
     evaluate(given, Mode.TEST)
     assert "model0 (instance 0) test objective function : " in capsys.readouterr().out
+
+
+def test_an_epoch_has_one_banner_however_often_the_run_was_stopped_within_it(capsys, tmp_path):
+    in_one_go_and_in_two(tmp_path, lambda: [Print()], at=(2, 4, 6, 12))
+    banners = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "Epoch : stats" in line]
+    assert banners == 2 * ["[0]", "[1]", "[2]", "[3]"]

@@ -3,9 +3,12 @@ import re
 import sys
 import time
 
-from callback_runs import follow
+import pytest
+from callback_runs import StopAt, follow, work
 
 from descend.callbacks import ProgressBar
+from descend.errors import Stopped
+from descend.experiment.conduct import conduct
 from descend.train import Callback
 
 
@@ -59,6 +62,14 @@ def test_the_objective_is_that_of_the_newest_steps(monkeypatch):
     keep = Keep()
     follow(keep, ProgressBar(interval=3, moving_average_length=2, scientific_notation=True), Pause(), epochs=2)
     assert f"objective {(keep.seen[2] + keep.seen[5]) / 2:.3e}" in drawn(terminal)
+
+
+def test_a_bar_of_an_epoch_that_is_continued_begins_where_the_epoch_stands(monkeypatch, tmp_path):
+    with pytest.raises(Stopped):
+        conduct(work(StopAt(4)), tmp_path / "run")
+    terminal = on_a_terminal(monkeypatch)
+    conduct(work(ProgressBar(interval=1), Pause(), epochs=1), tmp_path / "run", resume=True)
+    assert re.search(r"epoch 1.* 6/6 ", drawn(terminal))
 
 
 def test_what_is_no_terminal_stays_quiet(capsys):

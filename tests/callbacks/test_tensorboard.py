@@ -1,16 +1,22 @@
+import multiprocessing
+import os
+import signal
 from importlib.util import find_spec
 
 import pytest
-from callback_runs import Watcher, follow, graph_run, in_one_go_and_in_two
+from callback_runs import Watcher, follow, graph_run, in_one_go_and_in_two, work
 
 from descend.callbacks import (
     CategoricalAccuracyStrategy,
+    Checkpoint,
     MatchType,
     SummarizeImages,
     Summary,
     TrackSampleIDsStrategy,
 )
 from descend.errors import ConfigurationError, MissingExtra, Unsupported
+from descend.experiment.conduct import conduct
+from descend.train import Callback
 
 there = find_spec("tensorboard") is not None
 needs_tensorboard = pytest.mark.skipif(not there, reason="needs tensorboard")
@@ -71,6 +77,43 @@ def test_pictures_are_selected_by_the_accuracy(tmp_path, match):
     events = read(tmp_path / "run" / "tensorboard")
     assert len(events.Tags()["images"]) == expected
     assert all(events.Images(tag)[0].width == events.Images(tag)[0].height == 4 for tag in events.Tags()["images"])
+
+
+@needs_tensorboard
+def test_pictures_beside_numbers_take_nothing_back(tmp_path):
+    strategy = CategoricalAccuracyStrategy("accuracy_layer", MatchType.ALL, num_images_per_epoch=3)
+    graph_run(tmp_path, Summary(batch_interval=1), SummarizeImages(strategy, "images"))
+    events = read(tmp_path / "run" / "tensorboard")
+    assert [event.step for event in events.Scalars("train/step_objective")] == list(range(1, 7))
+    assert len(events.Tags()["images"]) == 3
+
+
+class Kill(Callback):
+    """Kills the process after a step, before anything that waits in memory is written."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_step(self, step):
+        if step.step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_run(folder, step):
+    conduct(work(Summary(batch_interval=1), Kill(step), Checkpoint(every_steps=5)), folder, resume=True)
+
+
+@needs_tensorboard
+@pytest.mark.slow
+def test_a_series_has_every_step_once_after_the_process_was_killed(tmp_path):
+    for step in (7, 13, 19):
+        process = multiprocessing.get_context("spawn").Process(target=killed_run, args=(tmp_path / "run", step))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    conduct(work(Summary(batch_interval=1), Checkpoint(every_steps=5)), tmp_path / "run", resume=True)
+    series = read(tmp_path / "run" / "tensorboard").Scalars("train/step_objective")
+    assert [event.step for event in series] == list(range(1, 25))
 
 
 def test_a_strategy_that_lbann_itself_dropped_is_refused():
