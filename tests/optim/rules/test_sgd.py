@@ -81,5 +81,5 @@ def test_torch(as_torch, kwargs):
     "kwargs", [{"nesterov": True}, {"dampening": 1.5}, {"momentum": 1.0}, {"momentum": -0.1}], ids=str
 )
 def test_what_cannot_be(kwargs):
-    with pytest.raises(RuleError, match="SGD: (nesterov|dampening|momentum)"):
+    with pytest.raises(RuleError, match=r"SGD: (nesterov|dampening|momentum)"):
         SGD(**kwargs)

@@ -370,12 +370,15 @@ def test_torchs_schedulers(name, kwargs):
     ],
 )
 def test_what_torchs_schedulers_refuse(name, kwargs, words):
-    optimizer = torch.optim.SGD(weights((1,)), lr=0.4)
-    with pytest.raises((ValueError, ZeroDivisionError)):
-        theirs = getattr(torch.optim.lr_scheduler, name)(optimizer, **kwargs)
+    def theirs():
+        optimizer = torch.optim.SGD(weights((1,)), lr=0.4)
+        scheduler = getattr(torch.optim.lr_scheduler, name)(optimizer, **kwargs)
         for _ in range(6):
             optimizer.step()
-            theirs.step()
+            scheduler.step()
+
+    with pytest.raises((ValueError, ZeroDivisionError)):
+        theirs()
     with pytest.raises(RuleError, match=words):
         schedule_from_library("torch", name, lr=0.4, **kwargs)
 
