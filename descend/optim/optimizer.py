@@ -271,6 +271,10 @@ class Optimizer(torch.optim.Optimizer):
 
     @_outside_graphs
     def _update(self) -> None:
+        if torch.is_inference_mode_enabled():  # what is made there can be neither written nor saved outside of it
+            with torch.inference_mode(mode=False):
+                self._update()
+            return
         self._outside_block("a step")
         settings = self._with_scaler(self._settings())
         try:
@@ -404,6 +408,10 @@ class Optimizer(torch.optim.Optimizer):
                 weights, expected and found. Nothing was copied then.
         """
         self._outside_block("load_state_dict")
+        with torch.inference_mode(mode=False):
+            self._load(state_dict, strict=strict)
+
+    def _load(self, state_dict: Mapping[str, Any], *, strict: bool) -> None:
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, cast("dict[str, Any]", state_dict)) or state_dict
         saved.load(self, state_dict, self._names, strict=strict)
@@ -420,7 +428,8 @@ class Optimizer(torch.optim.Optimizer):
         Raises:
             RuleError: The state does not hold what this rule needs, or has other shapes. Nothing was copied then.
         """
-        saved.load_torch(self, state_dict, self._names)
+        with torch.inference_mode(mode=False):
+            saved.load_torch(self, state_dict, self._names)
         self._residence.dissolve()
 
     def __getstate__(self) -> dict[str, Any]:

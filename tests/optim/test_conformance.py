@@ -289,6 +289,57 @@ def test_a_known_variant_is_named_and_is_no_failure(build, args, words):
     assert words in finding.seen
 
 
+class Moments(Toy):
+    """Adam, of which others get one thing wrong."""
+
+    kept = torch.float64
+    first, second, coupled, decays = True, True, False, True
+
+    def move(self, p, g, group, i):
+        state, decay = self.state[p], group["weight_decay"] * self.decays
+        g = g + decay * p if self.coupled else g
+        p.mul_(1 - group["lr"] * decay * (not self.coupled))
+        state["m"] = (0.9 * state.get("m", 0 * g) + 0.1 * g).to(self.kept)
+        state["v"] = (0.999 * state.get("v", 0 * g) + 0.001 * g * g).to(self.kept)
+        t = state["t"] = state.get("t", 0) + 1
+        m = state["m"].double() / (1 - 0.9**t if self.first else 1)
+        v = state["v"].double() / (1 - 0.999**t if self.second else 1)
+        p.sub_(group["lr"] * m / (v.sqrt() + 1e-8))
+
+
+class LeakingSum(Toy):
+    """AdaGrad that forgets: half a percent off after five steps."""
+
+    def move(self, p, g, group, i):
+        h = self.state[p]["h"] = 0.99 * self.state[p].get("h", 0.0) + g * g
+        p.sub_(group["lr"] * g / (h.sqrt() + 1e-6))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "words"),
+    [
+        ({"first": False}, "AdamW", "the first moment is not corrected"),
+        ({"second": False}, "AdamW", "the second moment is not corrected"),
+        ({"coupled": True}, "AdamW", "the decay stands in the gradient"),
+        ({"decays": False}, "AdamW", "the weight decay is ignored"),
+        ({"decays": False}, "Adam", "the weight decay is ignored"),
+    ],
+)
+def test_a_known_mistake_is_named(changes, rule, words):
+    finding = examine(type("Wrong", (Moments,), changes), rule=rule, weight_decay=0.01)["published rule"]
+    assert finding.verdict is Verdict.FAIL
+    assert finding.seen.startswith(words)
+
+
+def test_a_small_mistake_is_told_from_low_precision():
+    small = examine(LeakingSum, rule="AdaGrad")["published rule"]
+    assert small.verdict is Verdict.FAIL
+    for dtype in (torch.bfloat16, torch.float16):
+        rounded = examine(type("Rounded", (Moments,), {"kept": dtype}), rule="AdamW")["published rule"]
+        assert rounded.verdict is Verdict.DEVIATION
+        assert "with low precision somewhere" in rounded.seen
+
+
 def test_the_step_where_paths_part_is_named():
     """A rate outside the buffer shows only after the rate has changed, at the sixth step here."""
     finding = examine(torch.optim.SGD, momentum=0.9, nesterov=True, rule="NAG")["published rule"]

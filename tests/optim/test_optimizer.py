@@ -284,6 +284,30 @@ def test_a_group_may_be_added_in_mid_run(runner: str) -> None:
     assert largest_gap(one, other) < 1e-12
 
 
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("dampening", [0.0, 0.3])
+def test_momentum_may_begin_and_end_in_mid_run(runner: str, dampening: float) -> None:
+    one, other = net(), net()
+    ours = descend.optim.SGD(one.parameters(), lr=1e-2, dampening=dampening, runner=runner)
+    theirs = torch.optim.SGD(other.parameters(), lr=1e-2, dampening=dampening)
+    for step, momentum in enumerate((0.0, 0.0, 0.9, 0.8, 0.0, 0.9)):
+        for model, optimizer in ((one, ours), (other, theirs)):
+            optimizer.param_groups[0]["momentum"] = momentum
+            train(model, optimizer, 1, seed=step)
+    assert largest_gap(one, other) < 1e-12
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_master_outlives_the_start_of_a_momentum(runner: str) -> None:
+    p = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = descend.optim.SGD([p], lr=1e-4, runner=runner)
+    for step in range(40):  # steps too small for bfloat16, which add up in the master
+        optimizer.param_groups[0]["momentum"] = 0.0 if step < 20 else 1e-9
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+    torch.testing.assert_close(optimizer.state[p]["master"], torch.full((3,), 1 - 40e-4))
+
+
 # ---- absent, zero, frozen; non-finite; sparse
 
 

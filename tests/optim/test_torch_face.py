@@ -508,6 +508,25 @@ def test_a_default_device_elsewhere_changes_nothing(rule: Rule, runner: str) -> 
     assert equal(one, other)
 
 
+@pytest.mark.parametrize("runner", ["plain", "blocks"])
+@pytest.mark.parametrize("name", ["Adam", "LAMB", "Muon", "ScheduleFreeSGD"])
+def test_inference_mode_around_it_changes_nothing(name: str, runner: str) -> None:
+    """Tensors made in that mode could be written neither by a later step nor by backward."""
+    one, other, rule = net(), net(), RULES[name]()
+    ours, plain = made(rule, one, runner=runner), made(rule, other, runner=runner)
+    train(other, plain, range(4))
+    for t in range(4):
+        ours.zero_grad()
+        loss_of(one, t).backward()
+        with torch.inference_mode(t < 3):
+            ours.step()
+            if t == 1:
+                ours.load_state_dict(copy.deepcopy(ours.state_dict()))
+            with ours.averaged():
+                loss_of(one, t)
+    assert equal(one, other)
+
+
 @every_rule
 def test_one_optimizer_for_each_weight_may_step_within_backward(rule: Rule) -> None:
     if "noise" in rule.needs and getattr(rule, "temperature", 1.0):

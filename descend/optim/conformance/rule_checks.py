@@ -27,6 +27,8 @@ SHORT = 5  # displacement is judged here, before the rate changes
 EXACT = 1e-9  # relative; double precision leaves about 1e-15 a step, and cancellation costs some of it
 ROUNDED = 2e-5  # what single precision somewhere inside leaves
 LOW_PRECISION = 3e-2  # what bfloat16 somewhere inside leaves
+NUDGE = 1e-6  # relative; far below the spacing of float16 and bfloat16, so these answer it by nothing or by a jump
+ANSWERED = 0.2  # how far such an answer is off at least, relative
 
 
 def rates(lr: float) -> list[float]:
@@ -34,24 +36,33 @@ def rates(lr: float) -> list[float]:
     return [lr if t < SHORT else lr / 2 for t in range(STEPS)]
 
 
-def _path(subject: Subject, more: Mapping[str, Any]) -> list[list[Tensor]]:
+def _gradients(subject: Subject, t: int, nudge: float) -> list[Tensor]:
+    """The gradients of step t, each element moved by a part of itself of about the size `nudge`."""
+    plain = subject.gradients(t)
+    moved = [draw(tuple(g.shape), 50_000 + 1000 * t + i) for i, g in enumerate(plain)] if nudge else []
+    return [g * (1 + nudge * x) for g, x in zip(plain, moved, strict=True)] if nudge else plain
+
+
+def _path(subject: Subject, more: Mapping[str, Any], nudge: float = 0.0) -> list[list[Tensor]]:
     """The weights after each step."""
     trial = Trial(subject, subject.weights(), **more)
     values: list[list[Tensor]] = []
     for t, lr in enumerate(rates(subject.lr), start=1):
         trial.set_rate(lr)
-        trial.step(*subject.gradients(t))
+        trial.step(*_gradients(subject, t, nudge))
         values.append(trial.values)
     return values
 
 
-def published_path(rule: Published, h: Constants, subject: Subject, decay: float) -> list[list[Tensor]]:
+def published_path(
+    rule: Published, h: Constants, subject: Subject, decay: float, nudge: float = 0.0
+) -> list[list[Tensor]]:
     """The weights after each step by the published rule with constants h."""
     weights = [w.numpy().copy() for w in subject.weights()]
     steps = [rule.start(h, w) for w in weights]
     values: list[list[Tensor]] = []
     for t, lr in enumerate(rates(subject.lr), start=1):
-        gradients = _limited([g.numpy() for g in subject.gradients(t)], h.get("max_total_norm"))
+        gradients = _limited([g.numpy() for g in _gradients(subject, t, nudge)], h.get("max_total_norm"))
         with np.errstate(all="ignore"):  # a variant may divide by 0; it is infinitely far off then
             weights = [
                 _decayed_step(step, h["decay_form"], w, g, t, lr, decay)
@@ -97,7 +108,39 @@ def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, An
     paths = Paths(_path(subject, more), published_path(rule, h, subject, decay), subject.weights())
     if paths.error <= EXACT:
         return ok(f"{rule.source}: equal to {_power(paths.error)}")
-    return _known_variant(paths, subject, rule, h, decay) or fail(paths.difference())
+    return (
+        _known_variant(paths, subject, rule, h, decay)
+        or _mistake(paths, subject, rule, h, decay)
+        or _rounded(paths, subject, rule, h, decay, more)
+        or fail(paths.difference())
+    )
+
+
+def _mistake(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Outcome | None:
+    """The known mistake that explains the path."""
+    if decay and replace(paths, wanted=published_path(rule, h, subject, 0.0)).error <= ROUNDED:
+        return fail(f"the weight decay is ignored; {paths.difference()}")
+    for words, changes in rule.mistakes.items():
+        wanted = published_path(rule, {**h, **changes}, subject, decay)
+        if replace(paths, wanted=wanted).error <= ROUNDED:
+            return fail(f"{words}; {paths.difference()}")
+    return None
+
+
+def _rounded(
+    paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float, more: Mapping[str, Any]
+) -> Outcome | None:
+    """Low precision, which answers a change below its spacing by nothing or a jump; a mistake follows smoothly."""
+    if paths.error > LOW_PRECISION:
+        return None
+    nudged = _path(subject, more, NUDGE), published_path(rule, h, subject, decay, NUDGE)
+    theirs, wanted = (
+        torch.cat([(a - b).flatten() for a, b in zip(moved[SHORT - 1], plain[SHORT - 1], strict=True)])
+        for moved, plain in zip(nudged, (paths.theirs, paths.wanted), strict=True)
+    )
+    if float((theirs - wanted).norm()) <= ANSWERED * float(wanted.norm()):
+        return None
+    return deviation(f"{rule.source}, with low precision somewhere: {paths.difference()}")
 
 
 def _known_variant(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Outcome | None:
@@ -112,8 +155,6 @@ def _known_variant(paths: Paths, subject: Subject, rule: Published, h: Constants
         for words, error in others:
             if error <= limit:
                 return deviation(f"known variant: {words} (equal to {_power(error)}); {paths.difference()}")
-    if paths.error <= LOW_PRECISION:
-        return deviation(f"{rule.source}, with low precision somewhere: {paths.difference()}")
     return None
 
 

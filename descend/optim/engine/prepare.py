@@ -164,13 +164,17 @@ def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None) ->
 def take_up(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
     """Make the state of weights that are updated for the first time, else see that it fits and lies where they lie.
 
+    Where nothing but the count was kept, as under SGD until a scheduler gave it a momentum, the state begins now.
+
     Raises:
         RuleError: Somebody changed the state: an entry is missing, no tensor, or of another shape.
     """
-    if "step" not in entry:
+    wanted = named_entries(template(rule, p))
+    if "step" not in entry or (wanted and entry.keys() <= {"step", "master"}):
+        held = {key: entry[key] for key in ("master",) if key in entry}
         open_entry(entry, rule, p)
-        return
-    for key, like in named_entries(template(rule, p)).items():
+        entry.update(held)
+    for key, like in wanted.items():
         held = entry.get(key)
         if not isinstance(held, torch.Tensor) or held.shape != like.shape:
             found = "nothing" if held is None else f"{tuple(held.shape)}" if hasattr(held, "shape") else repr(held)

@@ -51,11 +51,12 @@ class SGD(Rule):
     Args:
         momentum: μ, the part of the buffer that is kept, in [0, 1).
         dampening: τ, the part of a gradient that stays out of the buffer; the first gradient enters whole, as in torch.
+            Without momentum it does nothing.
         nesterov: Step from the gradient plus μ times the new buffer.
         rate_inside: Put the learning rate inside the buffer, see above.
 
     Raises:
-        RuleError: momentum or dampening is outside [0, 1), or a setting needs momentum and there is none.
+        RuleError: momentum or dampening is outside [0, 1), or nesterov is asked for without momentum.
     """
 
     rowwise: ClassVar[bool] = True
@@ -68,8 +69,8 @@ class SGD(Rule):
 
     def __post_init__(self) -> None:
         check_fraction(self, "momentum", "dampening")
-        if not self.momentum and (self.nesterov or self.dampening):
-            raise RuleError("SGD: nesterov and dampening act on momentum, which is 0: give momentum, for example 0.9")
+        if self.nesterov and not self.momentum:
+            raise RuleError("SGD: nesterov acts on momentum, which is 0: give momentum, for example 0.9")
 
     def init(self, p: Tensor) -> SGDState | None:
         """A buffer of zeros; nothing without momentum."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -149,12 +149,8 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
         groups.extend(_split(recipe, found))
     if problems := default.check(everybody):
         raise RuleError([f"{title}: {problem}" for problem in problems])
-    optimizer = Optimizer(
-        groups,
-        default.rule,
-        lr=default.lr,
-        on_nonfinite=default.on_nonfinite,  # pyright: ignore[reportArgumentType]  # one of the three words, checked there
-    )
+    # The options stand in every group; here they are what a group takes that is added later.
+    optimizer = Optimizer(groups, on_nonfinite=cast("Any", default.on_nonfinite), **default.options())
     _begin(optimizer, default)
     return optimizer
 

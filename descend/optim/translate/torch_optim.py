@@ -60,7 +60,7 @@ def _sgd(
 ) -> Recipe:
     if nesterov and (not momentum or dampening):
         raise RuleError("torch's SGD takes nesterov only with a momentum and without dampening")
-    rule = SGD(momentum, dampening if momentum else 0.0, nesterov)
+    rule = SGD(momentum, dampening, nesterov)
     return _recipe(rule, lr, weight_decay, maximize, differentiable)
 
 
@@ -251,34 +251,68 @@ REFUSED = {
 }
 
 
-def _step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
+def _factor(title: str, name: str, value: float, *, positive: bool = False) -> float:
+    """A factor that torch wants from 0 to 1."""
+    if not 0 <= value <= 1 or (positive and value == 0):
+        raise RuleError(f"torch's {title} wants {name} {'above' if positive else 'from'} 0 to 1 and it is {value!r}")
+    return value
+
+
+def _fresh(title: str, last_epoch: int) -> None:
+    if last_epoch != -1:
+        raise Unsupported(
+            f"torch's {title} with last_epoch={last_epoch!r} goes on from the rate that it finds in an optimizer; "
+            f"leave last_epoch out and take schedule.shifted({last_epoch!r} + 1), or begin_at(updates) of the optimizer"
+        )
+
+
+def _step_lr(lr: float, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> Schedule:
+    _fresh("StepLR", last_epoch)
     return Step(lr, step_size, gamma)
 
 
-def _multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
-    if len(set(milestones)) == len(milestones):
-        return MultiStep(lr, tuple(sorted(milestones)), gamma)
-    return falling(lr, [(step, gamma) for step in milestones])  # one that stands twice acts twice
+def _multi_step_lr(lr: float, milestones: Sequence[float], gamma: float = 0.1, last_epoch: int = -1) -> Schedule:
+    _fresh("MultiStepLR", last_epoch)
+    reached = sorted(int(step) for step in milestones if step >= 0 and step == int(step))  # as torch never sees others
+    if len(set(reached)) == len(reached):
+        return MultiStep(lr, tuple(reached), gamma)
+    return falling(lr, [(step, gamma) for step in reached])  # one that stands twice acts twice
 
 
-def _constant_lr(lr: float, factor: float = 1 / 3, total_iters: int = 5) -> Schedule:
-    # torch takes the factor back at step total_iters and never where that is the first one.
-    return Constant(lr * factor).then(Constant(lr), total_iters) if total_iters else Constant(lr * factor)
+def _constant_lr(lr: float, factor: float = 1 / 3, total_iters: int = 5, last_epoch: int = -1) -> Schedule:
+    _fresh("ConstantLR", last_epoch)
+    low = Constant(lr * _factor("ConstantLR", "factor", factor))
+    if total_iters <= 0:  # torch takes the factor back at step total_iters, so never where that is the first one
+        return low
+    if factor == 0:
+        raise RuleError(f"torch's ConstantLR divides by its factor at step {total_iters}, and the factor is 0")
+    return low.then(Constant(lr), total_iters)
 
 
-def _linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5) -> Schedule:
-    return Ramp(lr * start_factor, lr * end_factor, total_iters)
+def _linear_lr(
+    lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5, last_epoch: int = -1
+) -> Schedule:
+    _fresh("LinearLR", last_epoch)
+    start = lr * _factor("LinearLR", "start_factor", start_factor, positive=True)
+    end = lr * _factor("LinearLR", "end_factor", end_factor)
+    return Ramp(start, end, total_iters) if total_iters > 0 else Constant(start)
 
 
-def _exponential_lr(lr: float, gamma: float) -> Schedule:
+def _exponential_lr(lr: float, gamma: float, last_epoch: int = -1) -> Schedule:
+    _fresh("ExponentialLR", last_epoch)
     return Step(lr, 1, gamma)
 
 
-def _polynomial_lr(lr: float, total_iters: int = 5, power: float = 1.0) -> Schedule:
-    return Polynomial(lr, total_iters, 0.0, power)
+def _polynomial_lr(lr: float, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> Schedule:
+    _fresh("PolynomialLR", last_epoch)
+    never = total_iters <= 0 or power == 0  # 0⁰ is 1
+    return Constant(lr) if never else Polynomial(lr, total_iters, 0.0, power)
 
 
-def _cosine_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule:
+def _cosine_lr(lr: float, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> Schedule:
+    _fresh("CosineAnnealingLR", last_epoch)
+    if T_max < 1:
+        raise RuleError(f"torch's CosineAnnealingLR divides by T_max, which must be at least 1 and is {T_max!r}")
     return Cosine(lr, T_max, eta_min, repeats=True)
 
 

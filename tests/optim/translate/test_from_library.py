@@ -307,6 +307,29 @@ def test_a_run_begun_by_torch_goes_on(name, kwargs):
         torch.testing.assert_close(mine, p, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("SGD", {"weight_decay": 0.1, "momentum": 0.9, "maximize": True}),
+        ("AdamW", {"weight_decay": 0.1, "betas": (0.7, 0.9)}),
+        ("Adam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+        ("Adafactor", {"weight_decay": 0.1}),
+    ],
+)
+def test_a_group_that_comes_later_has_the_arguments_of_the_call(name, kwargs):
+    ours, theirs = weights((3, 2), (4,)), weights((3, 2), (4,))
+    optimizers = [
+        from_library("torch", name, ours[:1], lr=0.02, **kwargs),
+        getattr(torch.optim, name)(theirs[:1], lr=0.02, **kwargs),
+    ]
+    for optimizer, w in zip(optimizers, (ours, theirs), strict=True):
+        one_step(optimizer)
+        optimizer.add_param_group({"params": w[1:]})
+        one_step(optimizer, -0.5)
+    for mine, p in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, p, rtol=1e-9, atol=1e-11)
+
+
 SCHEDULERS = [
     ("StepLR", {"step_size": 3}),
     ("MultiStepLR", {"milestones": [2, 7]}),
@@ -315,6 +338,13 @@ SCHEDULERS = [
     ("ExponentialLR", {"gamma": 0.8}),
     ("PolynomialLR", {"total_iters": 8, "power": 2.0}),
     ("CosineAnnealingLR", {"T_max": 6, "eta_min": 0.01}),
+    # arguments at their edges
+    ("MultiStepLR", {"milestones": [2.5, -1, 4, 4]}),
+    ("ConstantLR", {"factor": 0.5, "total_iters": -1}),
+    ("LinearLR", {"start_factor": 0.2, "total_iters": 0}),
+    ("PolynomialLR", {"total_iters": 0}),
+    ("PolynomialLR", {"total_iters": 4, "power": 0.0}),
+    ("ExponentialLR", {"gamma": 0.0, "last_epoch": -1}),
 ]
 
 
@@ -327,6 +357,35 @@ def test_torchs_schedulers(name, kwargs):
         assert ours(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9, abs=1e-12)
         optimizer.step()
         theirs.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("LinearLR", {"start_factor": 0.0}, "wants start_factor above 0 to 1 and it is 0.0"),
+        ("LinearLR", {"end_factor": 2.0}, "wants end_factor from 0 to 1 and it is 2.0"),
+        ("ConstantLR", {"factor": 1.5}, "wants factor from 0 to 1"),
+        ("ConstantLR", {"factor": 0.0}, "divides by its factor at step 5"),
+        ("CosineAnnealingLR", {"T_max": 0}, "divides by T_max"),
+    ],
+)
+def test_what_torchs_schedulers_refuse(name, kwargs, words):
+    def theirs():
+        optimizer = torch.optim.SGD(weights((1,)), lr=0.4)
+        scheduler = getattr(torch.optim.lr_scheduler, name)(optimizer, **kwargs)
+        for _ in range(6):
+            optimizer.step()
+            scheduler.step()
+
+    with pytest.raises((ValueError, ZeroDivisionError)):
+        theirs()
+    with pytest.raises(RuleError, match=words):
+        schedule_from_library("torch", name, lr=0.4, **kwargs)
+
+
+def test_a_scheduler_that_goes_on_is_a_shifted_one():
+    with pytest.raises(Unsupported, match=r"leave last_epoch out and take schedule.shifted\(4 \+ 1\)"):
+        schedule_from_library("torch", "StepLR", lr=0.4, step_size=3, last_epoch=4)
 
 
 # ---- LBANN

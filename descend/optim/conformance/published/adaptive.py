@@ -18,7 +18,9 @@ _DECAY = {
 
 def adam_direction(m: Array, v: Array, h: Constants, t: int) -> Array:
     """m̂ / (√v̂ + ε), with ε at its place and the bias corrected or not."""
-    c1, c2 = (1 - h["beta1"] ** t, 1 - h["beta2"] ** t) if h.get("bias_correction", True) else (1.0, 1.0)
+    corrected = h.get("bias_correction", True)
+    c1 = 1 - h["beta1"] ** t if corrected in (True, "first") else 1.0
+    c2 = 1 - h["beta2"] ** t if corrected in (True, "second") else 1.0
     where = h.get("eps_at", "outside")
     if where == "uncorrected":
         return np.sqrt(c2) / c1 * m / (np.sqrt(v) + h["eps"])
@@ -198,6 +200,10 @@ _PLACES_VARIANTS = {
     "no bias correction": {"bias_correction": False},
     **_DECAY,
 }
+_HALF_CORRECTED = {
+    "the first moment is not corrected": {"bias_correction": "second"},
+    "the second moment is not corrected": {"bias_correction": "first"},
+}
 _COUPLED = {"decay_form": "coupled"}
 _OWN = {"decay_form": "own"}
 _EPS_INSIDE = {"ε inside the root": {"eps_inside": True}, "ε beside the root": {"eps_inside": False}}
@@ -211,13 +217,15 @@ ADAPTIVE: tuple[Published, ...] = (
         _adam,
         {**_ADAM, **_PLACES, "amsgrad": False, **_COUPLED},
         _PLACES_VARIANTS,
+        _HALF_CORRECTED,
     ),
     Published(
         "AdamW",
         "Loshchilov and Hutter 2019, Algorithm 2",
         _adam,
         {**_ADAM, **_PLACES, "amsgrad": False, "decay_form": "decoupled"},
-        _PLACES_VARIANTS,
+        {words: changes for words, changes in _PLACES_VARIANTS.items() if words not in _DECAY},
+        {"the decay stands in the gradient, which is Adam and not AdamW": _COUPLED, **_HALF_CORRECTED},
     ),
     Published(
         "AdaBelief",

@@ -31,6 +31,7 @@ class Published:
         constants: What the rule needs, with the authors' values. "decay_form" is "coupled" (into the gradient),
             "decoupled" (p ← p − lr λ p first) or "own" (the step applies it).
         variants: Known other forms, as words and the constants that they change.
+        mistakes: Known ways to get it wrong, likewise.
         noisy: The step draws random numbers; `start` leaves them out.
     """
 
@@ -39,6 +40,7 @@ class Published:
     start: Start
     constants: Constants
     variants: Mapping[str, Constants] = field(default_factory=dict)
+    mistakes: Mapping[str, Constants] = field(default_factory=dict)
     noisy: bool = False
 
 
