@@ -6,12 +6,12 @@
     python benchmarks/optimizer_step.py --start                  # first steps, compiling on the way, memory
     python benchmarks/optimizer_step.py --device cuda
 
-Every contender takes one step in turn, `--rounds` times, so a change of the machine's mood meets all of them alike; the
-table holds medians, the spread (quarter to three quarters) and the ratio to the peer that the design names for the
-rule; the last table sets each rule beside what it is held to. `pytorch_optimizer` and `optax` run in environments that
-the script makes under `--environments` (with pip, on first use); where that fails their rows say so. `bytes/s` counts
-every buffer that a rule must read or write once (weights and state twice, gradients once) and stands beside a copy of
-as many bytes.
+Every contender takes one step in turn, `--rounds` times, so a change of the machine's mood meets all of them alike; a
+slow one stops after `--seconds` of its own. The table holds medians, the spread (quarter to three quarters) with the
+number of turns, and the ratio to the peer that the design names for the rule; the last table sets each rule beside
+what it is held to. `pytorch_optimizer` and `optax` run in environments that the script makes under `--environments`
+(with pip, on first use); where that fails their rows say so. `bytes/s` counts every buffer that a rule must read or
+write once (weights and state twice, gradients once) and stands beside a copy of as many bytes.
 """
 
 from __future__ import annotations
@@ -136,6 +136,8 @@ RULES = [
 ]
 
 SMALL = 100_000  # elements
+TURN_SECONDS = 0.05  # of a turn of several steps; who needs longer for one has nothing in the cache after it anyway
+FEWEST = 5  # turns of a contender however slow it is
 
 FOREIGN = {
     "pytorch_optimizer": ["pytorch-optimizer>=4", "torch==2.13.0"],
@@ -147,7 +149,7 @@ def weights(shapes: Shapes, device: str) -> list[Tensor]:
     """Fresh parameters with gradients."""
     made = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in shapes]
     for p in made:
-        p.grad = torch.randn_like(p) * 1e-3
+        p.grad = p.detach() * 1e-3
     return made
 
 
@@ -239,15 +241,29 @@ def seconds(step: Step, device: str, count: int) -> float:
     return total / count
 
 
-def measure(steps: dict[str, Step], rounds: int, device: str, in_a_row: int) -> dict[str, list[float]]:
-    """Seconds of a step of each contender, taken in turns after three steps of warming up."""
-    for step in steps.values():
-        for _ in range(3):
-            step()
+def steps_in_a_turn(step: Step, device: str, most: int) -> int:
+    """How many steps a contender takes in a row after three of warming up: as many as a short turn has room for."""
+    for _ in range(2):
+        step()
+    return max(1, min(most, int(TURN_SECONDS / seconds(step, device, 1))))
+
+
+def measure(steps: dict[str, Step], rounds: int, device: str, in_a_row: int, limit: float) -> dict[str, list[float]]:
+    """Seconds of a step of each contender, taken in turns.
+
+    Args:
+        steps: The contenders.
+        rounds: How many turns each has, unless it is slow.
+        device: Where they run.
+        in_a_row: Steps in a turn, unless they are slow.
+        limit: Seconds after which a contender has no more turns, once it had `FEWEST`.
+    """
+    counts = {name: steps_in_a_turn(step, device, in_a_row) for name, step in steps.items()}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            times[name].append(seconds(step, device, in_a_row))
+            if len(times[name]) < FEWEST or sum(times[name]) * counts[name] < limit:
+                times[name].append(seconds(step, device, counts[name]))
     return times
 
 
@@ -310,8 +326,9 @@ def report(rule: Rule, model: str, times: dict[str, list[float]], elements: int)
     for name, taken in sorted(times.items(), key=lambda item: medians[item[0]]):
         low, middle, high = statistics.quantiles(taken, n=4)
         moved = rule.buffers * 4 * elements / middle
+        spread = f"({1e3 * low:.3f} to {1e3 * high:.3f} in {len(taken)})"
         print(
-            f"  {name:<28}{1e3 * middle:9.3f} ms  ({1e3 * low:.3f} to {1e3 * high:.3f})   {middle / base:7.3f} x"
+            f"  {name:<28}{1e3 * middle:9.3f} ms  {spread}   {middle / base:7.3f} x"
             + (f"   {moved / bytes_of_copy:5.2f} of a copy's bytes/s" if name.startswith("descend") else "")
         )
     ours = min(taken for name, taken in medians.items() if name.startswith("descend") and "checked" not in name)
@@ -392,9 +409,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rules", nargs="*", default=[rule.ours for rule in RULES])
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=int, default=21, help="turns of each contender")
     parser.add_argument(
-        "--in-a-row", type=int, help="steps that each contender takes in its turn; 20 for small models, else 1"
+        "--seconds", type=float, default=3.0, help=f"after which a contender has no more turns than {FEWEST}"
+    )
+    parser.add_argument(
+        "--in-a-row", type=int, help="most steps that a contender takes in its turn; 20 for small models, else 1"
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--environments", type=Path, default=None, help="folder for the peers' environments")
@@ -425,7 +445,7 @@ def run(given: argparse.Namespace) -> None:
             steps["copy"] = copying(elements, given.device)
             # A step of some microseconds would else be the time in which its caches are filled again.
             in_a_row = given.in_a_row or (20 if elements < SMALL else 1)
-            times = measure(steps, given.rounds, given.device, in_a_row)
+            times = measure(steps, given.rounds, given.device, in_a_row, given.seconds)
             verdicts.append(report(rule, model, times, elements))
     if verdicts:
         report_all(verdicts)

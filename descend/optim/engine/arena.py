@@ -13,6 +13,7 @@ large gradients are read where they lie.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import mmap
 import operator
@@ -214,6 +215,7 @@ class Arena:
     plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
     groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
     known: Known = field(default_factory=lambda: Known([]))  # the same, and where they lie
+    entries: Known = field(default_factory=lambda: Known([]))  # the tensors of their state
     small: int = 0  # the first `small` members are small
 
     @staticmethod
@@ -262,6 +264,11 @@ class Arena:
         """Number of blocks."""
         return self.members[-1].stop
 
+    @functools.cached_property
+    def _tally(self) -> Any:
+        """`counts` as NumPy has it, for which torch counts no write."""
+        return self.counts.numpy()
+
     @property
     def outer(self) -> str:
         """Name of the buffer of what torch holds."""
@@ -308,6 +315,7 @@ class Arena:
         self.params = [member.param for member in self.members]
         self.wholes = [member.whole for member in self.members]
         self.known = Known(self.params)
+        self.entries = Known([local(x) for member in self.members for x in member.entry.values()])
         self.groups = sorted({member.group for member in self.members})
         self.recount()
 
@@ -318,14 +326,14 @@ class Arena:
         self.version = self.counts._version
 
     def is_intact(self, reader: Reader) -> bool:
-        """Whether all weights still lie where the arena put them. Compiled kernels find their gradients, too."""
+        """Whether weights and state all lie where the arena put them. Compiled kernels find their gradients, too."""
         if self.counts._version != self.version:
             self.recount()
         if self.guests and not bring(self.guests):
             return False
         if self.native is not None:
             return self.native.look(reader)
-        return reader.stayed(self.known)
+        return reader.stayed(self.known) and reader.stayed(self.entries)
 
     def tell(self, reader: Reader, absent: Collection[int]) -> None:
         """Let autograd know that the weights were written, all but those.
@@ -427,10 +435,9 @@ class Arena:
 
     def advance(self, absent: Sequence[int]) -> None:
         """Count an update of every tensor but those."""
-        counts = self.counts.numpy()
-        counts += 1.0
+        self._tally += 1.0
         if absent:
-            counts[list(absent)] -= 1.0
+            self._tally[list(absent)] -= 1.0
             self.recount()
         elif self.common is not None:
             self.common += 1

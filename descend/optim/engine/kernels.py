@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -29,7 +30,7 @@ from descend.optim.engine.text import Untraceable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Job", "Schedule", "Workshop", "compile_command", "compiler", "folder", "key_of", "obstacle"]
+__all__ = ["THREADS", "Job", "Schedule", "Workshop", "compile_command", "compiler", "folder", "key_of", "obstacle"]
 
 # The sources that decide what a kernel computes and how it is called.
 SOURCES = (
@@ -45,6 +46,8 @@ SOURCES = (
     "text.py",
 )
 EAGERLY = "this optimizer runs eagerly, with the same results"
+# Where the compiler has it beside it; elsewhere kernels run in one thread.
+THREADS = ("-fopenmp",) if sys.platform == "linux" else ()
 PATIENCE_SECONDS = 1.0  # a run that ends sooner is not worth a compiler
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend.optim.engine.kernels import Job, compile_command, compiler, key_of
+from descend.optim.engine.kernels import THREADS, Job, compile_command, compiler, key_of
 from descend.optim.engine.noise import PIECE, draw
 from descend.optim.engine.parts import BLOCK, UNIT
 from descend.optim.engine.prepare import check_gradient
@@ -41,8 +40,6 @@ VECTORS = {
 }
 # Each operation is rounded by itself (no contraction), as in the eager form; errno and traps have no reader here.
 FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
-# Where the compiler has it beside it; elsewhere kernels run in one thread.
-THREADS = ("-fopenmp",) if sys.platform == "linux" else ()
 ALONE = 2**15  # elements that one thread updates sooner than several do; torch has the same limit
 
 
@@ -147,12 +144,12 @@ class Native:
         """Find the gradients of this step.
 
         Returns:
-            Whether all weights lie where they lay; if not, nothing was found.
+            Whether all weights and their state lie where they lay; if not, nothing was found.
 
         Raises:
             RuleError: A gradient is of a kind that no rule takes.
         """
-        seen = reader.look(self.arena.known)
+        seen = reader.look(self.arena.known, self.arena.entries)
         self.copies.clear()
         if seen & ODD:
             for i in np.flatnonzero(self.gradient == -1).tolist():
@@ -200,7 +197,7 @@ class Native:
     def _write(self, k: int, numbers: Sequence[Any]) -> None:
         """Put the numbers of a kernel where it reads them: one for all tensors, or one for each."""
         table, work = self.tables[k], self.works[k]
-        each = any(isinstance(x, Tensor) and x.ndim for x in numbers)
+        each = not set(map(type, numbers)) <= {float} and any(isinstance(x, Tensor) and x.ndim for x in numbers)
         wide = len(self.start) if each else 1
         if table.shape[1] != wide:
             table = self.tables[k] = np.zeros((len(table), wide))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from descend.optim.engine.kernels import Job, compile_command, compiler, key_of
+from descend.optim.engine.kernels import THREADS, Job, compile_command, compiler, key_of
 from descend.optim.engine.ownership import PLAIN_TYPES
 
 if TYPE_CHECKING:
@@ -27,12 +27,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ABSENT", "MOVED", "ODD", "Known", "Reader", "ReaderJob"]
+__all__ = ["ABSENT", "MANY", "MOVED", "ODD", "Known", "Reader", "ReaderJob"]
 
 SOURCE = Path(__file__).with_name("gradients.cpp")
 FLAGS = ("-O2", "-std=c++20", "-w")
 ABSENT, ODD, MOVED = 1, 2, 4  # what was seen: no gradient, one that lies otherwise than the weights, weights elsewhere
-HEADER_BYTES = object.__basicsize__  # of a Python object; behind it torch keeps its pointer
+HEADER_BYTES = object.__basicsize__  # of a Python object; behind it torch keeps its pointer, and a list its length
+MANY = 512  # tensors that several threads look at sooner than one does
+
+
+class Given(ctypes.Structure):
+    """The struct of the same name in gradients.cpp."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("objects", "addresses", "gradients")),
+        ("header", ctypes.c_int64),
+    )
 
 
 class Known:
@@ -43,6 +54,7 @@ class Known:
         objects: Their identities.
         addresses: Of their elements.
         gradients: Address of the gradient of each as it was last looked at, 0 for none.
+        given: The same for the library.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -50,20 +62,25 @@ class Known:
         self.objects: NDArray[np.int64] = np.array([id(x) for x in self.tensors], dtype=np.int64)
         self.addresses: NDArray[np.int64] = np.array([x.data_ptr() for x in self.tensors], dtype=np.int64)
         self.gradients: NDArray[np.int64] = np.zeros_like(self.objects)
-        self.given = (len(self.tensors), self.objects.ctypes.data, self.addresses.ctypes.data)
-        self.found = self.gradients.ctypes.data
+        arrays = (self.objects, self.addresses, self.gradients)
+        given = Given(len(self.tensors), *(x.ctypes.data for x in arrays), HEADER_BYTES)
+        self.given = ctypes.byref(given)
 
 
 class Reader:
     """Looks at tensors one by one, in Python."""
 
-    def look(self, known: Known) -> int:
+    def look(self, known: Known, beside: Known) -> int:
         """Find the gradients: the address of each, 0 for none and -1 for one that lies otherwise than the weights.
+
+        Args:
+            known: The weights.
+            beside: Their state, which must lie where it lay as they must.
 
         Returns:
             What was seen, ABSENT | ODD | MOVED; after MOVED the addresses mean nothing.
         """
-        if not self.stayed(known):
+        if not self.stayed(known) or not self.stayed(beside):
             return MOVED
         known.gradients[:] = found = [_address(p) for p in known.tensors]
         return (ABSENT if 0 in found else 0) | (ODD if -1 in found else 0)
@@ -96,36 +113,36 @@ class Library(Reader):
     def __init__(self, path: Path) -> None:
         # The interpreter stays locked meanwhile: these look at Python's objects.
         library = ctypes.PyDLL(str(path))
-        number, pointer = ctypes.c_int64, ctypes.c_void_p
         self._look, self._stayed, self._same = library.look, library.stayed, library.same
         self._written = library.written
-        self._look.argtypes = [number, pointer, pointer, number, pointer]
-        self._stayed.argtypes = [number, pointer, pointer, number]
-        self._same.argtypes = [ctypes.py_object, number, pointer]
-        self._written.argtypes, self._written.restype = [number, pointer, number, pointer], None
+        self._look.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        self._written.restype = None
         for function in (self._look, self._stayed, self._same):
-            function.restype = number
+            function.restype = ctypes.c_int64
 
-    def look(self, known: Known) -> int:
+    def look(self, known: Known, beside: Known) -> int:
         """See `Reader`."""
-        return self._look(*known.given, HEADER_BYTES, known.found)
+        threads = torch.get_num_threads() if len(known.tensors) >= MANY else 1
+        return self._look(known.given, beside.given, threads)
 
     def stayed(self, known: Known) -> bool:
         """See `Reader`."""
-        return bool(self._stayed(*known.given, HEADER_BYTES))
+        return bool(self._stayed(known.given))
 
     def written(self, known: Known) -> None:
         """See `Reader`."""
-        self._written(*known.given[:2], HEADER_BYTES, known.found)
+        self._written(known.given)
 
     def same(self, held: Sequence[Tensor], known: Known) -> bool:
         """See `Reader`."""
-        return bool(self._same(held, *known.given[:2])) if isinstance(held, list) else super().same(held, known)
+        if type(held) is not list:
+            return super().same(held, known)
+        return bool(self._same(known.given, ctypes.c_void_p(id(held) + HEADER_BYTES)))
 
 
 @dataclass(frozen=True)
 class ReaderJob(Job):
-    """The library, for this version of torch."""
+    """The library, for this version of torch and of Python."""
 
     device = "cpu"
     suffix = ".so"
@@ -134,19 +151,29 @@ class ReaderJob(Job):
     @functools.cached_property
     def key(self) -> str:
         """See `Job`."""
-        return key_of("reader", compiler(), FLAGS)
+        return key_of("reader", compiler(), FLAGS, THREADS)
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
         """Run the compiler, with the headers that torch brings."""
         home = Path(torch.__file__).parent
         # The library is the one that torch has loaded; it is named so that its functions are found.
         libraries = [f"-L{home / 'lib'}", "-lc10"]
-        return compile_command(SOURCE.read_text(), unfinished, [*FLAGS, f"-I{home / 'include'}"], libraries)
+        flags = [*FLAGS, *THREADS, f"-I{home / 'include'}"]
+        return compile_command(SOURCE.read_text(), unfinished, flags, libraries)
 
     def load(self) -> Library:
-        """Load the finished library, if torch keeps its pointer where it is looked for."""
+        """Load the finished library, if torch keeps its pointer where it is looked for, and Python a list's items."""
         probe = torch.zeros(1, device="cpu")
-        where: Any = id(probe) + HEADER_BYTES
-        if ctypes.c_size_t.from_address(where).value != getattr(probe, "_cdata", 0):
+        if _words(probe, 1) != [getattr(probe, "_cdata", 0)]:
             raise RuntimeError("this version of torch keeps its tensors elsewhere")
+        held = [probe]
+        count, items = _words(held, 2)
+        if count != 1 or ctypes.c_ssize_t.from_address(items).value != id(probe):
+            raise RuntimeError("this version of Python keeps the items of a list elsewhere")
         return Library(self.path)
+
+
+def _words(x: object, count: int) -> list[int]:
+    """What stands behind the header of a Python object."""
+    where: Any = id(x) + HEADER_BYTES
+    return list((ctypes.c_ssize_t * count).from_address(where))

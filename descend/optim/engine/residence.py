@@ -24,7 +24,7 @@ from descend.optim.engine.cuda import CudaJob
 from descend.optim.engine.guests import dismiss, stays
 from descend.optim.engine.kernels import Schedule, Workshop
 from descend.optim.engine.native import CpuJob, Native
-from descend.optim.engine.prepare import LOW_PRECISION, Task, has_rows, local, named_entries, template
+from descend.optim.engine.prepare import LOW_PRECISION, Task, has_rows, named_entries, template
 from descend.optim.engine.reader import Known, Reader, ReaderJob
 from descend.optim.engine.stages import cut
 from descend.optim.engine.text import Text, Untraceable, read
@@ -86,7 +86,6 @@ class Residence:
         texts: Of each arena under those, by group.
         residents: Identities of all tensors that live in an arena.
         lists: The tensors of each group, as of the last step.
-        entries: The tensors of the residents' state.
         reader: Finds gradients, and that all is where it was.
         meshes: Over whose ranks tensors are distributed, in the order of the tensors.
     """
@@ -99,7 +98,6 @@ class Residence:
     texts: list[dict[int, Text]] = field(default_factory=list[dict[int, Text]])
     residents: set[int] = field(default_factory=set[int])
     lists: list[Known] = field(default_factory=list[Known])
-    entries: Known = field(default_factory=lambda: Known([]))
     reader: Reader = field(default_factory=Reader)
     meshes: list[Any] = field(default_factory=list[Any])
 
@@ -143,7 +141,7 @@ class Residence:
 
     def _is_current(self, settings: Sequence[Settings], state: State) -> bool:
         """Whether weights and state still lie in their arenas and the groups still have the arenas' texts."""
-        if not state.changes.seen or not self.reader.stayed(self.entries):
+        if not state.changes.seen:
             return False
         for arena, texts in zip(self.arenas, self._texts(settings), strict=True):
             if any(text.structure is not arena.text.structure for text in texts.values()):
@@ -181,8 +179,6 @@ class Residence:
             assert text is not None
             self.arenas.append(Arena.of(text, together))
             self.residents |= {id(task.param) for task in together}
-        entries = [x for arena in self.arenas for member in arena.members for x in member.entry.values()]
-        self.entries = Known(list(map(local, entries)))
         self._equip()
         new = self.arenas[before:]
         for arena in new:

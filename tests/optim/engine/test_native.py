@@ -12,6 +12,7 @@ import descend.optim
 from descend.errors import RuleError
 from descend.optim.engine import kernels
 from descend.optim.engine.parts import BLOCK, UNIT
+from descend.optim.engine.reader import MANY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,36 @@ def test_the_number_of_threads_changes_no_bit(name: str, threads: None) -> None:
         found += [trained("compiled", name), trained("blocks", name)]
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def disturbed(runner: str, seed: int) -> list[Tensor]:
+    """Many small tensors, trained while their owner replaces gradients, weights and state, and freezes some."""
+    random = torch.Generator().manual_seed(seed)
+    params = [torch.nn.Parameter(torch.randn(3, generator=random)) for _ in range(MANY + 5)]
+    ours = descend.optim.SGD(params, lr=0.1, momentum=0.9, runner=runner)
+    for step in range(5):
+        for p in params:
+            p.grad = torch.randn(3, generator=random)
+        i, j, k = (int(x) for x in torch.randint(len(params), (3,), generator=random))
+        if step % 4 == 1:
+            params[i].grad, params[j].grad = None, torch.randn(6, generator=random)[::2]
+            params[k].requires_grad_(not params[k].requires_grad)
+        elif step % 4 == 2:
+            params[i].data = params[i].data * 2
+            ours.state[params[j]]["b"].data = torch.ones(3)
+            ours.param_groups[0]["lr"] *= 0.5
+        elif step % 4 == 3:
+            ours.state[params[k]]["b"].mul_(3)
+            ours.load_state_dict(ours.state_dict())
+            params[j].grad = params[i].grad
+        ours.step()
+    return [p.detach().clone() for p in params]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
+def test_many_tensors_that_their_owner_disturbs_are_updated_as_plainly(seed: int, threads: None) -> None:
+    torch.set_num_threads(2)
+    torch.testing.assert_close(disturbed("compiled", seed), disturbed("plain", seed), rtol=1e-6, atol=1e-6)
 
 
 def test_gradients_that_lie_otherwise_are_used() -> None:

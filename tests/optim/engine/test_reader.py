@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from descend.optim.engine import kernels
-from descend.optim.engine.reader import ABSENT, MOVED, ODD, Known, Reader, ReaderJob
+from descend.optim.engine.reader import ABSENT, MANY, MOVED, ODD, Known, Reader, ReaderJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 needs_compiler = pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler")
 
@@ -24,6 +29,14 @@ def reader(request: pytest.FixtureRequest) -> Reader:
     return found
 
 
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
 def parameters() -> list[Tensor]:
     made = [torch.nn.Parameter(torch.randn(shape)) for shape in [(), (3,), (4, 5), (2, 3, 4, 4), (6,)]]
     for p in made:
@@ -34,12 +47,12 @@ def parameters() -> list[Tensor]:
 def test_gradients_are_found_where_they_lie(reader: Reader) -> None:
     params = parameters()
     known = Known(params)
-    assert reader.look(known) == 0
+    assert reader.look(known, Known([])) == 0
     assert known.gradients.tolist() == [p.grad.data_ptr() for p in params if p.grad is not None]
     params[1].grad = torch.zeros(3)
     whole = torch.zeros(10, 5)
     params[2].grad = whole[3:7]
-    assert reader.look(known) == 0
+    assert reader.look(known, Known([])) == 0
     assert known.gradients[1] == params[1].grad.data_ptr()
     assert known.gradients[2] == whole[3].data_ptr()
 
@@ -49,19 +62,19 @@ def test_absent_frozen_and_odd_gradients_are_told_apart(reader: Reader) -> None:
     known = Known(params)
     params[0].grad = None
     params[1].requires_grad_(False)
-    assert reader.look(known) == ABSENT
+    assert reader.look(known, Known([])) == ABSENT
     params[2].grad = torch.zeros(5, 4).t()
     assert params[3].grad is not None
     params[3].grad = params[3].grad.to(memory_format=torch.channels_last)
     params[4].grad = torch.zeros(1).expand(6)
-    assert reader.look(known) == ABSENT | ODD
+    assert reader.look(known, Known([])) == ABSENT | ODD
     assert known.gradients.tolist() == [0, 0, -1, -1, -1]
 
 
 def test_a_gradient_of_a_subclass_is_odd(reader: Reader) -> None:
     p = torch.nn.Parameter(torch.zeros(3))
     p.grad = torch.ones(3).to_sparse()
-    assert reader.look(Known([p])) == ODD
+    assert reader.look(Known([p]), Known([])) == ODD
 
 
 def test_moved_weights_are_noticed(reader: Reader) -> None:
@@ -70,10 +83,56 @@ def test_moved_weights_are_noticed(reader: Reader) -> None:
     assert reader.stayed(known)
     params[3].data = params[3].data.clone()
     assert not reader.stayed(known)
-    assert reader.look(known) == MOVED
+    assert reader.look(known, Known([])) == MOVED
     swapped = Known(params[:2])
     params[0].data, params[1].data = params[1].data, params[0].data
     assert not reader.stayed(swapped)
+
+
+def test_state_that_moved_is_noticed_beside_the_weights(reader: Reader) -> None:
+    known, state = Known(parameters()), [torch.zeros(3), torch.zeros(4)[1:], torch.tensor(1.0)]
+    beside = Known(state)
+    assert reader.look(known, beside) == 0
+    state[1].data = state[1].data[1:]
+    assert reader.look(known, beside) == MOVED
+
+
+@pytest.mark.parametrize("count", [MANY - 1, MANY, MANY + 37])
+def test_many_tensors_are_seen_by_several_threads_as_by_one(reader: Reader, count: int, three_threads: None) -> None:
+    params = [torch.nn.Parameter(torch.zeros(3)) for _ in range(count)]
+    for i, p in enumerate(params):
+        p.grad = None if i % 7 == 0 else torch.zeros(6)[::2] if i % 11 == 0 else torch.ones(3)
+    known, beside = Known(params), Known([torch.zeros(2) for _ in range(2 * count)])
+    assert reader.look(known, beside) == ABSENT | ODD
+    expected = [0 if p.grad is None else p.grad.data_ptr() if p.grad.is_contiguous() else -1 for p in params]
+    assert known.gradients.tolist() == expected
+    for moved in (0, count // 2, count - 1):
+        for tensors in (params, beside.tensors):
+            old = tensors[moved].data
+            tensors[moved].data = old.clone()
+            assert reader.look(known, beside) == MOVED
+            tensors[moved].data = old
+    assert reader.look(known, beside) == ABSENT | ODD
+
+
+def test_swapped_objects_are_noticed(reader: Reader) -> None:
+    params = parameters()
+    known = Known(params)
+    other = torch.nn.Parameter(torch.zeros(3))
+    params[1].grad = None
+    torch.utils.swap_tensors(params[1], other)
+    assert not reader.stayed(known)
+    assert reader.look(known, Known([])) == MOVED
+
+
+def test_a_list_that_grew_and_shrank_holds_the_same(reader: Reader) -> None:
+    params = parameters()
+    known = Known(params)
+    params.extend(parameters() * 10)
+    assert not reader.same(params, known)
+    del params[len(known.tensors) :]
+    assert reader.same(params, known)
+    assert reader.same([], Known([]))
 
 
 def test_memory_moved_to_other_processes_is_noticed(reader: Reader) -> None:
@@ -90,7 +149,7 @@ def test_only_those_with_a_gradient_are_told_to_be_written(reader: Reader) -> No
     params[2].requires_grad_(False)
     known = Known(params)
     before = [p._version for p in params]
-    reader.look(known)
+    reader.look(known, Known([]))
     reader.written(known)
     assert [p._version - v for p, v in zip(params, before, strict=True)] == [1, 0, 0, 1, 1]
 
