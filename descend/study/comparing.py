@@ -230,10 +230,21 @@ def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
         raise ConfigurationError([*error.problems, *(_arm_problems(study, None) if check else [])]) from error
     problems = _metric_problems(study, task)
     if check:
-        problems += [*_score_problems(study, task), *_arm_problems(study, task)]
+        problems += [*_size_problems(study, task), *_score_problems(study, task), *_arm_problems(study, task)]
     if problems:
         raise ConfigurationError(problems)
     return task, {"data": task.fingerprint(), **_code(study)}
+
+
+def _size_problems(study: Study, task: Task) -> list[str]:
+    """Batch sizes that no update would have."""
+    samples = len(task.train[0])
+    return [
+        f"batch_sizes has {size:,} and there are {samples:,} samples to train on, so that its updates would be of "
+        f"{samples:,} samples: say at most {samples:,}"
+        for size in study.batch_sizes
+        if size > samples
+    ]
 
 
 def _metric_problems(study: Study, task: Task) -> list[str]:

@@ -178,6 +178,7 @@ def test_steps_to_a_target_against_the_batch_size():
         ({"metric": "acuracy"}, "did you mean 'accuracy'"),
         ({"trials": 0}, "trials is 0"),
         ({"steps": 0}, "at least 1"),
+        ({"batch_size": [32, 5000]}, r"batch_sizes has 5,000 and there are [\d,]+ samples to train on"),
         ({"target": float("nan")}, "finite"),
         ({"arms": ["SGD", "SGD"]}, "the arm 'SGD' stands twice"),
         ({"trials": {"SDG": 3}}, "an arm 'SDG' that there is not; did you mean 'SGD'"),

@@ -19,7 +19,7 @@ from descend.study.running.processes import (
     whether_in_forks,
     whether_in_stacks,
 )
-from descend.study.running.stack import Stack
+from descend.study.running.stack import Stack, slow_in_silence
 from descend.study.running.together import run_together, whether_together
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ _MEASURED_STEPS = 12
 _EACH = 2  # trials that each process is measured with
 _PROCESSES_SECONDS = 0.4  # that processes are measured for, where
 _MOST_STEPS = 500  # are enough: the time of one by one may be a guess too low
+_ENOUGH_SECONDS = 1.0  # after which a stack is not measured further
+_WORTH_SECONDS = 1.0  # of a whole run, below which measuring processes costs more than they could save
 _CLEARLY = 1.2  # times as fast another way has to be, so that chance rarely decides
 
 
@@ -121,6 +123,8 @@ def _fastest(
     for way in ways:
         if (undivided := _UNDIVIDED.get(way.name)) and times[undivided] / cores() * _CLEARLY > times[chosen.name]:
             continue
+        if undivided and times[chosen.name] * trials[0].steps * len(trials) < _WORTH_SECONDS:
+            continue
         steps = _MEASURED_STEPS
         if way.name in _UNDIVIDED:  # beginning processes takes as long as many small steps, and not always equally long
             each = _EACH if way.name == "processes" else len(divided(trials[: way.at_once])[0])
@@ -156,6 +160,7 @@ def seconds_a_step(
     return max(seconds[1] - seconds[0], 1e-9) / count / len(chosen)
 
 
+@slow_in_silence()
 def _of_a_stack(task: Task, trials: Sequence[Trial], count: int) -> float:
     """Steps of the stack that would run, so that they are traced where those of the whole run are."""
     stack, steps = Stack(task, trials), min(trials[0].steps, 1 + count)
@@ -163,6 +168,8 @@ def _of_a_stack(task: Task, trials: Sequence[Trial], count: int) -> float:
     began = time.perf_counter()
     for number in range(2, steps + 1):
         stack.step(number)
+        if (taken := time.perf_counter() - began) > _ENOUGH_SECONDS:
+            return taken / (number - 1) / len(trials)
     return (time.perf_counter() - began) / max(steps - 1, 1) / len(trials)
 
 

@@ -9,8 +9,10 @@ A step is a pure function of these. Traced once into plain operations, it serves
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -29,17 +31,27 @@ from descend.study.running.traced import traced
 from descend.train.masks import Masks, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from torch import Tensor, nn
 
     from descend.study.running.trial import Trial
     from descend.study.task import Task
 
-__all__ = ["Stack"]
+__all__ = ["Stack", "slow_in_silence"]
 
 _ELEMENTWISE = ("norm", "total", "noise")  # a rule that asks for one of these looks at whole tensors
 _WORTH_A_TRACE = 64  # steps of one batch size from which a trace is quicker than dispatching each step
+
+
+@contextlib.contextmanager
+def slow_in_silence() -> Generator[None]:
+    """Without what `vmap` says of operations that it calls once for each trial: ways are chosen by their time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "There is a performance drop because we have not yet implemented the batching"
+        )
+        yield
 
 
 class Update(NamedTuple):
@@ -307,6 +319,7 @@ class Stack:
         if not (made[-1].isfinite() | (self.failed_at > 0)).all():  # one number a trial, and rarely all of them
             self._note_failures(made[len(self._held) : -1], number)
 
+    @slow_in_silence()
     def trace(self) -> None:
         """Have everything traced that a run traces, so that stacks in forks of this process need not."""
         form = ("all", *self._form, *_shapes(self._held))

@@ -81,8 +81,8 @@ def steps_to_target(
         target: Risk to be met.
         problem: The quadratic; Zhang et al.'s without one.
         rates: Learning rates to try.
-        momenta: Momenta to try, of a rule that has one.
-        averages: Averaging factors to try, of a rule that averages.
+        momenta: Momenta to try, of a rule that has one; of another at most 0.
+        averages: Averaging factors to try, of a rule that averages; of another at most 0.
         schedule: A function of peak rate and number of steps that gives a schedule. Then a run's length is part of its
             settings, and the steps are those of the shortest run that ends at the target.
         refine: Go on with finer grids around the best setting.
@@ -92,7 +92,7 @@ def steps_to_target(
         A whole number of steps, or inf.
 
     Raises:
-        ConfigurationError: the rule is unknown or a number is out of range.
+        ConfigurationError: the rule is unknown, a number is out of range, or the rule has no such number.
     """
     grids = {"rates": rates, "momenta": momenta, "averages": averages}
     if schedule is not None:
@@ -136,6 +136,8 @@ def _axes(
 ) -> tuple[Array, ...]:
     """What is tried of each setting; with `published` the grids of the table where nothing else is said."""
 
+    _check_used(rule, momenta, averages)
+
     def axis(given: Sequence[float] | None, usual: Sequence[float], used: bool = True) -> Array:
         return numbers(usual if given is None else given, "settings", least=0) if used else np.zeros(1)
 
@@ -146,6 +148,21 @@ def _axes(
         axis(momenta, PRECONDITIONED_MOMENTA if lower else MOMENTA_TRIED, rule.remembers),
         axis(averages, AVERAGES, rule.averaged),
     )
+
+
+def _check_used(rule: Method, momenta: Sequence[float] | None, averages: Sequence[float] | None) -> None:
+    """That nothing is given which the rule would not use: a momentum or an average other than none."""
+    averaging = Method(rule.momentum, True, rule.preconditioner).name
+    problems = [
+        f"{name} are {list(given)} and the rule {rule.name} has none: leave them out, or take {other}"
+        for name, given, used, other in (
+            ("momenta", momenta, rule.remembers, "heavy_ball or nesterov"),
+            ("averages", averages, rule.averaged, averaging),
+        )
+        if given is not None and not used and any(value != 0 for value in given)
+    ]
+    if problems:
+        raise ConfigurationError(problems)
 
 
 def _check(batch_size: float, target: float, axes: tuple[Array, ...]) -> None:

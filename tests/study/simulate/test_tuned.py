@@ -86,6 +86,18 @@ def test_impossible_settings_are_refused_together():
         steps_to_target("sgd", "64")
 
 
+def test_settings_that_a_rule_has_not_are_refused():
+    with pytest.raises(ConfigurationError) as wrong:
+        steps_to_target("sgd:0.5", 64, momenta=[0.0, 0.9], averages=[0.9])
+    assert list(wrong.value.problems) == [
+        "momenta are [0.0, 0.9] and the rule sgd:0.5 has none: leave them out, or take heavy_ball or nesterov",
+        "averages are [0.9] and the rule sgd:0.5 has none: leave them out, or take sgd+average:0.5",
+    ]
+    with pytest.raises(ConfigurationError, match="momenta"):
+        steps_to_target("sgd", 64, momenta=[0.9], schedule=lambda peak, steps: Polynomial(peak, steps))
+    assert steps_to_target("sgd", 64, rates=[0.02], momenta=[0.0]) == steps_to_target("sgd", 64, rates=[0.02])
+
+
 def test_grids_are_sorted_and_distinct():
     for grid in (RATES, MOMENTUM_RATES):
         assert sorted(set(grid), reverse=True) == list(grid)
