@@ -45,11 +45,16 @@ class Divided(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def found(ignored):
+def wide():
+    """320 kB of weights."""
+    return nn.Sequential(nn.Linear(3, 40), nn.Linear(40, 1000), nn.Linear(1000, 3)).double()
+
+
+def found(ignored, module):
     watch, divided = Counts(), Divided()
     with divided:
         descend.fit(
-            network(),
+            module,
             nn.CrossEntropyLoss(),
             data(20, ignored),
             batch_size=4,
@@ -64,7 +69,13 @@ def found(ignored):
 def everything():
     for name in COLLECTIVES:
         setattr(distributed, name, counted(name))
-    leave({"all count": found(()), "one is ignored": found((9,))})
+    leave(
+        {
+            "all count": found((), network()),
+            "one is ignored": found((9,), network()),
+            "large weights": found((), wide()),
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What a step of several ranks does beside its passes; that it comes to the same is a matter of test_exactness.py."""
 
+import sys
+
 import pytest
 from ranks.start import start
 
@@ -18,6 +20,12 @@ def test_a_step_is_one_sum_of_gradients_and_one_meeting(ranks):
     """Four small weights are one bucket. The meeting is waited for at once, the gradients after it."""
     expected = {"waited for": 1, "all_reduce": 2, "all_gather": 0, "broadcast": 0}
     assert [left["all count"]["steps"] for left in ranks] == [[expected] * (STEPS - 1)] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
+def test_large_gradients_of_ranks_on_one_host_are_summed_between_two_meetings(ranks):
+    expected = {"waited for": 2, "all_reduce": 2, "all_gather": 0, "broadcast": 0}
+    assert [left["large weights"]["steps"] for left in ranks] == [[expected] * (STEPS - 1)] * 2
 
 
 def test_gradients_are_gone_through_afterwards_only_where_something_is_left_to_divide_by(ranks):
