@@ -130,7 +130,10 @@ def __getattr__(name: str) -> Any:
 def _hint(name: str) -> str:
     from descend.errors import nearest
 
-    return "" if name.startswith("_") else nearest(name, __dir__())
+    if name.startswith("_"):
+        return ""
+    known, bare = __dir__(), name.removeprefix("Callback")  # as LBANN calls them
+    return nearest(bare if bare in known else name, known)
 
 
 def __dir__() -> list[str]:

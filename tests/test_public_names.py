@@ -47,6 +47,8 @@ def test_names_that_the_documents_use_are_public():
 def test_a_misspelt_name_is_answered_with_the_nearest():
     with pytest.raises(AttributeError, match="did you mean 'Convolution'"):
         descend.Convolutoin  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean 'StepLearningRate'"):
+        _ = descend.CallbackStepLearningRate
 
 
 def test_every_module_has_a_docstring():

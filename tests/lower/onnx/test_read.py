@@ -368,6 +368,12 @@ def test_an_output_must_have_the_samples_first(tmp_path):
         descend.onnx.load(path)
 
 
+def test_a_dimension_of_one_that_goes_is_not_joined_with_the_samples(tmp_path):
+    nodes = [node("Reshape", "x", "rows", out="r"), node("Gather", "r", "places", axis=1)]
+    constants = {"rows": np.array([-1, 4, 5]), "places": np.array([0, 1, 3, 0])}
+    agree(write(tmp_path / "m.onnx", nodes, {"x": (1, 4, 5)}, constants=constants), drawn(2, 1, 4, 5))
+
+
 MOVED = {
     "entries at places of the first two dimensions": [
         node("Transpose", "x", out="a", perm=[2, 3, 0, 1]),

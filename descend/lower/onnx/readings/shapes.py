@@ -75,7 +75,7 @@ def _joined(r: Reader, x: Tensor, wanted: list[int | None]) -> Tensor | None:
     if count < 1 or kept != x.shape[count:]:
         return None
     size = prod(x.shape[:count])
-    alone = first is None or (first == r.batch and size == 1)
+    alone = first is None or (first in (-1, r.batch) and size == 1)
     return None if alone or (first != -1 and first != (r.batch or 0) * size) else replace(x, joined=count)
 
 
