@@ -16,6 +16,7 @@ NAMES = [
     "table4/matrix",
     "table4/fragility",
     "batch_size/scaling",
+    "bias_correction/transformer",
 ]
 
 
@@ -23,7 +24,8 @@ NAMES = [
 def test_what_ran_is_what_the_file_says(name):
     kept = json.loads((STUDIES / name / "study.json").read_text())
     assert read_study(STUDIES / f"{name}.toml").plain() == kept["study"]
-    assert hashlib.sha256((STUDIES / "fashion.py").read_bytes()).hexdigest()[:16] == kept["hashes"]["code"]
+    workload = (STUDIES / name).parent / kept["study"]["workload"].rpartition(":")[0]
+    assert hashlib.sha256(workload.read_bytes()).hexdigest()[:16] == kept["hashes"]["code"]
 
 
 def test_the_first_round_is_unequal_in_freedom_and_the_confirmatory_design_is_matched():
@@ -35,6 +37,8 @@ def test_the_first_round_is_unequal_in_freedom_and_the_confirmatory_design_is_ma
     (variant,) = lint(read_study(STUDIES / "table4/matrix.toml"))
     assert variant.kind == "variant"
     assert lint(read_study(STUDIES / "batch_size/scaling.toml")) == []
+    (switch,) = lint(read_study(STUDIES / "bias_correction/transformer.toml"))
+    assert "bias_correction" in switch.text
 
 
 def test_nesterov_matches_lars_and_the_first_round_does_not_say_so():

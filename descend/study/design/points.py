@@ -1,7 +1,8 @@
 """The points of a search, and the seeds of everything: functions of (seed of the study, what it is for, index).
 
-Point i of a search is the same alone, in any order, after a restart and when the search is extended. Arms that share
-the name of a dimension share its coordinate, so that the same arm under two names runs the same trials.
+Point i of a search is the same alone, in any order, after a restart, when the search is extended and beside any other
+arms. Arms that search over the same names share the coordinates, so that the same arm under two names runs the same
+trials.
 """
 
 from __future__ import annotations
@@ -35,14 +36,11 @@ def seed_of(*what: object) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-def points(
-    spaces: Mapping[str, Mapping[str, Dimension]], arm: str, count: int, *, seed: int, search: int, sampler: str
-) -> list[dict[str, Any]]:
+def points(space: Mapping[str, Dimension], count: int, *, seed: int, search: int, sampler: str) -> list[dict[str, Any]]:
     """The settings of one search of one arm.
 
     Args:
-        spaces: Of every arm of the study.
-        arm: Whose search it is.
+        space: What the arm searches over.
         count: Trials.
         seed: Of the study.
         search: Number of the search.
@@ -55,19 +53,18 @@ def points(
         MissingExtra: Sobol points need scipy.
         ConfigurationError: the trials fill no grid.
     """
-    own = spaces[arm]
-    if not own:
+    if not space:
         return [{} for _ in range(count)]
     if sampler == "grid":
-        cells: Sequence[Sequence[float]] = grid(list(own.values()), count)
-        columns = range(len(own))
+        cells: Sequence[Sequence[float]] = grid(list(space.values()), count)
+        columns = range(len(space))
     else:
-        names = sorted({name for space in spaces.values() for name in space})
+        names = sorted(space)
         draw = seed_of(seed, "search", search)
         cells = _sobol(len(names), count, draw) if sampler == "sobol" else _random(len(names), count, draw)
-        columns = [names.index(name) for name in own]
+        columns = [names.index(name) for name in space]
     return [
-        {name: one.at(float(cell[column])) for (name, one), column in zip(own.items(), columns, strict=True)}
+        {name: one.at(float(cell[column])) for (name, one), column in zip(space.items(), columns, strict=True)}
         for cell in cells
     ]
 

@@ -12,7 +12,7 @@ from descend.runtime import StopRequests
 from descend.study.running.choose import Executor, choose
 from descend.study.running.ledger import Ledger, StudyDirectory
 from descend.study.running.one import run_one_by_one
-from descend.study.running.phases import pending
+from descend.study.running.phases import pending, strangers
 from descend.study.running.processes import run_in_forks
 from descend.study.running.trial import RETRIED, Record, Trial
 from descend.study.task import Task, open_task
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["conduct", "run_in_processes"]
 
+_MOST_TOLD = 5  # records of other settings that are named
 _POLL_SECONDS = 0.5  # between two looks for trials that other processes hold
 
 
@@ -53,10 +54,14 @@ def conduct(
         All records, by the id of the trial.
 
     Raises:
-        ConfigurationError: the workload or an optimizer cannot be made.
+        ConfigurationError: the workload or an optimizer cannot be made, or records are of other settings.
         DescendError: a trial ended in an error that repeating did not mend.
         Stopped: a signal asked for an end; trials under way run again.
     """
+    if wrong := strangers(study, ledger.records()):
+        raise ConfigurationError(
+            [f"{line}: give the changed study a directory of its own" for line in wrong[:_MOST_TOLD]]
+        )
     tasks = _Tasks(study, task)
     ways = _Ways(study, tasks, ledger, executor, forks)
     tried: dict[str, int] = {}

@@ -11,9 +11,10 @@ never the same, and seed number r of a phase is the same for every arm, so that 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from descend.study.analysis import median
 from descend.study.design.points import points, seed_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from descend.study.design.study import Study
 
-__all__ = ["Cell", "cells", "confirmed", "needed", "pending", "score", "total_trials", "winner"]
+__all__ = ["Cell", "cells", "confirmed", "needed", "pending", "score", "strangers", "total_trials", "winner"]
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,8 @@ def _trial(study: Study, cell: Cell, phase: str, index: int, repeat: int, point:
 
 
 def _search(study: Study, cell: Cell) -> list[Trial]:
-    spaces = {name: arm.space for name, arm in study.arms.items()}
-    drawn = points(
-        spaces, cell.arm, study.trials_of(cell.arm), seed=study.seed, search=cell.search, sampler=study.sampler
-    )
+    space, count = study.arms[cell.arm].space, study.trials_of(cell.arm)
+    drawn = points(space, count, seed=study.seed, search=cell.search, sampler=study.sampler)
     return [_trial(study, cell, "search", index, 0, point) for index, point in enumerate(drawn)]
 
 
@@ -87,6 +86,25 @@ def _best_first(study: Study, trials: Sequence[Trial], records: Mapping[str, Rec
     """Trials by their score; equal ones in the order of the search. Those that ended in an error are left out."""
     known = [trial for trial in trials if records[trial.id].status not in RETRIED]
     return sorted(known, key=lambda trial: -score(study, records[trial.id]))
+
+
+def strangers(study: Study, records: Mapping[str, Record]) -> list[str]:
+    """What ran with other settings or another seed than the study has for it now, a line each."""
+    planned = {trial.id: trial for cell in cells(study) for trial in needed(study, cell, records)}
+    found: list[str] = []
+    for name, record in records.items():
+        if name not in planned:
+            continue
+        ours, theirs = (_settings(trial) for trial in (planned[name], record.trial))
+        if changed := [key for key in ours | theirs if ours.get(key) != theirs.get(key)]:
+            shown = ", ".join(f"{key} {theirs.get(key)!r} and not {ours.get(key)!r}" for key in changed)
+            found.append(f"{name} ran with {shown}")
+    return found
+
+
+def _settings(trial: Trial) -> dict[str, Any]:
+    """As a record has them once it is read from a file."""
+    return json.loads(json.dumps({**trial.configuration, "seed": trial.seed}, default=str))
 
 
 def winner(study: Study, cell: Cell, records: Mapping[str, Record]) -> Trial | None:

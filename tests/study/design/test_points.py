@@ -6,11 +6,11 @@ import scipy.stats.qmc
 
 from descend.study.design import linear, log, points, seed_of
 
-SPACES = {"a": {"lr": log(1e-3, 1), "beta": linear(0, 1)}, "b": {"beta": linear(0, 1)}, "c": {"lr": log(1e-3, 1)}}
+SPACE = {"lr": log(1e-3, 1), "beta": linear(0, 1)}
 
 
-def draw(arm="a", count=8, seed=1, search=0, sampler="sobol"):
-    return points(SPACES, arm, count, seed=seed, search=search, sampler=sampler)
+def draw(space=SPACE, count=8, seed=1, search=0, sampler="sobol"):
+    return points(space, count, seed=seed, search=search, sampler=sampler)
 
 
 @pytest.mark.parametrize("sampler", ["sobol", "random"])
@@ -24,9 +24,12 @@ def test_other_searches_and_seeds_have_other_points():
     assert draw() != draw(seed=2)
 
 
-def test_arms_share_the_coordinate_of_a_name():
-    assert [p["beta"] for p in draw("a")] == [p["beta"] for p in draw("b")]
-    assert [p["lr"] for p in draw("a")] == [p["lr"] for p in draw("c")]
+@pytest.mark.parametrize("sampler", ["sobol", "random"])
+def test_arms_that_search_over_the_same_names_share_coordinates(sampler):
+    other = draw({"beta": linear(0, 2), "lr": log(1e-2, 10)}, sampler=sampler)
+    for ours, theirs in zip(draw(sampler=sampler), other, strict=True):
+        assert theirs["beta"] == pytest.approx(2 * ours["beta"])
+        assert theirs["lr"] == pytest.approx(10 * ours["lr"])
 
 
 def test_sobol_points_are_spread_more_evenly_than_random_ones():
@@ -38,7 +41,7 @@ def test_sobol_points_are_spread_more_evenly_than_random_ones():
 
 
 def test_an_arm_without_a_space_repeats():
-    assert points({"a": {}}, "a", 3, seed=1, search=0, sampler="sobol") == [{}, {}, {}]
+    assert draw({}, 3) == [{}, {}, {}]
 
 
 def test_seeds_are_whole_and_far_apart():

@@ -286,6 +286,18 @@ def test_a_guess_too_low_does_not_make_processes_measure_for_ever(monkeypatch):
     assert counts["processes"] <= 500
 
 
+def test_a_directory_with_records_of_other_settings_is_not_gone_on_with(tmp_path):
+    small = study(arms={"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)})}, sampler="grid", searches=1, shortlist=1)
+    with StudyDirectory(tmp_path, small) as directory:
+        conduct(small, directory, executor="one")
+    more = Study(**{**dict(small), "trials": 5})
+    with (
+        StudyDirectory(tmp_path, more) as directory,
+        pytest.raises(ConfigurationError, match=r"search/001 ran with lr"),
+    ):
+        conduct(more, directory, executor="one")
+
+
 def test_an_error_is_repeated_once_and_then_told():
     class Broken(nn.Linear):
         def forward(self, x):
@@ -312,8 +324,6 @@ def test_a_process_helps_with_another_arm_in_that_arms_own_way(tmp_path):
     """Somebody else holds all trials of the arm that runs together; the other arm's optimizer cannot."""
     arms = {"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)}), "torch": Arm("torch.optim:SGD", {"lr": log(1e-2, 1.0)})}
     small = study(arms=arms, searches=1, confirmation_seeds=1)
-    holder = StudyDirectory(tmp_path, small)
-    holder.claim([one for one in pending(small, {}) if one.arm == "sgd"], 100)
 
     class Enough(Exception):
         pass
@@ -324,8 +334,10 @@ def test_a_process_helps_with_another_arm_in_that_arms_own_way(tmp_path):
         if record.trial.phase == "confirmation":
             raise Enough
 
-    with StudyDirectory(tmp_path) as helper, pytest.raises(Enough):
-        conduct(small, helper, said=said)
+    with StudyDirectory(tmp_path, small) as holder, StudyDirectory(tmp_path) as helper:
+        holder.claim([one for one in pending(small, {}) if one.arm == "sgd"], 100)
+        with pytest.raises(Enough):
+            conduct(small, helper, said=said)
 
 
 def test_a_class_and_an_argument_of_the_workload_can_be_searched():

@@ -1,9 +1,10 @@
 """Which trials a study needs, with records made up from a known landscape."""
 
 import math
+import re
 
-from descend.study.design import Arm, Study, log, one_minus_log
-from descend.study.running.phases import cells, confirmed, pending, total_trials, winner
+from descend.study.design import Arm, Study, linear, log, one_minus_log
+from descend.study.running.phases import cells, confirmed, pending, strangers, total_trials, winner
 from descend.study.running.trial import Record
 
 SPACE = {"lr": log(1e-3, 1.0), "momentum": one_minus_log(0.01, 0.5)}
@@ -79,6 +80,26 @@ def test_more_trials_and_arms_reuse_what_ran():
     before, after = run(small), run(large)
     searched = {name for name, record in before.items() if record.trial.phase == "search"}
     assert searched <= set(after)
+
+
+def test_an_arm_with_settings_of_its_own_changes_no_trial_of_another():
+    small = study()
+    arms = {"c": Arm("Adam", {"lr": log(1e-3, 1), "beta1": linear(0.5, 0.99)}), **small.arms}
+    large = Study(**{**dict(small), "arms": arms})
+    before = run(small)
+    assert strangers(large, before) == []
+    after = run(large, records=before)
+    assert {name: after[name] for name in before} == before
+
+
+def test_records_of_other_settings_are_told():
+    grid = study(sampler="grid", trials=9, shortlist=1)
+    assert strangers(grid, run(grid)) == []
+    wrong = strangers(study(sampler="grid", trials=16, shortlist=1), run(grid))
+    assert any(
+        re.fullmatch(r"a/b32/s100/search0/search/001 ran with .*momentum \S+ and not \S+", line) for line in wrong
+    )
+    assert "seed" in strangers(study(seed=1), run(study()))[0]
 
 
 def test_failures_lose_and_errors_are_not_records():
