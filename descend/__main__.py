@@ -78,6 +78,10 @@ def run(
 
     if (show_changes or reset_optimizer or weights_only) and not (resume and run_dir):
         raise typer.BadParameter("they say how to continue a run: add --resume --run-dir DIR", param_hint=_CONTINUING)
+    if show_changes and (check or weights_only):
+        other = "--check" if check else "--weights-only"
+        said = f"--show-changes says what a run that goes on would take from its checkpoint; leave {other} out"
+        raise typer.BadParameter(said, param_hint=other)
     experiment = load(file)
     if check:
         checked = check_experiment(experiment)
@@ -126,8 +130,11 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
 
     from descend.experiment.conduct import differences
     from descend.experiment.run import prepare
+    from descend.experiment.trainers import stored_trainers
 
-    differences(replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer), run_dir)
+    several = (stored_trainers(run_dir) or 1) > 1  # the first one has the run's own seed
+    work = replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer)
+    differences(work, run_dir / "trainer0" if several else run_dir)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
