@@ -373,3 +373,38 @@ def test_the_exit_code_that_is_noted_is_that_of_the_process(tmp_path, error, cod
     with pytest.raises(type(error)):
         conduct(work(callbacks=[Told(after_step=error)]), tmp_path / "run")
     assert json.loads((tmp_path / "run/run.json").read_text())["end"]["exit_code"] == code
+
+
+class Counting(torch.nn.Linear):
+    """Keeps more than weights and buffers, and its outputs depend on it."""
+
+    calls, seen = 0, None
+
+    def get_extra_state(self):
+        return {"calls": self.calls, 3: (1, "three"), "seen": self.seen}
+
+    def set_extra_state(self, state):
+        assert state[3] == (1, "three")
+        self.calls, self.seen = state["calls"], state["seen"]
+
+    def forward(self, x):
+        if self.training:
+            self.calls, self.seen = self.calls + 1, x.detach().mean(0)
+        shift = 0.0 if self.seen is None else self.seen.sum()
+        return super().forward(x) * (1 + self.calls / 100) + shift / 100
+
+
+def test_what_a_module_keeps_beside_weights_and_buffers_goes_on(tmp_path):
+    def counting():
+        task = Noisy(decay=0.01)
+        task.module = Counting(3, 1, dtype=torch.float64)
+        task.module.load_state_dict(Noisy().module.state_dict(), strict=False)
+        return task
+
+    whole = conduct(work(counting()), tmp_path / "whole")
+    with pytest.raises(Stopped):
+        conduct(work(counting(), callbacks=[StopAt(9)]), tmp_path / "parts")
+    parts = conduct(work(task := counting()), tmp_path / "parts", resume=True)
+    assert task.module.calls == whole.module.calls == 24
+    assert all(torch.equal(tensor, parts.weights[name]) for name, tensor in whole.weights.items())
+    assert without_times(parts.history) == without_times(whole.history)
