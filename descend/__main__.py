@@ -78,6 +78,10 @@ def run(
 
     if (show_changes or reset_optimizer or weights_only) and not (resume and run_dir):
         raise typer.BadParameter("they say how to continue a run: add --resume --run-dir DIR", param_hint=_CONTINUING)
+    if show_changes and (check or weights_only):
+        other = "--check" if check else "--weights-only"
+        said = f"--show-changes says what a run that goes on would take from its checkpoint; leave {other} out"
+        raise typer.BadParameter(said, param_hint=other)
     experiment = load(file)
     if check:
         checked = check_experiment(experiment)

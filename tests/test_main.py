@@ -146,6 +146,13 @@ def test_weights_alone_begin_anew(descend, one_epoch, tmp_path):
     assert (run / "checkpoints/step-19").is_dir()
 
 
+@pytest.mark.parametrize("word", ["--weights-only", "--check"])
+def test_changes_are_those_of_a_run_that_goes_on(descend, tmp_path, word):
+    words = ["run", str(EXAMPLE), "--run-dir", str(tmp_path / "run"), "--resume", "--show-changes", word]
+    assert f"leave {word} out" in descend(*words, code=2)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("words", [["--weights-only"], ["--reset-optimizer", "--resume"], ["--show-changes"]])
 def test_ways_to_continue_need_a_run_to_continue(descend, words):
     assert "add --resume --run-dir DIR" in descend("run", str(EXAMPLE), *words, code=2)

@@ -102,7 +102,8 @@ def open_data(data: Any, how: Loading) -> Batches | Stream:
         others = [f"{name!r} is a {type(part).__name__}" for name, part in parts if not _is_array(part)]
         raise ConfigurationError(
             f"data for '{how.role}' are a dictionary, which is to hold a tensor or an array for each field, and "
-            f"{others[0] if others else 'is empty'}; of several data sets hand in one for each role"
+            f"{others[0] if others else 'is empty'}; a role has one data set, and a callback can measure others with "
+            "descend.evaluate"
         )
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (list, tuple)):
         return _of_samples(data, how, None, None)

@@ -20,6 +20,7 @@ from descend.errors import DescendError, StorageError, table
 from descend.runtime import Moment, flatten, optimizer_state, read_state, read_weights, restore_optimizer, unflatten
 from descend.runtime.cut import cut_like, fill, is_cut, whole
 from descend.train import ExecutionContext, Mode
+from descend.train.callback import given_back, kept
 from descend.train.groups import set_apart
 from descend.train.session import Pass
 
@@ -55,6 +56,7 @@ def take(session: Session, facts: Mapping[str, Any]) -> Moment:
         "history": [{name: value for name, value in row.items() if name != "seconds"} for row in rows],
         "asked_to_stop": session.asked_to_stop,
         "callbacks": session.callbacks.state(),
+        "modules": _extra_states(session.task.module),
         "micro_batch_size": session.micro_batch_size,
         "skipped_in_a_row": session.skipped_in_a_row,
         "loss_scale": session.numerics.scaler.state_dict() if session.numerics.scaler else None,
@@ -85,6 +87,31 @@ def _put_together(values: Any, keep: bool) -> Any:
         return values
     found = whole(values)
     return found.cpu() if keep else values
+
+
+def _with_extra_state(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules that keep more than weights and buffers, as `get_extra_state` of torch gives it."""
+    for name, part in module.named_modules():
+        if type(part).get_extra_state is not torch.nn.Module.get_extra_state:
+            yield name, part
+
+
+def _extra_states(module: torch.nn.Module) -> dict[str, Any]:
+    """What such modules keep; what is neither tensors nor plain values is left out, with a warning."""
+    states: dict[str, Any] = {}
+    for name, part in _with_extra_state(module):
+        extra = kept(part.get_extra_state())
+        try:
+            flatten(extra)
+        except StorageError as error:
+            warnings.warn(
+                f"the extra state of '{name}' ({type(part).__name__}) is not saved, so it begins anew when the run is "
+                f"continued: {error}",
+                stacklevel=2,
+            )
+        else:
+            states[name] = extra
+    return states
 
 
 def _replaced(session: Session) -> dict[str, list[list[Any]]]:
@@ -177,6 +204,7 @@ def restore(
         history = [_timed(row, row_seconds) for row in state["history"]]
         rest = {name: state[name] for name in ("values", "skipped_in_a_row", "asked_to_stop")}
         size, scale, callbacks = state["micro_batch_size"], state["loss_scale"], dict(state["callbacks"])
+        modules = {name: given_back(extra) for name, extra in dict(state.get("modules", {})).items()}
         replaced = {
             mode: {int(i): str(why) for i, why in bad} for mode, bad in state.get("replaced_samples", {}).items()
         }
@@ -188,6 +216,9 @@ def restore(
     with torch.no_grad():
         for name, tensor in tensors_of(session).items():
             fill(tensor, saved.weights[name])
+    for name, module in _with_extra_state(session.task.module):
+        if name in modules:
+            module.set_extra_state(modules[name])
     session.contexts, session.began, session.under_way, session.history = contexts, began, under_way, history
     session.values, session.skipped_in_a_row = rest["values"], rest["skipped_in_a_row"]
     session.asked_to_stop = rest["asked_to_stop"]

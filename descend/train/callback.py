@@ -18,7 +18,7 @@ from descend.train.events import Event
 if TYPE_CHECKING:
     from descend.train.events import EpochView, EvaluationView, PartView, RunView, StepView
 
-__all__ = ["Callback", "Callbacks"]
+__all__ = ["Callback", "Callbacks", "given_back", "kept"]
 
 _HOOKS = tuple(event.value for event in Event)
 
@@ -63,13 +63,13 @@ class Callback(metaclass=Described):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this callback, so that a run that continues is the same run."""
-        return {name: _kept(getattr(self, name)) for name in self.remembers}
+        return {name: kept(getattr(self, name)) for name in self.remembers}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` gave; called between `after_setup` and `before_run`."""
         for name in self.remembers:
             if name in state:
-                setattr(self, name, _given_back(state[name]))
+                setattr(self, name, given_back(state[name]))
 
     def after_setup(self, run: RunView) -> None:
         """Everything has its first values; also where a checkpoint is restored next. Begin anew here."""
@@ -117,27 +117,27 @@ class Callback(metaclass=Described):
 _PAIRS, _TUPLE = "pairs of a dictionary", "entries of a tuple"
 
 
-def _kept(value: Any) -> Any:
+def kept(value: Any) -> Any:
     """What is remembered in the form of a checkpoint, whose dictionaries have texts as keys and which has no tuples."""
     if isinstance(value, dict):
-        entries = {key: _kept(entry) for key, entry in cast("dict[Any, Any]", value).items()}
+        entries = {key: kept(entry) for key, entry in cast("dict[Any, Any]", value).items()}
         plain = all(isinstance(key, str) for key in entries) and not entries.keys() & {_PAIRS, _TUPLE}
-        return entries if plain else {_PAIRS: [[_kept(key), entry] for key, entry in entries.items()]}
+        return entries if plain else {_PAIRS: [[kept(key), entry] for key, entry in entries.items()]}
     if isinstance(value, tuple):
-        return {_TUPLE: [_kept(entry) for entry in cast("tuple[Any, ...]", value)]}
-    return [_kept(entry) for entry in cast("list[Any]", value)] if isinstance(value, list) else value
+        return {_TUPLE: [kept(entry) for entry in cast("tuple[Any, ...]", value)]}
+    return [kept(entry) for entry in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
-def _given_back(value: Any) -> Any:
-    """What `_kept` had been given."""
+def given_back(value: Any) -> Any:
+    """What `kept` was given."""
     if isinstance(value, dict):
         entries = cast("dict[str, Any]", value)
         if entries.keys() == {_PAIRS}:
-            return {_given_back(key): _given_back(entry) for key, entry in entries[_PAIRS]}
+            return {given_back(key): given_back(entry) for key, entry in entries[_PAIRS]}
         if entries.keys() == {_TUPLE}:
-            return tuple(_given_back(entry) for entry in entries[_TUPLE])
-        return {key: _given_back(entry) for key, entry in entries.items()}
-    return [_given_back(entry) for entry in cast("list[Any]", value)] if isinstance(value, list) else value
+            return tuple(given_back(entry) for entry in entries[_TUPLE])
+        return {key: given_back(entry) for key, entry in entries.items()}
+    return [given_back(entry) for entry in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _looks_like_a_hook(name: str) -> bool:

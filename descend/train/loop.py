@@ -52,14 +52,14 @@ def _epoch(session: Session, stop: Stop) -> str | None:
     context, batches, run = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN], session.view()
     gathered = session.under_way = session.under_way or Pass(context.samples, len(session.history))
     session.rewind(gathered.rows_before)
-    gathered.told = False
+    gathered.told = gathered.closing = False
     epoch, total = context.epoch, batches.num_samples
     session.meet(f"the beginning of epoch {epoch}, step {context.step}")
     samples = context.samples - gathered.samples_before
     view = EpochView(epoch, context.step, run, samples=(samples, total), position=context.position)
     session.callbacks.fire(Event.BEFORE_EPOCH, view)
     reason = _steps(session, stop, gathered, run)
-    session.step_began = None
+    session.step_began, gathered.closing = None, True
     values = gathered.totals.over(session.process).values() | dict(session.outside())
     samples, position = context.samples - gathered.samples_before, context.position
     if gathered.skipped:

@@ -48,6 +48,7 @@ class Pass:
         skipped: Steps left out because a gradient was not finite.
         complete: Whether its last mini-batch is done; its validation may be still to come.
         told: Whether it was cut short and has its rows all the same; they are made anew when it goes on.
+        closing: Whether its rows are being made, which a continuation from here makes anew, with what callbacks add.
         step_seconds: Length of each step since the process began.
     """
 
@@ -58,6 +59,7 @@ class Pass:
     skipped: int = 0
     complete: bool = False
     told: bool = False
+    closing: bool = False
     step_seconds: list[float] = field(default_factory=list[float])
 
     def state(self, process: Process) -> dict[str, Any]:
@@ -338,5 +340,5 @@ class Session:
 
     def fix_rows(self) -> None:
         """Rows so far are not made anew when the pass under way is continued from a checkpoint."""
-        if self.under_way is not None and not self.under_way.told:
+        if self.under_way is not None and not self.under_way.told and not self.under_way.closing:
             self.under_way.rows_before = len(self.history)

@@ -264,7 +264,7 @@ def test_indices_of_a_subset_may_count_from_the_end_and_not_beyond():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"a": (X, Y)}, "'a' is a tuple; of several data sets hand in one for each role"),
+        ({"a": (X, Y)}, "'a' is a tuple; a role has one data set"),
         ({"x": X, "y": Y.tolist()}, "'y' is a list"),
         ({}, "is empty"),
     ],

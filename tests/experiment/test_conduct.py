@@ -298,3 +298,113 @@ def test_the_log_has_what_was_printed_and_the_warnings(tmp_path, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in log if line.startswith("pass")] == printed == [f"pass {i}" for i in range(4)]
     assert "warning: beware" in log
+
+
+class Recording(Callback):
+    """Adds a row to each evaluation, and saves and ends the run within one."""
+
+    def __init__(self, last=0):
+        self.last = last
+
+    def after_evaluation(self, evaluation):
+        evaluation.run.control.record({"twice": 2 * evaluation.values["objective"]}, evaluation.step)
+        if evaluation.epoch == self.last:
+            evaluation.run.save()
+            raise ValueError("enough")
+
+
+def without_times(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_rows_that_callbacks_add_to_an_evaluation_come_once_however_it_is_continued(tmp_path):
+    whole = conduct(work(callbacks=[Recording()]), tmp_path / "whole")
+    with pytest.raises(ValueError, match="enough"):
+        conduct(work(callbacks=[Recording(last=2)]), tmp_path / "parts")
+    parts = conduct(work(callbacks=[Recording()]), tmp_path / "parts", resume=True)
+    assert without_times(parts.history) == without_times(whole.history)
+
+
+class Told(Callback):
+    """Notes that it was told of the end, and may raise where it is told something."""
+
+    def __init__(self, **raising):
+        self.raising, self.ended = raising, 0
+
+    def _hear(self, hook):
+        if hook in self.raising:
+            raise self.raising[hook]
+
+    def before_run(self, run):
+        self._hear("before_run")
+
+    def after_step(self, step):
+        self._hear("after_step")
+
+    def after_run(self, run):
+        self.ended += 1
+        self._hear("after_run")
+
+
+@pytest.mark.parametrize("hook", ["before_run", "after_step"])
+def test_the_first_error_ends_the_run_and_all_are_told_of_the_end(tmp_path, capsys, hook):
+    callbacks = [Told(after_run=ValueError("second")), Told(**{hook: LookupError("first")}), Told()]
+    with pytest.raises(LookupError, match="first"):
+        conduct(work(callbacks=callbacks), tmp_path / "run")
+    assert [callback.ended for callback in callbacks] == [1, 1, 1]
+    assert "after_run, called because of another error, raised ValueError: second" in capsys.readouterr().out
+    assert "LookupError: first" in json.loads((tmp_path / "run/run.json").read_text())["end"]["error"]
+
+
+def test_an_error_at_the_very_end_is_that_of_the_run_and_all_is_saved(tmp_path):
+    callbacks = [Told(after_run=ValueError("late")), Told()]
+    with pytest.raises(ValueError, match="late"):
+        conduct(work(callbacks=callbacks), tmp_path / "run")
+    assert callbacks[1].ended == 1
+    again = conduct(work(), tmp_path / "run", resume=True)
+    whole = conduct(work(), tmp_path / "whole")
+    assert all(torch.equal(tensor, again.weights[name]) for name, tensor in whole.weights.items())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ValueError(), 1), (KeyboardInterrupt(), 130), (SystemExit(3), 3), (SystemExit(), 0)]
+)
+def test_the_exit_code_that_is_noted_is_that_of_the_process(tmp_path, error, code):
+    with pytest.raises(type(error)):
+        conduct(work(callbacks=[Told(after_step=error)]), tmp_path / "run")
+    assert json.loads((tmp_path / "run/run.json").read_text())["end"]["exit_code"] == code
+
+
+class Counting(torch.nn.Linear):
+    """Keeps more than weights and buffers, and its outputs depend on it."""
+
+    calls, seen = 0, None
+
+    def get_extra_state(self):
+        return {"calls": self.calls, 3: (1, "three"), "seen": self.seen}
+
+    def set_extra_state(self, state):
+        assert state[3] == (1, "three")
+        self.calls, self.seen = state["calls"], state["seen"]
+
+    def forward(self, x):
+        if self.training:
+            self.calls, self.seen = self.calls + 1, x.detach().mean(0)
+        shift = 0.0 if self.seen is None else self.seen.sum()
+        return super().forward(x) * (1 + self.calls / 100) + shift / 100
+
+
+def test_what_a_module_keeps_beside_weights_and_buffers_goes_on(tmp_path):
+    def counting():
+        task = Noisy(decay=0.01)
+        task.module = Counting(3, 1, dtype=torch.float64)
+        task.module.load_state_dict(Noisy().module.state_dict(), strict=False)
+        return task
+
+    whole = conduct(work(counting()), tmp_path / "whole")
+    with pytest.raises(Stopped):
+        conduct(work(counting(), callbacks=[StopAt(9)]), tmp_path / "parts")
+    parts = conduct(work(task := counting()), tmp_path / "parts", resume=True)
+    assert task.module.calls == whole.module.calls == 24
+    assert all(torch.equal(tensor, parts.weights[name]) for name, tensor in whole.weights.items())
+    assert without_times(parts.history) == without_times(whole.history)
