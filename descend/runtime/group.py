@@ -6,8 +6,8 @@ Ours is NCCL where the module is on a GPU and gloo otherwise; small agreements o
 
 from __future__ import annotations
 
-import itertools
 import os
+import secrets
 import time
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["joined", "within_block"]
 
 _MEETING_SECONDS = 60  # to find each other; after it, it is said who is missing
+_LOOK_SECONDS = 0.02  # how often the first rank looks for those that ask where to meet
 _LINGER_SECONDS = 3.0  # of the rank that has the store, where some did not come
 _COLLECTIVE = timedelta(days=7)  # how long a rank is waited for is for those to say who watch over the ranks
 
 rest_at_exit()  # from here on, so that it comes after what the user's script still does at its end
-
-_numbers = itertools.count()  # of the groups of this process: keys of one that has been left are never read again
 
 
 @contextmanager
@@ -63,13 +62,15 @@ def joined(device: torch.device | None = None) -> Generator[Process]:
     if where.ranks == 1:
         yield Process.here(device)
         return
-    store = _join(where, device or torch.device("cpu"))
-    process = Process.here(device)
+    store = _meet(where, distributed_c10d.PrefixStore("descend", _store(where)))
+    process = Process(where.rank, where.ranks, device or torch.device("cpu"))
     try:
-        with _watched(process, store):
+        with _watched(process, store):  # also while the group is made: a rank may be gone before it is
+            _make_group(process, store)
             yield process
     finally:
-        distributed.destroy_process_group()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 @contextmanager
@@ -91,9 +92,9 @@ def _common_store(process: Process) -> distributed_c10d.Store | None:
     if distributed.get_backend() == "mpi":
         return None
     # Nobody is watched yet: the others may come as late as the group allows.
-    process.sum(torch.zeros(1, device=process.device))
+    name = process.of_each(secrets.token_hex(8))[0]
     common = distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]  # there is no other way to it
-    return distributed_c10d.PrefixStore(f"descend/{next(_numbers)}", common)
+    return distributed_c10d.PrefixStore(f"descend/{name}", common)
 
 
 def within_block(world: Process, shares: Trainers) -> Process:
@@ -115,16 +116,14 @@ def within_block(world: Process, shares: Trainers) -> Process:
     return Process(rank, shares.procs_per_trainer, world.device, world.doing, own)
 
 
-def _join(where: Place, device: torch.device) -> distributed_c10d.Store:
-    """Make the group; where its ranks can leave words for each other."""
-    number = next(_numbers)
-    store = distributed_c10d.PrefixStore(f"descend/{number}", _store(where))
-    _meet(where, store)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=store, rank=where.rank, world_size=where.ranks, timeout=_COLLECTIVE)
-    return store
+def _make_group(process: Process, store: distributed_c10d.Store) -> None:
+    if process.device.type == "cuda":
+        torch.cuda.set_device(process.device)
+    backend = "nccl" if process.device.type == "cuda" else "gloo"
+    with process.doing.wait("the connections of all ranks"):
+        distributed.init_process_group(
+            backend, store=store, rank=process.rank, world_size=process.ranks, timeout=_COLLECTIVE
+        )
 
 
 @cache
@@ -151,20 +150,48 @@ def _store(where: Place) -> distributed_c10d.Store:
         ) from error
 
 
-def _meet(where: Place, store: distributed_c10d.Store) -> None:
-    """Wait until every rank is there."""
-    store.set(f"rank {where.rank}", "here")
+def _meet(where: Place, store: distributed_c10d.Store) -> distributed_c10d.Store:
+    """Wait until every rank is there; a place in the store that is theirs alone.
+
+    A launcher that starts ranks again may keep its store, with the words and addresses of those that were there before.
+    So each rank asks under a name that nobody had, and the first one answers with the name of the place.
+    """
+    until, own = time.monotonic() + _MEETING_SECONDS, None
     keys = [f"rank {rank}" for rank in range(where.ranks)]
     try:
-        store.wait(keys, timedelta(seconds=_MEETING_SECONDS))
+        name = secrets.token_hex(8) if where.rank == 0 else _name_as_told(where.rank, store)
+        own = distributed_c10d.PrefixStore(name, store)
+        own.set(keys[where.rank], "here")
+        if where.rank == 0:
+            _tell(name, keys[1:], store, until)
+        own.wait(keys, timedelta(seconds=max(until - time.monotonic(), _LOOK_SECONDS)))
     except RuntimeError as error:  # torch's DistStoreError
-        missing = [key for key in keys if not _has(store, key)]
+        missing = [key for key in keys if own is not None and not _has(own, key)]
         if where.rank == 0:
             time.sleep(_LINGER_SECONDS)  # the others have to ask its store who is missing
         raise LostPeer(
             f"{', '.join(missing) or 'rank 0'} of {where.ranks} did not come within {_MEETING_SECONDS} seconds; see "
             "what they say"
         ) from error
+    return own
+
+
+def _name_as_told(rank: int, store: distributed_c10d.Store) -> str:
+    own = secrets.token_hex(8)
+    store.set(f"rank {rank} asks", own)
+    store.wait([f"answer to {own}"], timedelta(seconds=_MEETING_SECONDS))
+    return store.get(f"answer to {own}").decode()
+
+
+def _tell(name: str, missing: list[str], store: distributed_c10d.Store, until: float) -> None:
+    """Tell the name of the place to whoever asks, those who have gone as well, until all have come."""
+    answered = set[str]()
+    while (missing := [key for key in missing if not store.check([f"{name}/{key}"])]) and time.monotonic() < until:
+        asking = {store.get(f"{key} asks").decode() for key in missing if store.check([f"{key} asks"])}
+        for one in asking - answered:
+            store.set(f"answer to {one}", name)
+        answered |= asking
+        time.sleep(_LOOK_SECONDS)
 
 
 def _has(store: distributed_c10d.Store, key: str) -> bool:

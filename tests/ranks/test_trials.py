@@ -92,6 +92,26 @@ def test_a_launcher_starts_ranks_again_which_go_on_from_their_checkpoint(tmp_pat
 
 
 @pytest.mark.slow
+def test_ranks_that_are_started_again_do_not_read_what_those_before_them_left(tmp_path):
+    """torchrun by itself keeps its store over restarts, with all words and addresses."""
+    options = ["--nproc-per-node=2", "--max-restarts=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    ended = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, str(TESTS / "ranks" / "trials.py"), "torn"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "DESCEND_TIMEOUT_SECONDS": "10"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "raised on purpose" in ended.stderr
+    assert "rank 1 has given no sign of life" in ended.stderr
+    assert sorted(file.name for file in tmp_path.glob("attempt*")) == ["attempt2-rank0", "attempt2-rank1"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["0", "2"])
 def test_a_signal_to_the_launcher_ends_with_75(restarts, tmp_path):
     trial = str(TESTS / "ranks" / "trials.py")

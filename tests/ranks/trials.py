@@ -35,6 +35,13 @@ class Fails(descend.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Raises(descend.Callback):
+    """An error on this rank alone."""
+
+    def before_step(self, step):
+        raise ValueError("raised on purpose")
+
+
 class Waits(descend.Callback):
     """Says that it has begun, and takes its time."""
 
@@ -94,7 +101,23 @@ def unmet():
     fit()
 
 
+def torn():
+    """One rank fails at the first attempt, and another one stands still at the second, while connections are made."""
+    attempt, rank = (int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK"))
+    real = torch.distributed.init_process_group
+
+    def make(*arguments, **settings):
+        if (attempt, rank) == (1, 1):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        real(*arguments, **settings)
+
+    torch.distributed.init_process_group = make
+    fit(batch_size=5, callbacks=[Raises()] if (attempt, rank) == (0, 1) else [])
+    Path(f"attempt{attempt}-rank{rank}").touch()
+
+
 TRIALS = {
+    "torn": torn,
     "unmet": unmet,
     "seconds": seconds,
     "poisoned": poisoned,
