@@ -27,12 +27,13 @@ import torch
 from torch import nn
 
 import descend
+from descend.launch import cores
 from descend.study import Arm, Study
 from descend.study.running.choose import choose
 from descend.study.running.ledger import StudyDirectory
 from descend.study.running.one import run_one_by_one
 from descend.study.running.phases import pending
-from descend.study.running.processes import cores, run_in_forks, run_in_stacks
+from descend.study.running.processes import run_in_forks, run_in_stacks
 from descend.study.running.together import run_together
 from descend.study.running.trial import Record, Trial
 from descend.study.task import Task

@@ -6,6 +6,8 @@ takes back what was written after that checkpoint, so the series stay one.
 
 from __future__ import annotations
 
+import time
+import warnings
 from enum import IntEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +20,8 @@ from descend.graph.fields import described, described_openly
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from descend.train import EpochView, EvaluationView, RunView, StepView
     from descend.train.control import Control
 
@@ -27,6 +31,25 @@ __all__ = ["CategoricalAccuracyStrategy", "MatchType", "SummarizeImages", "Summa
 # All callbacks of a run write into one file: TensorBoard reads the files of a folder one after the other, and takes the
 # beginning of each for a restart that takes back what the ones before it hold.
 _WRITERS: WeakKeyDictionary[Control, Any] = WeakKeyDictionary()
+
+
+def _wait_until_ours_is_last(folder: Path) -> None:
+    """TensorBoard reads the files of a folder in the order of their names, which say the second they were begun in and
+    then the process: one that goes on within the second of its forerunner could come before it."""
+    while (newest := max((path.name for path in folder.glob("events.out.tfevents.*")), default="")) >= _begun_now():
+        begun = newest.split(".")[3]
+        if not begun.isdecimal() or int(begun) > time.time() + 2:
+            warnings.warn(
+                f"{folder / newest} was begun later than it is now by this host's clock: TensorBoard takes this run's "
+                "series for older ones and drops them; set the clock, or give the model another summary_dir",
+                stacklevel=2,
+            )
+            return
+        time.sleep(0.05)
+
+
+def _begun_now() -> str:
+    return f"events.out.tfevents.{int(time.time()):010d}"
 
 
 class _Writing(Callback):
@@ -50,6 +73,7 @@ class _Writing(Callback):
             from torch.utils.tensorboard import SummaryWriter
 
             folder = run.control.path(f"{run.control.summary_dir}/.")
+            _wait_until_ours_is_last(folder)
             _WRITERS[run.control] = SummaryWriter(str(folder), purge_step=run.step + 1)
         self.writer = _WRITERS[run.control]
 

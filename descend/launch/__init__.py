@@ -3,6 +3,7 @@
 from descend.launch import flux, local, lsf, mpi, slurm
 from descend.launch.forecast import Forecast, Network, Profile, forecast, rank_counts
 from descend.launch.job import Job
+from descend.launch.local import cores
 from descend.launch.place import ALONE, Place, place, timeout_seconds
 from descend.launch.trainers import Trainers, acting_as, acting_trainer, shared_out
 
@@ -16,6 +17,7 @@ __all__ = [
     "Trainers",
     "acting_as",
     "acting_trainer",
+    "cores",
     "flux",
     "forecast",
     "local",

@@ -13,7 +13,12 @@ from descend.launch.job import Job, lines
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["command", "script", "surroundings"]
+__all__ = ["command", "cores", "script", "surroundings"]
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def command(ranks: int, program: Sequence[str], restarts: int = 0) -> list[str]:
@@ -33,7 +38,7 @@ def surroundings(ranks: int, environment: Mapping[str, str] = os.environ) -> dic
 
     Without TORCH_DISABLE_SHARE_RDZV_TCP_STORE gloo finds the addresses of ranks that have died.
     """
-    threads = max(1, (os.cpu_count() or 1) // ranks)
+    threads = max(1, cores() // ranks)
     own = {"OMP_NUM_THREADS": str(threads), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return {**own, **environment}
 

@@ -24,6 +24,7 @@ import torch
 from torch import distributed
 
 from descend.errors import Unsupported
+from descend.launch import cores
 from descend.runtime.shared import add_up, shared_memory
 
 if TYPE_CHECKING:
@@ -220,6 +221,8 @@ class Reduction:
             return []
         if self._memory is None or (self._memory and len(self._memory[0]) < size):
             self._memory = shared_memory(self.process, size, self.say)
+            enough = distributed.get_world_size() * torch.get_num_threads() <= cores()
+            self.process.doing.awake = bool(self._memory) and enough
         return self._memory
 
     def _bucket(self, names: list[str], memory: Sequence[torch.Tensor]) -> _Bucket:

@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import signal
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -114,6 +115,25 @@ def test_a_series_has_every_step_once_after_the_process_was_killed(tmp_path):
     conduct(work(Summary(batch_interval=1), Checkpoint(every_steps=5)), tmp_path / "run", resume=True)
     series = read(tmp_path / "run" / "tensorboard").Scalars("train/step_objective")
     assert [event.step for event in series] == list(range(1, 25))
+
+
+@needs_tensorboard
+def test_a_run_that_goes_on_within_the_second_of_its_forerunner_comes_after_it(tmp_path):
+    folder = tmp_path / "run" / "tensorboard"
+    folder.mkdir(parents=True)
+    forerunner = folder / f"events.out.tfevents.{int(time.time()) + 1:010d}.host.99999999.0"
+    forerunner.touch()
+    conduct(work(Summary()), tmp_path / "run")
+    assert sorted(folder.iterdir())[0] == forerunner
+
+
+@needs_tensorboard
+def test_a_forerunner_of_tomorrow_is_told(tmp_path):
+    folder = tmp_path / "run" / "tensorboard"
+    folder.mkdir(parents=True)
+    (folder / f"events.out.tfevents.{int(time.time()) + 86400:010d}.host.1.0").touch()
+    with pytest.warns(UserWarning, match=r"host\.1\.0 was begun later than it is now.*another summary_dir"):
+        conduct(work(Summary()), tmp_path / "run")
 
 
 def test_a_strategy_that_lbann_itself_dropped_is_refused():

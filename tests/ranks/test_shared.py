@@ -7,6 +7,8 @@ from ranks.cases import CASES
 from ranks.start import begin, end, start
 from ranks.test_exactness import compare
 
+from descend.launch import cores
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
 
 QUICK = ["partial batch", "unused weights", "weights that are frozen and thawed, sharded"]
@@ -18,6 +20,8 @@ def shared(ranks, folder, way, *names):
     assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
     seen = [rank.left.pop("seen") for rank in ended]
     compare(ended, names)
+    awake = way == "shared" and ranks <= cores()
+    assert [bool(counts.get("_stay_awake")) for counts in seen] == [awake] * ranks
     return ended, seen
 
 

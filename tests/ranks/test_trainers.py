@@ -39,7 +39,8 @@ def test_two_ranks_play_as_one_process_does(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["binary", "sendrecv", "file", "truncation", "evolution"])
-def test_four_trainers_play_as_one_process_does(name, tmp_path):
+def test_four_trainers_play_as_one_process_does(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # "checkpoint_file" writes to a folder beside the script's
     expected = alone(tmp_path / "one", 4, name)
     check(start(4, "tournament.py", tmp_path / "four", name, "1", "2", "1"), expected)
     assert lineage(tmp_path / "four" / "run") == lineage(tmp_path / "one" / "run")

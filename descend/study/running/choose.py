@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, nearest
+from descend.launch import cores
 from descend.study.running.one import run_one_by_one
 from descend.study.running.processes import (
-    cores,
     divided,
     forked,
     run_in_forks,

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from descend.errors import DescendError, Stopped
+from descend.launch import cores
 from descend.runtime import StopRequests
 from descend.study.running.one import run_one
 from descend.study.running.scores import Scorer
@@ -30,15 +31,10 @@ if TYPE_CHECKING:
 
     from descend.study.task import Task
 
-__all__ = ["cores", "divided", "forked", "run_in_forks", "run_in_stacks", "whether_in_forks", "whether_in_stacks"]
+__all__ = ["divided", "forked", "run_in_forks", "run_in_stacks", "whether_in_forks", "whether_in_stacks"]
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _POLL_SECONDS = 0.2  # between two looks whether somebody asked for an end
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def whether_in_forks(task: Task) -> str | None:
