@@ -132,6 +132,8 @@ def _hint(name: str) -> str:
 
     if name.startswith("_"):
         return ""
+    if name.lower() in (rules := importlib.import_module("descend.catalogue").entries()):
+        return f"; the optimizer for torch loops is descend.optim.{rules[name.lower()].name}"
     known, bare = __dir__(), name.removeprefix("Callback")  # as LBANN calls them
     return nearest(bare if bare in known else name, known)
 

@@ -119,7 +119,8 @@ def resume(
 
     if not (run_dir / "experiment.prototext").is_file():
         raise ConfigurationError(
-            f"{run_dir} holds no run that can be continued: there is no experiment.prototext in it"
+            f"{run_dir} holds no run that can be continued: there is no experiment.prototext in it; name the directory "
+            "that the run printed when it began"
         )
     text = file or run_dir / "experiment.prototext"
     run(text, run_dir, False, True, show_changes, reset_optimizer, weights_only)
@@ -152,7 +153,8 @@ def launch(
     if str(file).startswith("-"):
         raise ConfigurationError(f"descend launch has no option {file}; what belongs to the run follows FILE")
     if not file.is_file():
-        raise ConfigurationError(f"there is no file {file}")
+        what = f"{file} is no file" if file.exists() else f"there is no file {file}"
+        raise ConfigurationError(f"{what}; a prototext or a Python script was expected")
     timeout_seconds()
     run_dir = _value_of("--run-dir", context.args)
     script = file.suffix == ".py"

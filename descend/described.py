@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Described", "with_known_options"]
 
+_NOTHING: Mapping[str, str] = {}
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
@@ -32,24 +33,42 @@ class Described(type):
         return super().__call__(*args, **kwargs)
 
 
-def with_known_options(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
-    """The same function, which answers a misspelt keyword as descriptions do."""
-    taken = inspect.signature(function).parameters
+def with_known_options(
+    **said: str,
+) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
+    """The same function, which answers a misspelt keyword as descriptions do.
 
-    @wraps(function)
-    def checked(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
-        _refuse_unknown(function.__name__, cast("Mapping[str, Any]", kwargs), list(taken), taken)
-        return function(*args, **kwargs)
+    Args:
+        **said: What to write instead of words that others have for it.
+    """
 
-    return checked
+    def wrap(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        taken = inspect.signature(function).parameters
+
+        @wraps(function)
+        def checked(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
+            _refuse_unknown(function.__name__, cast("Mapping[str, Any]", kwargs), list(taken), taken, said)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return wrap
 
 
-def _refuse_unknown(title: str, given: Iterable[str], options: list[str], taken: Mapping[str, Any]) -> None:
+def _refuse_unknown(
+    title: str,
+    given: Iterable[str],
+    options: list[str],
+    taken: Mapping[str, Any],
+    said: Mapping[str, str] = _NOTHING,
+) -> None:
     if unknown := [name for name in given if name not in taken]:
         shown = ", ".join(options) or "none"
+        instead = {name: f"; {words};" for name, words in said.items()}
         raise ConfigurationError(
             [
-                f"{title} has no option '{name}'{nearest(name, options) or ';'} its options are {shown}"
+                f"{title} has no option '{name}'{instead.get(name) or nearest(name, options) or ';'} its options are "
+                f"{shown}"
                 for name in unknown
             ]
         )

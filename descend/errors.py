@@ -131,7 +131,8 @@ def nearest(name: str, options: Iterable[str]) -> str:
     options = list(options)
     # Case is the commonest slip, so compare without it and answer with the right spelling.
     folded = {option.casefold(): option for option in options}
-    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    begin = [option for option in folded if len(name) > 2 and option.startswith(name.casefold())]
+    close = begin[:1] if len(begin) == 1 else difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return f"; did you mean '{folded[close[0]]}'?" if close else ""
 
 

@@ -160,3 +160,15 @@ def test_ways_to_continue_need_a_run_to_continue(descend, words):
 
 def test_there_is_nothing_to_continue(descend, tmp_path):
     assert "holds no run that can be continued" in descend("resume", str(tmp_path / "nowhere"), code=2)
+
+
+def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(descend, tmp_path):
+    (tmp_path / "lenet.prototext").touch()
+    assert "no such file; did you mean 'lenet.prototext'?" in descend(
+        "show", str(tmp_path / "lenett.prototext"), code=2
+    )
+    assert f"no such file, and no folder {tmp_path / 'x'}" in descend("show", str(tmp_path / "x" / "lenet"), code=2)
+    assert f"such as {tmp_path / 'lenet.prototext'}" in descend("show", str(tmp_path), code=2)
+    assert "is no file; a prototext or" in descend("launch", str(tmp_path), code=2)
+    file = str(tmp_path / "lenet.prototext")
+    assert f"{file} is not the directory of a run with several trainers" in descend("lineage", file, code=5)

@@ -49,6 +49,13 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
         descend.Convolutoin  # noqa: B018
     with pytest.raises(AttributeError, match="did you mean 'StepLearningRate'"):
         _ = descend.CallbackStepLearningRate
+    with pytest.raises(AttributeError, match="did you mean 'AdaGrad'"):  # torch's spelling
+        _ = descend.optim.Adagrad
+
+
+def test_an_optimizer_for_torch_loops_is_found_where_descriptions_are():
+    with pytest.raises(AttributeError, match=r"is descend\.optim\.AdamW$"):
+        _ = descend.AdamW
 
 
 def test_every_module_has_a_docstring():

@@ -105,9 +105,9 @@ def open_data(data: Any, how: Loading) -> Batches | Stream:
             f"{others[0] if others else 'is empty'}; a role has one data set, and a callback can measure others with "
             "descend.evaluate"
         )
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (list, tuple)):
+    if not isinstance(data, (list, tuple, str, bytes)) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return _of_samples(data, how, None, None)
-    if hasattr(data, "__iter__") or callable(data):
+    if not isinstance(data, (str, bytes)) and (hasattr(data, "__iter__") or callable(data)):
         return Stream(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
     raise ConfigurationError(
         f"data for '{how.role}' are a {type(data).__name__}; they are to be a torch Dataset or DataLoader, a tuple of "

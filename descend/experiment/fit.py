@@ -46,7 +46,22 @@ if TYPE_CHECKING:
 __all__ = ["device_of", "fit"]
 
 
-@with_known_options
+@with_known_options(
+    epochs="say stop=descend.Epochs(n)",
+    max_epochs="say stop=descend.Epochs(n)",
+    num_epochs="say stop=descend.Epochs(n)",
+    steps="say stop=descend.Steps(n)",
+    max_steps="say stop=descend.Steps(n)",
+    lr="the rate is the optimizer's, as in optimizer=descend.SGD(learn_rate=0.1)",
+    learn_rate="the rate is the optimizer's, as in optimizer=descend.SGD(learn_rate=0.1)",
+    learning_rate="the rate is the optimizer's, as in optimizer=descend.SGD(learn_rate=0.1)",
+    weight_decay="decay is the optimizer's, as in functools.partial(descend.optim.AdamW, lr=1e-3, weight_decay=0.1)",
+    scheduler="a schedule is the optimizer's rate, as in functools.partial(descend.optim.SGD, lr=schedule)",
+    device="a module is trained where its weights are: move it with module.to(device)",
+    model="say module=",
+    criterion="say loss=",
+    loss_fn="say loss=",
+)
 def fit(
     module: torch.nn.Module | TorchModel,
     loss: Any,

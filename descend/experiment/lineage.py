@@ -49,7 +49,7 @@ def read(run_dir: Path) -> Rounds:
             rounds[row["round"]][row["trainer"]] = row
         if any(row["took"] is not None and row["took"] not in rounds[0] for row in rows):
             raise KeyError("took")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise StorageError(
             f"{path} is not there: {run_dir} is not the directory of a run with several trainers"
         ) from None

@@ -35,8 +35,6 @@ from descend.train.task import Ratio
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    LossLike = str | nn.Module | Callable[..., Any]
-
 __all__ = ["NAMED", "FunctionLoss", "Loss", "TorchLoss", "describe", "loss_of"]
 
 NAMED: Mapping[str, Callable[[], nn.Module]] = {

@@ -43,6 +43,11 @@ def _measure(measure: Any, ignored: int | None) -> Loss:
         raise ConfigurationError(
             f"there is no metric '{measure}'; there are {', '.join(known)}{nearest(measure, known)}"
         )
+    if not callable(measure):
+        raise ConfigurationError(
+            f"a metric is {measure!r}; it is to be a name such as 'accuracy', a loss module of torch, or a function "
+            "(output, *targets)"
+        )
     return loss_of(measure)
 
 

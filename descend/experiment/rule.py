@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import warnings
 from collections import Counter
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -70,6 +71,13 @@ def _described(description: Any, named: Named) -> torch.optim.Optimizer:
 
     if type(description).__name__ == "NoOptimizer":
         raise ConfigurationError("nothing to train under NoOptimizer; name a rule, such as descend.SGD(learn_rate=0.1)")
+    if description.stands_still:
+        rates = " and ".join(description.rates)
+        warnings.warn(
+            f"{type(description).__name__} has a rate of 0, so the weights stay as they are until a callback sets one: "
+            f"give it {rates}",
+            stacklevel=2,
+        )
     values = {field.name: getattr(description, field.name) for field in fields(description)}
     options = recipe_from_library("lbann", type(description).__name__, values).options()
     return Optimizer([{"params": list(named), **options}], rule=options["rule"], lr=options["lr"])
@@ -80,6 +88,11 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
         raise ConfigurationError(
             f"optimizer is a {type(optimizer).__name__} that is made already; hand in what makes it, for example "
             f"functools.partial(torch.optim.{type(optimizer).__name__}, lr=0.1)"
+        )
+    if isinstance(optimizer, type) and is_dataclass(optimizer) and hasattr(optimizer, "message"):
+        raise ConfigurationError(
+            f"optimizer is the class {optimizer.__name__}; describe one by its settings, such as "
+            f"descend.{optimizer.__name__}(learn_rate=0.1)"
         )
     if not callable(optimizer):
         raise ConfigurationError(

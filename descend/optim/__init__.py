@@ -1,5 +1,10 @@
 """Optimizers: rules written as their equations, and the engine that applies them."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from descend.errors import nearest
 from descend.optim import groups, rules, schedules
 from descend.optim.explain import Explanation, explain
 from descend.optim.faces import (
@@ -86,3 +91,10 @@ __all__ = [
     "schedule_from_library",
     "schedules",
 ]
+
+if not TYPE_CHECKING:  # checkers are to know the names above and no others
+
+    def __getattr__(name: str) -> None:
+        """Answer a name that is not there, such as torch's `Adagrad`, with the nearest one."""
+        close = "" if name.startswith("_") else nearest(name, __all__)
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'{close}")

@@ -1057,3 +1057,32 @@ def test_at_99_percent_of_ten_million_samples_no_skipped_sample_is_read(tmp_path
     assert not set(after.ids) & set(before.ids)
     assert set(after.ids) <= set(reader.read_so_far)
     assert len(reader.read_so_far) <= 6 * 64  # two batches, and those that are read ahead
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"epochs": 3}, r"no option 'epochs'; say stop=descend\.Epochs\(n\)"),
+        ({"lr": 0.1}, "the rate is the optimizer's"),
+        ({"batchsize": 8}, "did you mean 'batch_size'"),
+        ({"optimizer": descend.SGD}, r"the class SGD; describe one by its settings, such as descend\.SGD\(learn_rate"),
+        ({"data": "data.csv"}, "data for 'train' are a str"),
+        ({"metrics": ["acc"]}, "did you mean 'accuracy'"),
+        ({"metrics": {"mine": 3}}, "a metric is 3; it is to be a name"),
+    ],
+)
+def test_a_common_mistake_is_answered_with_what_to_write(given, told):
+    usual = {"data": (torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)), "optimizer": descend.SGD(learn_rate=0.1)}
+    with pytest.raises(ConfigurationError, match=told):
+        descend.fit(torch.nn.Linear(4, 2), "cross_entropy", batch_size=4, stop=descend.Epochs(1), **{**usual, **given})
+
+
+def test_a_rate_that_is_not_set_is_told():
+    data, how = (torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)), {"batch_size": 8, "stop": descend.Epochs(1)}
+    with pytest.warns(UserWarning, match="SGD has a rate of 0.*give it learn_rate"):
+        descend.fit(torch.nn.Linear(4, 2), "cross_entropy", data, optimizer=descend.SGD(), **how)
+
+
+def test_parts_of_a_run_in_each_other_s_places_are_named():
+    with pytest.raises(ConfigurationError, match=r"trainer is a Model .*run\(trainer, model, data_reader, optimizer\)"):
+        descend.run(descend.Model(1), descend.Trainer(4), descend.zoo.digits(), descend.SGD(learn_rate=0.1))

@@ -73,10 +73,32 @@ def read(path: str | Path, message: str = "LbannPB") -> Parsed:
     try:
         check_size(path.stat().st_size, str(path))
         data = path.read_bytes()
+    except FileNotFoundError:
+        raise TextError(f"{path}: there is no such file{_beside(path)}") from None
+    except IsADirectoryError:
+        raise TextError(f"{path}: this is a directory, and a file of text was expected{_inside(path)}") from None
     except OSError as error:
         raise TextError(f"{path}: cannot be read: {error.strerror or error}") from None
     reader = parse_binary if "protobin" in path.name else parse
     return reader(data, str(path), message)
+
+
+def _beside(path: Path) -> str:
+    """The file of the same folder that may have been meant; the folder, where that is missing too."""
+    if not path.parent.is_dir():
+        return f", and no folder {path.parent}"
+    return nearest(path.name, _texts_in(path.parent))
+
+
+def _inside(path: Path) -> str:
+    return f", such as {path / found[0]}" if (found := _texts_in(path)) else ""
+
+
+def _texts_in(folder: Path) -> list[str]:
+    try:
+        return sorted(one.name for one in folder.iterdir() if "proto" in one.suffix)
+    except OSError:  # a folder whose names are not ours to see
+        return []
 
 
 def render(value: Any) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 __all__ = ["fields_of", "to_message", "to_value"]
-
-_URL: Final = "type.googleapis.com/"
 
 
 def to_value(parsed: Parsed | Message, classes: Mapping[str, type]) -> Any:

@@ -174,7 +174,9 @@ def arm(value: Any) -> Arm:
         return Arm(known.name, {"lr": log(usual / 100, usual * 100)}, fixed)
     if isinstance(value, str) or callable(value):
         return Arm(value, {"lr": log(1e-5, 1.0)})
-    raise ConfigurationError(f"an arm is a name, a torch optimizer class, a table or an Arm, and not {value!r}")
+    raise ConfigurationError(
+        f"an arm is a name, a torch optimizer class, a table or an Arm, and not an object of {type(value).__name__}"
+    )
 
 
 def _of_table(table: dict[str, Any]) -> Arm:

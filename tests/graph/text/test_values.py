@@ -177,7 +177,7 @@ def test_files_are_read_by_their_name(tmp_path):
     (tmp_path / "a.protobin").write_bytes(text.render_binary(VALUES[1]))
     for name in ("a.prototext", "a.protobin"):
         assert text.to_value(text.read(tmp_path / name, "Trainer"), CLASSES) == VALUES[1]
-    with pytest.raises(TextError, match=r"nowhere\.prototext: cannot be read: No such file"):
+    with pytest.raises(TextError, match=r"nowhere\.prototext: there is no such file"):
         text.read(tmp_path / "nowhere.prototext")
 
 
