@@ -95,6 +95,8 @@ def compare(
     Raises:
         ConfigurationError: everything that is wrong, before anything runs.
     """
+    if not callable(model):
+        raise ConfigurationError(f"model is {model!r}; it is to be a function that returns a new module, or a module")
     over_classes = isinstance(loss, _CLASSES) or loss in ("cross_entropy", "nll")
     measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
     task = Task(model, loss, **_splits(data), metrics=measured)

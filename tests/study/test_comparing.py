@@ -280,3 +280,11 @@ def test_matched_is_said_of_equal_designs_that_meet_the_target():
     assert "matched" not in compare(arms, target=0.999).verdict
     freer = {**arms, "b": Arm("SGD", {"lr": log(0.3, 0.5)}, {"roles.bias.lr_mult": 0.5})}
     assert "nothing is called matched" in compare(freer, target=0.3).verdict
+
+
+def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_told():
+    with pytest.raises(ConfigurationError, match="model is 3; it is to be a function that returns a new module"):
+        descend.compare(3, TASK.loss, DATA, ["Adam"], batch_size=32, steps=1, trials=1, seeds=1)
+    made = torch.optim.SGD(TASK.model().parameters(), lr=0.1)
+    with pytest.raises(ConfigurationError, match=r"and not an object of SGD$"):
+        compare({"mine": made})

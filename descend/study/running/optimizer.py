@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
     from descend.optim.schedules import Schedule
 
-__all__ = ["Share", "build", "make", "multipliers", "schedule_of", "shares"]
+__all__ = ["Share", "build", "is_ours", "make", "multipliers", "schedule_of", "shares"]
 
 
 @dataclass(frozen=True)
