@@ -39,8 +39,7 @@ def test_the_documentation_lists_every_rule_and_every_translated_name():
 def test_the_example_in_the_documentation_runs(tmp_path, monkeypatch):
     """As a module of its own, which is how a user would have it."""
     start = DOCS.index("```python\nfrom dataclasses") + len("```python\n")
-    head = "import torch\nfrom typing import NamedTuple\nclass Memory(NamedTuple):\n    total: torch.Tensor\n"
-    (tmp_path / "cautious_example.py").write_text(head + DOCS[start : DOCS.index("```", start)])
+    (tmp_path / "cautious_example.py").write_text(DOCS[start : DOCS.index("```", start)])
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.import_module("cautious_example")
     w = torch.nn.Parameter(torch.zeros(2))
