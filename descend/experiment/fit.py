@@ -23,11 +23,10 @@ from descend.experiment.measures import measures
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import require_whole, silent, unwrapped
-from descend.experiment.trainers import Seat, conduct_trainers, trainer_seed
+from descend.experiment.trainers import Seat, conduct_trainers, shares_of, trainer_seed
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
 from descend.graph import TorchModel
-from descend.launch import shared_out
 from descend.runtime import joined
 from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode, ParameterServer, Stop
 from descend.train.masks import not_taken_over
@@ -182,7 +181,7 @@ def fit(
     with ExitStack() as stack:
         world = stack.enter_context(joined(device))
         stack.enter_context(silent(world))
-        shares = shared_out(world.ranks, trainers, procs_per_trainer)
+        shares = shares_of(world, trainers, procs_per_trainer, run_dir if resume else None)
         require_whole(module, shares.trainers)
 
         others = len(shares.of_rank(world.rank)) - 1  # copied while nobody trains them
