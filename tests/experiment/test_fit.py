@@ -61,6 +61,16 @@ class Losses(descend.Callback):
         self.ids += step.batch.ids.tolist()
 
 
+class Sets(descend.Callback):
+    """Sets something of the run before its first step."""
+
+    def __init__(self, name, value):
+        self.name, self.value = name, value
+
+    def before_step(self, step):
+        setattr(step.run.control, self.name, self.value)
+
+
 def test_whole_numbers_may_be_numpys():
     counts = {name: np.int64(value) for name, value in {"batch_size": 4, "micro_batch_size": 3, "seed": 2}.items()}
     result = fit(**counts, stop=descend.Steps(np.int32(5)))
@@ -437,6 +447,13 @@ def frozen():
         ({"optimizer": "adam"}, "optimizer is 'adam'"),
         ({"loss": "mean_square"}, "no loss 'mean_square'"),
         ({"metrics": ["acc"]}, "no metric 'acc'"),
+        ({"metrics": 3}, "metrics is 3 and is to be a list of names"),
+        ({"metrics": {"own": 3}}, "the metric 'own' is 3"),
+        ({"loss": lambda output, y: (output.sum(), torch.tensor(-4.0))}, "with the denominator -4.0; it is to be how"),
+        ({"loss": lambda output, y: output.sum() * 1j}, "complex128, of which no least value is known"),
+        ({"callbacks": [Sets("batch_size", 0)]}, "batch_size has become 0"),
+        ({"callbacks": [Sets("batch_size", 2.5)]}, "batch_size has become 2.5"),
+        ({"callbacks": [Sets("micro_batch_size", -1)]}, "micro_batch_size has become -1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 2.5}, "batch_size is 2.5"),
         ({"micro_batch_size": 0}, "micro_batch_size is 0"),
@@ -488,6 +505,16 @@ def test_what_cannot_be_is_refused_and_changes_nothing(settings, message, tmp_pa
         ("mse", [[0.0] * 3] * 9 + [[0.0, float("inf"), 0.0]], r"finite numbers.*\n    sample 9: inf"),
         ("bce_with_logits", [[0.0] * 3] * 9 + [[0.0, 5.0, -3.0]], r"2 targets are not.*\[0, 1\].*\n    sample 9: 5.0"),
         ("cross_entropy", [[0.2, 0.2, 0.6]] * 9 + [[0.5, 1.5, -1.0]], r"\[0, 1\].*\n    sample 9: 1.5"),
+        ("kl_div", [[0.2, 0.2, 0.6]] * 9 + [[0.5, 1.5, -1.0]], r"2 targets are not.*\[0, 1\].*\n    sample 9: 1.5"),
+        (
+            nn.SoftMarginLoss(),
+            [[1.0, -1.0, 1.0]] * 9 + [[0.0, 1.0, -1.0]],
+            r"not 1 or -1, as Soft.*\n    sample 9: 0.0",
+        ),
+        (nn.HingeEmbeddingLoss(), [[1, -1, 1]] * 9 + [[0, 1, -1]], r"not 1 or -1, as Hinge.*\n    sample 9: 0"),
+        (nn.MultiLabelSoftMarginLoss(), [[1.0, 0, 1]] * 9 + [[2.0, 1, 0]], r"not.*\[0, 1\].*\n    sample 9: 2.0"),
+        ("poisson_nll", [[1.0, 0.0, 7.0]] * 9 + [[0.0, -1.0, 0.0]], r"not counts of at least 0.*\n    sample 9: -1.0"),
+        ("poisson_nll", [[1.0, 0.0, 7.0]] * 9 + [[0.0, float("inf"), 0.0]], r"not counts.*\n    sample 9: inf"),
     ],
 )
 def test_targets_out_of_range_are_named_with_their_sample(loss, targets, message):
@@ -497,6 +524,37 @@ def test_targets_out_of_range_are_named_with_their_sample(loss, targets, message
         fit(module, loss, (X, torch.tensor(targets)), shuffle=False)
     assert caught.value.exit_code == 3
     assert unchanged(module, before)
+
+
+class Frames(nn.Module):
+    """Logarithms of probabilities for 6 frames (6, n, 3)."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(5, 3).double()
+
+    def forward(self, x):
+        return self.out(x).log_softmax(-1).expand(6, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("label", "length", "message"),
+    [
+        (3, 2, "sample 9: 3"),
+        (-1, 2, "sample 9: -1"),
+        (0, 2, "sample 9: 0"),
+        (1, 4, "lengths up to 3.*\n    sample 9: 4"),
+    ],
+)
+def test_labellings_out_of_range_are_named_with_their_sample(label, length, message):
+    """Torch reads past its memory for such a class number. What lies behind the end of a labelling may be anything."""
+    labels, lengths = torch.tensor([[1, 2, -7]] * 9 + [[1, label, 0]]), torch.tensor([2] * 9 + [length])
+    data = (X, labels, torch.full((10,), 6), lengths)
+    with pytest.raises(DataError, match=message):
+        fit(Frames(), nn.CTCLoss(), data, shuffle=False)
+    labels[9, 1], lengths[9] = 2, 2
+    ours = fit(Frames(), nn.CTCLoss(), data, shuffle=False, micro_batch_size=3, stop=descend.Steps(1))
+    assert ours.steps == 1
 
 
 @pytest.mark.parametrize("wrong", [7, -1])
