@@ -223,6 +223,7 @@ def fit(
                 unit=training.unit,
                 settings={
                     **_settings(made, loading, numerics, feeds, stop, loss),
+                    **({"metrics": sorted(measured)} if measured else {}),
                     "precision": precision if isinstance(precision, str) else repr(precision),
                     "micro_batch_size": micro_batch_size,
                     "batch_norm_group_size": batch_norm_group_size,

@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import math
 import random
 import warnings
 from pathlib import Path
@@ -143,6 +144,36 @@ def test_clipping_is_torch_s_after_the_division():
     result = fit(data=(X, IGNORING), shuffle=False, clip_global_norm=0.05, micro_batch_size=3)
     for name, value in module.named_parameters():
         torch.testing.assert_close(result.weights[name], value.detach(), rtol=1e-10, atol=1e-13)
+
+
+class Samples(nn.Module):
+    """Draws in evaluations too, as one does who samples from a distribution."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = net()
+
+    def forward(self, x):
+        return self.body(x) + torch.randn(3)
+
+
+class Dies(descend.Callback):
+    def after_evaluation_step(self, step):
+        if step.run.control.samples == 20:
+            raise ZeroDivisionError
+
+
+def test_what_a_module_draws_in_an_evaluation_is_repeated_by_a_run_that_is_continued(tmp_path):
+    """Those draws change nothing of training, and do not depend on what was drawn before."""
+    settings = {"batch_size": 4, "valid": (X, Y), "test": (X, Y), "stop": descend.Epochs(3)}
+    whole = fit(Samples(), **settings)
+    with pytest.raises(ZeroDivisionError):
+        fit(Samples(), **settings, run_dir=tmp_path, callbacks=[Dies(), descend.Checkpoint(every_steps=1)])
+    parts = fit(Samples(), **settings, run_dir=tmp_path, resume=True)
+    rows = [[{**row, "seconds": 0} for row in result.history] for result in (whole, parts)]
+    assert rows[0] == rows[1]
+    alone = fit(Samples(), **{**settings, "valid": None, "test": None})
+    assert largest_difference(whole, alone) == 0
 
 
 def test_a_validation_pass_changes_nothing():
@@ -783,6 +814,29 @@ def test_half_precision_computes_in_it_and_keeps_float32_weights(precision, tmp_
     again[1] = nn.Linear(8, 8)
     continued = fit(again, stop=descend.Epochs(5), run_dir=tmp_path / "parts", resume=True, **settings)
     assert continued.steps >= 9
+
+
+class Breaks(nn.Module):
+    """Gives NaN in its third training batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.calls = net().float(), 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return self.body(x) * (math.nan if self.training and self.calls == 3 else 1.0)
+
+
+@pytest.mark.parametrize("policy", ["skip", "allow"])
+def test_a_loss_that_is_nan_in_float16_is_left_out_and_the_scale_is_not_to_blame(policy, tmp_path):
+    settings = {"data": (X.float(), Y), "batch_size": 5, "precision": "float16", "on_nonfinite": policy}
+    result = fit(Breaks(), stop=descend.Epochs(2), run_dir=tmp_path / "run", **settings)
+    assert result.steps == 3
+    assert [row.get("skipped_steps") for row in result.history] == [None, 1.0]
+    state = json.loads((tmp_path / "run/checkpoints/step-3/training/state.json").read_text())
+    assert state["loss_scale"]["scale"] == 65536.0
+    assert all(bool(torch.isfinite(value).all()) for value in result.weights.values())
 
 
 def test_float16_lowers_its_scale_where_gradients_overflow():
