@@ -20,6 +20,7 @@ from descend.experiment.batch_norm import share_unit
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
+from descend.experiment.module_run import check_names
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import require_whole, silent, unwrapped
@@ -191,6 +192,7 @@ def fit(
             part, watching = next(parts)
             sizes = (micro_batch_size, batch_norm_group_size)
             own_seed = trainer_seed(seed, seat.number)
+            check_names(part, watching, ["objective", *measured])
             made = rule.build(optimizer, part)
             _check_compression(compression, made, shard_optimizer, algorithm)
             looking = replace(numerics, scaler=copy.deepcopy(scaler))

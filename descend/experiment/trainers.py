@@ -102,7 +102,7 @@ def shares_of(
     """
     known = world.by_first(lambda: stored_trainers(continued))
     several = known if known and known > 1 else None
-    shares = shared_out(world.ranks, trainers or several, procs_per_trainer)
+    shares = shared_out(world.ranks, several if trainers is None else trainers, procs_per_trainer)
     if known not in (None, shares.trainers):
         raise ConfigurationError(
             f"the run in {continued} has {known} trainer{'s' * (known != 1)} and is to be continued with "

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import descend
+from descend.callbacks.names import problems as unknown_names
 from descend.data import Field
 from descend.errors import ConfigurationError, DataError, NumericalError, StorageError
 
@@ -479,6 +480,15 @@ def frozen():
         ({"loss": "mean_square"}, "no loss 'mean_square'"),
         ({"metrics": ["acc"]}, "no metric 'acc'"),
         ({"metrics": 3}, "metrics is 3 and is to be a list of names"),
+        (
+            {"callbacks": [descend.SaveTopKModels(dir="d", k=1, metric="acuracy")], "metrics": ["accuracy"]},
+            "'accuracy'",
+        ),
+        (
+            {"callbacks": [descend.DumpOutputs(layers="0 3")]},
+            "DumpOutputs.layers names a layer '3' that does not exist",
+        ),
+        ({"callbacks": [descend.SetWeightsValue(weights="0.wieght", value=1.0, step=1)]}, "did you mean '0.weight'"),
         ({"metrics": {"own": 3}}, "the metric 'own' is 3"),
         ({"loss": lambda output, y: (output.sum(), torch.tensor(-4.0))}, "with the denominator -4.0; it is to be how"),
         ({"loss": lambda output, y: output.sum() * 1j}, "complex128, of which no least value is known"),
@@ -856,6 +866,22 @@ def test_float16_lowers_its_scale_where_gradients_overflow():
 
 
 # ---- callbacks, files, surroundings
+
+
+class Labelled(descend.Callback):
+    """Calls something of its own what fields of ours are called."""
+
+    label, metric, layers = "mine", "own", "body"
+
+    def __init__(self):
+        self.weights = "kilograms"
+
+
+def test_what_a_callback_of_the_user_s_own_calls_its_things_is_its_own_affair():
+    assert fit(callbacks=[Labelled()]).steps == 3
+    nothing = {"layer": [], "weights": [], "metric": []}
+    assert unknown_names([Labelled()], nothing) == []  # as a graph looks at them
+    assert len(unknown_names([descend.DumpOutputs(layers="a b")], nothing)) == 2
 
 
 def test_a_callback_sees_each_step(tmp_path):
