@@ -47,7 +47,7 @@ def _measure(name: Any, measure: Any, ignored: int | None) -> Loss:
         raise ConfigurationError(
             f"there is no metric '{measure}'; there are {', '.join(known)}{nearest(measure, known)}"
         )
-    if not callable(measure):
+    if not isinstance(measure, str) and not callable(measure):
         raise ConfigurationError(
             f"the metric '{name}' is {measure!r}; it is to be a name such as 'accuracy', a loss module of torch, or a "
             "function (output, *targets)"
