@@ -131,8 +131,11 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
 
     from descend.experiment.conduct import differences
     from descend.experiment.run import prepare
+    from descend.experiment.trainers import stored_trainers
 
-    differences(replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer), run_dir)
+    several = (stored_trainers(run_dir) or 1) > 1  # all have the same settings, and the first one the run's own seed
+    work = replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer)
+    differences(work, run_dir / "trainer0" if several else run_dir)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

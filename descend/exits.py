@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from descend.errors import DescendError
@@ -21,14 +22,15 @@ def main(function: Callable[[], object]) -> NoReturn:
 
     0 done, 2 wrong configuration or usage, 3 data, 4 numerical stop, 5 checkpoint or storage, 6 lost a peer, 75 stopped
     on request with its state saved; any other exception keeps its traceback and ends with 1. With DESCEND_TRACEBACK=1
-    our own errors show theirs too.
+    our own errors show theirs too, and end with the same codes.
     """
     try:
         function()
     except DescendError as error:
-        if os.environ.get("DESCEND_TRACEBACK"):
-            raise
         sys.stdout.flush()
+        if os.environ.get("DESCEND_TRACEBACK"):
+            traceback.print_exception(error)
+            sys.exit(error.exit_code)
         if error.said:
             sys.exit(error.exit_code)
         word = "stopped" if error.exit_code == 75 else "error"

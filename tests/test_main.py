@@ -153,6 +153,18 @@ def test_changes_are_those_of_a_run_that_goes_on(descend, tmp_path, word):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
+def test_changes_of_several_trainers_are_those_of_the_first(descend, one_epoch, tmp_path):
+    run = str(tmp_path / "two")
+    descend("run", one_epoch("same"), "--run-dir", run, "--trainers", "2")
+    before = files(tmp_path / "two")
+    assert "nothing has changed" in descend("resume", run, "--show-changes")
+    changed = one_epoch(lines={"learn_rate: 0.05": "learn_rate: 0.02"})
+    assert "optimizer.lr: 0.05 -> 0.02: applies" in descend("resume", run, changed, "--show-changes")
+    assert "has 2 trainers" in descend("run", changed, "--run-dir", run, "--resume", "--trainers", "3", code=2)
+    assert files(tmp_path / "two") == before
+
+
 @pytest.mark.parametrize("words", [["--weights-only"], ["--reset-optimizer", "--resume"], ["--show-changes"]])
 def test_ways_to_continue_need_a_run_to_continue(descend, words):
     assert "add --resume --run-dir DIR" in descend("run", str(EXAMPLE), *words, code=2)

@@ -131,6 +131,13 @@ def _any_of(words: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def _is_field(callback: Any, field: str) -> bool:
+    """Whether it is a field of one of our callbacks; what one of a user's own calls so may be anything."""
+    own = __name__.partition(".")[0]
+    kinds = [kind for kind in type(callback).__mro__ if kind.__module__.partition(".")[0] == own]
+    return any(field in vars(kind).get("__annotations__", {}) for kind in kinds)
+
+
 def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> list[str]:
     """Names in callbacks that nothing has.
 
@@ -143,7 +150,7 @@ def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> li
         f"{kind} '{name}' that does not exist{nearest(name, known[kind])}"
         for callback in callbacks
         for field, kind in _FIELDS.items()
-        if kind in known and isinstance(text := getattr(callback, field, None), str)
+        if kind in known and _is_field(callback, field) and isinstance(text := getattr(callback, field, None), str)
         for name in ([text] if kind == "metric" and text else words(text))
         if name not in known[kind]
     ]

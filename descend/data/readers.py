@@ -13,6 +13,7 @@ from descend.data.contract import Array, Field, OpenReader, Source
 from descend.data.draws import Draws, key_of
 from descend.data.formats import FORMATS
 from descend.data.order import permute
+from descend.data.structure import native
 from descend.errors import ConfigurationError, DataError, DescendError
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class ArrayReader:
             )
         self.role = role
         self.shuffle = role == "train" if shuffle is None else shuffle
-        self.fields: Mapping[str, Field] = {name: Field(a.shape[1:], a.dtype) for name, a in arrays.items()}
+        self.fields: Mapping[str, Field] = {name: Field(a.shape[1:], native(a[:0]).dtype) for name, a in arrays.items()}
         self._arrays = dict(arrays)
         self._length = next(iter(lengths.values()))
         if self._length == 0:
@@ -217,4 +218,4 @@ class ArrayReader:
 
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
         """The rows of each array."""
-        return {name: array[indices] for name, array in self._arrays.items()}
+        return {name: native(array[indices]) for name, array in self._arrays.items()}

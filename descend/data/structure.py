@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["as_rows", "fields_of", "form_of", "nested"]
+__all__ = ["as_rows", "fields_of", "form_of", "native", "nested"]
 
 
 def fields_of(sample: Any) -> dict[str, Any]:
@@ -96,12 +96,21 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
             )
         if isinstance(value, np.ndarray) and value.dtype.kind not in "fciub":
             raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which no tensor can hold")
-        rows[name] = value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
+        rows[name] = value if isinstance(value, torch.Tensor) else torch.from_numpy(native(value))
     lengths = {name: len(value) for name, value in rows.items()}
     if not rows or len({*lengths.values(), *([] if count is None else [count])}) > 1:
         wanted = "of one length" if count is None else f"of length {count}"
         raise DataError(f"{place}: the fields are to be {wanted}, and their lengths are {lengths}")
     return rows
+
+
+def native(array: Any) -> Any:
+    """An array in the byte order of this machine, which alone torch takes; files may have another one."""
+    return (
+        array
+        if not isinstance(array, np.ndarray) or array.dtype.isnative
+        else array.astype(array.dtype.newbyteorder("="))
+    )
 
 
 def _kind_of(value: Any) -> str:

@@ -10,6 +10,7 @@ a list of batches, an iterable, a function that returns one
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -70,6 +71,9 @@ class Loading:
             for name, (value, least) in bounds.items()
             if value is not None and (type(value) is not int or value < least)
         ]
+        limit: Any = self.timeout_seconds
+        if limit is not None and not (isinstance(limit, (int, float)) and limit is not True and 0 < limit < math.inf):
+            problems.append(f"timeout_seconds is {limit!r} and is to be a number of seconds above 0, or None")
         if problems:
             raise ConfigurationError(problems)
 

@@ -31,7 +31,7 @@ _APPLY = {
     "precision": "applies",
     "loss": "applies",
     "algorithm": "applies",
-    "metrics": "applies",
+    "metrics": "applies; a pass under way is measured by them from here on",
     "skip_bad": "applies",
     "validation samples": "applies",
     "test samples": "applies",

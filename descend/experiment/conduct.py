@@ -463,6 +463,7 @@ def _continue(
     """Bring the session to where a checkpoint stands, and show what is different now."""
     saved = load(checkpoint)
     check_weights(saved, session)
+    work.process.by_first(lambda: directory.facts() if directory else None)  # before anything is changed
     changes = _shown(saved, work)
     times = work.process.by_first(lambda: archive.times(checkpoint) if archive else {})
     rows = work.process.by_first(lambda: list(directory.seconds_of_rows().items()) if directory else [])

@@ -20,14 +20,14 @@ from descend.experiment.batch_norm import share_unit
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.measures import measures
+from descend.experiment.module_run import check_names
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import require_whole, silent, unwrapped
-from descend.experiment.trainers import Seat, conduct_trainers, trainer_seed
+from descend.experiment.trainers import Seat, conduct_trainers, shares_of, trainer_seed
 from descend.experiment.training import device_of, in_training
 from descend.experiment.unused import UnusedWeights
 from descend.graph import TorchModel
-from descend.launch import shared_out
 from descend.runtime import joined
 from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode, ParameterServer, Stop
 from descend.train.masks import not_taken_over
@@ -197,7 +197,7 @@ def fit(
     with ExitStack() as stack:
         world = stack.enter_context(joined(device))
         stack.enter_context(silent(world))
-        shares = shared_out(world.ranks, trainers, procs_per_trainer)
+        shares = shares_of(world, trainers, procs_per_trainer, run_dir if resume else None)
         require_whole(module, shares.trainers)
 
         others = len(shares.of_rank(world.rank)) - 1  # copied while nobody trains them
@@ -207,6 +207,7 @@ def fit(
             part, watching = next(parts)
             sizes = (micro_batch_size, batch_norm_group_size)
             own_seed = trainer_seed(seed, seat.number)
+            check_names(part, watching, ["objective", *measured])
             made = rule.build(optimizer, part)
             _check_compression(compression, made, shard_optimizer, algorithm)
             looking = replace(numerics, scaler=copy.deepcopy(scaler))
@@ -239,6 +240,7 @@ def fit(
                 unit=training.unit,
                 settings={
                     **_settings(made, loading, numerics, feeds, stop, loss),
+                    **({"metrics": sorted(measured)} if measured else {}),
                     "precision": precision if isinstance(precision, str) else repr(precision),
                     "micro_batch_size": micro_batch_size,
                     "batch_norm_group_size": batch_norm_group_size,

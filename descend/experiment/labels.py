@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.losses import CLASSES, FRACTIONS, TorchLoss
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -21,6 +22,26 @@ if TYPE_CHECKING:
 __all__ = ["LabelCheck"]
 
 _SHOWN = 5
+
+
+def _is_fraction(values: NDArray[Any]) -> NDArray[Any]:
+    return (values >= 0) & (values <= 1)
+
+
+def _is_sign(values: NDArray[Any]) -> NDArray[Any]:
+    return (values == 1) | (values == -1)
+
+
+# What targets are to be besides class numbers. Torch computes something from any others, and says nothing.
+_ASKED: dict[type[nn.Module], tuple[Callable[[NDArray[Any]], NDArray[Any]], str]] = {
+    **dict.fromkeys(
+        (*CLASSES, *FRACTIONS, nn.MultiLabelSoftMarginLoss, nn.KLDivLoss), (_is_fraction, "probabilities in [0, 1]")
+    ),
+    **dict.fromkeys(
+        (nn.SoftMarginLoss, nn.HingeEmbeddingLoss, nn.CosineEmbeddingLoss, nn.MarginRankingLoss), (_is_sign, "1 or -1")
+    ),
+    nn.PoissonNLLLoss: (lambda values: (values >= 0) & np.isfinite(values), "counts of at least 0"),
+}
 
 
 class LabelCheck:
@@ -64,6 +85,8 @@ class LabelCheck:
         if self._form is None:
             return
         trusted = self._refused_by_torch and self._seen and not refused
+        if self._loss.kind is nn.CTCLoss:
+            self._check_labellings(batch)
         for field in self._fields:
             targets = batch.fields[field]
             if trusted and isinstance(targets, torch.Tensor) and not targets.is_floating_point():
@@ -83,8 +106,9 @@ class LabelCheck:
                 f"field '{field}' holds class numbers as {values.dtype} (sample {ids[0]}: {_first(values)}), and "
                 f"{kind.__name__} takes whole numbers: convert them, for example with .long()"
             )
-        if kind in CLASSES or kind in FRACTIONS:
-            self._refuse(field, values, ids, ~((values >= 0) & (values <= 1)), "probabilities in [0, 1]")
+        if kind in _ASKED and not self._loss.log_target:
+            is_good, allowed = _ASKED[kind]
+            self._refuse(field, values, ids, ~is_good(values), allowed)
         elif real and not np.isfinite(values.sum()):
             self._refuse(field, values, ids, ~np.isfinite(values), "finite numbers")
 
@@ -100,6 +124,23 @@ class LabelCheck:
         wrong = ((values < 0) | (values >= classes)) & (True if ignored is None else values != ignored)
         also = "" if ignored is None else f" or {ignored} to be ignored"
         self._refuse(field, values, ids, wrong, f"class numbers from 0 to {classes - 1}{also}")
+
+    def _check_labellings(self, batch: Batch) -> None:
+        """Of labellings only what lies within their lengths counts; torch reads past its memory for other classes."""
+        if len(self._fields) != self._loss.targets or not self._form:
+            return
+        arrays = [_on_host(batch.fields[field], first=not self._seen) for field in self._fields]
+        labels, _, lengths = arrays
+        if labels is None or lengths is None or labels.dtype.kind == "f":
+            return
+        classes, blank = self._form[-1], self._loss.blank
+        wrong = (labels < 0) | (labels >= classes) | (labels == blank)
+        if labels.ndim == 2:
+            most = labels.shape[1]
+            self._refuse(self._fields[2], lengths, batch.ids, (lengths < 0) | (lengths > most), f"lengths up to {most}")
+            wrong &= np.arange(most) < lengths.reshape(-1, 1)
+        allowed = f"class numbers from 0 to {classes - 1} other than the blank {blank}"
+        self._refuse(self._fields[0], labels, batch.ids, wrong, allowed)
 
     def _refuse(
         self, field: str, values: NDArray[Any], ids: NDArray[np.int64], wrong: NDArray[Any], allowed: str

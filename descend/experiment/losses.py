@@ -128,6 +128,7 @@ class FunctionLoss(Loss):
     function: Callable[..., Any]
     _fits: bool = field(default=False, init=False, repr=False)
     _looked_at: bool = field(default=False, init=False, repr=False)
+    _counted: bool = field(default=False, init=False, repr=False)
 
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """See `Loss.ratio`."""
@@ -186,11 +187,13 @@ class FunctionLoss(Loss):
         self._fits = True
 
     def _scalar(self, value: Any) -> Tensor:
-        if isinstance(value, Tensor) and value.numel() == 1:
+        if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
             return value.reshape(())
         if isinstance(value, Real) and value is not True and value is not False:  # of a metric that ends with .item()
             return torch.tensor(float(value), dtype=torch.float64)
-        form = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        form = str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+        if isinstance(value, Tensor) and value.is_complex():
+            form = f"{form} {str(value.dtype).removeprefix('torch.')}, of which no least value is known"
         raise ConfigurationError(
             f"loss {describe(self.function)} returned {form}; it is to return (numerator, denominator), or one number "
             "that is the mean over the samples"
@@ -198,7 +201,10 @@ class FunctionLoss(Loss):
 
     def _count(self, value: Any) -> Tensor | float:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad:
-            return value.reshape(())
+            if self._counted or not bool(value < 0):  # the first one is looked at, which waits for the device
+                self._counted = True
+                return value.reshape(())
+            value = value.item()
         if isinstance(value, Real) and 0 <= float(value) < math.inf:
             return float(value)
         form = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
@@ -248,6 +254,8 @@ class TorchLoss(Loss):
         self.outputs = _OUTPUTS.get(self.kind, 1)
         self.targets = _TARGETS.get(self.kind, 1)
         self.ignore_index = cast("int | None", getattr(module, "ignore_index", None))
+        self.blank = cast("int | None", getattr(module, "blank", None))
+        self.log_target = bool(getattr(module, "log_target", False))
         if self.reduction == "sum":
             raise ConfigurationError(
                 f"{self.kind.__name__}(reduction='sum') makes the step grow with the batch; pass reduction='mean', or "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -10,7 +11,7 @@ from descend.errors import ConfigurationError, nearest
 from descend.experiment.losses import NAMED, FunctionLoss, Loss, loss_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
 
 __all__ = ["measures"]
@@ -26,16 +27,19 @@ def measures(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[str, 
     Raises:
         ConfigurationError: a name is unknown.
     """
-    from collections.abc import Mapping as AnyMapping
-
     if isinstance(wanted, str):
         wanted = (wanted,)
-    named: dict[str, Any] = dict(wanted) if isinstance(wanted, AnyMapping) else {name: name for name in wanted}
+    given: Any = wanted
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(
+            f"metrics is {given!r} and is to be a list of names such as 'accuracy', or a dictionary of functions"
+        )
+    named: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {name: name for name in wanted}
     ignored = getattr(loss_of(loss), "ignore_index", None)
-    return {name: _measure(measure, ignored) for name, measure in named.items()}
+    return {name: _measure(name, measure, ignored) for name, measure in named.items()}
 
 
-def _measure(measure: Any, ignored: int | None) -> Loss:
+def _measure(name: Any, measure: Any, ignored: int | None) -> Loss:
     if measure == "accuracy":
         return FunctionLoss(_accuracy(ignored))
     if isinstance(measure, str) and measure not in NAMED:
@@ -43,10 +47,10 @@ def _measure(measure: Any, ignored: int | None) -> Loss:
         raise ConfigurationError(
             f"there is no metric '{measure}'; there are {', '.join(known)}{nearest(measure, known)}"
         )
-    if not callable(measure):
+    if not isinstance(measure, str) and not callable(measure):
         raise ConfigurationError(
-            f"a metric is {measure!r}; it is to be a name such as 'accuracy', a loss module of torch, or a function "
-            "(output, *targets)"
+            f"the metric '{name}' is {measure!r}; it is to be a name such as 'accuracy', a loss module of torch, or a "
+            "function (output, *targets)"
         )
     return loss_of(measure)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from descend.graph import TorchModel
     from descend.train import Trainer
 
-__all__ = ["batches", "prepare_module", "run_seed"]
+__all__ = ["batches", "check_names", "prepare_module", "run_seed"]
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def prepare_module(
     readers = check_parts(experiment, whole)
     objective, measured = loss_of(model.loss), measures(model.measures, model.loss)
     callbacks = (*trainer.callbacks, *model.callbacks)
-    _check_names(model, callbacks, list(measured))
+    check_names(model.module, callbacks, list(measured))
     made = rule.build(experiment.optimizer, model.module)
     for part in (objective, *measured.values()):
         part.to(process.device)
@@ -130,14 +130,14 @@ def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None, process
     return trainer.random_seed or process.by_first(lambda: stored_seed(continued) or time.time_ns() % 2**31)
 
 
-def _check_names(model: TorchModel, callbacks: Iterable[Any], metrics: Iterable[str]) -> None:
+def check_names(module: torch.nn.Module, callbacks: Iterable[Any], metrics: Iterable[str]) -> None:
     """Refuse names in callbacks that nothing has.
 
     Raises:
         ConfigurationError: all of them.
     """
-    weights = [name for name, _ in (*model.module.named_parameters(), *model.module.named_buffers())]
-    known = {"layer": layer_names(model.module), "weights": weights, "metric": metrics}
+    weights = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    known = {"layer": layer_names(module), "weights": weights, "metric": metrics}
     if found := unknown_names(callbacks, known):
         raise ConfigurationError(found)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.data.structure import nested
-from descend.errors import ConfigurationError, DataError, nearest
+from descend.errors import ConfigurationError, DataError, DescendError, nearest
 from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss
 from descend.train.masks import not_taken_over
@@ -118,7 +118,9 @@ class ModuleTask:
             self._loss.look_at_parts(output, targets, count)
         try:
             return self._loss.ratio(output, targets, count)
-        except (IndexError, RuntimeError) as error:
+        except (IndexError, RuntimeError, ValueError) as error:
+            if isinstance(error, DescendError):
+                raise
             if self._labels and self._part:
                 self._labels.check(self._part.batch, refused=True)
             told_late = str(error).startswith("CUDA error")  # perhaps by a kernel before this one

@@ -25,9 +25,8 @@ from descend.experiment.ranks import running_of, silent
 from descend.experiment.rule import settings
 from descend.experiment.task import GraphTask
 from descend.experiment.text import run_text
-from descend.experiment.trainers import Seat, conduct_trainers, stored_trainers, trainer_seed
+from descend.experiment.trainers import Seat, conduct_trainers, shares_of, trainer_seed
 from descend.graph import Model, TorchModel, Trained, to_text
-from descend.launch import shared_out
 from descend.lower import lower
 from descend.runtime import Process, generator, joined
 from descend.train import BatchedIterativeOptimizer, Mode, Trainer
@@ -91,9 +90,7 @@ def run(
     with ExitStack() as stack:
         world = stack.enter_context(joined())
         stack.enter_context(silent(world))
-        known = trainers or world.by_first(lambda: stored_trainers(continued))
-        shares = shared_out(world.ranks, known, procs_per_trainer)
-
+        shares = shares_of(world, trainers, procs_per_trainer, continued)
         if shares.trainers > 1:  # a seed from the clock is one for all
             trainer = replace(trainer, random_seed=run_seed(trainer, continued, world))
             experiment = replace(experiment, trainer=trainer)

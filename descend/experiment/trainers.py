@@ -35,7 +35,7 @@ from descend.experiment.conduct import (
     save_stopped,
     saved_after_error,
 )
-from descend.launch import acting_as
+from descend.launch import acting_as, shared_out
 from descend.runtime import (
     RunDirectory,
     StopRequests,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from descend.launch import Trainers
     from descend.runtime import Process
 
-__all__ = ["Seat", "conduct_trainers", "stored_trainers", "trainer_seed"]
+__all__ = ["Seat", "conduct_trainers", "shares_of", "stored_trainers", "trainer_seed"]
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,35 @@ def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
     """How many trainers the run in a directory has; None where that is not known."""
     path = None if run_dir is None else Path(run_dir) / "run.json"
     try:
-        return json.loads(path.read_text()).get("trainers") if path is not None else None
+        return json.loads(path.read_text()).get("trainers", 1) if path is not None else None
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def shares_of(
+    world: Process, trainers: int | None, procs_per_trainer: int | None, continued: str | os.PathLike[str] | None
+) -> Trainers:
+    """Share trainers out among all ranks.
+
+    Args:
+        world: This process among all ranks.
+        trainers: How many; None for those of the run that is continued, or one a block.
+        procs_per_trainer: Ranks of a block.
+        continued: The directory of the run that is continued.
+
+    Raises:
+        ConfigurationError: the numbers do not fit together, or the run in the directory has other trainers.
+    """
+    known = world.by_first(lambda: stored_trainers(continued))
+    several = known if known and known > 1 else None
+    shares = shared_out(world.ranks, several if trainers is None else trainers, procs_per_trainer)
+    if known not in (None, shares.trainers):
+        raise ConfigurationError(
+            f"the run in {continued} has {known} trainer{'s' * (known != 1)} and is to be continued with "
+            f"{shares.trainers}; nothing was changed. Continue it with trainers={known} (--trainers {known}), or begin "
+            "in another directory"
+        )
+    return shares
 
 
 def conduct_trainers(
@@ -190,16 +216,19 @@ def _directory(
 def _chosen(population: Population, opened: Sequence[Opened]) -> tuple[dict[int, Path], int]:
     """The checkpoint from which each trainer of this process goes on, and the round that all of them are in.
 
+    Trainers that one process trains one after the other have not all come to a first checkpoint when it is killed: who
+    has none begins its first round.
+
     Raises:
         StorageError: a trainer has none of that round.
     """
     players = population.players
     own = {player.number: _rounds(one) for player, one in zip(players, opened, strict=True)}
     told = population.tell(own)
-    if not all(told.values()):
-        return {}, 0
-    common = min(max(number for _, number in rounds) for rounds in told.values())
-    if lost := [trainer for trainer, rounds in told.items() if all(number != common for _, number in rounds)]:
+    common = min(max((number for _, number in rounds), default=0) for rounds in told.values())
+    if lost := [
+        trainer for trainer, rounds in told.items() if rounds and all(number != common for _, number in rounds)
+    ]:
         raise StorageError(
             f"trainer {lost[0]} has no good checkpoint of round {common}, which is the newest of another trainer; "
             "begin anew in another directory"
@@ -207,6 +236,7 @@ def _chosen(population: Population, opened: Sequence[Opened]) -> tuple[dict[int,
     chosen = {
         player.number: Path(next(path for path, number in told[player.number] if number == common))
         for player in players
+        if told[player.number]
     }
     return chosen, common
 

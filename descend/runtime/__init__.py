@@ -12,7 +12,7 @@ from descend.runtime.checkpoint import (
 from descend.runtime.group import joined, within_block
 from descend.runtime.process import Process
 from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
-from descend.runtime.seeds import generator, seed_of, seed_step
+from descend.runtime.seeds import generator, seed_evaluation, seed_of, seed_step
 from descend.runtime.signals import Interrupted, StopRequests
 from descend.runtime.state import flatten, optimizer_state, restore_optimizer, unflatten
 from descend.runtime.tensors import require_storable
@@ -37,6 +37,7 @@ __all__ = [
     "require_storable",
     "restore_optimizer",
     "save_checkpoint",
+    "seed_evaluation",
     "seed_of",
     "seed_step",
     "stored_seed",

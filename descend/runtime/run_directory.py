@@ -250,17 +250,26 @@ class RunDirectory:
         """Add lines to log.txt; what cannot be written does not stop a run."""
         self._log.add(text)
 
-    def note_restart(self, step: int, epoch: int, changes: Sequence[str]) -> None:
-        """Say in run.json, metrics.jsonl and log.txt that the run was continued at `step`, and with which changes."""
-        when = datetime.now().astimezone().isoformat(timespec="seconds")
+    def facts(self) -> dict[str, Any]:
+        """What `run.json` holds.
+
+        Raises:
+            StorageError: it cannot be read, or is not that of a run.
+        """
         try:
             facts = json.loads((self.path / "run.json").read_text())
-            restarts = [*facts["restarts"], {"step": step, "time": when, "changes": list(changes)}]
+            return {**facts, "restarts": [*facts["restarts"]]}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 f"{self.path / 'run.json'} is damaged ({error}), so the run cannot be continued: put back a copy of "
                 "it, or begin a run in another directory"
             ) from error
+
+    def note_restart(self, step: int, epoch: int, changes: Sequence[str]) -> None:
+        """Say in run.json, metrics.jsonl and log.txt that the run was continued at `step`, and with which changes."""
+        when = datetime.now().astimezone().isoformat(timespec="seconds")
+        facts = self.facts()
+        restarts = [*facts["restarts"], {"step": step, "time": when, "changes": list(changes)}]
         self.write_json("run.json", {**facts, "restarts": restarts, "end": None})
         self.append_row({"mode": RESTART, "epoch": epoch, "step": step, "time": when})
         self.log(f"continued after step {step:,} at {when}")

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-__all__ = ["generator", "seed_of", "seed_step"]
+__all__ = ["generator", "seed_evaluation", "seed_of", "seed_step"]
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio: the seeds of near steps are far apart
 
@@ -39,7 +39,15 @@ def seed_step(seed: int, step: int) -> None:
     continued draws the same numbers and no generator has to be saved. Callers keep the user's own state with
     `torch.random.fork_rng`.
     """
-    number = (_steps_of(seed) + step * _GOLDEN) % 2**63  # a hash for each step would be felt by a small net
+    _begin((_steps_of(seed) + step * _GOLDEN) % 2**63)  # a hash for each step would be felt by a small net
+
+
+def seed_evaluation(seed: int, mode: str, step: int, batch: int) -> None:
+    """The same for one mini-batch of an evaluation that is made after `step` updates; see `seed_step`."""
+    _begin(seed_of(seed, "evaluation", mode, step, batch))
+
+
+def _begin(number: int) -> None:
     torch.default_generator.manual_seed(number)  # torch.manual_seed takes 100 µs, which a small net would feel
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(number)

@@ -16,6 +16,7 @@ from descend.train.groups import options_of, set_each, set_option
 from descend.train.layers import plan_of
 from descend.train.parts import Part, forward
 from descend.train.progress import Mode
+from descend.train.stopping import whole
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
     from descend.train.session import Session
 
 __all__ = ["Control"]
+
+
+def _count(name: str, value: Any) -> int:
+    """A number of samples, which may be one of NumPy's.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    found: Any = whole(value)
+    if type(found) is not int or found < 1:
+        raise ConfigurationError(
+            f"{name} has become {value!r} and is to be a whole number above 0: look at what sets it"
+        )
+    return found
 
 
 class Control:
@@ -137,7 +152,7 @@ class Control:
 
     @batch_size.setter
     def batch_size(self, size: int) -> None:
-        batches = self._batches()
+        batches, size = self._batches(), _count("batch_size", size)
         self._session.recut = size != batches.batch_size and not batches.drop_last
         batches.batch_size = size
 
@@ -159,7 +174,7 @@ class Control:
 
     @micro_batch_size.setter
     def micro_batch_size(self, size: int | None) -> None:
-        self._session.micro_batch_size = size
+        self._session.micro_batch_size = None if size is None else _count("micro_batch_size", size)
 
     @property
     def batch(self) -> Batch:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from descend.optim import Optimizer
+from descend.runtime import seed_evaluation
 from descend.train.cut import put_together
 from descend.train.endings import awaited, obey
 from descend.train.events import EvaluationView, Event, StepView
@@ -42,7 +43,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     session.meet(f"the beginning of {mode} at step {at.step}")
     began = session.process.now()
-    with _averaged(session):
+    with _averaged(session), torch.random.fork_rng():
         totals, seen, times = _measure(session, mode, run)
         penalty = session.task.penalty()
         values = totals.over(session.process).values() | dict(session.outside())
@@ -112,7 +113,8 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
     session.callbacks.fire(Event.BEFORE_EVALUATION_STEP, step)
 
     def attempt() -> Totals:
-        sums = Totals()
+        sums, at = Totals(), session.contexts[Mode.TRAIN].step
+        seed_evaluation(session.seed, step.mode.value, at, step.batch.step)
         some = list(parts(session, step.batch))
         others = spare(session, step.batch, some) if session.cut else []
         with session.watch.attached():

@@ -78,7 +78,8 @@ class Numerics:
         The sum of all elements shows a NaN or an infinity in a twentieth of the time of a norm; what overflows in the
         sum alone is cleared by looking at each element.
         """
-        if self.on_nonfinite == "allow" or math.isfinite(abs(_total(weights.values()))):
+        unseen = self.on_nonfinite == "allow" and self.scaler is None
+        if unseen or math.isfinite(abs(_total(weights.values()))):
             return []
         return [name for name, gradient in _gradients(weights) if not bool(torch.isfinite(gradient).all())]
 
@@ -154,6 +155,11 @@ class Numerics:
             return False
         self.scaler.update()
         return True
+
+    def keep_scale(self) -> None:
+        """Leave a step out for which the scale is not to blame: it stays, and torch is told that the step is over."""
+        if self.scaler is not None:
+            self.scaler.update(self.scaler.get_scale())
 
 
 def _step_of(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:

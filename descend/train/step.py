@@ -93,8 +93,9 @@ def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str]
     session.buffers.restore()
     too_large = math.isfinite(objective) and session.numerics.lower_scale()
     if not too_large:
+        session.numerics.keep_scale()
         session.skipped_in_a_row += 1
-        streak = session.skipped_in_a_row >= session.numerics.IN_A_ROW
+        streak = session.skipped_in_a_row >= session.numerics.IN_A_ROW and session.numerics.on_nonfinite == "skip"
         if session.numerics.on_nonfinite == "stop" or streak:
             step = session.contexts[Mode.TRAIN].step + 1
             session.optimizer.zero_grad()

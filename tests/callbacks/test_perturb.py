@@ -205,7 +205,7 @@ def test_dropout_of_a_plain_module_keeps_another_share_and_has_its_own_again():
     one = Shares()
     plain(PerturbDropout(keep_dropout_factor=0.2, layers="2"), one)
     assert one.seen[0] == 0.2 != one.seen[1]
-    with pytest.raises(ConfigurationError, match="no Dropout layer '5'"):
+    with pytest.raises(ConfigurationError, match="names a layer '5' that does not exist"):
         plain(PerturbDropout(keep_dropout_factor=0.2, layers="5"))
 
 

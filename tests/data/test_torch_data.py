@@ -51,6 +51,8 @@ class Infinite(IterableDataset):
 KINDS = {
     "tensors": (X, Y),
     "arrays": (X.numpy(), Y.numpy()),
+    "arrays of another byte order": (X.numpy().astype(">f4"), Y.numpy().astype(">i8")),
+    "reader of another byte order": ArrayReader({"0": X.numpy().astype(">f4"), "1": Y.numpy().astype(">i8")}),
     "TensorDataset": TensorDataset(X, Y),
     "Dataset": Rows(lambda i: (X[i], Y[i])),
     "Dataset of numbers": Rows(lambda i: (X[i].numpy(), i)),
@@ -247,6 +249,12 @@ def test_what_is_no_data():
 def test_counts_are_checked(settings):
     with pytest.raises(ConfigurationError, match="whole number of at least"):
         Loading(**{"batch_size": 4, **settings})
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf"), "5", True])
+def test_a_limit_on_waiting_is_a_time(limit):
+    with pytest.raises(ConfigurationError, match=r"timeout_seconds is .* and is to be a number of seconds above 0"):
+        Loading(batch_size=4, timeout_seconds=limit)
 
 
 def test_samples_need_a_size():

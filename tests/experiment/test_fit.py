@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import math
 import random
 import warnings
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import descend
+from descend.callbacks.names import problems as unknown_names
 from descend.data import Field
 from descend.errors import ConfigurationError, DataError, NumericalError, StorageError
 
@@ -59,6 +61,16 @@ class Losses(descend.Callback):
     def after_step(self, step):
         self.seen.append(step.loss)
         self.ids += step.batch.ids.tolist()
+
+
+class Sets(descend.Callback):
+    """Sets something of the run before its first step."""
+
+    def __init__(self, name, value):
+        self.name, self.value = name, value
+
+    def before_step(self, step):
+        setattr(step.run.control, self.name, self.value)
 
 
 def test_whole_numbers_may_be_numpys():
@@ -133,6 +145,36 @@ def test_clipping_is_torch_s_after_the_division():
     result = fit(data=(X, IGNORING), shuffle=False, clip_global_norm=0.05, micro_batch_size=3)
     for name, value in module.named_parameters():
         torch.testing.assert_close(result.weights[name], value.detach(), rtol=1e-10, atol=1e-13)
+
+
+class Samples(nn.Module):
+    """Draws in evaluations too, as one does who samples from a distribution."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = net()
+
+    def forward(self, x):
+        return self.body(x) + torch.randn(3)
+
+
+class Dies(descend.Callback):
+    def after_evaluation_step(self, step):
+        if step.run.control.samples == 20:
+            raise ZeroDivisionError
+
+
+def test_what_a_module_draws_in_an_evaluation_is_repeated_by_a_run_that_is_continued(tmp_path):
+    """Those draws change nothing of training, and do not depend on what was drawn before."""
+    settings = {"batch_size": 4, "valid": (X, Y), "test": (X, Y), "stop": descend.Epochs(3)}
+    whole = fit(Samples(), **settings)
+    with pytest.raises(ZeroDivisionError):
+        fit(Samples(), **settings, run_dir=tmp_path, callbacks=[Dies(), descend.Checkpoint(every_steps=1)])
+    parts = fit(Samples(), **settings, run_dir=tmp_path, resume=True)
+    rows = [[{**row, "seconds": 0} for row in result.history] for result in (whole, parts)]
+    assert rows[0] == rows[1]
+    alone = fit(Samples(), **{**settings, "valid": None, "test": None})
+    assert largest_difference(whole, alone) == 0
 
 
 def test_a_validation_pass_changes_nothing():
@@ -437,6 +479,22 @@ def frozen():
         ({"optimizer": "adam"}, "optimizer is 'adam'"),
         ({"loss": "mean_square"}, "no loss 'mean_square'"),
         ({"metrics": ["acc"]}, "no metric 'acc'"),
+        ({"metrics": 3}, "metrics is 3 and is to be a list of names"),
+        (
+            {"callbacks": [descend.SaveTopKModels(dir="d", k=1, metric="acuracy")], "metrics": ["accuracy"]},
+            "'accuracy'",
+        ),
+        (
+            {"callbacks": [descend.DumpOutputs(layers="0 3")]},
+            "DumpOutputs.layers names a layer '3' that does not exist",
+        ),
+        ({"callbacks": [descend.SetWeightsValue(weights="0.wieght", value=1.0, step=1)]}, "did you mean '0.weight'"),
+        ({"metrics": {"own": 3}}, "the metric 'own' is 3"),
+        ({"loss": lambda output, y: (output.sum(), torch.tensor(-4.0))}, "with the denominator -4.0; it is to be how"),
+        ({"loss": lambda output, y: output.sum() * 1j}, "complex128, of which no least value is known"),
+        ({"callbacks": [Sets("batch_size", 0)]}, "batch_size has become 0"),
+        ({"callbacks": [Sets("batch_size", 2.5)]}, "batch_size has become 2.5"),
+        ({"callbacks": [Sets("micro_batch_size", -1)]}, "micro_batch_size has become -1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 2.5}, "batch_size is 2.5"),
         ({"micro_batch_size": 0}, "micro_batch_size is 0"),
@@ -488,6 +546,16 @@ def test_what_cannot_be_is_refused_and_changes_nothing(settings, message, tmp_pa
         ("mse", [[0.0] * 3] * 9 + [[0.0, float("inf"), 0.0]], r"finite numbers.*\n    sample 9: inf"),
         ("bce_with_logits", [[0.0] * 3] * 9 + [[0.0, 5.0, -3.0]], r"2 targets are not.*\[0, 1\].*\n    sample 9: 5.0"),
         ("cross_entropy", [[0.2, 0.2, 0.6]] * 9 + [[0.5, 1.5, -1.0]], r"\[0, 1\].*\n    sample 9: 1.5"),
+        ("kl_div", [[0.2, 0.2, 0.6]] * 9 + [[0.5, 1.5, -1.0]], r"2 targets are not.*\[0, 1\].*\n    sample 9: 1.5"),
+        (
+            nn.SoftMarginLoss(),
+            [[1.0, -1.0, 1.0]] * 9 + [[0.0, 1.0, -1.0]],
+            r"not 1 or -1, as Soft.*\n    sample 9: 0.0",
+        ),
+        (nn.HingeEmbeddingLoss(), [[1, -1, 1]] * 9 + [[0, 1, -1]], r"not 1 or -1, as Hinge.*\n    sample 9: 0"),
+        (nn.MultiLabelSoftMarginLoss(), [[1.0, 0, 1]] * 9 + [[2.0, 1, 0]], r"not.*\[0, 1\].*\n    sample 9: 2.0"),
+        ("poisson_nll", [[1.0, 0.0, 7.0]] * 9 + [[0.0, -1.0, 0.0]], r"not counts of at least 0.*\n    sample 9: -1.0"),
+        ("poisson_nll", [[1.0, 0.0, 7.0]] * 9 + [[0.0, float("inf"), 0.0]], r"not counts.*\n    sample 9: inf"),
     ],
 )
 def test_targets_out_of_range_are_named_with_their_sample(loss, targets, message):
@@ -497,6 +565,37 @@ def test_targets_out_of_range_are_named_with_their_sample(loss, targets, message
         fit(module, loss, (X, torch.tensor(targets)), shuffle=False)
     assert caught.value.exit_code == 3
     assert unchanged(module, before)
+
+
+class Frames(nn.Module):
+    """Logarithms of probabilities for 6 frames (6, n, 3)."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(5, 3).double()
+
+    def forward(self, x):
+        return self.out(x).log_softmax(-1).expand(6, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("label", "length", "message"),
+    [
+        (3, 2, "sample 9: 3"),
+        (-1, 2, "sample 9: -1"),
+        (0, 2, "sample 9: 0"),
+        (1, 4, "lengths up to 3.*\n    sample 9: 4"),
+    ],
+)
+def test_labellings_out_of_range_are_named_with_their_sample(label, length, message):
+    """Torch reads past its memory for such a class number. What lies behind the end of a labelling may be anything."""
+    labels, lengths = torch.tensor([[1, 2, -7]] * 9 + [[1, label, 0]]), torch.tensor([2] * 9 + [length])
+    data = (X, labels, torch.full((10,), 6), lengths)
+    with pytest.raises(DataError, match=message):
+        fit(Frames(), nn.CTCLoss(), data, shuffle=False)
+    labels[9, 1], lengths[9] = 2, 2
+    ours = fit(Frames(), nn.CTCLoss(), data, shuffle=False, micro_batch_size=3, stop=descend.Steps(1))
+    assert ours.steps == 1
 
 
 @pytest.mark.parametrize("wrong", [7, -1])
@@ -727,6 +826,29 @@ def test_half_precision_computes_in_it_and_keeps_float32_weights(precision, tmp_
     assert continued.steps >= 9
 
 
+class Breaks(nn.Module):
+    """Gives NaN in its third training batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.calls = net().float(), 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return self.body(x) * (math.nan if self.training and self.calls == 3 else 1.0)
+
+
+@pytest.mark.parametrize("policy", ["skip", "allow"])
+def test_a_loss_that_is_nan_in_float16_is_left_out_and_the_scale_is_not_to_blame(policy, tmp_path):
+    settings = {"data": (X.float(), Y), "batch_size": 5, "precision": "float16", "on_nonfinite": policy}
+    result = fit(Breaks(), stop=descend.Epochs(2), run_dir=tmp_path / "run", **settings)
+    assert result.steps == 3
+    assert [row.get("skipped_steps") for row in result.history] == [None, 1.0]
+    state = json.loads((tmp_path / "run/checkpoints/step-3/training/state.json").read_text())
+    assert state["loss_scale"]["scale"] == 65536.0
+    assert all(bool(torch.isfinite(value).all()) for value in result.weights.values())
+
+
 def test_float16_lowers_its_scale_where_gradients_overflow():
     losses = Losses()
     module = net().float()
@@ -744,6 +866,22 @@ def test_float16_lowers_its_scale_where_gradients_overflow():
 
 
 # ---- callbacks, files, surroundings
+
+
+class Labelled(descend.Callback):
+    """Calls something of its own what fields of ours are called."""
+
+    label, metric, layers = "mine", "own", "body"
+
+    def __init__(self):
+        self.weights = "kilograms"
+
+
+def test_what_a_callback_of_the_user_s_own_calls_its_things_is_its_own_affair():
+    assert fit(callbacks=[Labelled()]).steps == 3
+    nothing = {"layer": [], "weights": [], "metric": []}
+    assert unknown_names([Labelled()], nothing) == []  # as a graph looks at them
+    assert len(unknown_names([descend.DumpOutputs(layers="a b")], nothing)) == 2
 
 
 def test_a_callback_sees_each_step(tmp_path):
@@ -1068,7 +1206,6 @@ def test_at_99_percent_of_ten_million_samples_no_skipped_sample_is_read(tmp_path
         ({"optimizer": descend.SGD}, r"the class SGD; describe one by its settings, such as descend\.SGD\(learn_rate"),
         ({"data": "data.csv"}, "data for 'train' are a str"),
         ({"metrics": ["acc"]}, "did you mean 'accuracy'"),
-        ({"metrics": {"mine": 3}}, "a metric is 3; it is to be a name"),
     ],
 )
 def test_a_common_mistake_is_answered_with_what_to_write(given, told):

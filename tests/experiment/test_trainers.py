@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -269,8 +270,6 @@ def test_a_signal_in_a_tournament_waits_for_its_end(trainer, at):
 @pytest.mark.slow
 def test_trainers_go_back_to_a_round_that_all_of_them_know():
     """As after a crash between the saves of two trainers: the newer checkpoint of one is not used."""
-    import shutil
-
     whole = play("binary", trainers=2, run_dir="whole")
     play("binary", trainers=2)
     for step in (10, 15):
@@ -278,6 +277,40 @@ def test_trainers_go_back_to_a_round_that_all_of_them_know():
     result = play("binary", trainers=2, resume=True)
     assert outcome(result) == outcome(whole)
     assert lineage() == lineage("whole")
+
+
+class Steps(descend.Callback):
+    """Lists the steps that each trainer makes."""
+
+    made: list[tuple[int, int]] = []  # noqa: RUF012  # copies of this callback share it
+
+    def after_step(self, step):
+        self.made.append((descend.distributed.trainer(), step.step))
+
+
+def apart(run_dir, resume=False, trainers=2):
+    """Trainers that do not meet, one after the other."""
+    settings = {"algorithm": None, "callbacks": [Steps()]}
+    return play(run_dir=run_dir, resume=resume, trainers=trainers, **settings)
+
+
+def test_a_trainer_that_was_killed_before_its_first_checkpoint_begins_and_the_other_keeps_its_own():
+    whole = apart("run")
+    shutil.rmtree("run/trainer1")  # as it is when the process dies while the second one trains
+    Steps.made = []
+    result = apart("run", resume=True)
+    assert outcome(result) == outcome(whole)
+    assert {trainer for trainer, _ in Steps.made} == {1}
+
+
+@pytest.mark.parametrize(("had", "now"), [(2, 3), (2, 1), (1, 2)])
+def test_another_number_of_trainers_is_refused_and_nothing_is_changed(had, now):
+    apart("run", trainers=had)
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    with pytest.raises(ConfigurationError, match=f"has {had} trainers? and is to be continued with {now}; nothing was"):
+        apart("run", resume=True, trainers=now)
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+    assert len(apart("run", resume=True, trainers=None).trainers) == (had if had > 1 else 0)
 
 
 @pytest.mark.slow

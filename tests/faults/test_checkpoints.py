@@ -109,6 +109,16 @@ def test_no_good_checkpoint_is_left(run_dir, file, damage):
     assert files_of(run_dir) == files
 
 
+@pytest.mark.parametrize("damage", [truncate, missing, empty])
+def test_a_damaged_account_of_the_run_is_found_before_anything_is_changed(run_dir, damage):
+    damage(run_dir / "run.json")
+    module, files = net(), files_of(run_dir)
+    before = snapshot(module)
+    fault(lambda: go_on(run_dir, module), 5, "run.json is damaged", "put back a copy of it")
+    assert is_unchanged(module, before)
+    assert files_of(run_dir) == files
+
+
 def test_a_damaged_tensor_is_named(run_dir):
     path = run_dir / "checkpoints/step-6/weights.safetensors"
     data = bytearray(path.read_bytes())
