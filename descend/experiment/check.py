@@ -19,6 +19,7 @@ from descend.callbacks.names import problems as unknown_names
 from descend.callbacks.names import require_extra, require_samples
 from descend.data import open_readers
 from descend.errors import ConfigurationError, DataError, DescendError
+from descend.experiment.memory import beyond_memory, machine_bytes
 from descend.experiment.parts import graph_unit
 from descend.graph import Input, check_optimizer
 from descend.graph import check as check_graph
@@ -102,9 +103,10 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
             )
     if plan is not None and readers and "train" in readers:
         unit = _attempt(lambda: _unit(experiment.trainer, plan, len(readers["train"])), errors)
+    large = plan and _attempt(lambda: beyond_memory(plan, _trains(experiment), machine_bytes()), errors)
     if errors or plan is None or readers is None:
         raise _joined(errors)
-    return Checked(plan, readers, unit, tuple(_without_rate(experiment, plan)))
+    return Checked(plan, readers, unit, (*_without_rate(experiment, plan), *(large or ())))
 
 
 def _without_rate(experiment: Experiment, plan: Plan) -> list[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from descend.data import DataReader
-    from descend.graph import Model, Optimizer
-    from descend.train import Trainer
+from descend.data import DataReader
+from descend.errors import ConfigurationError
+from descend.graph import Model, Optimizer
+from descend.train import Trainer
 
 __all__ = ["Experiment"]
 
@@ -22,6 +22,9 @@ class Experiment:
         model: Layers, weights, objective, metrics and callbacks.
         data_reader: One reader for each role.
         optimizer: The rule for every weights object that has none of its own.
+
+    Raises:
+        ConfigurationError: a part is of another kind; all of them are told.
     """
 
     message: ClassVar[str] = "LbannPB"
@@ -30,3 +33,25 @@ class Experiment:
     model: Model
     data_reader: DataReader
     optimizer: Optimizer
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {_named(given)}; expected {kind.__name__}, such as {example}"
+            for name, (kind, example) in _PARTS.items()
+            if not isinstance(given := getattr(self, name), kind)
+        ]
+        if problems:
+            raise ConfigurationError(problems)
+
+
+_PARTS: dict[str, tuple[type, str]] = {
+    "trainer": (Trainer, "Trainer(mini_batch_size=64)"),
+    "model": (Model, "Model(5, objective_function=loss), or Model.from_torch(module, loss=...)"),
+    "data_reader": (DataReader, "zoo.digits() or DataReader([Reader(...)]); data in memory go to descend.fit"),
+    "optimizer": (Optimizer, "SGD(learn_rate=0.1); an optimizer of torch goes to descend.fit"),
+}
+
+
+def _named(given: object) -> str:
+    """A value of somebody's own as a message names it."""
+    return "None" if given is None else f"of type {type(given).__name__}"

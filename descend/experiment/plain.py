@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import ConfigurationError, StorageError, nearest
+from descend.experiment.memory import beyond_memory, machine_bytes
 from descend.graph import Layer, TorchModel, check, predictions
 from descend.lower import PlainModule
 from descend.runtime import generator, newest_checkpoint, read_weights
@@ -50,7 +51,7 @@ def planned_for_export(
     """The checked graph, and the names of the layers whose outputs are wanted.
 
     Raises:
-        ConfigurationError: the shapes of its fields are not known.
+        ConfigurationError: the shapes of its fields are not known, or its weights are larger than the memory.
         GraphError: the model does not fit together.
     """
     known = fields if fields is not None else model.trained and model.trained.fields
@@ -62,6 +63,7 @@ def planned_for_export(
             "the shape of one sample of each"
         )
     plan = check(model, {name: tuple(shape) for name, shape in known.items()})
+    beyond_memory(plan, False, machine_bytes())
     if outputs is None:
         return plan, predictions(plan)
     each = [outputs] if isinstance(outputs, (str, Layer)) else outputs

@@ -7,14 +7,58 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.graph import DataType
+from descend.graph import (
+    BatchNormalization,
+    BatchwiseReduceSum,
+    ChannelwiseMean,
+    ChannelwiseSoftmax,
+    Covariance,
+    CrossEntropy,
+    DataType,
+    EntrywiseBatchNormalization,
+    InstanceNorm,
+    L1Norm,
+    L2Norm2,
+    LayerNorm,
+    LocalResponseNormalization,
+    LogSoftmax,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    MultiDimReduction,
+    OperatorLayer,
+    Reduction,
+    Softmax,
+    Variance,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from descend.lower.registry import Forward
 
-__all__ = ["in_formats", "torch_format", "widened"]
+__all__ = ["WIDE", "WIDE_INSIDE", "in_formats", "torch_format", "widened"]
+
+# Squares and sums over many entries, whose parts leave half precision where the result need not.
+WIDE_INSIDE = (
+    ChannelwiseMean,
+    ChannelwiseSoftmax,
+    Covariance,
+    CrossEntropy,
+    InstanceNorm,
+    L1Norm,
+    L2Norm2,
+    LayerNorm,
+    LocalResponseNormalization,
+    LogSoftmax,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    MultiDimReduction,
+    Reduction,
+    Variance,
+)
+# What else loses too much there; on a CPU autocast itself leaves them in half precision. In a format of their own
+# running values stay in it, a Softmax is at least the root of its smallest number, and operators say what they take.
+WIDE = (*WIDE_INSIDE, BatchNormalization, BatchwiseReduceSum, EntrywiseBatchNormalization, OperatorLayer, Softmax)
 
 _FORMATS: Mapping[DataType, torch.dtype] = {
     DataType.FLOAT: torch.float32,

@@ -12,29 +12,14 @@ import torch
 from descend.errors import ConfigurationError, GraphError
 from descend.graph import (
     BatchNormalization,
-    ChannelwiseMean,
-    ChannelwiseSoftmax,
     Convolution,
-    Covariance,
     CrossEntropy,
     Deconvolution,
-    EntrywiseBatchNormalization,
     FullyConnected,
     Identity,
-    InstanceNorm,
-    L1Norm,
-    L2Norm2,
-    LayerNorm,
-    LogSoftmax,
-    MeanAbsoluteError,
-    MeanSquaredError,
-    MultiDimReduction,
-    OperatorLayer,
-    Reduction,
     Relu,
     Softmax,
     Split,
-    Variance,
 )
 from descend.lower import (
     activations,
@@ -53,7 +38,7 @@ from descend.lower import (
     tables,
     transforms,
 )
-from descend.lower.formats import widened
+from descend.lower.formats import WIDE, widened
 from descend.lower.initialize import initial_values
 from descend.lower.passes import Pass, register_draws
 from descend.lower.registry import lowering
@@ -203,7 +188,7 @@ class LoweredModel(torch.nn.Module):
         """Let layers that lose too much in half precision compute in float32, for a forward pass under autocast."""
         kinds = {planned.name: planned.layer for planned in self.plan.layers}
         steps = (
-            replace(step, forward=widened(step.forward), quick=None) if isinstance(kinds[step.name], _WIDE) else step
+            replace(step, forward=widened(step.forward), quick=None) if isinstance(kinds[step.name], WIDE) else step
             for step in self._program.steps
         )
         self._program = replace(self._program, steps=tuple(steps))
@@ -353,29 +338,6 @@ def _run_watched(
             slots[slot] = tensor
         for slot in step.last_uses:
             slots[slot] = None
-
-
-# Exponentials, logarithms, sums over many entries, statistics; on a CPU autocast itself leaves them in half precision.
-_WIDE = (
-    BatchNormalization,
-    ChannelwiseMean,
-    ChannelwiseSoftmax,
-    Covariance,
-    CrossEntropy,
-    EntrywiseBatchNormalization,
-    InstanceNorm,
-    L1Norm,
-    L2Norm2,
-    LayerNorm,
-    LogSoftmax,
-    MeanAbsoluteError,
-    MeanSquaredError,
-    MultiDimReduction,
-    OperatorLayer,
-    Reduction,
-    Softmax,
-    Variance,
-)
 
 
 def _compile(plan: Plan, outputs: tuple[str, ...] | None) -> _Program:

@@ -77,7 +77,13 @@ def _binary_cross_entropy(prediction: Tensor, label: Tensor) -> Tensor:
 
 
 def _sigmoid_binary_cross_entropy(x: Tensor, label: Tensor) -> Tensor:
-    return _softplus(x) - x * label.clamp(0.0, 1.0)
+    # As x⁺ − x label, which is exactly 0 for a label on the side of x, and what is left: softplus(x) − x would lose it.
+    return x.clamp_min(0.0) - x * label.clamp(0.0, 1.0) + torch.log1p((-x.abs()).exp())
+
+
+def _sigmoid_binary_cross_entropy_gradient(dy: Tensor, _: Tensor, x: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    inside = (label >= 0) & (label <= 1)
+    return dy * (torch.sigmoid(x) - label.clamp(0.0, 1.0)), (-dy * x).where(inside, 0.0)
 
 
 _PLAIN: dict[type[ops.Operator], Function] = {
@@ -96,7 +102,7 @@ _PLAIN: dict[type[ops.Operator], Function] = {
     ops.Sqrt: torch.sqrt,
     ops.Rsqrt: torch.rsqrt,
     ops.Exp: torch.exp,
-    ops.Expm1: torch.expm1,
+    ops.Expm1: with_gradient(torch.expm1, lambda dy, y, x: dy * x.exp()),  # torch's y + 1 loses small ones
     ops.Log: torch.log,
     ops.Log1p: torch.log1p,
     ops.Cos: torch.cos,
@@ -119,7 +125,7 @@ _PLAIN: dict[type[ops.Operator], Function] = {
     ops.Selu: functional.selu,
     ops.Sigmoid: _sigmoid,
     ops.Softplus: _softplus,
-    ops.Softsign: functional.softsign,
+    ops.Softsign: with_gradient(functional.softsign, lambda dy, y, x: dy / (1.0 + x.abs()).square()),  # as Expm1
     ops.Add: torch.add,
     ops.Subtract: torch.sub,
     ops.Multiply: torch.mul,
@@ -140,7 +146,7 @@ _PLAIN: dict[type[ops.Operator], Function] = {
     ops.LogicalOr: _indicator(lambda x1, x2: _is_true(x1) | _is_true(x2)),
     ops.LogicalXor: _indicator(lambda x1, x2: _is_true(x1) ^ _is_true(x2)),
     ops.BinaryCrossEntropy: _binary_cross_entropy,
-    ops.SigmoidBinaryCrossEntropy: _sigmoid_binary_cross_entropy,
+    ops.SigmoidBinaryCrossEntropy: with_gradient(_sigmoid_binary_cross_entropy, _sigmoid_binary_cross_entropy_gradient),
     ops.BooleanAccuracy: _indicator(lambda prediction, label: (prediction >= 0.5) == (label >= 0.5)),
     ops.BooleanFalseNegative: _indicator(lambda prediction, label: (prediction < 0.5) & (label >= 0.5)),
     ops.BooleanFalsePositive: _indicator(lambda prediction, label: (prediction >= 0.5) & (label < 0.5)),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import Unsupported
-from descend.lower.formats import in_formats
+from descend.lower.formats import WIDE_INSIDE, in_formats, widened
 
 if TYPE_CHECKING:
     from descend.graph import PlannedLayer
@@ -47,6 +47,8 @@ def lowering(planned: PlannedLayer) -> tuple[Forward, bool]:
         if kind in _LOWERINGS:
             function, with_pass = _LOWERINGS[kind]
             forward = function(planned)
+            if planned.formats and isinstance(planned.layer, WIDE_INSIDE):
+                forward = widened(forward, back=True)
             if planned.formats:
                 forward = in_formats(forward, with_pass, *planned.formats, kept=planned.layer.index_parents)
             return forward, with_pass

@@ -50,7 +50,7 @@ def pooling(planned: PlannedLayer) -> Forward:
     # Over three dimensions torch averages no image that is smaller than the window before it is padded.
     if any(2 * pad > length or (layer.num_dims == 3 and whole < length) for pad, length, whole in ends):
         return _pooling_of_padded(layer)
-    if layer.pool_mode == "max":
+    if layer.takes_largest:
         pool = _MAX[layer.num_dims]
         return lambda x: pool(x, size, stride, padding)
     average, counted = _AVERAGE[layer.num_dims], layer.pool_mode == "average"
@@ -70,7 +70,7 @@ def _pooling_of_padded(layer: Pooling) -> Forward:
     """The same where torch's own padding, half a window at most, is not enough."""
     size, stride, padding, _ = layer.window()
     sides = [pad for one in reversed(padding) for pad in (one, one)]
-    if layer.pool_mode == "max":
+    if layer.takes_largest:
         pool = _MAX[layer.num_dims]
         return lambda x: pool(functional.pad(x, sides, value=-math.inf), size, stride)
     average = _AVERAGE[layer.num_dims]

@@ -199,7 +199,7 @@ def test_names_that_nothing_has_are_all_found_before_a_run():
         callbacks.Print(),
     ]
     model = graph(callbacks=watching)
-    experiment = descend.Experiment(descend.Trainer(4), model, None, None)
+    experiment = descend.Experiment(descend.Trainer(4), model, descend.zoo.digits(), descend.SGD(learn_rate=0.1))
     with pytest.raises(ConfigurationError) as found:
         _check_names(experiment, check(model, {"samples": (1, 4, 4), "labels": (3,)}))
     assert [problem.split("; did")[1] for problem in found.value.problems] == [
@@ -212,7 +212,9 @@ def test_names_that_nothing_has_are_all_found_before_a_run():
 
 def test_a_trainer_takes_checkpoints_alone():
     model = graph()
-    experiment = descend.Experiment(descend.Trainer(4, callbacks=[callbacks.Print()]), model, None, None)
+    experiment = descend.Experiment(
+        descend.Trainer(4, callbacks=[callbacks.Print()]), model, descend.zoo.digits(), descend.SGD(learn_rate=0.1)
+    )
     with pytest.raises(ConfigurationError, match="Print watches a model, and a trainer takes Checkpoint alone"):
         _check_names(experiment, check(model, {"samples": (1, 4, 4), "labels": (3,)}))
 

@@ -166,3 +166,42 @@ def test_running_values_need_the_format_of_their_layer():
     model = descend.Model(1, objective_function=descend.L2Norm2(y))
     with pytest.raises(GraphError, match="follows running values in weights 'w2' of another datatype; give both one"):
         check(model, {"x": (2,)})
+
+
+def of_float16(make, x, datatype=None, widen=False):
+    """What a layer of one parent makes of a tensor, in the format of its own or as under autocast."""
+    y = make(descend.Input(data_field="x"), datatype)
+    plan = check(descend.Model(layers=[y]), {"x": tuple(x.shape[1:])})
+    module = lower(plan, lambda name: generator(1, name), outputs=[y.name])
+    if widen:
+        module.widen()
+    return module({"x": x})[y.name]
+
+
+@pytest.mark.parametrize(("datatype", "widen"), [("FP16", False), (None, True)])
+@pytest.mark.parametrize(
+    ("make", "size", "expression"),
+    [
+        (
+            lambda x, d: descend.LocalResponseNormalization(
+                x, window_width=1, lrn_alpha=1e-4, lrn_beta=0.75, lrn_k=1, datatype=d
+            ),
+            400.0,
+            lambda x: x / (1 + 1e-4 * x * x) ** 0.75,
+        ),
+        (lambda x, d: descend.Variance(x, biased=True, datatype=d), 100.0, lambda x: x.var(1, correction=0)[:, None]),
+        (
+            lambda x, d: descend.MeanSquaredError(x, descend.Constant(num_neurons=[100], datatype=d), datatype=d),
+            100.0,
+            lambda x: x.square().mean(1)[:, None],
+        ),
+        (lambda x, d: descend.L2Norm2(x, datatype=d), 1e-3, lambda x: x.square().sum(1)[:, None]),
+        (lambda x, d: descend.Reduction(x, mode="mean", datatype=d), 6e4, lambda x: x.mean(1)[:, None]),
+    ],
+)
+def test_sums_and_squares_may_leave_half_precision_where_the_result_does_not(datatype, widen, make, size, expression):
+    """The parts of these are above 65504 or below 6e-8, the largest and smallest numbers of float16."""
+    x = (size * torch.randn(3, 100, generator=torch.Generator().manual_seed(0)).tanh()).half()
+    torch.testing.assert_close(
+        of_float16(make, x, datatype, widen).double(), expression(x.double()), rtol=2e-3, atol=1e-7
+    )

@@ -252,3 +252,31 @@ def test_what_does_not_fit_is_refused(layer, shapes, problem):
     with pytest.raises(GraphError) as caught:
         layer.output_shape(tuple(Incoming(f"p{i}", shape) for i, shape in enumerate(shapes)))
     assert problem in str(caught.value)
+
+
+WIDE_RANGE = (-80.0, -15.0, -8.0, -1.0, -1e-8, 0.0, 1e-8, 1.0, 8.0, 15.0, 80.0)
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "gradient"),
+    [
+        (ops.Expm1(), np.expm1, np.exp),
+        (ops.Softsign(), lambda x: x / (1 + np.abs(x)), lambda x: (1 + np.abs(x)) ** -2),
+    ],
+    ids=repr,
+)
+def test_small_gradients_keep_their_digits_in_float32(op, value, gradient):
+    x = torch.tensor(WIDE_RANGE, requires_grad=True)
+    wide = x.detach().double().numpy()
+    y = function_of(op)(x)
+    np.testing.assert_allclose(y.detach(), value(wide), rtol=1e-6)
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad, gradient(wide), rtol=1e-6)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_the_loss_of_a_sure_and_right_prediction_keeps_its_digits_in_float32(label):
+    """The loss of a label of 1 is log(1 + e⁻ˣ), that of 0 log(1 + eˣ)."""
+    x = torch.tensor(WIDE_RANGE)
+    found = function_of(ops.SigmoidBinaryCrossEntropy())(x, torch.full_like(x, label))
+    np.testing.assert_allclose(found, np.logaddexp(0, (1 - 2 * label) * x.double().numpy()), rtol=1e-6)

@@ -99,3 +99,12 @@ def test_the_check_names_the_layer_whose_pieces_do_not_fit():
         descend.errors.GraphError, match=r"layer 'cut' \(Slice\) has slice_points for 2 pieces and 1 child"
     ):
         check(model, {"x": (4,)})
+
+
+@pytest.mark.parametrize("pad", [0, 2])
+def test_max_deterministic_is_max(pad):
+    window = {"num_dims": 2, "pool_dims_i": 3, "pool_strides_i": 2, "pool_pads_i": pad}
+    x = random(2, 3, 5, 7)
+    padded = torch.nn.functional.pad(x, (pad,) * 4, value=-torch.inf)
+    layer = Single(lambda s: descend.Pooling(s, pool_mode="max_deterministic", **window), (3, 5, 7))
+    torch.testing.assert_close(layer(x), torch.nn.functional.max_pool2d(padded, 3, 2))

@@ -79,6 +79,8 @@ class Evaluation(Entrywise):
 class Pooling(Layer):
     """The largest or mean entry of each window; `pool_mode` is max, average (padding counts as 0) or average_no_pad.
 
+    The mode max_deterministic of LBANN is taken for max, which on a CPU adds up its gradient in one order.
+
     Shapes: x (C, *space) with `num_dims` spatial dimensions; y (C, *places), places floor((in + 2 pad − window) /
     stride) + 1. With `has_vectors` the windows are pool_dims, pool_pads and pool_strides; without it the single
     numbers pool_dims_i, pool_pads_i and pool_strides_i hold for all dimensions. LBANN fills nothing in.
@@ -95,6 +97,11 @@ class Pooling(Layer):
     pool_dims_i: int = 0
     pool_pads_i: int = 0
     pool_strides_i: int = 0
+
+    @property
+    def takes_largest(self) -> bool:
+        """Whether it gives the largest entry, and else the mean."""
+        return self.pool_mode in ("max", "max_deterministic")
 
     def window(self) -> Window:
         """Size, stride and padding of the windows for each dimension.
@@ -126,7 +133,7 @@ class Pooling(Layer):
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
         """(C, *places)."""
         (incoming,) = inputs
-        if self.pool_mode not in ("max", "average", "average_no_pad"):
+        if not self.takes_largest and self.pool_mode not in ("average", "average_no_pad"):
             raise GraphError(f"has pool_mode '{self.pool_mode}'; expected max, average or average_no_pad")
         window = self.window()
         if any(pad >= size for pad, size in zip(window.padding, window.size, strict=True)):

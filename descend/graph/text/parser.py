@@ -552,6 +552,11 @@ _FORMERLY: Final = {
         **{f"conv_{old}{ending}": f"it is now {new}" for old, new in _WINDOW.items() for ending in ("", "_i")},
     }
     for name in ("Convolution", "Deconvolution")
+} | {
+    "Input": {
+        "target_mode": "it is gone: labels and responses are fields of their own; take it out and write data_field",
+        "io_buffer": "it is gone: a trainer reads ahead by itself; take it out",
+    }
 }
 
 

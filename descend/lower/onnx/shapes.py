@@ -71,7 +71,7 @@ def pooling(w: Writer, planned: PlannedLayer, x: str) -> str:
     """MaxPool or AveragePool."""
     layer = cast("Pooling", planned.layer)
     size, stride, padding, _ = layer.window()
-    if layer.pool_mode == "max":
+    if layer.takes_largest:
         return w("MaxPool", x, kernel_shape=size, strides=stride, pads=padding * 2)
     counted = int(layer.pool_mode == "average")
     return w("AveragePool", x, kernel_shape=size, strides=stride, pads=padding * 2, count_include_pad=counted)

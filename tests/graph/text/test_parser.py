@@ -210,6 +210,11 @@ trainer { mini_batch_size: 9223372036854775808 }
             "f.prototext:1:31: model.layer[0].convolution has no field 'conv_dims_i'; it is now kernel_size",
         ),
         (
+            'model { layer { input { data_field: "labels" target_mode: "classification" } } }',
+            "f.prototext:1:46: model.layer[0].input has no field 'target_mode'; it is gone: labels and responses are "
+            "fields of their own; take it out and write data_field",
+        ),
+        (
             "model { layer { safe_divide {} } }",
             "f.prototext:1:17: model.layer[0] has no field 'safe_divide'; it is an operator: write operator_layer "
             "{ ops { parameters { [type.googleapis.com/lbann_data.SafeDivideOperator] {} } } }",

@@ -1,0 +1,81 @@
+"""Whether this machine can hold a model at all, from its description alone."""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from descend.errors import ConfigurationError
+from descend.graph import DataType
+from descend.graph.layer import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from descend.graph import Plan, PlannedLayer, PlannedWeights
+
+__all__ = ["beyond_memory", "machine_bytes"]
+
+_NUMBER_BYTES = {DataType.FP16: 2, DataType.FLOAT: 4, DataType.DOUBLE: 8}
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container
+
+
+def beyond_memory(plan: Plan, trains: bool, memory_bytes: int) -> list[str]:
+    """What is to be said of a model that needs more than this memory, and may yet fit on a larger device.
+
+    Args:
+        plan: The checked graph.
+        trains: Whether weights get gradients.
+        memory_bytes: What this machine has.
+
+    Raises:
+        ConfigurationError: the weights alone are larger; every process makes their first values in its main memory.
+    """
+    weights = sum(map(_weights_bytes, plan.weights.values()))
+    gradients = sum(_weights_bytes(one) for one in plan.weights.values() if one.trainable) if trains else 0
+    layer = max(plan.layers, key=_sample_bytes, default=None)
+    output = _sample_bytes(layer) if layer else 0
+    if weights > memory_bytes:
+        largest = max(plan.weights.values(), key=_weights_bytes)
+        owner = next((one.layer for one in plan.layers if one.name == largest.layer), None)
+        where = f"{owner.where}: " if owner and owner.where else ""
+        raise ConfigurationError(
+            f"{where}the weights alone are {_gigabytes(weights)} and this machine has {_gigabytes(memory_bytes)} of "
+            f"memory; the largest are '{largest.name}' of layer '{largest.layer}' with {shown(largest.shape)} numbers, "
+            f"{_gigabytes(_weights_bytes(largest))}: make that layer smaller, or take a larger machine"
+        )
+    if weights + gradients + output <= memory_bytes or layer is None:
+        return []
+    return [
+        f"weights ({_gigabytes(weights)}), gradients ({_gigabytes(gradients)}) and the largest output of one sample "
+        f"(layer '{layer.name}', {_gigabytes(output)}) need more than the {_gigabytes(memory_bytes)} of memory that "
+        "this machine has: it can only run on a device that has more"
+    ]
+
+
+def machine_bytes() -> int:
+    """Memory of this machine, or of the container that this process is in, if that is less."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([installed, *_limits(_LIMITS)])
+
+
+def _limits(files: Sequence[str]) -> list[int]:
+    """Limits that are set; a file says "max", or is not there, where none is."""
+    texts = [Path(file).read_text().strip() for file in files if os.access(file, os.R_OK)]
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def _weights_bytes(weights: PlannedWeights) -> int:
+    return prod(weights.shape) * _NUMBER_BYTES[weights.datatype or DataType.FLOAT]
+
+
+def _sample_bytes(layer: PlannedLayer) -> int:
+    """The largest output of a layer for one sample."""
+    number = _NUMBER_BYTES[layer.formats[1]] if layer.formats else _NUMBER_BYTES[DataType.FLOAT]
+    return max((prod(shape) * number for shape in layer.output_shapes), default=0)
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"
