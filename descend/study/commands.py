@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ app = typer.Typer(
 @app.callback()
 def options() -> None:
     """Compare optimizers, rates and batch sizes, fairly, and say so when nothing can be ranked."""
+    sys.path.insert(0, str(Path.cwd()))  # a workload of one's own is looked for where the command is given
 
 
 @app.command()

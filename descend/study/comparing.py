@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,6 +9,7 @@ from torch import nn
 
 from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment import rule
+from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
 from descend.study.design.roles import unmatched
 from descend.study.design.study import Study, make_study
@@ -21,6 +19,7 @@ from descend.study.running.choose import Executor
 from descend.study.running.conduct import conduct
 from descend.study.running.ledger import Memory, StudyDirectory
 from descend.study.running.optimizer import make
+from descend.study.running.phases import check_records
 from descend.study.running.scores import Scorer
 from descend.study.task import Task, open_task
 
@@ -208,13 +207,13 @@ def read_directory(directory: str | os.PathLike[str]) -> Comparison:
     """What the records in a directory say, finished or not.
 
     Raises:
-        ConfigurationError: there is no study.
+        ConfigurationError: there is no study, or records are of other settings than the study's.
+        StorageError: a file is damaged.
     """
     ledger = StudyDirectory(directory)
-    frozen = ledger.description()
-    study = make_study(frozen["study"])
-    kept = read_kept(directory)
-    return compare_records(study, ledger.records(), frozen["amendments"], frozen["hashes"], kept)
+    frozen, study, records = ledger.description(), ledger.study(), ledger.records()
+    check_records(study, records)
+    return compare_records(study, records, frozen["amendments"], frozen["hashes"], read_kept(directory))
 
 
 def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
@@ -233,7 +232,7 @@ def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
         problems += [*_size_problems(study, task), *_score_problems(study, task), *_arm_problems(study, task)]
     if problems:
         raise ConfigurationError(problems)
-    return task, {"data": task.fingerprint(), **_code(study)}
+    return task, {"data": task.fingerprint(), **code_hashes(study.workload)}
 
 
 def _size_problems(study: Study, task: Task) -> list[str]:
@@ -340,19 +339,3 @@ def _first_task(study: Study) -> Task:
         if name.startswith("workload.")
     }
     return open_task(study.workload, {**study.workload_options, **fixed, **searched})
-
-
-def _code(study: Study) -> dict[str, str]:
-    """A hash of the file that the workload is written in."""
-    source = study.workload
-    if isinstance(source, str):
-        place = source if source.endswith(".prototext") else source.rpartition(":")[0]
-        path = Path(place) if place.endswith((".py", ".prototext")) else None
-    else:
-        try:
-            path = Path(inspect.getfile(getattr(source, "model", source)))
-        except TypeError:
-            path = None
-    if path is None or not path.is_file():
-        return {}
-    return {"code": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}

@@ -247,7 +247,12 @@ def _load_file(path: Path) -> Any:
         raise ConfigurationError(f"workload: {path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)  # so that it finds the modules beside it, as when Python is given the file
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
     return module
 
 
