@@ -224,7 +224,7 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
         raise _KINDS.get(failed[0] or 0, DescendError)([*dict.fromkeys(problems), count])
 
 
-_KINDS = {kind.exit_code: kind for kind in (ConfigurationError, DataError, StorageError)}
+_KINDS = {kind.exit_code: kind for kind in (ConfigurationError, DataError, StorageError, Stopped)}
 
 
 def _alive(workers: Iterable[SpawnProcess]) -> bool:
