@@ -60,6 +60,14 @@ class Target(BaseModel):
     rule: Literal["median"] = "median"
     consecutive: int = Field(default=1, ge=1)
 
+    if not TYPE_CHECKING:  # whose signature is that of the fields
+
+        def __init__(self, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise ConfigurationError([line for one in error.errors() for line in _line(one, "target.")]) from None
+
 
 class Study(BaseModel):
     """The description of a study.
@@ -269,9 +277,9 @@ def make_study(table: dict[str, Any]) -> Study:
     return Study(**table)
 
 
-def _line(error: ErrorDetails) -> list[str]:
+def _line(error: ErrorDetails, head: str = "") -> list[str]:
     """One problem that pydantic found, in our words."""
-    place = ".".join(map(str, error["loc"]))
+    place = head + ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         known = Target.model_fields if place.startswith("target.") else Study.model_fields
         return [f"there is no '{place}'{nearest(place.rpartition('.')[2], known) or ';'} fields are {', '.join(known)}"]

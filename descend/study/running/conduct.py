@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, DataError, DescendError, Stopped, StorageError
 from descend.runtime import StopRequests
-from descend.study.running.choose import Executor, choose
+from descend.study.running.choose import Executor, check_name, choose
 from descend.study.running.ledger import Ledger, StudyDirectory
 from descend.study.running.one import run_one_by_one
 from descend.study.running.phases import check_records, pending
@@ -61,6 +61,8 @@ def conduct(
         DescendError: a trial ended in an error that repeating did not mend.
         Stopped: a signal asked for an end; trials under way run again.
     """
+    if isinstance(executor, str):
+        check_name(executor)
     check_records(study, ledger.records())
     tasks = _Tasks(study, task)
     ways = _Ways(study, tasks, ledger, executor, forks)
