@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,7 +13,7 @@ from descend.experiment import rule
 from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
 from descend.study.design.roles import unmatched
-from descend.study.design.study import Study, make_study
+from descend.study.design.study import Study, make_study, plain
 from descend.study.kept import read_kept
 from descend.study.results import Comparison, compare_records
 from descend.study.running.choose import Executor
@@ -98,37 +99,39 @@ def compare(
     measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
     task = Task(model, loss, **_splits(data), metrics=measured)
     named = _named(arms)
-    each = trials if isinstance(trials, int) else max(trials.values(), default=1)
+    own = dict(trials) if isinstance(trials, collections.abc.Mapping) else {}
     problems = [
         f"trials are given for an arm '{name}' that there is not{nearest(name, named)}"
-        for name in ([] if isinstance(trials, int) else trials)
+        for name in own
         if name not in named
     ]
     made: dict[str, Arm] = {}
     for name, one in named.items():
         try:
-            made[name] = _with_trials(arm(one), name, trials)
+            made[name] = _with_trials(arm(one), own.get(name))
         except ConfigurationError as error:
             problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
     if problems:
         raise ConfigurationError(problems)
+    each = max(own.values(), default=1) if own else plain(trials)
+    fewest = [count for count in (each, *(one.trials for one in made.values())) if isinstance(count, int) and count > 0]
     study = make_study(
         {
             "name": "comparison",
             "workload": task,
-            "batch_sizes": batch_size if isinstance(batch_size, int) else tuple(batch_size),
-            "steps": steps if isinstance(steps, (int, dict)) else tuple(cast("Sequence[int]", steps)),
+            "batch_sizes": batch_size,
+            "steps": dict(steps) if isinstance(steps, collections.abc.Mapping) else steps,
             "arms": made,
             "trials": each,
-            "searches": searches,
+            "searches": plain(searches),
             "seed": seed,
             "metric": metric or ("accuracy" if "accuracy" in measured else "loss"),
             "lower_is_better": lower_is_better,
             "select": select,
             "evaluations": evaluations,
-            "shortlist": min(shortlist, each, *(one.trials or each for one in made.values())),
+            "shortlist": min(shortlist, *fewest) if fewest else shortlist,
             "shortlist_seeds": shortlist_seeds,
-            "confirmation_seeds": seeds,
+            "confirmation_seeds": plain(seeds),
             "target": None if target is None else {"value": target},
         }
     )
@@ -151,10 +154,8 @@ def _named(arms: Any) -> dict[str, Any]:
     return {name if isinstance(name, str) else getattr(name, "__name__", str(name)): name for name in names}
 
 
-def _with_trials(one: Arm, name: str, trials: int | Mapping[str, int]) -> Arm:
-    if isinstance(trials, int) or name not in trials:
-        return one
-    return Arm(one.optimizer, one.space, one.fixed, one.schedule, trials[name])
+def _with_trials(one: Arm, trials: int | None) -> Arm:
+    return one if trials is None else Arm(one.optimizer, one.space, one.fixed, one.schedule, trials)
 
 
 def _splits(data: Any) -> dict[str, Any]:

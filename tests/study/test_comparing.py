@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from study_tasks import digits, mlp
@@ -280,3 +281,34 @@ def test_matched_is_said_of_equal_designs_that_meet_the_target():
     assert "matched" not in compare(arms, target=0.999).verdict
     freer = {**arms, "b": Arm("SGD", {"lr": log(0.3, 0.5)}, {"roles.bias.lr_mult": 0.5})}
     assert "nothing is called matched" in compare(freer, target=0.3).verdict
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": lambda: None}, "model returned None; it is to be a function that returns a new torch module"),
+        ({"model": "mlp"}, "model is 'mlp'; it is to be a function"),
+        ({"steps": 6.0}, r"steps is 6\.0; expected a whole number"),
+        ({"batch_size": "20"}, "batch_sizes is '20'; expected a whole number"),
+        ({"trials": "3"}, None),
+        ({"trials": 0}, r"^trials is 0: [^\n]*$"),
+        ({"trials": None}, "trials is None"),
+    ],
+)
+def test_arguments_of_other_types_are_told(change, told):
+    x, y = torch.randn(50, 4), torch.randint(2, (50,))
+    given = {"model": lambda: nn.Linear(4, 2), "loss": nn.CrossEntropyLoss(), "data": (x, y), "arms": ["SGD"]}
+    sizes = {"batch_size": 20, "steps": 2, "trials": 2, "seeds": 1, "searches": 1}
+    if told is None:
+        assert descend.compare(**{**given, **sizes, **change}).study.trials == 3
+        return
+    with pytest.raises(ConfigurationError, match=told):
+        descend.compare(**{**given, **sizes, **change})
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    x, y = torch.randn(50, 4), torch.randint(2, (50,))
+    sizes = {"batch_size": torch.tensor([10, 20]), "steps": np.int64(2), "trials": np.int32(2), "seeds": np.int64(1)}
+    result = descend.compare(lambda: nn.Linear(4, 2), nn.CrossEntropyLoss(), (x, y), ["SGD"], **sizes, searches=1)
+    assert result.study.batch_sizes == (10, 20)
+    assert len(result.records) == 10  # at each size two trials, each repeated three times, and a winner once

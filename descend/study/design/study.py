@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["Study", "Target", "make_study", "read_study"]
+__all__ = ["Study", "Target", "make_study", "plain", "read_study"]
 
 
 class Target(BaseModel):
@@ -155,8 +155,8 @@ class Study(BaseModel):
     @classmethod
     def _one_or_several(cls, value: Any, info: ValidationInfo) -> Any:
         by_size = info.field_name == "steps" and isinstance(value, dict)
-        given = list(cast("dict[Any, Any]", value).values()) if by_size else _plain(value)
-        several = [_plain(number) for number in (given if isinstance(given, (list, tuple, range)) else [given])]
+        given = list(cast("dict[Any, Any]", value).values()) if by_size else plain(value)
+        several = [plain(number) for number in (given if isinstance(given, (list, tuple, range)) else [given])]
         if not several or not all(isinstance(number, int) and not isinstance(number, bool) for number in several):
             table = ", or a table of one for each batch size" if info.field_name == "steps" else ""
             raise ValueError(f"{info.field_name} is {value!r}; expected a whole number, or a list of them{table}")
@@ -239,7 +239,7 @@ def _repeated(name: str, numbers: list[int]) -> list[str]:
     return [f"{name} has {number} more than once" for number in dict.fromkeys(twice)]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers of numpy and torch as Python's."""
     return value.tolist() if hasattr(value, "tolist") else value
 
