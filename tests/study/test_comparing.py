@@ -311,4 +311,4 @@ def test_numbers_of_numpy_and_torch_are_numbers():
     sizes = {"batch_size": torch.tensor([10, 20]), "steps": np.int64(2), "trials": np.int32(2), "seeds": np.int64(1)}
     result = descend.compare(lambda: nn.Linear(4, 2), nn.CrossEntropyLoss(), (x, y), ["SGD"], **sizes, searches=1)
     assert result.study.batch_sizes == (10, 20)
-    assert len(result.records) == 10  # at each size two trials, each repeated three times, and a winner once
+    assert len(result.records) == 18  # at each size two trials, each repeated three times, and the winner once more
