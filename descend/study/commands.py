@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ app = typer.Typer(
 @app.callback()
 def options() -> None:
     """Compare optimizers, rates and batch sizes, fairly, and say so when nothing can be ranked."""
+    sys.path.insert(0, str(Path.cwd()))  # a workload of one's own is looked for where the command is given
 
 
 @app.command()
@@ -34,8 +36,8 @@ def simulate(
     from descend.study.batch_sizes import read_batch_sizes
     from descend.study.simulate import plot, table, tuned
 
-    sizes = read_batch_sizes(batch_sizes)
-    found = {rule: [tuned(rule, size, target=target, refine=refine) for size in sizes] for rule in rules.split(",")}
+    sizes, names = read_batch_sizes(batch_sizes), [name.strip() for name in rules.split(",")]
+    found = {rule: [tuned(rule, size, target=target, refine=refine) for size in sizes] for rule in names}
     steps = {rule: [one.steps for one in row] for rule, row in found.items()}
     typer.echo(table(sizes, steps))
     typer.echo(plot(sizes, steps))
@@ -58,7 +60,6 @@ def new(
     from descend.errors import ConfigurationError
     from descend.runtime.run_directory import write_beside
     from descend.study.batch_sizes import read_batch_sizes
-    from descend.study.design import Target
     from descend.study.design.presets import preset as make
     from descend.study.design.toml import to_toml
     from descend.study.design.workload import missing
@@ -74,7 +75,7 @@ def new(
     elif len(sizes) > 1:
         raise ConfigurationError(f"{preset} compares at one batch size, and {len(sizes)} are given: {batch_size}")
     else:
-        extra = {} if target is None else {"target": Target(value=target)}
+        extra = {} if target is None else {"target": {"value": target}}
         study = make(preset, workload, batch_size=sizes[0], steps=steps, **extra)
     write_beside(file, to_toml(study))
     typer.echo(f"{file}: {len(study.arms)} arms; next: descend study lint {file}")

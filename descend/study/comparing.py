@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from pathlib import Path
+import collections.abc
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,15 +10,17 @@ from torch import nn
 
 from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment import rule
+from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
 from descend.study.design.roles import unmatched
-from descend.study.design.study import Study, make_study
+from descend.study.design.study import Study, make_study, plain
 from descend.study.kept import read_kept
 from descend.study.results import Comparison, compare_records
 from descend.study.running.choose import Executor
 from descend.study.running.conduct import conduct
 from descend.study.running.ledger import Memory, StudyDirectory
 from descend.study.running.optimizer import make
+from descend.study.running.phases import check_records
 from descend.study.running.scores import Scorer
 from descend.study.task import Task, open_task
 
@@ -95,43 +95,43 @@ def compare(
     Raises:
         ConfigurationError: everything that is wrong, before anything runs.
     """
-    if not callable(model):
-        raise ConfigurationError(f"model is {model!r}; it is to be a function that returns a new module, or a module")
     over_classes = isinstance(loss, _CLASSES) or loss in ("cross_entropy", "nll")
     measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
     task = Task(model, loss, **_splits(data), metrics=measured)
     named = _named(arms)
-    each = trials if isinstance(trials, int) else max(trials.values(), default=1)
+    own = dict(trials) if isinstance(trials, collections.abc.Mapping) else {}
     problems = [
         f"trials are given for an arm '{name}' that there is not{nearest(name, named)}"
-        for name in ([] if isinstance(trials, int) else trials)
+        for name in own
         if name not in named
     ]
     made: dict[str, Arm] = {}
     for name, one in named.items():
         try:
-            made[name] = _with_trials(arm(one), name, trials)
+            made[name] = _with_trials(arm(one), own.get(name))
         except ConfigurationError as error:
             problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
     if problems:
         raise ConfigurationError(problems)
+    each = max(own.values(), default=1) if own else plain(trials)
+    fewest = [count for count in (each, *(one.trials for one in made.values())) if isinstance(count, int) and count > 0]
     study = make_study(
         {
             "name": "comparison",
             "workload": task,
-            "batch_sizes": batch_size if isinstance(batch_size, int) else tuple(batch_size),
-            "steps": steps if isinstance(steps, (int, dict)) else tuple(cast("Sequence[int]", steps)),
+            "batch_sizes": batch_size,
+            "steps": dict(steps) if isinstance(steps, collections.abc.Mapping) else steps,
             "arms": made,
             "trials": each,
-            "searches": searches,
+            "searches": plain(searches),
             "seed": seed,
             "metric": metric or ("accuracy" if "accuracy" in measured else "loss"),
             "lower_is_better": lower_is_better,
             "select": select,
             "evaluations": evaluations,
-            "shortlist": min(shortlist, each, *(one.trials or each for one in made.values())),
+            "shortlist": min(shortlist, *fewest) if fewest else shortlist,
             "shortlist_seeds": shortlist_seeds,
-            "confirmation_seeds": seeds,
+            "confirmation_seeds": plain(seeds),
             "target": None if target is None else {"value": target},
         }
     )
@@ -154,10 +154,8 @@ def _named(arms: Any) -> dict[str, Any]:
     return {name if isinstance(name, str) else getattr(name, "__name__", str(name)): name for name in names}
 
 
-def _with_trials(one: Arm, name: str, trials: int | Mapping[str, int]) -> Arm:
-    if isinstance(trials, int) or name not in trials:
-        return one
-    return Arm(one.optimizer, one.space, one.fixed, one.schedule, trials[name])
+def _with_trials(one: Arm, trials: int | None) -> Arm:
+    return one if trials is None else Arm(one.optimizer, one.space, one.fixed, one.schedule, trials)
 
 
 def _splits(data: Any) -> dict[str, Any]:
@@ -210,13 +208,13 @@ def read_directory(directory: str | os.PathLike[str]) -> Comparison:
     """What the records in a directory say, finished or not.
 
     Raises:
-        ConfigurationError: there is no study.
+        ConfigurationError: there is no study, or records are of other settings than the study's.
+        StorageError: a file is damaged.
     """
     ledger = StudyDirectory(directory)
-    frozen = ledger.description()
-    study = make_study(frozen["study"])
-    kept = read_kept(directory)
-    return compare_records(study, ledger.records(), frozen["amendments"], frozen["hashes"], kept)
+    frozen, study, records = ledger.description(), ledger.study(), ledger.records()
+    check_records(study, records)
+    return compare_records(study, records, frozen["amendments"], frozen["hashes"], read_kept(directory))
 
 
 def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
@@ -235,7 +233,7 @@ def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
         problems += [*_size_problems(study, task), *_score_problems(study, task), *_arm_problems(study, task)]
     if problems:
         raise ConfigurationError(problems)
-    return task, {"data": task.fingerprint(), **_code(study)}
+    return task, {"data": task.fingerprint(), **code_hashes(study.workload)}
 
 
 def _size_problems(study: Study, task: Task) -> list[str]:
@@ -342,19 +340,3 @@ def _first_task(study: Study) -> Task:
         if name.startswith("workload.")
     }
     return open_task(study.workload, {**study.workload_options, **fixed, **searched})
-
-
-def _code(study: Study) -> dict[str, str]:
-    """A hash of the file that the workload is written in."""
-    source = study.workload
-    if isinstance(source, str):
-        place = source if source.endswith(".prototext") else source.rpartition(":")[0]
-        path = Path(place) if place.endswith((".py", ".prototext")) else None
-    else:
-        try:
-            path = Path(inspect.getfile(getattr(source, "model", source)))
-        except TypeError:
-            path = None
-    if path is None or not path.is_file():
-        return {}
-    return {"code": hashlib.sha256(path.read_bytes()).hexdigest()[:16]}

@@ -14,7 +14,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, MissingExtra, nearest
+from descend.errors import ConfigurationError, MissingExtra, StorageError, nearest
 from descend.study.running.phases import score
 
 if TYPE_CHECKING:
@@ -44,12 +44,17 @@ def export_study(comparison: Comparison, path: str | os.PathLike[str], to: str) 
     Raises:
         ConfigurationError: there is no such form, or the path exists.
         MissingExtra: the library is not installed.
+        StorageError: the directory of the path cannot be made.
     """
     target = Path(path)
     if to not in FORMS:
         raise ConfigurationError(f"there is no form '{to}'{nearest(to, FORMS) or ';'} there are {', '.join(FORMS)}")
     if target.exists():
         raise ConfigurationError(f"{target} exists; name a new one")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the directory {target.parent}: {error.strerror}") from error
     if to == "tensorboard":
         _tensorboard(comparison, target)
         return f"{len(comparison.records)} trials in {target}; look at them with: tensorboard --logdir {target}"

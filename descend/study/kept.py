@@ -39,12 +39,31 @@ def read_kept(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """All answers, in the order of their files.
 
     Raises:
-        StorageError: a file is damaged.
+        StorageError: a file is damaged, or none that `keep` wrote.
     """
     found: list[dict[str, Any]] = []
     for file in sorted((Path(directory) / _FOLDER).glob("*.json")):
         try:
-            found.append(json.loads(file.read_text(encoding="utf-8")))
-        except ValueError as error:
+            found.append(_checked(json.loads(file.read_text(encoding="utf-8"))))
+        except (ValueError, KeyError, TypeError) as error:
             raise StorageError(f"{file}: not an answer: {error}; remove it and ask again") from error
+    return found
+
+
+_SHAPES: dict[str, dict[str, type]] = {  # of each kind of answer, and of the rows of its list
+    "swap": {"setting": str, "cells": list},
+    "minimize": {"arm": str, "reference": str, "rule": str, "tried": int, "needed": dict, "taken_back": dict},
+    "noise": {"arm": str, "parts": int, "part_size": int, "repeats": int, "points": list},
+}
+_ROWS = {"cells": ("arm", "giver", "median", "interval", "change"), "points": ("step", "scale", "interval", "said")}
+
+
+def _checked(found: Any) -> dict[str, Any]:
+    shape = {"command": str, **_SHAPES[found["kind"]]} | ({} if found["kind"] == "noise" else {"seeds": int})
+    for name, kind in shape.items():
+        if not isinstance(found[name], kind):
+            raise TypeError(f"{name} is {found[name]!r:.40}")
+    for name, columns in _ROWS.items():
+        for row in found.get(name, []):
+            _ = [row[column] for column in columns]
     return found

@@ -7,8 +7,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from descend.study.running.ledger import StudyDirectory, read_frozen
-from descend.study.running.phases import total_trials
+from descend.study.running.ledger import StudyDirectory
+from descend.study.running.phases import check_records, planned, total_trials
+from descend.study.running.trial import RETRIED
 
 if TYPE_CHECKING:
     import os
@@ -61,8 +62,11 @@ def duration(seconds: float) -> str:
 
 def status_of(directory: str | os.PathLike[str]) -> str:
     """Trials by phase and by end, and the seconds they took, of the study in a directory."""
-    study = read_frozen(directory)
-    records = list(StudyDirectory(directory).records().values())
+    ledger = StudyDirectory(directory)
+    study, found = ledger.study(), ledger.records()
+    check_records(study, found)
+    asked = planned(study, {name: one for name, one in found.items() if one.status not in RETRIED})
+    records = [record for name, record in found.items() if name in asked]
     total = total_trials(study)
     phases = Counter(record.trial.phase for record in records)
     ends = Counter(record.status for record in records)
@@ -74,5 +78,16 @@ def status_of(directory: str | os.PathLike[str]) -> str:
             f"phases: {', '.join(f'{count} {phase}' for phase, count in sorted(phases.items())) or 'none yet'}",
             f"ended: {', '.join(f'{count} {end}' for end, count in sorted(ends.items())) or 'none yet'}",
             f"took {duration(seconds)} of one process; about {duration(left)} left",
+            *_skipped(ledger, len(found) - len(records)),
         ]
     )
+
+
+def _skipped(ledger: StudyDirectory, others: int) -> list[str]:
+    """What is in the directory and does not count."""
+    lines = [f"{others:,} more records are of trials that the study does not ask for"] if others else []
+    return lines + [
+        f"{file}: the last line has no end and is no record; it is being written, or was cut off and its trial runs "
+        "again"
+        for file in ledger.cut_off()
+    ]

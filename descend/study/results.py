@@ -33,7 +33,7 @@ from descend.study.analysis import (
 )
 from descend.study.analysis.ranking import LEVEL, compare_searches
 from descend.study.design.lint import Remark, lint, lint_edges
-from descend.study.running.phases import Cell, cells, confirmed, pending, score, winner
+from descend.study.running.phases import Cell, cells, confirmed, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
 
 if TYPE_CHECKING:
@@ -273,6 +273,12 @@ class Comparison:
         ]
 
     @cached_property
+    def unasked(self) -> list[str]:
+        """Names of records of trials that the study does not ask for: of what it was before a change, or of another."""
+        asked = planned(self.study, self.records)
+        return [name for name in self.records if name not in asked]
+
+    @cached_property
     def costs(self) -> dict[str, Cost]:
         """The bill of each arm."""
         spent: dict[str, list[Spent]] = {name: [] for name in self.study.arms}
@@ -363,9 +369,7 @@ def _row(study: Study, cell: Cell, records: Mapping[str, Record]) -> Row | None:
     best = winner(study, cell, records)
     if not again or best is None:
         return None
-    trials = sorted(
-        (r for r in records.values() if r.trial.phase == "search" and _cell(r) == cell), key=lambda r: r.trial.index
-    )
+    trials = [records[trial.id] for trial in needed(study, cell, records) if trial.phase == "search"]
     values = tuple(_natural(study, record) for record in again)
     searched = tuple(_natural(study, record) for record in trials)
     lower = study.lower or study.select == "steps"
@@ -383,7 +387,7 @@ def _tested(study: Study, again: Sequence[Record]) -> tuple[float, ...]:
     if not any("test" in record.scores for record in again):
         return ()
     worst = math.inf if study.lower else -math.inf
-    return tuple(record.scores["test"][study.metric][-1] if "test" in record.scores else worst for record in again)
+    return tuple(record.final("test", study.metric) if "test" in record.scores else worst for record in again)
 
 
 def _reaches(study: Study, record: Record) -> bool:
@@ -392,11 +396,6 @@ def _reaches(study: Study, record: Record) -> bool:
         return math.isfinite(score(study, record))
     value = record.final(study.split, study.metric)
     return value <= study.target.value if study.lower else value >= study.target.value
-
-
-def _cell(record: Record) -> Cell:
-    trial = record.trial
-    return Cell(trial.arm, trial.batch_size, trial.steps, trial.search)
 
 
 def _cause(study: Study, pair: Pair, rows: Sequence[Row], records: Mapping[str, Record]) -> str:

@@ -131,7 +131,7 @@ class Task:
             # torch.manual_seed notes its caller for devices to come, which takes longer than a small module.
             (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
             if not isinstance(self.model, torch.nn.Module):
-                return self.model()
+                return _made(self.model)
             module = copy.deepcopy(self.model)
             for layer in module.modules():
                 reset = getattr(layer, "reset_parameters", None)
@@ -147,6 +147,15 @@ class Task:
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(array.tobytes())
         return digest.hexdigest()[:16]
+
+
+def _made(model: Any) -> nn.Module:
+    """What a function for modules returns, which raises whatever it raises."""
+    made = model() if callable(model) else model
+    if not isinstance(made, torch.nn.Module):
+        what = "returned" if callable(model) else "is"
+        raise ConfigurationError(f"model {what} {made!r:.60}; it is to be a function that returns a new torch module")
+    return made
 
 
 def _fields(data: Any, role: str) -> dict[str, Tensor]:
@@ -247,7 +256,12 @@ def _load_file(path: Path) -> Any:
         raise ConfigurationError(f"workload: {path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)  # so that it finds the modules beside it, as when Python is given the file
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
     return module
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from study_tasks import digits, mlp
@@ -283,8 +284,39 @@ def test_matched_is_said_of_equal_designs_that_meet_the_target():
 
 
 def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_told():
-    with pytest.raises(ConfigurationError, match="model is 3; it is to be a function that returns a new module"):
+    with pytest.raises(ConfigurationError, match="model is 3; it is to be a function that returns a new torch module"):
         descend.compare(3, TASK.loss, DATA, ["Adam"], batch_size=32, steps=1, trials=1, seeds=1)
     made = torch.optim.SGD(TASK.model().parameters(), lr=0.1)
     with pytest.raises(ConfigurationError, match=r"and not an object of SGD$"):
         compare({"mine": made})
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": lambda: None}, "model returned None; it is to be a function that returns a new torch module"),
+        ({"model": "mlp"}, "model is 'mlp'; it is to be a function"),
+        ({"steps": 6.0}, r"steps is 6\.0; expected a whole number"),
+        ({"batch_size": "20"}, "batch_sizes is '20'; expected a whole number"),
+        ({"trials": "3"}, None),
+        ({"trials": 0}, r"^trials is 0: [^\n]*$"),
+        ({"trials": None}, "trials is None"),
+    ],
+)
+def test_arguments_of_other_types_are_told(change, told):
+    x, y = torch.randn(50, 4), torch.randint(2, (50,))
+    given = {"model": lambda: nn.Linear(4, 2), "loss": nn.CrossEntropyLoss(), "data": (x, y), "arms": ["SGD"]}
+    sizes = {"batch_size": 20, "steps": 2, "trials": 2, "seeds": 1, "searches": 1}
+    if told is None:
+        assert descend.compare(**{**given, **sizes, **change}).study.trials == 3
+        return
+    with pytest.raises(ConfigurationError, match=told):
+        descend.compare(**{**given, **sizes, **change})
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    x, y = torch.randn(50, 4), torch.randint(2, (50,))
+    sizes = {"batch_size": torch.tensor([10, 20]), "steps": np.int64(2), "trials": np.int32(2), "seeds": np.int64(1)}
+    result = descend.compare(lambda: nn.Linear(4, 2), nn.CrossEntropyLoss(), (x, y), ["SGD"], **sizes, searches=1)
+    assert result.study.batch_sizes == (10, 20)
+    assert len(result.records) == 18  # at each size two trials, each repeated three times, and the winner once more

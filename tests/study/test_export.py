@@ -5,7 +5,7 @@ import math
 import pytest
 from study_tasks import mlp
 
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, StorageError
 from descend.study import Arm, Study, choice, integer, linear, log, one_minus_log, run_study
 from descend.study.export import export_study
 
@@ -74,3 +74,11 @@ def test_a_form_or_a_path_that_cannot_be_is_a_mistake(result, tmp_path):
         export_study(result, tmp_path / "new", "optun")
     with pytest.raises(ConfigurationError, match="exists"):
         export_study(result, tmp_path, "optuna")
+
+
+def test_a_folder_that_is_not_there_is_made(result, tmp_path):
+    pytest.importorskip("optuna")
+    export_study(result, tmp_path / "new" / "deeper" / "study.journal", "optuna")
+    assert (tmp_path / "new" / "deeper" / "study.journal").is_file()
+    with pytest.raises(StorageError, match="cannot make the directory"):
+        export_study(result, tmp_path / "new" / "deeper" / "study.journal" / "x", "optuna")

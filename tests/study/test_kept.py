@@ -1,5 +1,6 @@
 """Answers are kept in the directory of a study."""
 
+import json
 import math
 
 import pytest
@@ -7,17 +8,26 @@ import pytest
 from descend.errors import StorageError
 from descend.study.kept import keep, read_kept
 
+CELL = {"arm": "a", "giver": "b", "median": math.inf, "interval": None, "change": 0.0}
+SWAP = {"kind": "swap", "command": "descend", "setting": "lr", "seeds": 1, "cells": [CELL]}
+POINT = {"step": 1, "scale": math.inf, "interval": None, "said": None}
+NOISE = {"kind": "noise", "command": "", "arm": "a", "parts": 2, "part_size": 1, "repeats": 1, "points": [POINT]}
+
 
 def test_what_was_kept_is_read_again_and_a_newer_answer_stands(tmp_path):
     assert read_kept(tmp_path) == []
-    keep(tmp_path, {"kind": "swap", "seeds": 1}, "schedule.warmup_power")
-    keep(tmp_path, {"kind": "noise", "scale": math.inf}, "an arm / of slashes")
-    keep(tmp_path, {"kind": "swap", "seeds": 2}, "schedule.warmup_power")
-    assert read_kept(tmp_path) == [{"kind": "noise", "scale": math.inf}, {"kind": "swap", "seeds": 2}]
+    keep(tmp_path, {**SWAP, "seeds": 1}, "schedule.warmup_power")
+    keep(tmp_path, NOISE, "an arm / of slashes")
+    keep(tmp_path, {**SWAP, "seeds": 2}, "schedule.warmup_power")
+    assert read_kept(tmp_path) == [NOISE, {**SWAP, "seeds": 2}]
 
 
-def test_a_damaged_answer_is_named(tmp_path):
-    keep(tmp_path, {"kind": "swap"}, "lr")
-    (tmp_path / "follow_ups" / "swap-lr.json").write_text("{")
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", "3", "{}", '{"kind": "other"}', json.dumps({**SWAP, "cells": [1]}), json.dumps({**NOISE, "arm": 0})],
+)
+def test_a_damaged_answer_is_named(tmp_path, text):
+    keep(tmp_path, SWAP, "lr")
+    (tmp_path / "follow_ups" / "swap-lr.json").write_text(text)
     with pytest.raises(StorageError, match=r"swap-lr\.json: not an answer"):
         read_kept(tmp_path)

@@ -112,7 +112,9 @@ def swap(configurations: Mapping[str, Mapping[str, Any]], name: str) -> dict[tup
     """
     for arm, configuration in configurations.items():
         if name not in configuration:
-            raise ConfigurationError(f"{arm} has no setting '{name}'{nearest(name, configuration)}")
+            shared = [key for key in configuration if all(key in other for other in configurations.values())]
+            close = nearest(name, shared)
+            raise ConfigurationError(f"{arm} has no setting '{name}'{close or ';'} all arms have {', '.join(shared)}")
     return {
         (arm, giver): {**configuration, name: values[name]}
         for arm, configuration in configurations.items()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["Study", "Target", "make_study", "read_study"]
+__all__ = ["Study", "Target", "make_study", "plain", "read_study"]
 
 
 class Target(BaseModel):
@@ -59,6 +59,14 @@ class Target(BaseModel):
     value: float = Field(allow_inf_nan=False)
     rule: Literal["median"] = "median"
     consecutive: int = Field(default=1, ge=1)
+
+    if not TYPE_CHECKING:  # whose signature is that of the fields
+
+        def __init__(self, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise ConfigurationError([line for one in error.errors() for line in _line(one, "target.")]) from None
 
 
 class Study(BaseModel):
@@ -147,8 +155,8 @@ class Study(BaseModel):
     @classmethod
     def _one_or_several(cls, value: Any, info: ValidationInfo) -> Any:
         by_size = info.field_name == "steps" and isinstance(value, dict)
-        given = list(cast("dict[Any, Any]", value).values()) if by_size else _plain(value)
-        several = [_plain(number) for number in (given if isinstance(given, (list, tuple, range)) else [given])]
+        given = list(cast("dict[Any, Any]", value).values()) if by_size else plain(value)
+        several = [plain(number) for number in (given if isinstance(given, (list, tuple, range)) else [given])]
         if not several or not all(isinstance(number, int) and not isinstance(number, bool) for number in several):
             table = ", or a table of one for each batch size" if info.field_name == "steps" else ""
             raise ValueError(f"{info.field_name} is {value!r}; expected a whole number, or a list of them{table}")
@@ -231,7 +239,7 @@ def _repeated(name: str, numbers: list[int]) -> list[str]:
     return [f"{name} has {number} more than once" for number in dict.fromkeys(twice)]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers of numpy and torch as Python's."""
     return value.tolist() if hasattr(value, "tolist") else value
 
@@ -269,9 +277,9 @@ def make_study(table: dict[str, Any]) -> Study:
     return Study(**table)
 
 
-def _line(error: ErrorDetails) -> list[str]:
+def _line(error: ErrorDetails, head: str = "") -> list[str]:
     """One problem that pydantic found, in our words."""
-    place = ".".join(map(str, error["loc"]))
+    place = head + ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         known = Target.model_fields if place.startswith("target.") else Study.model_fields
         return [f"there is no '{place}'{nearest(place.rpartition('.')[2], known) or ';'} fields are {', '.join(known)}"]

@@ -96,6 +96,11 @@ def _compared(comparison: Comparison) -> Iterator[str | Table]:
     for amendment in comparison.amendments:
         shown = "; ".join(f"{name} from {pair[0]} to {pair[1]}" for name, pair in amendment.items())
         yield f"Changed after the first trial: {shown}."
+    if count := len(comparison.unasked):
+        yield (
+            f"{count:,} records are of trials that the study does not ask for, such as "
+            f"{comparison.unasked[0]}: they are in the cost and among all trials, and in nothing else."
+        )
 
 
 def _results(comparison: Comparison) -> Iterator[str | Table | Figure]:

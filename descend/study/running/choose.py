@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Run = Callable[[Task, Sequence[Trial], int, dict[str, Any]], Iterator[Record]]
 
-__all__ = ["EXECUTORS", "Executor", "choose", "seconds_a_step"]
+__all__ = ["EXECUTORS", "Executor", "check_name", "choose", "seconds_a_step"]
 
 EXECUTORS = ("auto", "one", "together", "stacks", "processes")
 _MOST_AT_ONCE = 64
@@ -60,6 +60,13 @@ class Executor:
     reason: str
 
 
+def check_name(wanted: str) -> None:
+    """Raise ConfigurationError unless there is an executor of this name."""
+    if wanted not in EXECUTORS:
+        close = nearest(wanted, EXECUTORS)
+        raise ConfigurationError(f"there is no executor '{wanted}'{close or ';'} there are {', '.join(EXECUTORS)}")
+
+
 def choose(
     task: Task,
     trials: Sequence[Trial],
@@ -84,9 +91,7 @@ def choose(
     """
     if isinstance(wanted, Executor):
         return wanted
-    if wanted not in EXECUTORS:
-        close = nearest(wanted, EXECUTORS)
-        raise ConfigurationError(f"there is no executor '{wanted}'{close or ';'} there are {', '.join(EXECUTORS)}")
+    check_name(wanted)
     one = Executor("one", run_one_by_one, 1, "asked for")
     if wanted == "one" or (wanted == "auto" and len(trials) == 1):
         return one

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 import time
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, DescendError, Stopped
+from descend.errors import ConfigurationError, DataError, DescendError, Stopped, StorageError
 from descend.runtime import StopRequests
-from descend.study.running.choose import Executor, choose
+from descend.study.running.choose import Executor, check_name, choose
 from descend.study.running.ledger import Ledger, StudyDirectory
 from descend.study.running.one import run_one_by_one
-from descend.study.running.phases import pending, strangers
+from descend.study.running.phases import check_records, pending
 from descend.study.running.processes import run_in_forks
 from descend.study.running.trial import RETRIED, Record, Trial
 from descend.study.task import Task, open_task
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from multiprocessing.context import SpawnProcess
+    from multiprocessing.process import BaseProcess
+    from multiprocessing.queues import SimpleQueue
 
     from descend.study.design.study import Study
 
 __all__ = ["conduct", "run_in_processes"]
 
-_MOST_TOLD = 5  # records of other settings that are named
 _POLL_SECONDS = 0.5  # between two looks for trials that other processes hold
 
 
@@ -58,10 +61,9 @@ def conduct(
         DescendError: a trial ended in an error that repeating did not mend.
         Stopped: a signal asked for an end; trials under way run again.
     """
-    if wrong := strangers(study, ledger.records()):
-        raise ConfigurationError(
-            [f"{line}: give the changed study a directory of its own" for line in wrong[:_MOST_TOLD]]
-        )
+    if isinstance(executor, str):
+        check_name(executor)
+    check_records(study, ledger.records())
     tasks = _Tasks(study, task)
     ways = _Ways(study, tasks, ledger, executor, forks)
     tried: dict[str, int] = {}
@@ -74,8 +76,8 @@ def conduct(
             left = pending(study, settled)
             if not left:
                 return settled
-            if signal := stop.requested():
-                raise Stopped(f"{signal} asked for an end with {len(left)} or more trials left; run again to go on")
+            if name := stop.requested():
+                raise Stopped(f"{name} asked for an end with {len(left)} or more trials left; run again to go on")
             group = _alike(left)
             way = ways.of(group)
             mine = ledger.claim(group, way.at_once)
@@ -196,12 +198,13 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
     """Run what is left of the study in a directory by several processes of one thread each.
 
     Raises:
-        DescendError: a process failed; what the others recorded is kept.
+        DescendError: what a process raised, of its class; what was recorded is kept.
     """
     if processes < 1:
         raise ConfigurationError(f"processes is {processes} and is to be at least 1")
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=work, args=(str(path), executor)) for _ in range(processes)]
+    said = context.SimpleQueue()
+    workers = [context.Process(target=work, args=(str(path), executor, said)) for _ in range(processes)]
     for worker in workers:
         worker.start()
     with StopRequests() as stop:
@@ -214,23 +217,49 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
         worker.join()
     if name := stop.requested():
         raise Stopped(f"{name} asked for an end; what ended is recorded, run again to go on")
-    if failed := [worker.exitcode for worker in workers if worker.exitcode]:
-        raise DescendError(f"{len(failed)} of {processes} processes ended with exit codes {failed}; run again to go on")
+    failed = [worker.exitcode for worker in workers if worker.exitcode]
+    problems: list[str] = []
+    while not said.empty():
+        problems += said.get()
+    if failed:
+        count = f"{len(failed)} of {processes} processes ended with exit codes {failed}; run again to go on"
+        raise _KINDS.get(failed[0] or 0, DescendError)([*dict.fromkeys(problems), count])
+
+
+_KINDS = {kind.exit_code: kind for kind in (ConfigurationError, DataError, StorageError, Stopped)}
 
 
 def _alive(workers: Iterable[SpawnProcess]) -> bool:
     return any(worker.is_alive() for worker in workers)
 
 
-def work(path: str, executor: str) -> None:
-    """What one process does."""
+def work(path: str, executor: str, said: SimpleQueue[list[str]] | None = None) -> None:
+    """What one process does. It ends in good order when the process that started it is gone.
+
+    Args:
+        path: The directory of the study.
+        executor: As for `conduct`.
+        said: Is given what is wrong, where something is.
+    """
     import torch
 
     from descend.study.running.ledger import read_frozen
 
     torch.set_num_threads(1)
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_ask_for_an_end_after, args=(parent,), daemon=True).start()
     try:
         with StudyDirectory(path) as directory:
             conduct(read_frozen(path), directory, executor=executor, forks=False)
     except Stopped as request:
         raise SystemExit(request.exit_code) from None
+    except DescendError as error:
+        if said is None:
+            raise
+        said.put(list(error.problems))
+        raise SystemExit(error.exit_code) from None
+
+
+def _ask_for_an_end_after(parent: BaseProcess) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)

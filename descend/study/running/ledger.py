@@ -11,6 +11,7 @@ way and nothing else. Clocks of machines may differ: ages are taken against a fi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,17 +19,18 @@ import platform
 import socket
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import ConfigurationError, DescendError, StorageError
 from descend.runtime.run_directory import write_beside
 from descend.study.design.study import Study, make_study
 from descend.study.running.trial import RETRIED, Record, Trial
 from descend.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
 __all__ = ["Ledger", "Memory", "StudyDirectory", "read_frozen"]
 
@@ -98,7 +100,8 @@ class StudyDirectory:
         hashes: Of code and data, to be kept with the description.
 
     Raises:
-        ConfigurationError: the directory holds another study, or records that do not fit the description.
+        ConfigurationError: the directory holds another study, or its place is a file's.
+        StorageError: it cannot be written.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class StudyDirectory:
         self._synced = time.monotonic()
         self._held: set[Path] = set()
         self._read: dict[Path, int] = {}
+        self._cut: dict[Path, int] = {}
         self._records: dict[str, Record] = {}
         self._begun = time.time_ns()
         if study is not None:
@@ -120,16 +124,23 @@ class StudyDirectory:
     # ---- description
 
     def _freeze(self, study: Study, hashes: dict[str, str]) -> None:
-        for folder in (self._leases, self._folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with _writing(self.path):
+                for folder in (self._leases, self._folder):
+                    folder.mkdir(parents=True, exist_ok=True)
+        except StorageError as error:
+            if isinstance(error.__cause__, (FileExistsError, NotADirectoryError)):
+                raise ConfigurationError(f"{self.path} cannot be a directory: a file has this name") from error
+            raise
         file = self.path / "study.json"
-        plain = study.plain()
+        plain, facts = study.plain(), _versions()
         if not file.exists():
-            facts = {"descend": __version__, "python": platform.python_version()}
             write_beside(file, _text({"study": plain, "hashes": hashes, "made_with": facts, "amendments": []}))
             return
         frozen = self.description()
         changes = _changes(frozen["study"], plain) | _changes(frozen["hashes"], hashes, "hashes.")
+        known = {name: facts.get(name) for name in frozen["made_with"]}
+        changes |= _changes(frozen["made_with"], known, "made_with.")
         if not changes:
             return
         if wrong := [name for name in changes if not _may_change(name, changes[name])]:
@@ -141,7 +152,7 @@ class StudyDirectory:
                 ]
             )
         frozen["amendments"].append({name: list(pair) for name, pair in changes.items()})
-        write_beside(file, _text({**frozen, "study": plain, "hashes": hashes}))
+        write_beside(file, _text({**frozen, "study": plain, "hashes": hashes, "made_with": facts}))
 
     def description(self) -> dict[str, Any]:
         """What study.json holds.
@@ -153,14 +164,31 @@ class StudyDirectory:
         file = self.path / "study.json"
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            return {name: found[name] for name in ("study", "hashes", "made_with", "amendments")}
+            whole = {name: _of_kind(found[name], kind) for name, kind in _PARTS.items()}
+            for amendment in whole["amendments"]:
+                for pair in _of_kind(amendment, dict).values():
+                    _, _ = _of_kind(pair, list)
+            return whole
         except OSError as error:
-            raise ConfigurationError(f"{self.path} holds no study: {error.strerror}") from error
+            raise ConfigurationError(f"{self.path} holds no study: {file}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 f"{file} is damaged: {error!r}; restore it from a copy, or remove it and run the study's file again, "
                 "which keeps the records"
             ) from error
+
+    def study(self) -> Study:
+        """The study that study.json describes. One of a Python object as workload or optimizer cannot be run.
+
+        Raises:
+            ConfigurationError: there is none, or it is no study of this version.
+            StorageError: it is damaged.
+        """
+        described = self.description()["study"]
+        try:
+            return make_study(described)
+        except ConfigurationError as error:
+            raise ConfigurationError([f"{self.path / 'study.json'}: {line}" for line in error.problems]) from error
 
     # ---- records
 
@@ -169,11 +197,16 @@ class StudyDirectory:
         for file in sorted(self._folder.glob("*.jsonl")):
             with file.open("rb") as lines:
                 lines.seek(self._read.get(file, 0))
-                whole, end, _ = lines.read().rpartition(b"\n")  # what has no end yet is still being written
+                whole, end, cut = lines.read().rpartition(b"\n")
+            self._cut[file] = len(cut)
             for line in filter(None, whole.split(b"\n")):
                 self._keep(line, file)
             self._read[file] = self._read.get(file, 0) + len(whole) + len(end)
         return dict(self._records)
+
+    def cut_off(self) -> list[Path]:
+        """Files whose last line had no end when `records` read them: still being written, or cut off by a kill."""
+        return [file for file, length in self._cut.items() if length]
 
     def _keep(self, line: bytes, file: Path) -> None:
         try:
@@ -189,19 +222,15 @@ class StudyDirectory:
 
     def record(self, *records: Record) -> None:
         """See `Ledger.record`."""
-        if self._own is None:
-            name = f"{socket.gethostname()}-{os.getpid()}-{self._begun}.jsonl"
-            self._own = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
+        with _writing(self._folder):
+            if self._own is None:
+                name = f"{socket.gethostname()}-{os.getpid()}-{self._begun}.jsonl"
+                self._own = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             _write(self._own, "".join(record.line() + "\n" for record in records).encode())
             now = time.monotonic()
             if now - self._synced > _SYNC_SECONDS:
                 os.fsync(self._own)
                 self._synced = now
-        except OSError as error:
-            raise StorageError(
-                f"cannot write a record in {self._folder}: {error.strerror}; is the disk full?"
-            ) from error
         for record in records:
             self._release(record.trial)
 
@@ -211,23 +240,26 @@ class StudyDirectory:
         """See `Ledger.way`."""
         file = self._ways / hashlib.sha256(kind.encode()).hexdigest()[:24]
         try:
-            return json.loads(file.read_text())["executor"]
+            return str(json.loads(file.read_text())["executor"])
         except FileNotFoundError:
             return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{file} is damaged: {error!r}; remove it, and executors are measured again") from error
 
     def decide(self, kind: str, way: str) -> str:
         """See `Ledger.decide`."""
-        self._ways.mkdir(exist_ok=True)
         file = self._ways / hashlib.sha256(kind.encode()).hexdigest()[:24]
         own = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
-        own.write_text(json.dumps({"kind": kind, "executor": way}))
-        try:
-            os.link(own, file)  # unlike a renaming it does not replace what another process decided
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without links
-            own.replace(file)
-        own.unlink(missing_ok=True)
+        with _writing(self._ways):
+            self._ways.mkdir(exist_ok=True)
+            own.write_text(json.dumps({"kind": kind, "executor": way}))
+            try:
+                os.link(own, file)  # unlike a renaming it does not replace what another process decided
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                own.replace(file)
+            own.unlink(missing_ok=True)
         return self.way(kind) or way
 
     # ---- leases
@@ -252,21 +284,33 @@ class StudyDirectory:
     def _take(self, lease: Path) -> bool:
         for _ in range(2):
             try:
-                os.close(os.open(lease, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            except FileExistsError:
-                if not self._is_void(lease):
+                with _writing(self._leases):
+                    os.close(os.open(lease, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            except StorageError as error:
+                if not isinstance(error.__cause__, FileExistsError):
+                    raise
+                if not (self._is_void(lease) and self._clear(lease)):
                     return False
-                # Renaming is the claim on a void lease: one of several processes succeeds.
-                gone = lease.with_name(f"{lease.name}.{os.getpid()}.{time.monotonic_ns()}")
-                try:
-                    lease.rename(gone)
-                except FileNotFoundError:
-                    return False
-                gone.unlink(missing_ok=True)
                 continue
             self._held.add(lease)
             return True
         return False
+
+    def _clear(self, lease: Path) -> bool:
+        """Take a void lease away. Of several processes one succeeds in renaming it; who comes late may have caught the
+        new lease of that one, and gives it back.
+        """
+        gone = lease.with_name(f"{lease.name}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}")
+        try:
+            lease.rename(gone)
+        except FileNotFoundError:
+            return False
+        void = self._is_void(gone)
+        if not void:
+            with contextlib.suppress(OSError):  # somebody claimed it in between, or the file system has no links
+                os.link(gone, lease)
+        gone.unlink(missing_ok=True)
+        return void
 
     def _is_void(self, lease: Path) -> bool:
         clock = self._leases / f".clock-{socket.gethostname()}-{os.getpid()}"
@@ -310,20 +354,43 @@ class StudyDirectory:
             lease.unlink(missing_ok=True)
         self._held.clear()
         if self._own is not None:
-            os.fsync(self._own)
+            with _writing(self._folder):
+                os.fsync(self._own)
             os.close(self._own)
             self._own = None
 
 
 def read_frozen(path: str | os.PathLike[str]) -> Study:
-    """The study of a directory. One whose workload or optimizer was a Python object can be reported on, not run."""
-    return make_study(StudyDirectory(path).description()["study"])
+    """See `StudyDirectory.study`."""
+    return StudyDirectory(path).study()
 
 
 def _write(file: int, text: bytes) -> None:
     """All of it: a full disk or a signal can end a single call early."""
     while text:
         text = text[os.write(file, text) :]
+
+
+@contextlib.contextmanager
+def _writing(place: Path) -> Generator[None]:
+    """What the disk or the system refuses is a `StorageError`."""
+    try:
+        yield
+    except DescendError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"cannot write in {place}: {error.strerror or error}; is the disk full or read-only?"
+        ) from error
+
+
+_PARTS = {"study": dict, "hashes": dict, "made_with": dict, "amendments": list}  # of study.json
+
+
+def _of_kind(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected a {kind.__name__}, and found {value!r:.40}")
+    return value
 
 
 def _text(plain: dict[str, Any]) -> str:
@@ -339,14 +406,20 @@ def _changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict
     return {prefix + name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def _versions() -> dict[str, str]:
+    """Of what trials depend on beside their own code."""
+    others = {name: metadata.version(name) for name in ("torch", "numpy")}
+    return {"descend": __version__, "python": platform.python_version(), **others}
+
+
 _EXTENDS = ("trials", "searches", "confirmation_seeds", "shortlist", "shortlist_seeds")
 
 
 def _may_change(name: str, pair: tuple[Any, Any]) -> bool:
-    """What can be changed without making old records wrong: more of something, another arm, the name, the target."""
+    """What can be changed without making old records wrong: more of something, another arm, name, target or code."""
     old, new = pair
     if name in _EXTENDS:
         return new >= old
     if name.startswith("arms."):
         return old is None
-    return name in ("name", "target", "batch_sizes", "reference") or name.startswith("hashes.code")
+    return name in ("name", "target", "batch_sizes", "reference") or name.startswith(("hashes.code", "made_with."))

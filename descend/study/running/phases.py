@@ -16,16 +16,31 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from descend.errors import ConfigurationError
 from descend.study.analysis import median
 from descend.study.design.points import points, seed_of
 from descend.study.running.trial import RETRIED, Record, Trial
+
+_MOST_TOLD = 5  # records of other settings that are named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from descend.study.design.study import Study
 
-__all__ = ["Cell", "cells", "confirmed", "needed", "pending", "score", "strangers", "total_trials", "winner"]
+__all__ = [
+    "Cell",
+    "cells",
+    "check_records",
+    "confirmed",
+    "needed",
+    "pending",
+    "planned",
+    "score",
+    "strangers",
+    "total_trials",
+    "winner",
+]
 
 
 @dataclass(frozen=True)
@@ -88,18 +103,31 @@ def _best_first(study: Study, trials: Sequence[Trial], records: Mapping[str, Rec
     return sorted(known, key=lambda trial: -score(study, records[trial.id]))
 
 
+def planned(study: Study, records: Mapping[str, Record]) -> dict[str, Trial]:
+    """The trials that can be named by now, by their id."""
+    return {trial.id: trial for cell in cells(study) for trial in needed(study, cell, records)}
+
+
 def strangers(study: Study, records: Mapping[str, Record]) -> list[str]:
     """What ran with other settings or another seed than the study has for it now, a line each."""
-    planned = {trial.id: trial for cell in cells(study) for trial in needed(study, cell, records)}
+    ours_by_name = planned(study, records)
     found: list[str] = []
     for name, record in records.items():
-        if name not in planned:
+        if name not in ours_by_name:
             continue
-        ours, theirs = (_settings(trial) for trial in (planned[name], record.trial))
+        ours, theirs = (_settings(trial) for trial in (ours_by_name[name], record.trial))
         if changed := [key for key in ours | theirs if ours.get(key) != theirs.get(key)]:
             shown = ", ".join(f"{key} {theirs.get(key)!r} and not {ours.get(key)!r}" for key in changed)
             found.append(f"{name} ran with {shown}")
     return found
+
+
+def check_records(study: Study, records: Mapping[str, Record]) -> None:
+    """Raise ConfigurationError where a trial of the study ran with other settings or another seed than it has now."""
+    if wrong := strangers(study, records):
+        raise ConfigurationError(
+            [f"{line}: give the changed study a directory of its own" for line in wrong[:_MOST_TOLD]]
+        )
 
 
 def _settings(trial: Trial) -> dict[str, Any]:

@@ -58,6 +58,8 @@ def whether_together(task: Task, trials: Sequence[Trial], kinds: dict[str, Any])
     before = _outside(module)
     try:
         stacked = list(run_together(task, short, _TRIED_STEPS))
+    except Stopped:  # says nothing about the modules
+        raise
     except Exception as error:  # whatever vmap cannot do, it says in one of many ways
         return f"a stack of these modules fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if _outside(module) != before:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import zlib
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from descend.errors import StorageError
 from descend.study.analysis import steps_to_target
@@ -42,6 +46,8 @@ class Trial:
     seed: int
     configuration: dict[str, Any]
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")  # of a line that is read
+
     @property
     def id(self) -> str:
         """Its name within the study."""
@@ -75,43 +81,91 @@ class Record:
         """The last score, NaN where the trial did not come to its end."""
         if self.status in FAILED or self.status in RETRIED:
             return math.nan
-        return self.scores[split][metric][-1]
+        return self._scores(split, metric)[-1]
+
+    def _scores(self, split: str, metric: str) -> list[float]:
+        try:
+            return self.scores[split][metric]
+        except KeyError:
+            raise StorageError(
+                f"the record of {self.trial.id} has no '{metric}' on {split} samples: it is of another study; remove it"
+            ) from None
 
     def steps_to(self, split: str, metric: str, target: float, lower: bool, consecutive: int = 1) -> float:
         """Updates until the target was met; inf if it was not."""
         if not self.steps:
             return math.inf
-        values = self.scores[split][metric]
+        values = self._scores(split, metric)
         return steps_to_target(
             self.steps[: len(values)], values, target, lower_is_better=lower, consecutive=consecutive
         )
 
     def line(self) -> str:
-        """As a line of JSON. What is not finite stands as null."""
+        """As a line of JSON with a checksum at its end. What is not finite stands as null."""
         plain = asdict(self)
         plain["scores"] = {
             split: {name: [x if math.isfinite(x) else None for x in values] for name, values in metrics.items()}
             for split, metrics in self.scores.items()
         }
-        return json.dumps(plain, separators=(",", ":"))
+        text = json.dumps(plain, separators=(",", ":"))
+        return f'{text[:-1]},"crc32":"{_checksum(text)}"}}'
 
     @classmethod
     def read(cls, line: str) -> Record:
-        """The record of a line.
+        """The record of a line. One without a checksum, as hands and earlier versions write it, is taken as it is.
 
         Raises:
-            StorageError: the line is none.
+            StorageError: the line is none, or its checksum is that of another text.
         """
+        text = line.strip()
+        if (found := _CHECKSUM.search(text)) is not None:
+            text = text[: found.start()] + "}"
+            if found[1] != _checksum(text):
+                raise StorageError("not a record of a trial as it was written: its checksum is that of another text")
         try:
-            plain = json.loads(line)
-            trial = Trial(**plain.pop("trial"))
-            scores = {
-                split: {name: [math.nan if x is None else x for x in values] for name, values in metrics.items()}
-                for split, metrics in plain.pop("scores").items()
-            }
-            return cls(trial, scores=scores, steps=tuple(plain.pop("steps")), **plain)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(f"not a record of a trial: {error}") from error
+            plain = dict(_Line.model_validate_json(text, strict=True))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise StorageError(f"not a record of a trial: {f'{place}: ' if place else ''}{first['msg']}") from error
+        scores = {
+            split: {name: [math.nan if x is None else x for x in values] for name, values in metrics.items()}
+            for split, metrics in plain.pop("scores").items()
+        }
+        record = cls(scores=scores, **plain)
+        if record.status in ("done", "collapsed") and (wrong := record._uneven()):
+            raise StorageError(f"not a record of a trial: {wrong}")
+        return record
+
+    def _uneven(self) -> str:
+        """What has not one score for each look; "" where all have. Test samples are looked at once, at the end."""
+        return ", ".join(
+            f"{len(values)} values of {split} {name} at {len(self.steps)} looks"
+            for split, metrics in self.scores.items()
+            for name, values in metrics.items()
+            if len(values) != (1 if split == "test" else len(self.steps))
+        )
+
+
+class _Line(BaseModel):
+    """What a line says, before what is null becomes NaN."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    trial: Trial
+    status: Literal["done", "diverged", "collapsed", "error", "out of memory"]
+    steps: tuple[int, ...]
+    scores: dict[str, dict[str, list[float | None]]]
+    failed_at: int | None
+    message: str
+    seconds: float
+
+
+_CHECKSUM = re.compile(r',"crc32":"([0-9a-f]{8})"\}$')
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def evaluation_steps(steps: int, evaluations: int) -> tuple[int, ...]:

@@ -5,7 +5,9 @@ A stretch of 2ʲ steps at a constant rate is again of the form C ← F C Fᵀ + 
     F₂ₙ = Fₙ Fₙ            Q₂ₙ = Fₙ Qₙ Fₙᵀ + Qₙ
 
 So 100,000 steps are some hundred stretches. A stretch is at most an eighth of the steps before it, and the one in
-which the risk falls below the target is halved until the step is found.
+which the risk falls below the target is halved until the step is found. Momentum lets the risk swing, and a swing may
+dip below the target within a stretch: as long as swings are of a size that counts, every step is looked at. They shrink
+by β a step.
 """
 
 from __future__ import annotations
@@ -112,9 +114,9 @@ def first_hit(
         return np.zeros(len(settings))
     with np.errstate(all="ignore"):  # a rate above the limit overflows, and never hits
         powers = _stretches(rule, modes, batch_size, settings)
-        step = 0
+        step, calm = 0, _calm_after(settings.momentum, target / problem.initial_risk)
         while step < max_steps:
-            level = max(0, (step // 8).bit_length() - 1)
+            level = 0 if step < calm else max(0, (step // 8).bit_length() - 1)
             f, q = powers.get(level)
             after = _advance(f, q, moments)
             hit = (_risk(rule, modes, after) <= target) & np.isinf(found)
@@ -125,6 +127,12 @@ def first_hit(
             if hit.any() and (not all_settings or np.isfinite(found).all()):
                 break
     return np.where(found <= max_steps, found, math.inf)
+
+
+def _calm_after(momentum: Array, part: float) -> float:
+    """Steps after which swings have shrunk to a hundredth of the target, which is a part of the risk at the start."""
+    highest = float(momentum.max())
+    return math.log(part / 100) / math.log(highest) if highest > 0 else 0.0
 
 
 def _halve(

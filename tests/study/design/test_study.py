@@ -216,3 +216,16 @@ def test_a_study_made_in_python_is_refused_in_our_words():
         "batch_sizes is (0,)",
         "there is no 'trails'",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"value": float("nan")}, r"target\.value is nan"),
+        ({"value": 1, "valu": 1}, r"there is no 'target\.valu'; did you mean 'value'"),
+        ({}, r"'target\.value' is missing"),
+    ],
+)
+def test_a_target_says_what_is_wrong_with_it(fields, told):
+    with pytest.raises(ConfigurationError, match=told):
+        Target(**fields)

@@ -7,7 +7,11 @@ import torch
 from study_tasks import mlp, trial
 from torch import nn
 
+from descend.errors import ConfigurationError
+from descend.study.design import Study
 from descend.study.running import choose
+from descend.study.running.conduct import conduct
+from descend.study.running.ledger import Memory
 from descend.study.running.stack import Stack
 from descend.study.task import Task
 
@@ -73,3 +77,9 @@ def test_processes_are_measured_where_a_run_is_long_enough_to_gain_by_them(monke
     chosen = choose.choose(None, [trial(i, steps=steps) for i in range(5)], 1, "auto", {})
     assert asked == measured
     assert chosen.name == measured[-1]
+
+
+def test_an_unknown_executor_is_a_mistake_of_a_finished_study_too():
+    study = Study(workload=mlp, batch_sizes=32, steps=1, arms={"a": "SGD"}, trials=1, searches=1, shortlist=1)
+    with pytest.raises(ConfigurationError, match="no executor 'fast'"):
+        conduct(study, Memory(), executor="fast")

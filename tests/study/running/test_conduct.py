@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,10 @@ import torch
 from study_tasks import mlp
 from torch import nn
 
-from descend.errors import ConfigurationError, DescendError
+from descend.errors import ConfigurationError, DescendError, StorageError
+from descend.study.comparing import read_directory
 from descend.study.design import Arm, Study, log
+from descend.study.progress import status_of
 from descend.study.running import choose, ledger, processes, together
 from descend.study.running.conduct import conduct, run_in_processes
 from descend.study.running.ledger import Memory, StudyDirectory
@@ -119,7 +122,7 @@ conduct.work(sys.argv[1], "one")
         process.wait()
 
     running = {host: start(host) for host in ("first", "second")}
-    deadline, kills = time.monotonic() + 120, 0
+    deadline, kills = time.monotonic() + 600, 0
     while len(StudyDirectory(tmp_path).records()) < len(whole):
         assert time.monotonic() < deadline
         assert all(process.poll() in (None, 0) for process in running.values())
@@ -349,3 +352,52 @@ def test_a_class_and_an_argument_of_the_workload_can_be_searched():
     widths = {record.trial.configuration["workload.width"] for record in records.values()}
     assert len(widths) == 2
     assert all(record.status == "done" for record in records.values())
+
+
+@pytest.mark.slow
+def test_what_processes_meet_is_told_with_its_exit_code(tmp_path):
+    StudyDirectory(tmp_path, study())
+    (tmp_path / "records" / "other.jsonl").write_text("{}\n")
+    with pytest.raises(StorageError, match=r"(?s)other\.jsonl:1: not a record.*2 of 2 processes .* \[5, 5\]") as error:
+        run_in_processes(tmp_path, 2, "one")
+    assert len(error.value.problems) == 2  # what both say stands once
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_started_them(tmp_path):
+    StudyDirectory(tmp_path, study(steps=(200_000,)))  # longer than anybody waits
+    code = f"""
+import sys; sys.path[:0] = [{str(Path.cwd())!r}]
+from descend.study.running.conduct import run_in_processes
+if __name__ == "__main__":
+    run_in_processes({str(tmp_path)!r}, 2, "one")
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    parent = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+    while not list((tmp_path / "leases").iterdir()):
+        assert parent.poll() is None
+    os.kill(parent.pid, signal.SIGKILL)
+    assert parent.stderr is not None
+    parent.stderr.read()  # to its end, which comes when the last of its children is gone
+    parent.wait()
+    assert list((tmp_path / "leases").iterdir()) == []
+
+
+def test_records_of_other_settings_are_not_shown_either(tmp_path):
+    StudyDirectory(tmp_path, study())
+    first = pending(study(), {})[0]
+    other = replace(first, configuration={**first.configuration, "lr": 0.5})
+    (tmp_path / "records" / "a.jsonl").write_text(Record(other, "diverged", failed_at=1).line() + "\n")
+    for look in (read_directory, status_of):
+        with pytest.raises(ConfigurationError, match=r"ran with lr 0\.5 and not"):
+            look(tmp_path)
+
+
+def test_a_record_without_the_metric_is_told(tmp_path):
+    StudyDirectory(tmp_path, study(trials=1, shortlist=1))
+    scores = {"validation": {"loss": [1.0]}}
+    records = [Record(one, "done", (0,), scores) for one in pending(study(trials=1, shortlist=1), {})]
+    (tmp_path / "records" / "a.jsonl").write_text("".join(one.line() + "\n" for one in records))
+    with pytest.raises(StorageError, match="has no 'accuracy' on validation samples"):
+        read_directory(tmp_path)

@@ -10,8 +10,9 @@ from study_tasks import mlp, trial
 from torch import nn
 
 from descend.data import order
+from descend.errors import Stopped
 from descend.optim.rules import RULES
-from descend.study.running import stack
+from descend.study.running import stack, together
 from descend.study.running.one import run_one_by_one
 from descend.study.running.optimizer import make
 from descend.study.running.together import run_together, whether_together
@@ -248,3 +249,14 @@ class Throwing(Drawing):
 class Failing(Drawing):
     def forward(self, x):
         raise ValueError("mine")
+
+
+def test_a_request_for_an_end_is_no_reason_against_a_stack(monkeypatch):
+    """It would be kept as the choice of an executor, and the study would be slow for ever."""
+
+    def stopped(*_):
+        raise Stopped("Ctrl-C asked for an end")
+
+    monkeypatch.setattr(together, "run_together", stopped)
+    with pytest.raises(Stopped):
+        whether_together(mlp().prepared(), [trial(0), trial(1)], {})

@@ -96,3 +96,19 @@ def test_a_preconditioner_changes_the_path_and_not_the_risk():
         assert 0.5 * (modes.h * modes.start).sum() == pytest.approx(SMALL.initial_risk)
     curve = risk_curve(method("sgd:1.0"), math.inf, [lambda step: 1.0], problem=SMALL, steps=1)
     assert curve[-1, 0] == pytest.approx(0, abs=1e-12)  # Newton's step on a quadratic
+
+
+@pytest.mark.parametrize("momentum", [0.5, 0.9, 0.99])
+def test_a_dip_of_a_risk_that_swings_is_a_hit(momentum):
+    """The first step is that of the whole curve, one step at a time, however short the dip is."""
+    problem = Quadratic(3, curvature_power=1.0, noise_power=1.0, bins=0)
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        rate, part = 10 ** draw.uniform(-2, 0.3), 10 ** draw.uniform(-2.5, -0.1)
+        rule, batch_size = method(str(draw.choice(["heavy_ball", "nesterov"]))), float(draw.choice([64, math.inf]))
+        curve = risk_curve(rule, batch_size, [lambda _, r=rate: r], problem=problem, steps=600, momentum=momentum)
+        target = part * problem.initial_risk
+        met = np.flatnonzero(curve[:, 0] <= target)
+        one = Settings(*(np.array([x]) for x in (rate, momentum, 0.0)))
+        found = first_hit(rule, batch_size, one, problem=problem, target=target, max_steps=600)
+        assert found[0] == (met[0] if met.size else math.inf)
