@@ -16,6 +16,8 @@ from descend.train import Callback
 from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from numpy.typing import NDArray
 
@@ -76,8 +78,8 @@ class Mixup(Callback):
     functions of seed and step.
 
     Runs:  before_step.
-    Reads: the mini-batch. Changes it; how it is cut in micro-batches makes no difference.
-    Costs: one copy of the mini-batch.
+    Reads: the mini-batch. Changes it; how it is cut in micro-batches or shared by ranks makes no difference.
+    Costs: one copy of the mini-batch; on several ranks each gets the samples of all.
 
     Args:
         layers: Input layers. LBANN's Input gives samples and labels at once, so naming any of them mixes both here.
@@ -111,14 +113,22 @@ class Mixup(Callback):
         if self.alpha == 0:
             return
         draw = np.random.default_rng(step.run.control.generator("Mixup", step.step).initial_seed())
-        share = draw.beta(self.alpha, self.alpha, size=len(batch.ids))
-        share, partner = np.maximum(share, 1 - share), draw.permutation(len(batch.ids))
-        fields = {name: _mixed(name, values, share, partner) for name, values in batch.fields.items()}
+        share = draw.beta(self.alpha, self.alpha, size=batch.size)
+        own = slice(batch.position, batch.position + len(batch.ids))  # of several ranks each mixes the samples it has
+        share, partner = np.maximum(share, 1 - share)[own], draw.permutation(batch.size)[own]
+        of_all = step.run.control.of_all_ranks
+        fields = {name: _mixed(name, values, share, partner, of_all) for name, values in batch.fields.items()}
         step.run.control.batch = replace(batch, fields=fields)
 
 
-def _mixed(name: str, values: Any, share: NDArray[Any], partner: NDArray[Any]) -> Any:
-    """An array or a tensor mixed with itself in another order."""
+def _mixed(
+    name: str,
+    values: Any,
+    share: NDArray[Any],
+    partner: NDArray[Any],
+    of_all: Callable[[torch.Tensor], torch.Tensor],
+) -> Any:
+    """An array or a tensor mixed with samples of the whole mini-batch."""
     import torch
 
     tensor = torch.as_tensor(values)
@@ -127,7 +137,7 @@ def _mixed(name: str, values: Any, share: NDArray[Any], partner: NDArray[Any]) -
             f"Mixup: field '{name}' holds {values.dtype}, which cannot be mixed; give labels as one-hot vectors"
         )
     own = torch.from_numpy(share).to(tensor).reshape(-1, *[1] * (tensor.ndim - 1))
-    mixed = own * tensor + (1 - own) * tensor[torch.from_numpy(partner).to(tensor.device)]
+    mixed = own * tensor + (1 - own) * of_all(tensor)[torch.from_numpy(partner).to(tensor.device)]
     return mixed.numpy() if isinstance(values, np.ndarray) else mixed
 
 

@@ -137,7 +137,7 @@ class CheckDataset(_Counting):
 
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`; a step that makes no update is not followed by after_step."""
-        self.pending += step.batch.ids.tolist()
+        self.pending += step.ids.tolist()
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
@@ -145,7 +145,7 @@ class CheckDataset(_Counting):
 
     def after_evaluation_step(self, step: StepView) -> None:
         """See `Callback.after_evaluation_step`; it may come within a training step, before that is counted."""
-        self._count(step.mode, step.epoch, step.batch.ids.tolist())
+        self._count(step.mode, step.epoch, step.ids.tolist())
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""

@@ -267,7 +267,7 @@ class DumpMBIndices(Callback):
         if (step.step - 1) % (self.interval or 1) == 0:
             at = f"model0-{MODE_WORDS[step.mode]}-epoch{step.epoch}-step{step.step - 1}"
             path = step.run.control.path(f"{self.basename}{at}-MB_Sample_Indices.txt")
-            write_text(path, step.batch.ids.reshape(-1, 1))
+            write_text(path, step.ids.reshape(-1, 1))
 
     def after_evaluation_step(self, step: StepView) -> None:
         """See `Callback.after_evaluation_step`."""

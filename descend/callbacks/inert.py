@@ -129,8 +129,8 @@ class DebugIO(Callback):
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
         if step.mode in modes_of(self.phase):
-            shown = " ".join(map(str, step.batch.ids.tolist())) if self.lvl else ""
-            say(f"{step.mode} epoch {step.epoch} step {step.step}: {len(step.batch.ids)} samples {shown}".rstrip())
+            shown = " ".join(map(str, step.ids.tolist())) if self.lvl else ""
+            say(f"{step.mode} epoch {step.epoch} step {step.step}: {step.batch.size} samples {shown}".rstrip())
 
     def after_evaluation_step(self, step: StepView) -> None:
         """See `Callback.after_evaluation_step`."""

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.names import at_least
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, Unsupported
 from descend.train import Callback
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from descend.train import PartView, RunView, StepView
+    from descend.train.control import Control
 
 __all__ = ["GradientNoiseScale", "GradientNorm", "UpdateNorm", "WeightNorm"]
 
@@ -105,16 +108,19 @@ class UpdateNorm(Callback):
 class GradientNoiseScale(Callback):
     """Estimates B_simple = tr(Σ) / |G|², the batch size at which noise and signal of the gradient are equal.
 
-    From m micro-batches of b samples each, with q = mean of |gⱼ|² and Q = |mean of gⱼ|²:
+    From m micro-batches of b₁, …, bₘ samples, B in all, with q = mean of |gⱼ|², Q = |Σ bⱼ gⱼ / B|² and h = mean of
+    1 / bⱼ:
 
-        |G|² ≈ (m Q − q) / (m − 1)        tr(Σ) ≈ b m (q − Q) / (m − 1)
+        tr(Σ) ≈ (q − Q) / (h − 1 / B)        |G|² ≈ Q − tr(Σ) / B
 
-    Both are unbiased; they are averaged over steps, and the ratio of the averages is recorded as `noise_scale`, with
-    `gradient_square` and `gradient_variance` beside it.
+    Both are unbiased, since |gⱼ|² is |G|² + tr(Σ) / bⱼ in the mean; they are averaged over steps, and the ratio of the
+    averages is recorded as `noise_scale`, with `gradient_square` and `gradient_variance` beside it. The shares of
+    several ranks are micro-batches too, and all of them count.
 
     Runs:  after_part, after_backward.
     Reads: gradients of the micro-batches. Changes nothing but, where asked to, how a mini-batch is cut.
-    Costs: a copy of the gradients, two passes over them a micro-batch and a wait for the device a step.
+    Costs: a copy of the gradients, two passes over them a micro-batch and a wait for the device a step; on several
+        ranks a sum of all gradients beside the one of the step.
 
     Args:
         every_steps: Record every so many steps; each step is used.
@@ -123,10 +129,11 @@ class GradientNoiseScale(Callback):
 
     Raises:
         ConfigurationError: a number is negative; from a hook, mini-batches that are not cut at all.
+        Unsupported: from a hook, where FSDP2 cuts the module up.
 
     Source: McCandlish et al. 2018, https://arxiv.org/abs/1812.06162, appendix A, in the form that uses all
         micro-batches. Examples have to be independent given the weights: with batch norm the unit is its group. A
-        mini-batch with micro-batches of different sizes, such as the last of an epoch, is left out.
+        mini-batch that is not cut, such as a small last one of an epoch, is left out.
     """
 
     remembers: ClassVar[tuple[str, ...]] = ("steps", "square", "variance")
@@ -138,7 +145,7 @@ class GradientNoiseScale(Callback):
     steps: int = field(default=0, init=False, repr=False)
     square: float = field(default=0.0, init=False, repr=False)
     variance: float = field(default=0.0, init=False, repr=False)
-    _before: list[torch.Tensor] = field(default_factory=list["torch.Tensor"], init=False, repr=False)
+    _before: dict[str, torch.Tensor] = field(default_factory=dict[str, "torch.Tensor"], init=False, repr=False)
     _squares: list[torch.Tensor] = field(default_factory=list["torch.Tensor"], init=False, repr=False)
     _sizes: list[int] = field(default_factory=list[int], init=False, repr=False)
 
@@ -148,46 +155,74 @@ class GradientNoiseScale(Callback):
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
+        from descend.runtime.cut import is_cut
+
+        if any(is_cut(p) for p in run.module.parameters()):
+            raise Unsupported(
+                "GradientNoiseScale reads gradients of micro-batches, and FSDP2 sums those of all ranks at once"
+            )
         self.steps, self.square, self.variance = 0, 0.0, 0.0
+        self._forget()
         if self.micro_batch_size:
             run.control.micro_batch_size = self.micro_batch_size
 
     def after_part(self, part: PartView) -> None:
         """See `Callback.after_part`."""
-        if part.parts == 1:
+        if part.parts == 1 and part.run.control.ranks == 1:  # the gradient has been divided
             return
-        gradients = [p.grad for p in part.module.parameters() if p.grad is not None]
         if part.index == 0:
-            self._before, self._squares, self._sizes = [g.new_zeros(()) for g in gradients], [], []
-        own = sum((g - before).double().square().sum() for g, before in zip(gradients, self._before, strict=True))
-        self._squares.append(own / part.samples**2)  # pyright: ignore[reportArgumentType]  # a sum of tensors is one
+            self._forget()
+        gradients = {name: p.grad for name, p in part.module.named_parameters() if p.grad is not None}
+        own = [g - self._before[name] if name in self._before else g for name, g in gradients.items()]
+        self._squares.append(_square(own) / part.samples**2)
         self._sizes.append(part.samples)
-        self._before = [g.clone() for g in gradients]
+        self._before = {name: g.clone() for name, g in gradients.items()}
 
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`."""
-        import torch
-
-        parts, size = len(self._sizes), step.run.control.micro_batch_size
-        if size is None or (parts == 0 and step.batch.step == 0):
+        control = step.run.control
+        parts, samples, inverses, squares = self._sums(control)
+        if parts < 2 and (step.batch.step == 0 or (control.ranks == 1 and control.micro_batch_size is None)):
             raise ConfigurationError(
                 "GradientNoiseScale compares micro-batches and these mini-batches are not cut: set micro_batch_size= "
                 "to a half or less of the mini-batch"
             )
-        squares, before = self._squares, self._before
-        self._squares, self._before = [], []
-        if parts > 1 and len(set(self._sizes)) == 1:
-            b = self._sizes[0]
-            q = float(torch.stack(squares).mean())
-            whole = float(sum(g.double().square().sum() for g in before)) / (b * parts) ** 2
-            self._average((parts * whole - q) / (parts - 1), b * parts * (q - whole) / (parts - 1))
-        self._sizes = []
+        if parts > 1:
+            whole = float(_square([self._whole(control)])) / samples**2
+            variance = (squares / parts - whole) / (inverses / parts - 1 / samples)
+            self._average(whole - variance / samples, variance)
+        self._forget()
         if self.steps and step.step % self.every_steps == 0:
             found = {"gradient_square": self.square, "gradient_variance": self.variance}
-            step.run.control.record({"noise_scale": self.variance / self.square, **found}, step.step)
+            control.record({"noise_scale": self.variance / self.square, **found}, step.step)
+
+    def _sums(self, control: Control) -> list[float]:
+        """Of the micro-batches of all ranks: how many there are, their samples, Σ 1 / bⱼ and Σ |gⱼ|²."""
+        import torch
+
+        sizes, squares = self._sizes, float(sum(self._squares, torch.zeros(())))
+        own = [len(sizes), sum(sizes), sum(1 / size for size in sizes), squares]
+        return control.sum(torch.tensor(own, dtype=torch.float64)).tolist()
+
+    def _whole(self, control: Control) -> torch.Tensor:
+        """Σ bⱼ gⱼ over all ranks, as one vector."""
+        import torch
+
+        own = [self._before.get(name, torch.zeros_like(p)) for name, p in control.trained.items()]
+        return control.sum(torch.cat([gradient.reshape(-1) for gradient in own]))
+
+    def _forget(self) -> None:
+        self._before, self._squares, self._sizes = {}, [], []
 
     def _average(self, square: float, variance: float) -> None:
         self.steps += 1
         share = 1 / min(self.steps, self.averaged_over or self.steps)
         self.square += share * (square - self.square)
         self.variance += share * (variance - self.variance)
+
+
+def _square(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The sum of the squares of all entries, in float64."""
+    import torch
+
+    return sum((tensor.double().square().sum() for tensor in tensors), torch.zeros((), dtype=torch.float64))

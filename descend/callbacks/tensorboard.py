@@ -249,7 +249,7 @@ class SummarizeImages(_Pictures):
             case MatchType.ALL:
                 chosen = right | True
         for i in chosen.nonzero().reshape(-1).tolist()[: self._strategy.num_images_per_epoch - len(self.pictures)]:
-            self.pictures[int(step.batch.ids[i])] = as_pixels(images[i].cpu().numpy())
+            self.pictures[int(step.ids[i])] = as_pixels(images[i].cpu().numpy())
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.after_evaluation`."""

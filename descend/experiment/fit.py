@@ -224,7 +224,7 @@ def fit(
                 unit=share_unit(part, *sizes, batch_size, seat.process.ranks),
             )
             feeds = _open(sources, loading, stack)
-            _tell_of_draws(part, feeds[Mode.TRAIN], micro_batch_size)
+            _tell_of_draws(part, feeds[Mode.TRAIN], micro_batch_size, seat.process.ranks)
             training = stack.enter_context(in_training(task, own_seed, feeds[Mode.TRAIN], *sizes, seat.process))
             return Work(
                 name=type(part).__name__,
@@ -338,13 +338,14 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
     return feeds
 
 
-def _tell_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None) -> None:
+def _tell_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None, ranks: int) -> None:
     """Warn where a batch is cut and draws depend on how."""
     cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size + 1)
-    if cut and (names := not_taken_over(module)):
+    if (cut or ranks > 1) and (names := not_taken_over(module)):
         warnings.warn(
-            f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size: "
-            "its dropout is a function inside it; an nn.Dropout layer beside it draws the same whatever the cut",
+            f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size "
+            "and on the number of ranks: its dropout is a function inside it; an nn.Dropout layer beside it draws the "
+            "same whatever the cut",
             stacklevel=3,
         )
 

@@ -48,6 +48,7 @@ class Doing:
         peers: The ranks that wait for each other in every step; None where all of them do.
         served: The ranks that this one alone waits for, as a server for its workers.
         awake: Whether it keeps its core for a moment while it waits for a sum, since there is one for every rank.
+        begun: Tells how many exchanges it has begun, while it is where torch makes them, with work in between; or None.
     """
 
     clock: float | None = None
@@ -61,6 +62,7 @@ class Doing:
     peers: frozenset[int] | None = None
     served: Sequence[int] = ()
     awake: bool = False
+    begun: Callable[[], int] | None = None
 
     @contextmanager
     def patiently(self) -> Generator[None]:

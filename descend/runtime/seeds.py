@@ -32,19 +32,25 @@ def generator(seed: int, *names: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(seed, *names))
 
 
-def seed_step(seed: int, step: int) -> None:
+def seed_step(seed: int, step: int, position: int = 0) -> None:
     """Put torch's global generators at the start of the stream of one training step.
 
-    What a module draws in a step, a dropout mask for example, is then a function of (seed, step): a run that is
-    continued draws the same numbers and no generator has to be saved. Callers keep the user's own state with
+    What a module draws in a step, a dropout mask for example, is then a function of (seed, step, position): a run that
+    is continued draws the same numbers and no generator has to be saved. Callers keep the user's own state with
     `torch.random.fork_rng`.
+
+    Args:
+        seed: Of the run.
+        step: Updates before it.
+        position: Where the samples of this rank begin in the mini-batch, so that no two ranks draw the same.
     """
-    _begin((_steps_of(seed) + step * _GOLDEN) % 2**63)  # a hash for each step would be felt by a small net
+    begin = seed_of(seed, "step", position) if position else _steps_of(seed)
+    _begin((begin + step * _GOLDEN) % 2**63)  # a hash for each step would be felt by a small net
 
 
-def seed_evaluation(seed: int, mode: str, step: int, batch: int) -> None:
+def seed_evaluation(seed: int, mode: str, step: int, batch: int, position: int = 0) -> None:
     """The same for one mini-batch of an evaluation that is made after `step` updates; see `seed_step`."""
-    _begin(seed_of(seed, "evaluation", mode, step, batch))
+    _begin(seed_of(seed, "evaluation", mode, step, batch, *[position] * (position > 0)))
 
 
 def _begin(number: int) -> None:

@@ -6,6 +6,7 @@ torchrun by itself would count that as a failure, and starts nobody again after 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         for child in _children():
             os.kill(child, number)
 
+    for name in ("api", "errors.error_handler"):
+        logging.getLogger(f"torch.distributed.elastic.multiprocessing.{name}").addFilter(_adds_something)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, passed_on)
     try:
@@ -45,6 +48,14 @@ def main(arguments: Sequence[str]) -> int:
         failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
         return exit_code(failure.exitcode for failure in failures)
     return 0
+
+
+def _adds_something(record: logging.LogRecord) -> bool:
+    """Whether a line of torchrun is to be printed: that a rank was killed, since nobody else may have said so. Where it
+    has failed with a code of its own it has said why."""
+    return (
+        isinstance(record.args, tuple) and bool(record.args) and isinstance(record.args[0], int) and record.args[0] < 0
+    )
 
 
 def _no_more(self: Any, worker_group: Any) -> None:

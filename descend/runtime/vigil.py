@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Self
 from descend.errors import DescendError, LostPeer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
     from types import TracebackType
 
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # its home is a private module
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Vigil"]
 
 _CAUSE = "first cause"
+_DONE = "ranks at the end"
+_RAISED = "ranks that raised"
 _FIRST_ERROR = "error of the first rank"
 _WATCHED = 8  # ranks that each one watches, those that follow it; more would be too much to ask at thousands of ranks
 _ENDING_SECONDS = 5.0  # from when a rank is found to hang until all have ended
@@ -68,6 +70,7 @@ class Vigil:
         self._keeper = keeper
         self._launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._progress: dict[int, tuple[int, float]] = {}  # of other ranks: steps, and since when these are all
+        self._begun: dict[int, tuple[int, float]] = {}  # of other ranks: exchanges, and since when these are all
         self._cause: dict[str, Any] | None = None
         self._left = threading.Event()
         self._leaving, self._ending = threading.Lock(), False  # one of the two ends the process, not both
@@ -89,25 +92,31 @@ class Vigil:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._leaving:
-            self._left.set()
-        for thread in self._threads:
-            thread.join(None if self._ending else self._grace)
+        try:
+            missed = self._wait_for_the_end() if error is None else None
+        finally:
+            with self._leaving:
+                self._left.set()
+            for thread in self._threads:
+                thread.join(None if self._ending else self._grace)
         if error is not None:
             self._compare(error)
         if error is None or isinstance(error, LostPeer) or _broken(error):
-            cause = self._cause_of(error) if error else None
+            cause = self._cause_of(error) if error else missed
             self._say_ended()
             if cause is None or self._process.rank == self._keeper:  # it takes the store, and the cause, with it
                 self._wait_for_others()
             if cause:
                 raise LostPeer(cause) from error
             return
-        with self._undisturbed():
+        with self._undisturbed() as asked:
             self._note(f"rank {self._process.rank} failed: {_text(error)}", self._process.rank)
             _tell_launcher(error)
+            self._raised(1)
             self._say_ended()
             self._wait_for_others()
+            if self._launcher and self._raised() < self._process.ranks:
+                asked.wait(_ENDING_SECONDS)  # torchrun asks it to end as soon as another one has
             time.sleep(_LAST_SECONDS)
 
     @property
@@ -237,7 +246,8 @@ class Vigil:
         if beat["acting"]:
             return False
         if not doing.patient:
-            return (doing.peers is None or rank in doing.peers) and beat["waits"] < doing.waits
+            peers = doing.peers is None or rank in doing.peers
+            return peers and (beat["waits"] < doing.waits or self._stays_behind(rank, beat, now))
         return now - self._progress[rank][1] > self._timeout
 
     def _follow(self, rank: int, beat: dict[str, Any], now: float) -> None:
@@ -245,13 +255,23 @@ class Vigil:
         known = self._progress.get(rank)
         if known is None or known[0] != beat["steps"] or beat["waiting"] or beat["acting"]:
             self._progress[rank] = (beat["steps"], now)
+        known = self._begun.get(rank)
+        if known is None or known[0] != beat["begun"]:
+            self._begun[rank] = (beat["begun"], now)
+
+    def _stays_behind(self, rank: int, beat: dict[str, Any], now: float) -> bool:
+        """Whether another rank is where torch lets ranks wait for each other, as in a backward pass of FSDP2, and has
+        long had fewer exchanges begun than this one, which waits for the next."""
+        own = self._process.doing.begun
+        return own is not None and 0 <= beat["begun"] < own() and now - self._begun[rank][1] > self._timeout
 
     # ---- what ranks tell each other
 
     def _beat(self, number: int) -> None:
         doing = self._process.doing
         told = {"number": number, "waits": doing.waits, "acting": doing.acting, "met": doing.met}
-        told |= {"steps": doing.steps, "waiting": doing.waiting is not None}
+        begun = doing.begun
+        told |= {"steps": doing.steps, "waiting": doing.waiting is not None, "begun": begun() if begun else -1}
         self._store.set(f"beat {self._process.rank}", json.dumps({**told, **_identity()}))
 
     def _beat_of(self, rank: int, now: float) -> tuple[dict[str, Any] | None, float]:
@@ -276,6 +296,12 @@ class Vigil:
             with contextlib.suppress(RuntimeError):
                 self._store.set(f"ended {self._process.rank}", "1")
 
+    def _raised(self, more: int = 0) -> int:
+        """How many ranks have an error of their own."""
+        with contextlib.suppress(RuntimeError):
+            return self._store.add(_RAISED, more)
+        return 0
+
     def _has_ended(self, rank: int) -> bool:
         return self._store.check([f"ended {rank}"])
 
@@ -288,6 +314,24 @@ class Vigil:
             until = time.monotonic() + self._grace + 4 * self._interval
             while time.monotonic() < until and not self._store.check(keys):  # a wait in vain would print a warning
                 time.sleep(0.05)
+
+    def _wait_for_the_end(self) -> str | None:
+        """Wait until all ranks have come to the end of the run; why one of them does not."""
+        doing, pause = self._process.doing, 0.01
+        doing.begin_to_wait("the end of the run")
+        try:
+            self._store.add(_DONE, 1)
+            with doing.patiently():
+                while self._store.add(_DONE, 0) < self._process.ranks:
+                    if cause := self._cause or self._crashed():
+                        return cause["why"]
+                    time.sleep(pause)
+                    pause = min(2 * pause, self._interval)
+        except RuntimeError:  # torch's DistStoreError
+            return (self._cause or self._store_gone())["why"]
+        finally:
+            doing.waiting = None
+        return None
 
     def _cause_of(self, error: BaseException) -> str:
         """Why the connection to another rank broke: what that rank said, or which one is gone."""
@@ -304,7 +348,7 @@ class Vigil:
     def _crashed(self) -> dict[str, Any] | None:
         """A rank of this host that has ended without a word."""
         for rank in self._watched:
-            beat, _ = self._beat_of(rank, 0.0)
+            beat, _ = self._beat_of(rank, time.monotonic())
             if beat and not self._has_ended(rank) and _gone(beat):
                 why = f"rank {rank} (process {beat['pid']}) was killed or has crashed after {self._process.doing.met}"
                 cause = self._note(why, rank)
@@ -328,15 +372,21 @@ class Vigil:
                 self._store.set(f"ended {rank}", "1")
 
     @contextlib.contextmanager
-    def _undisturbed(self) -> Any:
-        """A launcher that sees the others end asks this rank to end too; it has the cause still to print."""
-        in_main = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGTERM, signal.SIG_IGN) if in_main else None
+    def _undisturbed(self) -> Generator[threading.Event]:
+        """A launcher that sees the others end asks this rank to end too; it has the cause still to print.
+
+        Yields:
+            Set as soon as it was asked to.
+        """
+        asked = threading.Event()
+        if threading.current_thread() is not threading.main_thread():
+            yield asked
+            return
+        before = signal.signal(signal.SIGTERM, lambda number, frame: asked.set())
         try:
-            yield
+            yield asked
         finally:
-            if in_main:
-                signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, before)
 
 
 def _broken(error: BaseException) -> bool:

@@ -21,6 +21,9 @@ from descend.train.stopping import whole
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from descend.data import Batch
     from descend.train.session import Session
 
@@ -253,7 +256,29 @@ class Control:
                 for buffer, before in buffers:
                     buffer.copy_(before)
 
-    # Files, random numbers, and other ranks
+    # Other ranks
+
+    @property
+    def ranks(self) -> int:
+        """How many share a mini-batch."""
+        return self._session.process.ranks
+
+    def of_all_ranks(self, rows: torch.Tensor) -> torch.Tensor:
+        """The (n, *shape) rows of all ranks that share a mini-batch, one after the other; n may differ. All have to
+        ask."""
+        process = self._session.process
+        return rows if process.ranks == 1 else process.join(rows.to(process.device)).to(rows.device)
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor summed over the ranks that share a mini-batch, which all have to ask."""
+        process = self._session.process
+        return tensor if process.ranks == 1 else process.sum(tensor.to(process.device, copy=True)).to(tensor.device)
+
+    def ids(self, batch: Batch) -> NDArray[np.int64]:
+        """Numbers of the samples of a mini-batch, those of all ranks; all have to ask."""
+        return self.of_all_ranks(torch.from_numpy(batch.ids)).numpy()
+
+    # Files and random numbers
 
     @property
     def first(self) -> bool:

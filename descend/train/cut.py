@@ -76,7 +76,9 @@ class Cut:
 
     def __init__(self, module: nn.Module, process: Process) -> None:
         self._module, self._process = module, process
-        self._copies = {name: copies_of(p) for name, p in module.named_parameters() if is_cut(p)}
+        cut: dict[str, Any] = {name: p for name, p in module.named_parameters() if is_cut(p)}
+        self._copies = {name: copies_of(p) for name, p in cut.items()}
+        self._groups: set[Any] = {group for p in cut.values() for group in p.device_mesh.get_all_groups()}
 
     @staticmethod
     def here(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -116,11 +118,17 @@ class Cut:
     @contextmanager
     def backward(self) -> Generator[None]:
         """A backward pass, in which the ranks wait for each other."""
-        self._process.doing.begin_to_wait("gradients of a module that is cut up")
+        doing = self._process.doing
+        doing.begun = self._begun
+        doing.begin_to_wait("gradients of a module that is cut up")
         try:
             yield
         finally:
-            self._process.doing.waiting = None
+            doing.waiting = doing.begun = None
+
+    def _begun(self) -> int:
+        """How many exchanges this rank has begun among those who have parts of the weights."""
+        return sum(group._get_sequence_number_for_group() for group in self._groups)  # pyright: ignore[reportPrivateUsage]  # torch tells it nowhere else
 
     def _tell_of_waits(self, hooks: contextlib.ExitStack) -> None:
         """Say that this rank waits while torch fetches the weights of a part, which it does in a hook of its own."""

@@ -114,7 +114,7 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
 
     def attempt() -> Totals:
         sums, at = Totals(), session.contexts[Mode.TRAIN].step
-        seed_evaluation(session.seed, step.mode.value, at, step.batch.step)
+        seed_evaluation(session.seed, step.mode.value, at, step.batch.step, step.batch.position)
         some = list(parts(session, step.batch))
         others = spare(session, step.batch, some) if session.cut else []
         with session.watch.attached():

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from descend.data import Batch
     from descend.train.control import Control
@@ -101,7 +103,7 @@ class StepView:
     Attributes:
         step: Number of this update, from 1; in an evaluation, number of the mini-batch since the run began, from 1.
         epoch: Whole passes finished before it.
-        batch: The mini-batch: fields, sample ids, size.
+        batch: This rank's share of the mini-batch: fields, sample ids; and the size of the whole.
         module: The module in training.
         optimizer: What updates it.
         sums: Numerator and denominator of the objective on this mini-batch; None before the forward pass and in an
@@ -126,6 +128,11 @@ class StepView:
         """The objective on this mini-batch, a detached 0-d tensor on the module's device; None where `sums` is. It is
         worked out for who asks."""
         return None if self.sums is None else self.sums.numerator / self.sums.denominator
+
+    @cached_property
+    def ids(self) -> NDArray[np.int64]:
+        """Numbers of the samples of the mini-batch, those of all ranks. All ranks have to ask."""
+        return self.run.control.ids(self.batch)
 
     @property
     def loss(self) -> float:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from descend.runtime import Process
     from descend.train.events import StepView
     from descend.train.session import Session
 
@@ -75,8 +74,7 @@ class BatchedInference(TrainingAlgorithm):
                 evaluate(session, mode)
             finally:
                 session.callbacks = watching
-            joined = outputs.joined(session.process)
-            session.outputs.update({f"{mode.value}/{name}": tensor for name, tensor in joined.items()})
+            session.outputs.update({f"{mode.value}/{name}": tensor for name, tensor in outputs.joined().items()})
             said.append(f"{session.history[-1]['samples']:,} {mode.value} samples")
         return f"went through {' and '.join(said)}"
 
@@ -97,16 +95,13 @@ class _Outputs(Callback):
         """See `Callback.after_evaluation_step`."""
         import torch
 
-        self._samples.append(torch.from_numpy(step.batch.ids))
+        self._samples.append(torch.from_numpy(step.ids))
         for name in self._layers:
             self._seen[name].append(step.watch.outputs(name)[0].cpu())
 
-    def joined(self, process: Process) -> dict[str, torch.Tensor]:
+    def joined(self) -> dict[str, torch.Tensor]:
         """Outputs (samples, …) by layer, in the order of the samples' numbers; those of all ranks, on all of them."""
         import torch
 
-        order = self._of_all(torch.cat(self._samples), process).argsort()
-        return {name: self._of_all(torch.cat(parts), process)[order] for name, parts in self._seen.items()}
-
-    def _of_all(self, rows: torch.Tensor, process: Process) -> torch.Tensor:
-        return rows if process.ranks == 1 else process.join(rows.to(process.device)).cpu()
+        order = torch.cat(self._samples).argsort()
+        return {name: torch.cat(parts)[order] for name, parts in self._seen.items()}

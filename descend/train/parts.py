@@ -81,7 +81,8 @@ def spare(session: Session, batch: Batch, some: Sequence[Part]) -> list[Part]:
 def let_through(session: Session, some: Sequence[Part], backward: bool = False) -> None:
     """Go through the module with parts that count nothing."""
     for part in some:
-        with session.turns.leaving_no_trace() if session.turns else contextlib.nullcontext():
+        trace = session.turns.leaving_no_trace() if session.turns else contextlib.nullcontext()
+        with trace, session.watch.looking_away():
             top = forward(session, part).objective.numerator
             if backward and top.requires_grad:
                 with session.cut.backward() if session.cut else contextlib.nullcontext():

@@ -191,7 +191,7 @@ class Session:
         in_turns = self.in_turns or self.cut is not None
         self.turns = Turns(self.task.module, self.process, self.in_turns) if in_turns else None
         self.adaptive = self.adaptive and self.turns is None  # no rank can leave a step that others wait in
-        self.watch = Watch(self.task.module)
+        self.watch = Watch(self.task.module, self.process)
         self.control = Control(self)
         self.together = Together(self) if self.process.ranks > 1 else None
         self.meet("the beginning of the run")

@@ -129,7 +129,7 @@ def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
 
     def attempt() -> tuple[Ratio, Totals]:
         _clear(session)
-        seed_step(session.seed, session.contexts[Mode.TRAIN].step)
+        seed_step(session.seed, session.contexts[Mode.TRAIN].step, batch.position)
         if session.together:
             session.together.attempt(batch)
         if session.preconditioner:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from descend.errors import ConfigurationError, nearest
+from descend.runtime import Process
 from descend.train.layers import layer_names
 
 __all__ = ["Listener", "Outputs", "Watch"]
@@ -32,13 +33,15 @@ class Watch:
 
     Args:
         module: The module in training.
+        process: This process among the ranks that share its mini-batches.
     """
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
+    def __init__(self, module: torch.nn.Module, process: Process | None = None) -> None:
+        self._module, self._process = module, process or Process(device=torch.device("cpu"))
         self._wanted: set[str] = set()
         self._listeners: list[Listener] = []
         self._seen: dict[str, list[Outputs]] = {}
+        self._away = False
         self.attempts = 0  # a mini-batch that runs out of memory is begun again
 
     def layers(self, names: Iterable[str]) -> None:
@@ -60,9 +63,33 @@ class Watch:
         self._listeners.append(listener)
 
     def outputs(self, name: str) -> Outputs:
-        """All outputs of a layer that was asked for, detached, over the whole mini-batch, however it was cut."""
+        """All outputs of a layer that was asked for, detached, over the whole mini-batch, however it was cut.
+
+        Several ranks put together what each has of it, in the order of ranks, so all of them have to ask.
+        """
         parts = self._seen.get(name, [])
-        return tuple(torch.cat([torch.atleast_1d(part) for part in column]) for column in zip(*parts, strict=True))
+        own = [torch.cat([torch.atleast_1d(part) for part in column]) for column in zip(*parts, strict=True)]
+        return tuple(own if self._process.ranks == 1 else self._of_all(own))
+
+    def _of_all(self, own: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The rows of all ranks; one without samples learns from the others what they look like."""
+        told = self._process.of_each([[list(rows.shape[1:]), str(rows.dtype)] for rows in own])
+        forms: list[tuple[list[int], str]] = next((forms for forms in told if forms), [])
+        empty = [self._empty(shape, kind) for shape, kind in forms]
+        return [self._process.join(rows) for rows in own or empty]
+
+    def _empty(self, shape: list[int], kind: str) -> torch.Tensor:
+        dtype = getattr(torch, kind.removeprefix("torch."))
+        return torch.empty(0, *shape, dtype=dtype, device=self._process.device)
+
+    @contextlib.contextmanager
+    def looking_away(self) -> Generator[None]:
+        """Within this block samples go through the module that count nothing."""
+        self._away = True
+        try:
+            yield
+        finally:
+            self._away = False
 
     @property
     def wanted(self) -> bool:
@@ -81,6 +108,8 @@ class Watch:
             self._wanted, self._listeners, self._seen = set(), [], {}
 
     def _report(self, name: str, outputs: Outputs) -> Outputs:
+        if self._away:
+            return outputs
         for listener in self._listeners:
             outputs = listener(name, outputs) or outputs
         if name in self._wanted:

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -87,7 +89,30 @@ def test_the_noise_scale_of_one_step_by_hand():
     assert row["gradient_variance"] == pytest.approx(4 * 3 / 2 * (q - whole))
 
 
-def test_a_mini_batch_that_is_not_cut_is_refused_and_an_uneven_one_left_out():
+def test_the_noise_scale_of_uneven_micro_batches_is_unbiased():
+    """|gⱼ|² is |G|² + tr(Σ) / bⱼ in the mean: over all ways to draw a batch of 2 + 1 samples from four, the mean of the
+    estimates is exact for samples drawn with replacement."""
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(4, 3)), draw.normal(size=(4, 1))
+    task = Regression()
+    error = x @ task.module.weight.detach().numpy().T + task.module.bias.detach().numpy() - y
+    gradients = np.concatenate([2 * error * x, 2 * error], axis=1)
+    mean = gradients.mean(0)
+    squares, variances = [], []
+    for chosen in itertools.product(range(4), repeat=3):
+        some = list(chosen)
+        batches = Batches(ArrayReader({"x": x[some], "y": y[some]}), 3, seed=1, shuffle=False)
+        optimizer = torch.optim.SGD(task.module.parameters(), lr=0.0)
+        callback = GradientNoiseScale(every_steps=1, micro_batch_size=2)
+        run = follow(callback, task=task, batches=batches, optimizer=optimizer, epochs=1)
+        (row,) = [row for row in run.history if "noise_scale" in row]
+        squares.append(row["gradient_square"])
+        variances.append(row["gradient_variance"])
+    assert np.mean(squares) == pytest.approx(mean @ mean)
+    assert np.mean(variances) == pytest.approx(gradients.var(0).sum())
+
+
+def test_a_mini_batch_that_is_not_cut_is_refused_or_left_out():
     with pytest.raises(ConfigurationError, match="set micro_batch_size="):
         follow(GradientNoiseScale())
     batches = data(samples=10, ignored=(), batch_size=8)  # 8 = 4 + 4, and 2 at the end

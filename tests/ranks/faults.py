@@ -38,6 +38,24 @@ class Fault(descend.Callback):
             time.sleep(1000)
 
 
+class AtTheEnd(descend.Callback):
+    """Never comes to the end of the run."""
+
+    def after_run(self, *given):
+        time.sleep(1000)
+
+
+def sleeping():
+    """A hook of a module whose backward pass sleeps in the fifth step."""
+    calls = iter([None] * 4)
+
+    def pause(gradient):
+        if next(calls, gradient) is gradient:
+            time.sleep(1000)
+
+    return lambda module, given, output: output.register_hook(pause) and None
+
+
 def short_of_memory():
     """A hook of a module that has no memory left when it is called for the fifth time."""
     calls = iter([None] * 4)
@@ -56,12 +74,17 @@ def run(what: str, rank: int, group: str = "ours") -> None:
     here = descend.distributed.rank() == rank
     if here and what == "has no memory":
         module.register_forward_pre_hook(short_of_memory())
+    if here and what == "sleeps in a backward pass":
+        module[0].register_forward_hook(sleeping())
     some = data(40)
     batches = [tuple(part[i : i + 5] for part in some) for i in range(0, 40, 5)]
     if here and what == "has fewer batches":
         batches = batches[:4]
     feed = (lambda: iter(batches)) if what == "has fewer batches" else batches
-    callbacks = [descend.Checkpoint(every_steps=2), *([Fault(what)] if here else [])]
+    callbacks = [
+        descend.Checkpoint(every_steps=2),
+        *([AtTheEnd() if what == "sleeps at the end" else Fault(what)] if here else []),
+    ]
     fit(module, feed, batch_size=5, stop=descend.Epochs(2), callbacks=callbacks, run_dir="run", shuffle=False)
 
 

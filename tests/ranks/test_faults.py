@@ -6,7 +6,8 @@ from ranks.start import begin, end
 from descend.runtime import newest_checkpoint, verify
 
 # Only who hangs is waited for, and a busy host keeps a good rank from giving a sign of life for seconds.
-TIMEOUTS = {"sleeps": {"DESCEND_TIMEOUT_SECONDS": "10"}, "is suspended": {"DESCEND_TIMEOUT_SECONDS": "10"}}
+HANGS = ["sleeps", "is suspended", "sleeps in a backward pass", "sleeps at the end"]
+TIMEOUTS = {what: {"DESCEND_TIMEOUT_SECONDS": "10"} for what in HANGS}
 
 
 def ended(what, rank, ranks, folder, *group):
@@ -14,7 +15,7 @@ def ended(what, rank, ranks, folder, *group):
     return end(processes, folder)
 
 
-def check(found, rank, code, words, folder):
+def check(found, rank, code, words, folder, newest_name="step-4"):
     assert [other.code for i, other in enumerate(found) if i != rank] == [6] * (len(found) - 1), found
     assert found[rank].code == code, found[rank]
     for i, other in enumerate(found):
@@ -24,7 +25,7 @@ def check(found, rank, code, words, folder):
             assert words in last, other.err
     newest = newest_checkpoint(folder / "run" / "checkpoints")
     assert newest is not None
-    assert newest.name == "step-4"
+    assert newest.name == newest_name
     verify(newest)
 
 
@@ -52,10 +53,20 @@ def test_one_of_four_ranks(what, code, words, rank, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "what", "code", "words"),
-    [("theirs", "sleeps", 6, "hangs"), ("cut", "sleeps", 6, "hangs"), ("cut", "is killed", -9, "crashed")],
+    [
+        ("theirs", "sleeps", 6, "hangs"),
+        ("cut", "sleeps", 6, "hangs"),
+        ("cut", "sleeps in a backward pass", 6, "hangs"),
+        ("cut", "is killed", -9, "crashed"),
+    ],
 )
 def test_a_rank_of_a_group_that_the_user_has_made(group, what, code, words, tmp_path):
     check(ended(what, 1, 2, tmp_path, group), 1, code, words, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_comes_to_the_end_is_named_by_the_others(tmp_path):
+    check(ended("sleeps at the end", 1, 2, tmp_path), 1, 6, "hangs", tmp_path, "step-16")
 
 
 @pytest.mark.slow
