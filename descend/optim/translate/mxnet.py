@@ -171,7 +171,7 @@ class Common:
             )
 
     def bounds(self, lower: float | None, upper: float | None) -> tuple[float | None, float | None]:
-        """Bounds of a norm: kernels take 0 for none, the plain path at its word; where they cross, the upper one wins."""
+        """Bounds of a norm. Kernels take 0 for none, the plain path at its word; where they cross, the upper wins."""
         if self.fused:
             lower, upper = lower or None, upper or None
         return (upper if lower is not None and upper is not None and lower > upper else lower), upper
