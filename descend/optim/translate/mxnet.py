@@ -29,7 +29,7 @@ from descend.optim.schedules import (
     Shifted,
     Step,
 )
-from descend.optim.translate.recipe import Member, Recipe, call
+from descend.optim.translate.recipe import Member, Recipe, call, check_kinds
 
 if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
@@ -300,6 +300,8 @@ def recipe(version: str, table: Mapping[str, Callable[..., Recipe]], name: str, 
     for key, p in inspect.signature(make).parameters.items():
         if p.default is not None and key in kwargs and kwargs[key] is None:
             raise RuleError(f"MXNet {version}'s {name}: {key} is None and must be given, or left out for {p.default!r}")
+    for kind in (Common, make):
+        check_kinds(f"MXNet {version}'s {name}", kind, kwargs)
     if kwargs.get("use_fused_step") and name in WITHOUT_KERNEL:
         raise RuleError(f"MXNet {version}'s {name} has no fused step; leave use_fused_step out")
     no_rate = "learning_rate" in kwargs and kwargs["learning_rate"] is None
