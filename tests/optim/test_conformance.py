@@ -375,9 +375,8 @@ def test_a_known_mistake_is_named(changes, rule, words):
         (MeanOfGradients, "SGD", "the momentum takes 1 - momentum of the gradient"),
     ],
 )
-@pytest.mark.parametrize("lr", [1e-2, 1e-4])
-def test_a_known_mistake_is_named_however_small_it_is(build, rule, words, lr):
-    finding = examine(build, rule=rule, lr=lr, weight_decay=0.01)["published rule"]
+def test_a_known_mistake_is_named_however_small_it_is(build, rule, words):
+    finding = examine(build, rule=rule, lr=1e-4, weight_decay=0.01)["published rule"]
     assert finding.verdict is Verdict.FAIL
     assert finding.seen.startswith(words)
 
