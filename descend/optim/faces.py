@@ -6,17 +6,17 @@ opt = descend.optim.create("lamb", model.named_parameters(), lr=2e-3)
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from descend.errors import RuleError, nearest
 from descend.optim import rules
+from descend.optim.engine.settings import OPTIONS
 from descend.optim.optimizer import Optimizer, face
+from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from descend.optim.rules.base import Rule
 
 __all__ = [
     "DCASGD",
@@ -126,11 +126,19 @@ def register(rule: RuleClass) -> RuleClass:
         The class itself.
 
     Raises:
-        RuleError: It is not a dataclass, or there is a rule of this name already.
+        RuleError: It is no frozen dataclass and Rule, a field has the name of an option, or its own name is taken.
     """
     name = rule.__name__.lower()
-    if not is_dataclass(rule):
-        raise RuleError(f"{rule.__name__} is not a dataclass: put @dataclass(frozen=True) below @register")
+    given: Any = rule  # whatever stands below the decorator
+    if not (isinstance(given, type) and issubclass(given, Rule)):
+        raise RuleError(f"{rule.__name__} is not a Rule: write  class {rule.__name__}(Rule)")
+    if not is_dataclass(rule) or not cast("Any", rule).__dataclass_params__.frozen:
+        raise RuleError(f"{rule.__name__} is not a frozen dataclass: put @dataclass(frozen=True) below @register")
+    if taken := [field.name for field in fields(rule) if field.name in OPTIONS]:
+        raise RuleError(
+            f"{rule.__name__} has a field '{taken[0]}', which is an option of every optimizer; ask for lr or decay by "
+            f"a parameter of {rule.moves}, or give the field another name"
+        )
     if name in _FACES:
         raise RuleError(f"there is an optimizer '{name}' already; give {rule.__name__} another name")
     _FACES[name] = face(rule, **_stated(rule))

@@ -44,6 +44,7 @@ from descend.optim.engine.settings import (
     unknown_option,
 )
 from descend.optim.rules.base import Rule
+from descend.optim.trial import try_out
 
 if TYPE_CHECKING:
     from descend.optim.engine.arena import Taken
@@ -198,7 +199,7 @@ class Optimizer(torch.optim.Optimizer):
             group["schedule"] = group["lr"]
             group["lr"] = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
             self._scheduled[len(self.param_groups)] = group["lr"]
-        settle(group, where)
+        try_out(settle(group, where).rule)
         names = prepare.names_of([*self.param_groups, group])
         ownership.check([*self.param_groups, group], names, self.title)
         if not group["params"]:

@@ -307,6 +307,41 @@ class Moments(Toy):
         p.sub_(group["lr"] * m / (v.sqrt() + 1e-8))
 
 
+class OneAhead(Toy):
+    """Adam whose first update counts as its second."""
+
+    betas, ahead, after = (0.9, 0.999), 1, False
+
+    def move(self, p, g, group, i):
+        state, (b1, b2) = self.state[p], self.betas
+        state["m"] = b1 * state.get("m", 0 * g) + (1 - b1) * g
+        state["v"] = b2 * state.get("v", 0 * g) + (1 - b2) * g * g
+        state["t"] = state.get("t", 0) + 1
+        t, decay = state["t"] + self.ahead, group["lr"] * group["weight_decay"]
+        moved = group["lr"] * state["m"] / (1 - b1**t) / ((state["v"] / (1 - b2**t)).sqrt() + 1e-8)
+        p.copy_((p - moved) * (1 - decay) if self.after else p * (1 - decay) - moved)
+
+
+class SwapsBetas(OneAhead):
+    betas, ahead = (0.999, 0.9), 0
+
+
+class DecaysWhatMoved(OneAhead):
+    ahead, after = 0, True
+
+
+class MeanOfGradients(Toy):
+    """Momentum as a running mean."""
+
+    def __init__(self, params, lr=0.01, weight_decay=0.0, momentum=0.9):
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    def move(self, p, g, group, i):
+        state, mu = self.state[p], group["momentum"]
+        state["b"] = mu * state.get("b", 0 * g) + (1 - mu) * (g + group["weight_decay"] * p)
+        p.sub_(group["lr"] * state["b"])
+
+
 class LeakingSum(Toy):
     """AdaGrad that forgets: half a percent off after five steps."""
 
@@ -327,6 +362,21 @@ class LeakingSum(Toy):
 )
 def test_a_known_mistake_is_named(changes, rule, words):
     finding = examine(type("Wrong", (Moments,), changes), rule=rule, weight_decay=0.01)["published rule"]
+    assert finding.verdict is Verdict.FAIL
+    assert finding.seen.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("build", "rule", "words"),
+    [
+        (OneAhead, "AdamW", "the count of updates is one ahead"),
+        (SwapsBetas, "AdamW", "beta1 and beta2 stand for each other"),
+        (DecaysWhatMoved, "AdamW", "the decay is taken of the weights that have moved"),
+        (MeanOfGradients, "SGD", "the momentum takes 1 - momentum of the gradient"),
+    ],
+)
+def test_a_known_mistake_is_named_however_small_it_is(build, rule, words):
+    finding = examine(build, rule=rule, lr=1e-4, weight_decay=0.01)["published rule"]
     assert finding.verdict is Verdict.FAIL
     assert finding.seen.startswith(words)
 

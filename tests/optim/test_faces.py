@@ -58,7 +58,7 @@ def test_a_rule_of_ones_own():
 
 
 def test_what_is_no_dataclass_is_refused():
-    with pytest.raises(RuleError, match="not a dataclass"):
+    with pytest.raises(RuleError, match="not a frozen dataclass"):
 
         @optim.register
         class Plain(Rule):  # pyright: ignore[reportUnusedClass]

@@ -55,9 +55,9 @@ def _path(subject: Subject, more: Mapping[str, Any], nudge: float = 0.0) -> list
 
 
 def published_path(
-    rule: Published, h: Constants, subject: Subject, decay: float, nudge: float = 0.0
+    rule: Published, h: Constants, subject: Subject, decay: float, nudge: float = 0.0, ahead: int = 0
 ) -> list[list[Tensor]]:
-    """The weights after each step by the published rule with constants h."""
+    """The weights after each step by the published rule with constants h, its count of updates so much ahead."""
     weights = [w.numpy().copy() for w in subject.weights()]
     steps = [rule.start(h, w) for w in weights]
     values: list[list[Tensor]] = []
@@ -65,7 +65,7 @@ def published_path(
         gradients = _limited([g.numpy() for g in _gradients(subject, t, nudge)], h.get("max_total_norm"))
         with np.errstate(all="ignore"):  # a variant may divide by 0; it is infinitely far off then
             weights = [
-                _decayed_step(step, h["decay_form"], w, g, t, lr, decay)
+                _decayed_step(step, h["decay_form"], w, g, t + ahead, lr, decay)
                 for step, w, g in zip(steps, weights, gradients, strict=True)
             ]
         values.append([torch.from_numpy(np.array(w)) for w in weights])
@@ -85,10 +85,12 @@ def _decayed_step(step: Any, form: str, w: Array, g: Array, t: int, lr: float, d
         return step(w, g, t, lr, decay)
     if form == "decoupled":
         return step(w * (1 - lr * decay), g, t, lr, 0.0)
+    if form == "of the moved":
+        return step(w, g, t, lr, 0.0) * (1 - lr * decay)
     return step(w, g + decay * w, t, lr, 0.0)
 
 
-def _variants(rule: Published, h: Constants) -> Iterator[tuple[str, Constants]]:
+def _forms(rule: Published, h: Constants) -> Iterator[tuple[str, Constants]]:
     """Known other forms that differ from h, one at a time and then two together."""
     single = [(words, changes) for words, changes in rule.variants.items() if {**h, **changes} != h]
     yield from ((words, {**h, **changes}) for words, changes in single)
@@ -108,23 +110,59 @@ def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, An
     paths = Paths(_path(subject, more), published_path(rule, h, subject, decay), subject.weights())
     if paths.error <= EXACT:
         return ok(f"{rule.source}: equal to {_power(paths.error)}")
+    exact_first = (EXACT, ROUNDED)
+    variants, mistakes = _variants(paths, subject, rule, h, decay), _mistakes(paths, subject, rule, h, decay)
     return (
-        _known_variant(paths, subject, rule, h, decay)
-        or _mistake(paths, subject, rule, h, decay)
+        next(filter(None, (_explained(paths, rule, variants, mistakes, limit) for limit in exact_first)), None)
         or _rounded(paths, subject, rule, h, decay, more)
         or fail(paths.difference())
     )
 
 
-def _mistake(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Outcome | None:
-    """The known mistake that explains the path."""
-    if decay and replace(paths, wanted=published_path(rule, h, subject, 0.0)).error <= ROUNDED:
-        return fail(f"the weight decay is ignored; {paths.difference()}")
-    for words, changes in rule.mistakes.items():
-        wanted = published_path(rule, {**h, **changes}, subject, decay)
-        if replace(paths, wanted=wanted).error <= ROUNDED:
+Errors = list[tuple[str, float]]  # words, and how far the path is from what they say
+
+
+def _explained(paths: Paths, rule: Published, variants: Errors, mistakes: Errors, limit: float) -> Outcome | None:
+    """The form of the rule, or the mistake, that fits as closely as this, the simple ones first."""
+    if paths.error <= limit:
+        return deviation(f"{rule.source}, with single precision somewhere: equal to {_power(paths.error)}")
+    for words, error in variants:
+        if error <= limit:
+            return deviation(f"known variant: {words} (equal to {_power(error)}); {paths.difference()}")
+    for words, error in mistakes:
+        if error <= limit:
             return fail(f"{words}; {paths.difference()}")
     return None
+
+
+def _variants(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Errors:
+    """Known other forms."""
+    return [
+        (words, replace(paths, wanted=published_path(rule, changed, subject, decay)).error)
+        for words, changed in _forms(rule, h)
+    ]
+
+
+def _mistakes(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Errors:
+    """Known ways to get it wrong."""
+    ignored = published_path(rule, h, subject, 0.0)
+    found = [("the weight decay is ignored", replace(paths, wanted=ignored).error)] if decay else []
+    for words, changes, ahead in _known_mistakes(rule, h, decay):
+        wanted = published_path(rule, {**h, **changes}, subject, decay, ahead=ahead)
+        found.append((words, replace(paths, wanted=wanted).error))
+    return found
+
+
+def _known_mistakes(rule: Published, h: Constants, decay: float) -> Iterator[tuple[str, Constants, int]]:
+    """Words, the constants that a mistake amounts to, and by how much its count of the updates is ahead."""
+    yield from ((words, changes, 0) for words, changes in rule.mistakes.items())
+    yield "the count of updates is one ahead", {}, 1
+    if "beta1" in h and "beta2" in h:
+        yield "beta1 and beta2 stand for each other", {"beta1": h["beta2"], "beta2": h["beta1"]}, 0
+    if h.get("momentum") and "dampening" in h:
+        yield "the momentum takes 1 - momentum of the gradient", {"dampening": h["momentum"], "first_whole": False}, 0
+    if decay and h["decay_form"] == "decoupled":
+        yield "the decay is taken of the weights that have moved", {"decay_form": "of the moved"}, 0
 
 
 def _rounded(
@@ -141,21 +179,6 @@ def _rounded(
     if float((theirs - wanted).norm()) <= ANSWERED * float(wanted.norm()):
         return None
     return deviation(f"{rule.source}, with low precision somewhere: {paths.difference()}")
-
-
-def _known_variant(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Outcome | None:
-    """The form of the rule that fits, the exact ones and the simple ones first."""
-    others = [
-        (words, replace(paths, wanted=published_path(rule, changed, subject, decay)).error)
-        for words, changed in _variants(rule, h)
-    ]
-    for limit in (EXACT, ROUNDED):
-        if paths.error <= limit:
-            return deviation(f"{rule.source}, with single precision somewhere: equal to {_power(paths.error)}")
-        for words, error in others:
-            if error <= limit:
-                return deviation(f"known variant: {words} (equal to {_power(error)}); {paths.difference()}")
-    return None
 
 
 def _power(error: float) -> str:

@@ -310,7 +310,10 @@ def read(settings: Any, low_precision: bool) -> Text:
         "noise": lambda: script.input(f"noise {next(calls)}", "element"),
     }
     state = None if form is None else form._replace(**entries)
-    new, after = update(g, p, state, settings, numbers, provided)  # pyright: ignore[reportArgumentType]  # symbols
+    try:
+        new, after = update(g, p, state, settings, numbers, provided)  # pyright: ignore[reportArgumentType]  # symbols
+    except (TypeError, ValueError, AttributeError, RuntimeError) as problem:  # as of float(t), which a number allows
+        raise Untraceable(f"its text cannot be read: {problem}") from problem
     kept = {} if after is None else {STATE + name: x for name, x in after._asdict().items()}
     outputs = {"p": new, **kept}
     if low_precision:

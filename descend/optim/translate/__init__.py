@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import RuleError, Unsupported, nearest
@@ -73,7 +74,29 @@ def from_library(library: str, name: str, params: Iterable[Any], **kwargs: Any) 
         RuleError: A name or an argument is unknown, or a value is one that the library refuses.
     """
     _named(library, name)
-    return build(f"{library} {name}", params, lambda own: recipe_from_library(library, name, {**kwargs, **own}))
+    try:
+        return build(f"{library} {name}", params, lambda own: recipe_from_library(library, name, {**kwargs, **own}))
+    except RuleError as refused:
+        raise RuleError(
+            [_in_their_words(problem, f"{library} {name}", kwargs) for problem in refused.problems]
+        ) from None
+
+
+def _in_their_words(problem: str, title: str, kwargs: Mapping[str, Any]) -> str:
+    """A problem that names an option of ours, with the library's argument that the value came from in front."""
+    seen = problem.rpartition(" is ")[2]
+    if any(re.search(rf"\b{re.escape(key)}\b", problem) for key in kwargs):
+        return problem
+    meant = [f"{key}={value!r}" for key, value in kwargs.items() if any(map(seen.startswith, _shown(value)))]
+    return f"{title}({', '.join(meant)}): {problem}" if meant else problem
+
+
+def _shown(value: Any) -> list[str]:
+    """How a value, or each of several, may stand in a message."""
+    parts: list[Any] = [value, *value] if isinstance(value, (list, tuple)) else [value]
+    return [
+        shown for part in parts for shown in (repr(part), repr(float(part)) if isinstance(part, int) else repr(part))
+    ]
 
 
 def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:

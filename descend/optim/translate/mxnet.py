@@ -29,7 +29,7 @@ from descend.optim.schedules import (
     Shifted,
     Step,
 )
-from descend.optim.translate.recipe import Member, Recipe, call
+from descend.optim.translate.recipe import Member, Recipe, call, check_kinds
 
 if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
@@ -159,6 +159,23 @@ class Common:
         """These arguments for an optimizer that reads no rate."""
         return replace(self, learning_rate=None, lr_scheduler=None, lr_mult=None)
 
+    def sign_alone(self) -> Common:
+        """These arguments for an optimizer that takes the sign of the gradient as it comes, whatever its factor."""
+        return replace(self, rescale_grad=1.0, clip_gradient=None)
+
+    def refuse_negative_factor(self, title: str) -> None:
+        """Raise Unsupported if the gradient is turned round where a norm takes the factor with its sign."""
+        if self.rescale_grad < 0:
+            raise Unsupported(
+                f"MXNet's {title} multiplies a norm by rescale_grad {self.rescale_grad!r}, which is negative"
+            )
+
+    def bounds(self, lower: float | None, upper: float | None) -> tuple[float | None, float | None]:
+        """Bounds of a norm. Kernels take 0 for none, the plain path at its word; where they cross, the upper wins."""
+        if self.fused:
+            lower, upper = lower or None, upper or None
+        return (upper if lower is not None and upper is not None and lower > upper else lower), upper
+
     def refuse_decay(self, title: str) -> None:
         """Raise Unsupported if a decay is given."""
         if self.wd:
@@ -215,8 +232,9 @@ class Common:
             lr,
             weight_decay=self.wd + more_decay,
             decay=decay,
-            rescale_grad=0.0 if erased else self.rescale,
+            rescale_grad=0.0 if erased else abs(self.rescale),
             clip_value=None if erased else bound,
+            maximize=self.rescale < 0,  # the bound is the same on both sides
             begin=self.begin_num_update,
             begin_state=begin_state,
             own=lambda member: self._own(member, more_decay, weight_names, exempt),
@@ -282,6 +300,8 @@ def recipe(version: str, table: Mapping[str, Callable[..., Recipe]], name: str, 
     for key, p in inspect.signature(make).parameters.items():
         if p.default is not None and key in kwargs and kwargs[key] is None:
             raise RuleError(f"MXNet {version}'s {name}: {key} is None and must be given, or left out for {p.default!r}")
+    for kind in (Common, make):
+        check_kinds(f"MXNet {version}'s {name}", kind, kwargs)
     if kwargs.get("use_fused_step") and name in WITHOUT_KERNEL:
         raise RuleError(f"MXNet {version}'s {name} has no fused step; leave use_fused_step out")
     no_rate = "learning_rate" in kwargs and kwargs["learning_rate"] is None

@@ -50,7 +50,7 @@ def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Recipe
         return common.recipe(Signum(momentum, wd_lh), lr, kernel=True)
     if wd_lh:
         raise Unsupported("MXNet 1.9's Signum raises when momentum is 0 and wd_lh is not; use wd, or mxnet-2.0")
-    return common.recipe(SignSGD(), lr, kernel=True, decay="decoupled")
+    return common.sign_alone().recipe(SignSGD(), lr, kernel=True, decay="decoupled")
 
 
 def _adagrad(common: Common, eps: float = 1e-7) -> Recipe:
@@ -109,6 +109,7 @@ def _lars(
     eps: float = 0.0,
     momentum_correction: bool = True,
 ) -> Recipe:
+    common.refuse_negative_factor("LARS")
     correction = momentum_correction and momentum > 0
     clip = common.clip(kernel=True)
     rule = LARS(momentum, eta, eps, momentum_correction=correction, clip_inside=clip)
@@ -149,7 +150,7 @@ def _lamb(
     upper_bound: float | None = None,
     bias_correction: bool = True,
 ) -> Recipe:
-    rule = LAMB(beta1, beta2, epsilon, bias_correction, lower_bound or None, upper_bound or None)
+    rule = LAMB(beta1, beta2, epsilon, bias_correction, *common.bounds(lower_bound, upper_bound))
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True)
 
 

@@ -48,7 +48,7 @@ def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Recipe
     lr = common.rate(0.01, overwrites=True)
     if momentum:
         return common.recipe(Signum(momentum, wd_lh), lr, kernel=common.fused)
-    return common.recipe(SignSGD(), lr, kernel=common.fused, decay="decoupled", more_decay=wd_lh)
+    return common.sign_alone().recipe(SignSGD(), lr, kernel=True, decay="decoupled", more_decay=wd_lh)
 
 
 def _adagrad(common: Common, epsilon: float = 1e-6) -> Recipe:
@@ -119,6 +119,8 @@ def _nadam(
 def _lars(
     common: Common, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 1e-8, lazy_update: bool = False
 ) -> Recipe:
+    if common.fused and (common.aggregate_num or 1) > 1:
+        common.refuse_negative_factor("LARS with aggregate_num")
     # Here alone a bound of 0 reaches the kernel, which then clips everything to 0.
     bound = 0.0 if common.clip_gradient == 0 else common.clip(kernel=common.fused)
     rule = LARS(momentum, eta, epsilon, clip_inside=bound)
@@ -135,7 +137,7 @@ def _lamb(
     upper_bound: float | None = None,
     bias_correction: bool = True,
 ) -> Recipe:
-    rule = LAMB(beta1, beta2, epsilon, bias_correction, lower_bound or None, upper_bound or None)
+    rule = LAMB(beta1, beta2, epsilon, bias_correction, *common.bounds(lower_bound, upper_bound))
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused)
 
 
@@ -148,7 +150,7 @@ def _lans(
     upper_bound: float | None = None,
 ) -> Recipe:
     clip = common.clip(kernel=common.fused)
-    rule = LANS(beta1, beta2, epsilon, lower_bound or None, upper_bound or None, not common.fused, clip)
+    rule = LANS(beta1, beta2, epsilon, *common.bounds(lower_bound, upper_bound), not common.fused, clip)
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused, clip_inside=True)
 
 

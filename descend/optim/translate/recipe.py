@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
     from descend.optim.schedules import Schedule
 
-__all__ = ["Member", "Recipe", "build", "call", "falling", "members"]
+__all__ = ["Member", "Recipe", "build", "call", "check_kinds", "falling", "members"]
 
 Made = TypeVar("Made")
 
@@ -97,7 +100,52 @@ def call(title: str, make: Callable[..., Made], kwargs: Mapping[str, Any]) -> Ma
     missing = [name for name, p in known.items() if p.default is p.empty and name not in kwargs]
     if missing:
         raise RuleError(f"{title} needs {', '.join(missing)}")
+    check_kinds(title, make, kwargs)
     return make(**kwargs)
+
+
+def check_kinds(title: str, make: Callable[..., object], given: Mapping[str, Any]) -> None:
+    """Refuse arguments of another kind than the signature of `make` says.
+
+    Raises:
+        RuleError: An argument is not of its kind, such as "False" for a flag, which would count as true.
+    """
+    problems = [
+        f"{title}: {name} must be {wanted} and is {given[name]!r}"
+        for name, p in inspect.signature(make).parameters.items()
+        if name in given and (wanted := _wanted(str(p.annotation), given[name])) is not None
+    ]
+    if problems:
+        raise RuleError(problems)
+
+
+def _wanted(kind: str, value: Any) -> str | None:
+    """What an argument annotated like this must be, or None where the value is that."""
+    if value is None and kind.endswith("None"):
+        return None
+    for beginning, words, fits in _KINDS:
+        if kind.startswith(beginning):
+            return None if fits(value) else words
+    return None
+
+
+def _number_or_none(value: Any) -> bool:
+    return value is None or _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
+        value = value.item()
+    return not isinstance(value, bool) and isinstance(value, Real) and not math.isnan(value)
+
+
+_KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("Sequence", "a list of numbers", lambda x: isinstance(x, (list, tuple)) and all(map(_number_or_none, x))),
+    ("float", "a number", _is_number),
+    ("int", "a number", _is_number),
+    ("bool", "True or False", lambda x: isinstance(x, (bool, np.bool_)) or (isinstance(x, int) and x in (0, 1))),
+    ("str", "a text", lambda x: isinstance(x, str)),
+)
 
 
 def falling(initial: float, falls: Iterable[tuple[int, float]]) -> Schedule:

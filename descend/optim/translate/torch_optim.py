@@ -40,10 +40,10 @@ def _recipe(
     return Recipe(rule, float(lr), weight_decay=weight_decay, decay=decay, maximize=maximize)
 
 
-def _pair(betas: Sequence[float]) -> tuple[float, float]:
-    if len(betas) != 2:
-        raise RuleError(f"betas are two numbers and are {betas!r}")
-    return float(betas[0]), float(betas[1])
+def _pair(values: Sequence[float], name: str = "betas") -> tuple[float, float]:
+    if len(values) != 2 or None in values:
+        raise RuleError(f"{name} are two numbers and are {values!r}")
+    return float(values[0]), float(values[1])
 
 
 def _sgd(
@@ -192,7 +192,7 @@ def _rprop(
     maximize: bool = False,
     differentiable: bool = False,
 ) -> Recipe:
-    return _recipe(Rprop(*_pair(etas), *_pair(step_sizes)), lr, 0.0, maximize, differentiable)
+    return _recipe(Rprop(*_pair(etas, "etas"), *_pair(step_sizes, "step_sizes")), lr, 0.0, maximize, differentiable)
 
 
 def _adafactor(
@@ -205,6 +205,8 @@ def _adafactor(
     foreach: bool | None = None,
     maximize: bool = False,
 ) -> Recipe:
+    if len(eps) != 2:
+        raise RuleError(f"eps is a pair, and its first part may be None; it is {eps!r}")
     rule = Adafactor(beta2_decay, eps[0], eps[1] or 0.0, d)
     return _recipe(rule, lr, weight_decay, maximize, differentiable=False)
 
@@ -224,6 +226,8 @@ def _muon(
     ns_steps: int = 5,
     adjust_lr_fn: str | None = None,
 ) -> Recipe:
+    if len(ns_coefficients) != 3 or None in ns_coefficients:
+        raise RuleError(f"ns_coefficients are three numbers and are {ns_coefficients!r}")
     a, b, c = ns_coefficients
     rule = Muon(momentum, nesterov, ns_steps, (a, b, c), eps, adjust_lr_fn or "original", bfloat16=True)
     return Recipe(rule, float(lr), weight_decay=weight_decay, decay="decoupled", refuse=_matrix_only)

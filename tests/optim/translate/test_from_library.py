@@ -81,6 +81,33 @@ def test_a_wrong_word_is_named(library, name, kwargs, words):
 @pytest.mark.parametrize(
     ("library", "name", "kwargs", "words"),
     [
+        ("torch", "SGD", {"momentum": 0.9, "nesterov": "False"}, "torch's SGD: nesterov must be True or False"),
+        ("mxnet-2.0", "lamb", {"bias_correction": "no"}, "lamb: bias_correction must be True or False and is 'no'"),
+        ("mxnet-1.9", "rmsprop", {"clip_weights": float("nan")}, "rmsprop: clip_weights must be a number and is nan"),
+        ("mxnet-1.9", "lbsgd", {"num_epochs": "60"}, "num_epochs must be a number"),
+        ("mxnet-2.0", "adam", {"use_fused_step": "False"}, "use_fused_step must be True or False"),
+        ("torch", "Adam", {"betas": 0.9}, "betas must be a list of numbers and is 0.9"),
+        ("torch", "Rprop", {"step_sizes": (0.1,)}, "step_sizes are two numbers"),
+        ("torch", "Adam", {"lr": None}, "lr must be a number and is None"),
+        ("torch", "RMSprop", {"alpha": -1.0}, r"RMSprop\(alpha=-1.0\): RMSProp: rho must lie in"),
+        ("torch", "Adam", {"betas": (2, 0.9)}, r"Adam\(betas=\(2, 0.9\)\): Adam: beta1 must lie"),
+        ("mxnet-2.0", "sgd", {"wd": -1}, r"mxnet-2.0 sgd\(wd=-1\): SGD, group 0: weight_decay must be"),
+        ("optax", "lars", {"learning_rate": "x"}, r"optax lars\(learning_rate='x'\): LARS, group 0: lr must be"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_in_the_librarys_words(library, name, kwargs, words):
+    with pytest.raises(RuleError, match=words):
+        from_library(library, name, weights((2, 2)), **kwargs)
+
+
+def test_flags_may_be_numbers_and_rates_tensors_of_one():
+    one_step(from_library("torch", "SGD", weights((2, 2)), lr=torch.tensor(0.1), momentum=0.9, nesterov=np.bool_(True)))
+    one_step(from_library("torch", "SGD", weights((2, 2)), lr=np.float32(0.1), momentum=0.9, nesterov=1))
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "kwargs", "words"),
+    [
         ("mxnet-1.9", "dcasgd", {"momentum": 0.9}, "raises for every momentum"),
         ("mxnet-1.9", "signum", {"momentum": 0, "wd_lh": 0.1}, "raises when momentum is 0"),
         ("mxnet-2.0", "groupadagrad", {"wd": 0.1}, "refuses weight decay"),
