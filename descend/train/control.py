@@ -240,7 +240,7 @@ class Control:
         session = self._session
         fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
         step = session.contexts[Mode.TRAIN].step
-        seed_step(session.seed, step)  # the same masks each time
+        seed_step(session.seed, step, batch.position)  # the same masks each time
         top, bottom = forward(session, Part(fields, batch, step, 0, len(batch.ids), batch.position)).objective
         penalty = session.task.penalty()
         return top / bottom if penalty is None else top / bottom + penalty
