@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from descend.callbacks.names import at_least
 from descend.callbacks.output import say, with_unit
 from descend.train import Callback, Mode
 
@@ -36,6 +37,9 @@ class Print(Callback):
         print_global_stat_only: Accepted for LBANN's files; all trainers share one line, so there is nothing else to
             print.
 
+    Raises:
+        ConfigurationError: a negative interval.
+
     Source: the line format of LBANN's CallbackPrint, which its users' scripts parse. The unit "%" multiplies a value by
     100, as there.
     """
@@ -44,6 +48,9 @@ class Print(Callback):
 
     interval: int = 1
     print_global_stat_only: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "interval")
 
     def _due(self, epoch: int) -> bool:
         return epoch % max(self.interval, 1) == 0

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from descend.callbacks.names import at_least
 from descend.callbacks.output import claim, is_muted, release
 from descend.train import Callback, Mode
 
@@ -33,6 +34,9 @@ class ProgressBar(Callback):
         bar_width: Width in characters; 0 counts as 30.
         scientific_notation: Show the objective as 1.2e-03.
 
+    Raises:
+        ConfigurationError: a negative number.
+
     Source: LBANN's CallbackProgressBar, drawn with rich.
     """
 
@@ -47,6 +51,9 @@ class ProgressBar(Callback):
     _progress: Progress | None = field(default=None, init=False, repr=False, compare=False)
     _task: TaskID | None = field(default=None, init=False, repr=False, compare=False)
     _recent: list[float] = field(default_factory=list[float], init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "interval", "newline_interval", "moving_average_length", "bar_width")
 
     def before_epoch(self, epoch: EpochView) -> None:
         """See `Callback.before_epoch`."""

@@ -163,6 +163,9 @@ class CategoricalAccuracyStrategy:
     match_type: MatchType = MatchType.NOMATCH
     num_images_per_epoch: int = 0
 
+    def __post_init__(self) -> None:
+        at_least(self, 0, "num_images_per_epoch")
+
 
 @described
 class TrackSampleIDsStrategy:

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from descend.callbacks.names import at_least
 from descend.callbacks.output import say
 from descend.train import Callback, Mode
 
@@ -28,12 +29,18 @@ class Timer(Callback):
     Args:
         skip_steps: Leave so many first mini-batches of each pass out of the statistics.
 
+    Raises:
+        ConfigurationError: a negative number of them.
+
     Source: LBANN's CallbackTimer; its median is wrong for an even number of mini-batches, this one is not.
     """
 
     message: ClassVar[str] = "Callback.CallbackTimer"
 
     skip_steps: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "skip_steps")
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""

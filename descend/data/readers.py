@@ -19,7 +19,7 @@ from descend.errors import ConfigurationError, DataError, DescendError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from descend.data.description import DataReader, Reader
     from descend.data.transforms import Transform
@@ -191,24 +191,26 @@ class ArrayReader:
         ArrayReader({"samples": images, "labels": one_hot(labels, 10)})
 
     Args:
-        arrays: For each field an array (samples, *shape); kept as it is, not copied.
+        arrays: For each field an array (samples, *shape), kept as it is and not copied; or what NumPy makes one of,
+            such as a list of numbers or a tensor on the CPU.
         role: "train", "validate", "test" or "tournament".
         shuffle: Whether each epoch has an order of its own; by default only in the role "train".
 
     Raises:
-        DataError: there is no array, the arrays differ in length, or they have no sample.
+        DataError: there is no array, or what is given is none; the arrays differ in length, or they have no sample.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], role: str = "train", shuffle: bool | None = None) -> None:
-        lengths = {name: len(array) for name, array in arrays.items()}
+    def __init__(self, arrays: Mapping[str, ArrayLike], role: str = "train", shuffle: bool | None = None) -> None:
+        made = {name: _array(name, given) for name, given in arrays.items()}
+        lengths = {name: len(array) for name, array in made.items()}
         if len(set(lengths.values())) != 1:
             raise DataError(
                 f"each array needs one entry for each sample, and their lengths are {lengths or 'not there'}"
             )
         self.role = role
         self.shuffle = role == "train" if shuffle is None else shuffle
-        self.fields: Mapping[str, Field] = {name: Field(a.shape[1:], native(a[:0]).dtype) for name, a in arrays.items()}
-        self._arrays = dict(arrays)
+        self.fields: Mapping[str, Field] = {name: Field(a.shape[1:], native(a[:0]).dtype) for name, a in made.items()}
+        self._arrays = made
         self._length = next(iter(lengths.values()))
         if self._length == 0:
             raise DataError("the data set is empty: its arrays have 0 samples, and 1 or more are needed")
@@ -219,3 +221,14 @@ class ArrayReader:
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
         """The rows of each array."""
         return {name: native(array[indices]) for name, array in self._arrays.items()}
+
+
+def _array(name: str, given: ArrayLike) -> Array:
+    problem = "a single value"
+    try:
+        array = np.asanyarray(given)
+    except ValueError as error:
+        array, problem = np.empty(()), str(error)
+    if not array.ndim:
+        raise DataError(f"'{name}' is no array with an entry for each sample: {problem}")
+    return array

@@ -1,9 +1,11 @@
 import re
 
+import pytest
 from callback_runs import follow, in_one_go_and_in_two
 from toys import Regression, data, session
 
-from descend.callbacks import Print
+from descend.callbacks import CategoricalAccuracyStrategy, Print, ProgressBar, Timer
+from descend.errors import ConfigurationError
 from descend.train import Event, Mode
 from descend.train.evaluation import evaluate
 
@@ -64,3 +66,18 @@ def test_an_epoch_has_one_banner_however_often_the_run_was_stopped_within_it(cap
     in_one_go_and_in_two(tmp_path, lambda: [Print()], at=(2, 4, 6, 12))
     banners = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "Epoch : stats" in line]
     assert banners == 2 * ["[0]", "[1]", "[2]", "[3]"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Print, "interval"),
+        (ProgressBar, "interval"),
+        (ProgressBar, "bar_width"),
+        (Timer, "skip_steps"),
+        (CategoricalAccuracyStrategy, "num_images_per_epoch"),
+    ],
+)
+def test_negative_numbers_are_refused(kind, name):
+    with pytest.raises(ConfigurationError, match=rf"{kind.__name__}\.{name} is -1; expected at least 0"):
+        kind(**{name: -1})

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from descend.data import ArrayReader, DataReader, Reader, one_hot, open_readers
 from descend.data.transforms import CenterCrop, Cutout, HorizontalFlip, Normalize, RandomCrop, Scale
@@ -147,6 +148,17 @@ def test_arrays_under_any_names():
     assert batch["x"].tolist() == [[6, 7, 8], [0, 1, 2]]
     assert batch["mask"].tolist() == [True, True]
     assert ArrayReader({"x": np.zeros(3)}, role="test").shuffle is False
+
+
+def test_lists_and_tensors_are_arrays():
+    rows = ArrayReader({"x": [[1.0, 2.0], [3.0, 4.0]], "y": torch.tensor([5, 6])}).read(np.array([1]))
+    assert (rows["x"].tolist(), rows["y"].tolist(), rows["y"].dtype) == ([[3.0, 4.0]], [6], np.int64)
+
+
+@pytest.mark.parametrize("given", [3, [[1.0], [1.0, 2.0]]])
+def test_what_is_no_array_is_told(given):
+    with pytest.raises(DataError, match="'x' is no array with an entry for each sample"):
+        ArrayReader({"x": given})
 
 
 @pytest.mark.parametrize(
