@@ -35,7 +35,7 @@ from descend.train.task import Ratio
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["NAMED", "FunctionLoss", "Loss", "TorchLoss", "describe", "loss_of"]
+__all__ = ["NAMED", "FunctionLoss", "Loss", "TorchLoss", "describe", "looked_at", "loss_of"]
 
 NAMED: Mapping[str, Callable[[], nn.Module]] = {
     "bce": nn.BCELoss,
@@ -201,16 +201,26 @@ class FunctionLoss(Loss):
 
     def _count(self, value: Any) -> Tensor | float:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad:
-            if self._counted or not bool(value < 0):  # the first one is looked at, which waits for the device
-                self._counted = True
-                return value.reshape(())
-            value = value.item()
+            return value.reshape(())
         if isinstance(value, Real) and 0 <= float(value) < math.inf:
             return float(value)
         form = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         if isinstance(value, Tensor) and value.requires_grad:
             form += " that depends on the weights, through which no gradient would go"
-        raise ConfigurationError(
+        raise self._no_count(form)
+
+    def look_at_count(self, ratio: Ratio) -> None:
+        """Find out, once, whether the tensor that a denominator may be is a count. It waits for the device.
+
+        Raises:
+            ConfigurationError: it is less than 0.
+        """
+        if not self._counted and isinstance(ratio.denominator, Tensor) and bool(ratio.denominator < 0):
+            raise self._no_count(repr(ratio.denominator.item()))
+        self._counted = True
+
+    def _no_count(self, form: str) -> ConfigurationError:
+        return ConfigurationError(
             f"loss {describe(self.function)} returned (numerator, denominator) with the denominator {form}; it is to "
             "be how much was counted: one number of at least 0, or a tensor of one without gradient"
         )
@@ -219,6 +229,18 @@ class FunctionLoss(Loss):
         """See `Loss.to`."""
         if isinstance(self.function, nn.Module):
             self.function.to(device)
+
+
+def looked_at(loss: Loss, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
+    """`Loss.ratio` where values may be read: a user's denominator is looked at, once.
+
+    Raises:
+        ConfigurationError: it is less than 0.
+    """
+    ratio = loss.ratio(output, targets, count)
+    if isinstance(loss, FunctionLoss):
+        loss.look_at_count(ratio)
+    return ratio
 
 
 def _of_samples(values: Any, count: int) -> bool:

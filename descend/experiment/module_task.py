@@ -12,7 +12,7 @@ import torch
 from descend.data.structure import nested
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 from descend.experiment.labels import LabelCheck
-from descend.experiment.losses import FunctionLoss, TorchLoss
+from descend.experiment.losses import FunctionLoss, TorchLoss, looked_at
 from descend.train.masks import not_taken_over
 from descend.train.memory import out_of_memory
 from descend.train.task import Losses
@@ -117,7 +117,7 @@ class ModuleTask:
         if isinstance(self._loss, FunctionLoss) and self._part and count < self._part.batch.size:
             self._loss.look_at_parts(output, targets, count)
         try:
-            return self._loss.ratio(output, targets, count)
+            return looked_at(self._loss, output, targets, count)
         except (IndexError, RuntimeError, ValueError) as error:
             if isinstance(error, DescendError):
                 raise
@@ -132,7 +132,7 @@ class ModuleTask:
         if not self._metrics:
             return {}
         with torch.no_grad():
-            return {name: metric.ratio(output, targets, count) for name, metric in self._metrics.items()}
+            return {name: looked_at(metric, output, targets, count) for name, metric in self._metrics.items()}
 
     def _call_of_part(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
         """The output for a part; the first time that a training batch is cut, see whether functions draw for it."""

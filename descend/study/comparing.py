@@ -10,6 +10,7 @@ from torch import nn
 
 from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment import rule
+from descend.experiment.losses import looked_at
 from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
 from descend.study.design.roles import unmatched
@@ -268,7 +269,7 @@ def _score_problems(study: Study, task: Task) -> list[str]:
             return []
         for name, metric in Scorer(task).metrics.items():
             try:
-                metric.ratio(output, [rows[-1]], len(rows[-1]))
+                looked_at(metric, output, [rows[-1]], len(rows[-1]))
             except (MemoryError, torch.OutOfMemoryError):
                 return []
             except DescendError as error:

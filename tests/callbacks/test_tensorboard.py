@@ -119,21 +119,21 @@ def test_a_series_has_every_step_once_after_the_process_was_killed(tmp_path):
 
 @needs_tensorboard
 def test_a_run_that_goes_on_within_the_second_of_its_forerunner_comes_after_it(tmp_path):
-    folder = tmp_path / "run" / "tensorboard"
-    folder.mkdir(parents=True)
+    folder = tmp_path / "events"
+    folder.mkdir()
     forerunner = folder / f"events.out.tfevents.{int(time.time()) + 1:010d}.host.99999999.0"
     forerunner.touch()
-    conduct(work(Summary()), tmp_path / "run")
+    conduct(work(Summary(summary_dir=str(folder))), tmp_path / "run")
     assert sorted(folder.iterdir())[0] == forerunner
 
 
 @needs_tensorboard
 def test_a_forerunner_of_tomorrow_is_told(tmp_path):
-    folder = tmp_path / "run" / "tensorboard"
-    folder.mkdir(parents=True)
+    folder = tmp_path / "events"
+    folder.mkdir()
     (folder / f"events.out.tfevents.{int(time.time()) + 86400:010d}.host.1.0").touch()
     with pytest.warns(UserWarning, match=r"host\.1\.0 was begun later than it is now.*another summary_dir"):
-        conduct(work(Summary()), tmp_path / "run")
+        conduct(work(Summary(summary_dir=str(folder))), tmp_path / "run")
 
 
 def test_a_strategy_that_lbann_itself_dropped_is_refused():

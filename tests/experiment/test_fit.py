@@ -1221,5 +1221,5 @@ def test_a_rate_that_is_not_set_is_told():
 
 
 def test_parts_of_a_run_in_each_other_s_places_are_named():
-    with pytest.raises(ConfigurationError, match=r"trainer is a Model .*run\(trainer, model, data_reader, optimizer\)"):
+    with pytest.raises(ConfigurationError, match=r"trainer is of type Model; expected Trainer(?s:.*)model is of"):
         descend.run(descend.Model(1), descend.Trainer(4), descend.zoo.digits(), descend.SGD(learn_rate=0.1))

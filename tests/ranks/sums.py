@@ -13,13 +13,33 @@ COLLECTIVES = ("all_reduce", "all_gather", "broadcast")
 counts = {"waited for": 0, **dict.fromkeys(COLLECTIVES, 0)}
 
 
+class Begun:
+    """A collective under way. It counts as waited for where no other is begun before the wait for it."""
+
+    last = None
+
+    def __init__(self, work):
+        self.work, Begun.last = work, self
+
+    def is_completed(self):
+        return self.work.is_completed()
+
+    def wait(self, *timeout):
+        counts["waited for"] += Begun.last is self
+        return self.work.wait(*timeout)
+
+
 def counted(name):
     plain = getattr(distributed, name)
 
     def call(*args, **kwargs):
         counts[name] += 1
-        counts["waited for"] += not kwargs.get("async_op", False)
-        return plain(*args, **kwargs)
+        work = plain(*args, **kwargs)
+        if kwargs.get("async_op", False):
+            return Begun(work)
+        counts["waited for"] += 1
+        Begun.last = None
+        return work
 
     return call
 
