@@ -156,10 +156,24 @@ class ModuleTask:
             if self._by_name:
                 return self.module(**{name: values[name] for name in inputs})
             return self.module(*[values[name] for name in inputs])
-        except RuntimeError as error:
+        except Exception as error:
             if "dtype" in str(error) and (wrong := self._wrong_type(values, inputs)):
                 raise DataError(f"{wrong} ({error})") from error
+            if not isinstance(error, DescendError) and not out_of_memory(error):
+                error.add_note(self._where(error, values, inputs))
             raise
+
+    def _where(self, error: BaseException, values: Mapping[str, Any], inputs: Sequence[str]) -> str:
+        """In which layer an error of the module arose, and what the module had been given."""
+        names = {id(module): name for name, module in self.module.named_modules()}
+        layer, trace = self.module, error.__traceback__
+        while trace:
+            inner = trace.tb_frame.f_locals.get("self")
+            layer = inner if id(inner) in names and isinstance(inner, torch.nn.Module) else layer
+            trace = trace.tb_next
+        name = f"'{names[id(layer)]}', a " if names[id(layer)] else "the module, a "
+        given = ", ".join(f"{name} {_described(values[name])}" for name in inputs)
+        return f"It arose in {name}{type(layer).__name__}; the fields of samples given to the module: {given}"
 
     def _wrong_type(self, values: Mapping[str, Any], inputs: Sequence[str]) -> str | None:
         """What to say of an input that is not computed in the type of the weights."""
@@ -228,6 +242,13 @@ class ModuleTask:
             f"a sample has the field '{unknown}' and {type(self.module).__name__}.forward takes "
             f"{', '.join(parameters)}{nearest(unknown, parameters)}; rename it, or drop it from the data"
         )
+
+
+def _described(value: Any) -> str:
+    """The form of a field in words."""
+    if isinstance(value, torch.Tensor):
+        return f"{tuple(value.shape)} {_name_of(value.dtype)}"
+    return type(value).__name__
 
 
 def _name_of(kind: torch.dtype) -> str:

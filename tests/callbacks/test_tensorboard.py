@@ -2,6 +2,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -123,7 +124,7 @@ def test_a_run_that_goes_on_within_the_second_of_its_forerunner_comes_after_it(t
     folder.mkdir()
     forerunner = folder / f"events.out.tfevents.{int(time.time()) + 1:010d}.host.99999999.0"
     forerunner.touch()
-    conduct(work(Summary(summary_dir=str(folder))), tmp_path / "run")
+    conduct(replace(work(Summary()), summary_dir=str(folder)), tmp_path / "run")
     assert sorted(folder.iterdir())[0] == forerunner
 
 
@@ -133,7 +134,7 @@ def test_a_forerunner_of_tomorrow_is_told(tmp_path):
     folder.mkdir()
     (folder / f"events.out.tfevents.{int(time.time()) + 86400:010d}.host.1.0").touch()
     with pytest.warns(UserWarning, match=r"host\.1\.0 was begun later than it is now.*another summary_dir"):
-        conduct(work(Summary(summary_dir=str(folder))), tmp_path / "run")
+        conduct(replace(work(Summary()), summary_dir=str(folder)), tmp_path / "run")
 
 
 def test_a_strategy_that_lbann_itself_dropped_is_refused():

@@ -1223,3 +1223,12 @@ def test_a_rate_that_is_not_set_is_told():
 def test_parts_of_a_run_in_each_other_s_places_are_named():
     with pytest.raises(ConfigurationError, match=r"trainer is of type Model; expected Trainer(?s:.*)model is of"):
         descend.run(descend.Model(1), descend.Trainer(4), descend.zoo.digits(), descend.SGD(learn_rate=0.1))
+
+
+def test_an_error_of_a_module_says_in_which_layer_it_arose_and_what_was_given():
+    module = nn.Sequential(nn.Flatten(), nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised:
+        descend.fit(module, "cross_entropy", (X.float(), Y), optimizer=SGD, batch_size=5, stop=descend.Epochs(1))
+    (note,) = raised.value.__notes__
+    assert note.startswith("It arose in '1.1', a Linear; ")
+    assert note.endswith("0 (5, 5) float32")
