@@ -11,9 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.callbacks.output import say
-from descend.data import DataReader
 from descend.described import with_known_options
-from descend.errors import ConfigurationError
 from descend.experiment.check import check
 from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
@@ -29,7 +27,7 @@ from descend.experiment.trainers import Seat, conduct_trainers, shares_of, train
 from descend.graph import Model, TorchModel, Trained, to_text
 from descend.lower import lower
 from descend.runtime import Process, generator, joined
-from descend.train import BatchedIterativeOptimizer, Mode, Trainer
+from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.numerics import Numerics
 
 if TYPE_CHECKING:
@@ -38,8 +36,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from descend.data import Batches, OpenReader
+    from descend.data import Batches, DataReader, OpenReader
     from descend.graph import Optimizer
+    from descend.train import Trainer
 
 __all__ = ["Result", "prepare", "run"]
 
@@ -84,7 +83,6 @@ def run(
         Stopped: a signal asked for an end; the state is saved in the run directory.
     """
     experiment = Experiment(trainer, model, data_reader, optimizer)
-    _check_kinds(experiment)
     continued = run_dir if resume else None
     made: list[Work] = []
     with ExitStack() as stack:
@@ -118,20 +116,6 @@ def run(
     fields = {name: field.shape for reader in readers for name, field in reader.fields.items()}
     model.trained = Trained(fields, result.weights)
     return result
-
-
-def _check_kinds(experiment: Experiment) -> None:
-    """Refuse parts that stand in each other's places."""
-    kinds = {"trainer": Trainer, "model": (Model, TorchModel), "data_reader": DataReader}
-    given = {name: getattr(experiment, name) for name in kinds}
-    problems = [
-        f"{name} is a {type(part).__name__} and is to be a descend.{name.title().replace('_', '')}; the order is "
-        "run(trainer, model, data_reader, optimizer)"
-        for name, part in given.items()
-        if not isinstance(part, kinds[name])
-    ]
-    if problems:
-        raise ConfigurationError(problems)
 
 
 def copied(experiment: Experiment) -> Experiment:
