@@ -211,6 +211,7 @@ class Foreign:
         ready = foreign.ask()
         if ready is None:
             print(f"  {library} {name} is left out: it does not start")
+            foreign.close()
         return foreign if ready is not None else None
 
     def ask(self) -> float | None:
@@ -227,6 +228,11 @@ class Foreign:
     def __call__(self) -> float | None:
         """The same, so that a peer is called as a step is."""
         return self.ask()
+
+    def close(self) -> None:
+        """End the peer and give its memory back."""
+        self.process.kill()
+        self.process.communicate()
 
 
 def seconds(step: Step, device: str, count: int) -> float:
@@ -434,21 +440,30 @@ def run(given: argparse.Namespace) -> None:
     verdicts: list[Verdict] = []
     for model in given.models:
         shapes = MODELS[model]()
-        elements = sum(torch.Size(shape).numel() for shape in shapes)
         for rule in RULES:
             if rule.ours not in given.rules or rule.whole != (model == "matrices"):
                 continue
             if given.start:
                 report_beginnings(rule, model, shapes)
                 continue
-            steps = dict(contenders(rule, shapes, given.device, given.environments))
-            steps["copy"] = copying(elements, given.device)
-            # A step of some microseconds would else be the time in which its caches are filled again.
-            in_a_row = given.in_a_row or (20 if elements < SMALL else 1)
-            times = measure(steps, given.rounds, given.device, in_a_row, given.seconds)
-            verdicts.append(report(rule, model, times, elements))
+            verdicts.append(compare(rule, model, shapes, given))
     if verdicts:
         report_all(verdicts)
+
+
+def compare(rule: Rule, model: str, shapes: Shapes, given: argparse.Namespace) -> Verdict:
+    """One table. All contenders are in memory at once, and gone before those of the next rule are made."""
+    elements = sum(torch.Size(shape).numel() for shape in shapes)
+    steps = dict(contenders(rule, shapes, given.device, given.environments))
+    steps["copy"] = copying(elements, given.device)
+    # A step of some microseconds would else be the time in which its caches are filled again.
+    in_a_row = given.in_a_row or (20 if elements < SMALL else 1)
+    try:
+        return report(rule, model, measure(steps, given.rounds, given.device, in_a_row, given.seconds), elements)
+    finally:
+        for step in steps.values():
+            if isinstance(step, Foreign):
+                step.close()
 
 
 if __name__ == "__main__":
