@@ -657,3 +657,19 @@ def test_gradients_are_not_held_after_a_step(runner: str) -> None:
     gc.collect()
     assert p.grad is None
     assert gone() is None
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_what_an_optimizer_holds_goes_with_it_and_waits_for_no_collection(runner: str) -> None:
+    p = nn.Parameter(torch.zeros(50_000))
+    p.grad = torch.ones_like(p)
+    optimizer = descend.optim.LAMB([p], lr=1e-3, runner=runner)
+    optimizer.step()
+    gone = weakref.ref(p), weakref.ref(p.untyped_storage())
+    gc.collect()
+    gc.disable()
+    try:
+        del optimizer, p
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import weakref
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ class Native:
 
     def __init__(self, arena: Arena, library: ctypes.CDLL) -> None:
         members, kernels = arena.members, cut(arena.text)
-        self.arena = arena
+        self._arena = weakref.ref(arena)  # which holds this one; a cycle would keep its memory until a collection
         units = [
             (i, at, min(UNIT, n - at))
             for i, n in enumerate(p.numel() for p in arena.params)
@@ -129,6 +130,13 @@ class Native:
         self.stages = [getattr(library, f"stage{k}") for k in range(len(kernels))]
         self.unfit = getattr(library, f"unfit_{str(arena.params[0].dtype).removeprefix('torch.')}")
         self.unfit.restype = ctypes.c_int64
+
+    @property
+    def arena(self) -> Arena:
+        """The arena, which lives as long as somebody can ask."""
+        arena = self._arena()
+        assert arena is not None
+        return arena
 
     def _address(self, name: str) -> int:
         held = self.arena.buffers.get(name)
