@@ -159,7 +159,8 @@ class GradientNoiseScale(Callback):
 
         if any(is_cut(p) for p in run.module.parameters()):
             raise Unsupported(
-                "GradientNoiseScale reads gradients of micro-batches, and FSDP2 sums those of all ranks at once"
+                "GradientNoiseScale reads gradients of micro-batches, and FSDP2 sums those of all ranks at once: take "
+                "the callback out, or give the run a module that is not cut up"
             )
         self.steps, self.square, self.variance = 0, 0.0, 0.0
         self._forget()

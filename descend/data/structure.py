@@ -106,11 +106,9 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
 
 def native(array: Any) -> Any:
     """An array in the byte order of this machine, which alone torch takes; files may have another one."""
-    return (
-        array
-        if not isinstance(array, np.ndarray) or array.dtype.isnative
-        else array.astype(array.dtype.newbyteorder("="))
-    )
+    if not isinstance(array, np.ndarray) or array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def _kind_of(value: Any) -> str:

@@ -156,7 +156,7 @@ class ModuleTask:
             if self._by_name:
                 return self.module(**{name: values[name] for name in inputs})
             return self.module(*[values[name] for name in inputs])
-        except Exception as error:
+        except Exception as error:  # of a user's module, whatever its kind: it goes on as it is, with a note
             if "dtype" in str(error) and (wrong := self._wrong_type(values, inputs)):
                 raise DataError(f"{wrong} ({error})") from error
             if not isinstance(error, DescendError) and not out_of_memory(error):
