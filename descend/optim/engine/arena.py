@@ -120,15 +120,6 @@ class Taken:
         """Whether all gradients are finite. An overflow may make it say no wrongly, and it never says yes wrongly."""
         raise NotImplementedError
 
-    def fetch(self) -> None:
-        """Copy what kernels have to be given as a copy."""
-
-    def put_back(self) -> None:
-        """Copy what became of it to where it belongs."""
-
-    def release(self) -> None:
-        """Give back what was needed for this step alone."""
-
 
 @dataclass(frozen=True, slots=True)
 class Addressed(Taken):
@@ -139,10 +130,6 @@ class Addressed(Taken):
     def is_finite(self) -> bool:
         """See `Taken`."""
         return self.native.is_finite()
-
-    def release(self) -> None:
-        """See `Taken`."""
-        self.native.copies.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +154,11 @@ class Gathered(Taken):
         return not sums or bool(torch.isfinite(torch.stack(sums).sum()))
 
     def fetch(self) -> None:
-        """See `Taken`."""
+        """Copy weights that kernels have to be given as a copy."""
         _copy_all([copies for part in self.parts for copies in part.copies])
 
     def put_back(self) -> None:
-        """See `Taken`."""
+        """Copy what became of them to where they belong."""
         _copy_all([(origin, copy) for part in self.parts for copy, origin in part.copies])
 
 

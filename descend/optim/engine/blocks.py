@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from descend.optim.engine.arena import Arena, Taken
     from descend.optim.engine.cuda import Compiled
+    from descend.optim.engine.native import Native
     from descend.optim.engine.settings import Settings
     from descend.optim.engine.text import Text
 
@@ -61,20 +62,53 @@ class Step:
 
 def step_arena(step: Step) -> None:
     """Update all members that have a gradient."""
-    arena = step.arena
-    kernels = cut(arena.text)
+    taken = step.taken
     known = _inputs(step)
-    step.taken.fetch()
-    for k, kernel in enumerate(kernels):
-        numbers(arena.text, known, k)
-        for at, total in zip(kernel.sums, _run(step, k, kernel, known), strict=True):
-            known[at] = total.sqrt() if arena.text.ops[at].name == "norm" else total
-    step.taken.put_back()
-    for k in range(len(kernels), arena.text.stages):
-        numbers(arena.text, known, k)
+    numbers(step.arena.text, known, 0)
+    if isinstance(taken, Addressed):
+        _by_address(step, taken.native, known)
+    else:
+        assert isinstance(taken, Gathered)
+        _by_parts(step, taken, known)
     _store_numbers(step, known)
-    step.taken.release()
-    arena.advance(step.taken.absent)
+    step.arena.advance(taken.absent)
+
+
+def _by_address(step: Step, native: Native, known: dict[int, Any]) -> None:
+    """Call compiled kernels; what they compute themselves is computed again only where it is state."""
+    arena, k = step.arena, 0
+    for i, call in enumerate(native.calls):
+        native.run(i, [known[at] for at in call.given], step.seed)
+        if i + 1 < len(native.calls) or arena.numbers:
+            sums = native.totals(i)
+            for kernel in call.kernels:
+                k += 1
+                _next_numbers(arena.text, known, k, {at: sums[at] for at in kernel.sums})
+    native.copies.clear()  # of gradients, which were needed for this step alone
+
+
+def _by_parts(step: Step, taken: Gathered, known: dict[int, Any]) -> None:
+    """One kernel after the other over all parts."""
+    arena = step.arena
+    taken.fetch()
+    for k, kernel in enumerate(cut(arena.text)):
+        sums = torch.zeros(len(kernel.sums), arena.rows, dtype=arena.buffers["p"].dtype, device=arena.index.device)
+        (_compiled if step.compiled else _eager)(step, taken, k, known, sums)
+        totals = {at: _by_tensor(arena, blocks) for at, blocks in zip(kernel.sums, sums, strict=True)}
+        _next_numbers(arena.text, known, k + 1, totals)
+    taken.put_back()
+
+
+def _next_numbers(text: Text, known: dict[int, Any], stage: int, totals: Mapping[int, Tensor]) -> None:
+    """Compute the numbers that follow from the sums of the stage before."""
+    for at, total in totals.items():
+        known[at] = _root(total) if text.ops[at].name == "norm" else total
+    numbers(text, known, stage)
+
+
+def _root(x: Tensor) -> Tensor:
+    """The square root as IEEE 754 rounds it and a compiled kernel takes it; torch's on a CPU may be off by a bit."""
+    return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
 def _inputs(step: Step) -> dict[int, Any]:
@@ -115,21 +149,6 @@ def _settled(step: Step) -> dict[int, Any]:
     return known
 
 
-def _run(step: Step, k: int, kernel: Kernel, known: Mapping[int, Any]) -> list[Tensor]:
-    """Run a kernel over all tensors; its sums, each one number a tensor, (tensors,)."""
-    arena, taken = step.arena, step.taken
-    if isinstance(taken, Addressed):
-        return taken.native.run(k, kernel, [known[at] for at in kernel.numbers], step.seed)
-    assert isinstance(taken, Gathered)
-    shape = (len(kernel.sums), arena.rows)
-    sums = torch.zeros(shape, dtype=arena.buffers["p"].dtype, device=arena.index.device)
-    if step.compiled:
-        _compiled(step, taken, k, known, sums)
-    else:
-        _eager(step, taken, k, known, sums)
-    return [_by_tensor(arena, blocks) for blocks in sums]
-
-
 def _by_tensor(arena: Arena, blocks: Tensor) -> Tensor:
     """Add sums over blocks up to those of the tensors, in float64; on a CPU in the order of a compiled kernel."""
     if blocks.device.type != "cpu":
@@ -139,7 +158,7 @@ def _by_tensor(arena: Arena, blocks: Tensor) -> Tensor:
     units = np.zeros((int(new.sum()), UNIT // BLOCK))
     units[np.cumsum(new) - 1, row % (UNIT // BLOCK)] = blocks.numpy()
     np.add.accumulate(units, axis=1, out=units)  # one after the other
-    return torch.from_numpy(np.add.reduceat(units[:, -1], np.flatnonzero(row[new] == 0)))
+    return torch.from_numpy(np.bincount(arena.index.numpy()[new], weights=units[:, -1]))
 
 
 def _extra(step: Step, taken: Gathered, kernel: Kernel, i: int) -> dict[str, Tensor]:

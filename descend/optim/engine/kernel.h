@@ -34,7 +34,8 @@ struct Work {  // as native.py fills it
   const int64_t* tensor;    // of each unit its tensor,
   const int64_t* first;     // its first element within the tensor
   const int64_t* count;     // and its number of elements
-  const int64_t* start;     // of each tensor its first element within the arena,
+  const int64_t* border;    // of each tensor its first unit, and after them all the number of units,
+  const int64_t* start;     // its first element within the arena,
   const int64_t* weights;   // the address of what torch holds of it,
   const int64_t* gradient;  // and that of its gradient, 0 where it has none
   const int64_t* buffer;    // address of each buffer
@@ -58,9 +59,15 @@ inline T fold(const T* x) {
   return lane[0];
 }
 
-// Calls each(unit) for all units whose tensor has a gradient. An update goes backwards: whoever looked at the gradients
-// before went forwards, and left the last of them in the cache.
-template <bool forwards = false, class Each>
+// The sum of reduction i over a whole tensor, unit after unit.
+inline double total(const Work& w, int64_t i, int64_t tensor) {
+  double sum = 0;
+  for (int64_t unit = w.border[tensor]; unit < w.border[tensor + 1]; ++unit) sum += w.sums[i * w.units + unit];
+  return sum;
+}
+
+// Calls each(from, to) in every thread, with the units that are its own.
+template <class Each>
 inline void share(const Work& w, Each each) {
   const auto place = [&w](int64_t unit) { return w.start[w.tensor[unit]] + w.first[unit]; };
   const auto border = [&w, place](int64_t part, int64_t parts) {
@@ -73,34 +80,66 @@ inline void share(const Work& w, Each each) {
     }
     return a;
   };
-  const auto walk = [&w, each](int64_t from, int64_t to) {
-    for (int64_t i = 0; i < to - from; ++i) {
-      const int64_t unit = forwards ? from + i : to - 1 - i;
-      if (w.gradient[w.tensor[unit]]) each(unit);
-    }
-  };
 #ifdef _OPENMP
   if (w.threads > 1) {
 #pragma omp parallel num_threads(static_cast<int>(w.threads))
     {
       const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-      walk(part ? border(part, parts) : w.begin, part + 1 < parts ? border(part + 1, parts) : w.end);
+      each(part ? border(part, parts) : w.begin, part + 1 < parts ? border(part + 1, parts) : w.end);
     }
     return;
   }
 #endif
-  walk(w.begin, w.end);
+  each(w.begin, w.end);
+}
+
+// One stage of the update of units from to to - 1, which are of one tensor.
+using Stage = void (*)(const Work& w, int64_t from, int64_t to);
+
+// All stages for all units whose tensor has a gradient. A tensor that is one thread's alone goes through them one after
+// the other, while it is in the cache; for those that are cut, threads wait for each other between stages. It goes
+// backwards: whoever looked at the gradients before went forwards, and left the last of them in the cache.
+template <int COUNT>
+inline void update(const Work& w, const Stage (&stages)[COUNT]) {
+  share(w, [&w, &stages](int64_t from, int64_t to) {
+    int64_t low = from, high = to;  // between them lie whole tensors, if there is more than one stage
+    if (COUNT > 1 && from < to) {
+      const int64_t front = w.tensor[from], back = w.tensor[to - 1];
+      if (w.border[front] < from) low = std::min(to, w.border[front + 1]);
+      if (w.border[back + 1] > to) high = std::max(low, w.border[back]);
+    }
+    const auto run = [&w, &stages](int k, int64_t a, int64_t b) {
+      if (a < b && w.gradient[w.tensor[a]]) stages[k](w, a, b);
+    };
+    run(0, high, to);
+    run(0, from, low);
+    for (int64_t b = high; b > low;) {
+      const int64_t a = std::max(low, w.border[w.tensor[b - 1]]);
+      for (int k = 0; k < COUNT; ++k) run(k, a, b);
+      b = a;
+    }
+    for (int k = 1; k < COUNT; ++k) {
+#ifdef _OPENMP
+#pragma omp barrier
+#endif
+      run(k, high, to);
+      run(k, from, low);
+    }
+  });
 }
 
 // Whether a gradient holds a NaN or an infinity: all bits of the exponent are set.
 template <class Word>
 inline bool unfit(const Work& w, Word exponent) {
   int64_t found = 0;
-  share<true>(w, [&w, &found, exponent](int64_t unit) {
-    const Word* g = reinterpret_cast<const Word*>(w.gradient[w.tensor[unit]]) + w.first[unit];
-    Word bad = 0;
-    for (int64_t i = 0; i < w.count[unit]; ++i) bad |= static_cast<Word>((g[i] & exponent) == exponent);
-    if (bad) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);
+  share(w, [&w, &found, exponent](int64_t from, int64_t to) {
+    for (int64_t unit = from; unit < to; ++unit) {
+      if (!w.gradient[w.tensor[unit]]) continue;
+      const Word* g = reinterpret_cast<const Word*>(w.gradient[w.tensor[unit]]) + w.first[unit];
+      Word bad = 0;
+      for (int64_t i = 0; i < w.count[unit]; ++i) bad |= static_cast<Word>((g[i] & exponent) == exponent);
+      if (bad) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);
+    }
   });
   return found;
 }

@@ -21,8 +21,7 @@ from descend.optim.engine.noise import PIECE, draw
 from descend.optim.engine.parts import BLOCK, UNIT
 from descend.optim.engine.prepare import check_gradient
 from descend.optim.engine.reader import ABSENT, MOVED, ODD, Reader
-from descend.optim.engine.source import cpp
-from descend.optim.engine.stages import Kernel, cut
+from descend.optim.engine.source import calls, cpp
 from descend.optim.engine.text import from_structure
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from descend.optim.engine.arena import Arena
+    from descend.optim.engine.stages import Kernel
 
 __all__ = ["CpuJob", "Native"]
 
@@ -50,7 +50,7 @@ class Work(ctypes.Structure):
     _fields_ = (
         ("begin", ctypes.c_int64),
         ("end", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("tensor", "first", "count", "start")),
+        *((name, ctypes.c_void_p) for name in ("tensor", "first", "count", "border", "start")),
         *((name, ctypes.c_void_p) for name in ("weights", "gradient", "buffer", "table")),
         ("stride", ctypes.c_int64),
         ("step", ctypes.c_int64),
@@ -107,7 +107,7 @@ class Native:
     """
 
     def __init__(self, arena: Arena, library: ctypes.CDLL) -> None:
-        members, kernels = arena.members, cut(arena.text)
+        members = arena.members
         self._arena = weakref.ref(arena)  # which holds this one; a cycle would keep its memory until a collection
         units = [
             (i, at, min(UNIT, n - at))
@@ -115,19 +115,19 @@ class Native:
             for at in range(0, n, UNIT)
         ]
         self.tensor, self.first, self.count = np.array(units, dtype=np.int64).T.copy()
-        self.borders = np.searchsorted(self.tensor, np.arange(len(members)))  # first unit of each tensor
+        # First unit of each tensor, and after them all the number of units.
+        self.borders = np.searchsorted(self.tensor, np.arange(len(members) + 1)).astype(np.int64)
         self.start = np.array([member.start * BLOCK for member in members], dtype=np.int64)
         self.gradient = arena.known.gradients
         self.absent: tuple[int, ...] = ()
         self.copies: list[Tensor] = []  # of gradients that lie otherwise than their weights
-        self.buffers = [
-            np.array([self._address(name) for name in kernel.buffers], dtype=np.int64) for kernel in kernels
-        ]
-        self.tables = [np.zeros((max(1, len(kernel.numbers)), 1)) for kernel in kernels]
-        self.sums = [np.zeros((len(kernel.sums), len(units))) for kernel in kernels]
-        self.works = [self._work(k) for k in range(len(kernels))]
+        self.calls = calls(arena.text)
+        self.buffers = [np.array([self._address(name) for name in call.buffers], dtype=np.int64) for call in self.calls]
+        self.tables = [np.zeros((max(1, len(call.given)), 1)) for call in self.calls]
+        self.sums = [np.zeros((len(call.sums), len(units))) for call in self.calls]
+        self.works = [self._work(i) for i in range(len(self.calls))]
         self.given = [ctypes.byref(work) for work in self.works]
-        self.stages = [getattr(library, f"stage{k}") for k in range(len(kernels))]
+        self.functions = [getattr(library, f"call{i}") for i in range(len(self.calls))]
         self.unfit = getattr(library, f"unfit_{str(arena.params[0].dtype).removeprefix('torch.')}")
         self.unfit.restype = ctypes.c_int64
 
@@ -142,10 +142,10 @@ class Native:
         held = self.arena.buffers.get(name)
         return 0 if held is None else held.data_ptr()
 
-    def _work(self, k: int) -> Work:
-        table, sums, units = self.tables[k], self.sums[k], len(self.tensor)
-        weights = self.arena.known.addresses
-        arrays = (self.tensor, self.first, self.count, self.start, weights, self.gradient, self.buffers[k], table)
+    def _work(self, i: int) -> Work:
+        table, sums, units = self.tables[i], self.sums[i], len(self.tensor)
+        walk = (self.tensor, self.first, self.count, self.borders, self.start)
+        arrays = (*walk, self.arena.known.addresses, self.gradient, self.buffers[i], table)
         return Work(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1)
 
     def look(self, reader: Reader) -> bool:
@@ -182,53 +182,56 @@ class Native:
         """Whether all gradients are."""
         return not self.unfit(self.given[0])
 
-    def run(self, k: int, kernel: Kernel, numbers: Sequence[Any], seed: int) -> list[Tensor]:
-        """Run kernel k over all tensors that have a gradient.
+    def run(self, i: int, numbers: Sequence[Any], seed: int) -> None:
+        """Make call i over all tensors that have a gradient.
 
         Args:
-            k: Its number.
-            kernel: What it computes.
-            numbers: Those it needs, each one for all tensors or of shape (tensors,).
+            i: Its number.
+            numbers: Those that are given to it, each one for all tensors or of shape (tensors,).
             seed: Start of the noise.
-
-        Returns:
-            Its sums, each (tensors,) in float64.
         """
-        self._write(k, numbers)
+        self._write(i, numbers)
+        (kernel, *_) = self.calls[i].kernels
         if kernel.noises:
-            self._run_with_noise(k, kernel, seed)
+            self._run_with_noise(i, kernel, seed)
         else:
-            self.stages[k](self.given[k])
-        # What was left out keeps a sum of 0 from the beginning, or an old one that nobody reads.
-        return [torch.from_numpy(np.add.reduceat(sums, self.borders)) for sums in self.sums[k]]
+            self.functions[i](self.given[i])
 
-    def _write(self, k: int, numbers: Sequence[Any]) -> None:
-        """Put the numbers of a kernel where it reads them: one for all tensors, or one for each."""
-        table, work = self.tables[k], self.works[k]
+    def totals(self, i: int) -> dict[int, Tensor]:
+        """Sums over each tensor that call i made, by the place of their reduction: (tensors,) in float64.
+
+        That of a tensor that was left out is 0 or an old one, and nobody reads it.
+        """
+        found = [np.bincount(self.tensor, weights=sums) for sums in self.sums[i]]  # unit after unit
+        return dict(zip(self.calls[i].sums, map(torch.from_numpy, found), strict=True))
+
+    def _write(self, i: int, numbers: Sequence[Any]) -> None:
+        """Put the numbers of a call where it reads them: one for all tensors, or one for each."""
+        table, work = self.tables[i], self.works[i]
         each = not set(map(type, numbers)) <= {float} and any(isinstance(x, Tensor) and x.ndim for x in numbers)
         wide = len(self.start) if each else 1
         if table.shape[1] != wide:
-            table = self.tables[k] = np.zeros((len(table), wide))
+            table = self.tables[i] = np.zeros((len(table), wide))
             work.table, work.stride, work.step = table.ctypes.data, wide, int(each)
         if each:
-            for i, x in enumerate(numbers):
-                table[i] = x
+            for row, x in zip(table, numbers, strict=True):
+                row[:] = x
         elif numbers:
             table[:, 0] = numbers
 
-    def _run_with_noise(self, k: int, kernel: Kernel, seed: int) -> None:
+    def _run_with_noise(self, i: int, kernel: Kernel, seed: int) -> None:
         """Piece by piece, so that no more noise is in memory than was drawn at once."""
-        arena, work, buffers = self.arena, self.works[k], self.buffers[k]
+        arena, work, buffers = self.arena, self.works[i], self.buffers[i]
         rooms = {name: torch.empty(PIECE, dtype=arena.buffers["p"].dtype, device="cpu") for name in kernel.noises}
-        for i, member in enumerate(arena.members):
-            source = (seed, member.name, int(arena.counts[i]) + 1)
-            for at in range(0, member.param.numel() if self.gradient[i] else 0, PIECE):
+        for j, member in enumerate(arena.members):
+            source = (seed, member.name, int(arena.counts[j]) + 1)
+            for at in range(0, member.param.numel() if self.gradient[j] else 0, PIECE):
                 count = min(PIECE, member.param.numel() - at)
                 for name, room in rooms.items():
                     draw(room[:count], source, int(name.split()[1]), at)
-                    before = (int(self.start[i]) + at) * room.element_size()
+                    before = (int(self.start[j]) + at) * room.element_size()
                     buffers[kernel.buffers.index(name)] = room.data_ptr() - before
-                work.begin = int(self.borders[i]) + at // UNIT
+                work.begin = int(self.borders[j]) + at // UNIT
                 work.end = work.begin - (-count // UNIT)
-                self.stages[k](self.given[k])
+                self.functions[i](self.given[i])
         work.begin, work.end = 0, len(self.tensor)

@@ -2,11 +2,16 @@
 
 Every operation is rounded by itself (no fused multiply-add), as in the eager form, so that a run gets the same bits
 whether its kernels are compiled yet or not.
+
+Numbers that depend on norms and totals are computed between two kernels. Where they are of plain arithmetic C++ does
+that, too, and one call updates a tensor through all stages while it is in the cache. Else each stage is a call.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +19,9 @@ from descend.optim.engine.stages import Kernel, cut
 from descend.optim.engine.text import Op, Ref, Text, Untraceable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-__all__ = ["cpp"]
+__all__ = ["Call", "calls", "cpp"]
 
 HEADER = Path(__file__).with_name("kernel.h")
 
@@ -127,8 +132,70 @@ _WRITERS: Mapping[str, Callable[[list[str], tuple[Any, ...], Mapping[str, str]],
 }
 
 
+# Operations on numbers that torch rounds as IEEE 754 has it, which its square root on a CPU does not.
+_EXACT = (
+    "abs add and_ clamp clamp_max clamp_min clone detach eq ge gt invert le lt maximum minimum mul ne neg norm "
+    "ones_like or_ sub total truediv where zeros_like"
+)
+
+
+def _is_exact(op: Op) -> bool:
+    name = op.name.removeprefix("operator.")
+    return name in _EXACT.split() and (not op.kwargs or name == "clamp")  # a factor `alpha` may be contracted
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Kernels that one call runs.
+
+    Attributes:
+        kernels: In order.
+        given: Places of the numbers it needs from outside, in the order of the rows of its table.
+        computed: Places of those that it computes itself, norms and totals among them, in order.
+    """
+
+    kernels: tuple[Kernel, ...]
+    given: tuple[int, ...]
+    computed: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the buffers of each kernel, one after the other."""
+        return tuple(name for kernel in self.kernels for name in kernel.buffers)
+
+    @functools.cached_property
+    def sums(self) -> tuple[int, ...]:
+        """Places of the reductions of each kernel, one after the other."""
+        return tuple(at for kernel in self.kernels for at in kernel.sums)
+
+
+@functools.lru_cache(maxsize=256)
+def calls(text: Text) -> tuple[Call, ...]:
+    """The calls that make up an update, in order."""
+    kernels = cut(text)
+    first = {at for at, op in enumerate(text.ops) if not op.stage}
+    below = _below(text, [at for kernel in kernels for at in kernel.numbers], first)
+    computed = tuple(at for at in below if at not in first)
+    if text.draws or not all(_is_exact(text.ops[at]) for at in computed):
+        return tuple(Call((kernel,), kernel.numbers) for kernel in kernels)
+    return (Call(kernels, tuple(at for at in below if at in first), computed),)
+
+
+def _below(text: Text, roots: Iterable[int], given: Container[int]) -> list[int]:
+    """These numbers and all that they come from, down to those that are given and to norms and totals, in order."""
+    seen: set[int] = set()
+    todo = list(roots)
+    while todo:
+        at = todo.pop()
+        if at not in seen:
+            seen.add(at)
+            if at not in given and text.ops[at].name not in ("norm", "total"):
+                todo.extend(text.ops[at].refs)
+    return sorted(seen)
+
+
 def cpp(text: Text, dtype: str, low: str | None) -> str:
-    """All kernels of a text, as functions `stage0`, `stage1`, ... over `Work` (see kernel.h).
+    """All calls of a text, as functions `call0`, `call1`, ... over `Work` (see kernel.h).
 
     Args:
         text: What to compute.
@@ -139,30 +206,66 @@ def cpp(text: Text, dtype: str, low: str | None) -> str:
         Untraceable: A function of the text has no form in C++ here.
     """
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
-    bodies = [line for k, kernel in enumerate(cut(text)) for line in _stage(k, kernel)]
+    bodies = [line for i, call in enumerate(calls(text)) for line in _function(i, call)]
     return "\n".join([HEADER.read_text(), *types, *bodies, ""])
 
 
-def _stage(k: int, kernel: Kernel) -> Iterator[str]:
-    """The function of one kernel: a pass over one unit, and the walk over all units."""
-    ops = kernel.text.ops
-    pointers = [f"{_type(name)}* __restrict b{i}" for i, name in enumerate(kernel.buffers)]
-    numbers = [f"{'bool' if ops[at].boolean else 'T'} x{at}" for at in kernel.numbers]
+def _function(i: int, call: Call) -> Iterator[str]:
+    names = [f"stage{i}_{k}" for k in range(len(call.kernels))]
+    for name, kernel in zip(names, call.kernels, strict=True):
+        yield from _stage(name, call, kernel)
+    yield f'extern "C" void call{i}(const Work* w) {{'
+    yield f"  static const Stage stages[] = {{{', '.join(names)}}};"
+    yield "  update(*w, stages);"
+    yield "}"
+
+
+def _stage(name: str, call: Call, kernel: Kernel) -> Iterator[str]:
+    """The functions of one kernel: a pass over one unit; and its numbers, with the walk over some units."""
+    k, ops = call.kernels.index(kernel), kernel.text.ops
+    pointers = [f"{_type(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.buffers)]
+    numbers = [f"{_kind(ops[at])} x{at}" for at in kernel.numbers]
     sums = [f"double& s{i}" for i in range(len(kernel.sums))]
-    yield f"static inline void pass{k}({', '.join(['int64_t n', *pointers, *numbers, *sums])}) {{"
+    yield f"static inline void {name}_unit({', '.join(['int64_t n', *pointers, *numbers, *sums])}) {{"
     yield from _loops(kernel, list(_element(kernel)))
     yield "}"
-    yield f'extern "C" void stage{k}(const Work* w) {{'
-    yield "  share(*w, [w](int64_t unit) {"
-    yield "    const int64_t tensor = w->tensor[unit], at = w->start[tensor] + w->first[unit];"
-    yield "    const double* number = w->table + tensor * w->step;"
+    yield f"static void {name}(const Work& w, int64_t from, int64_t to) {{"
+    yield "  const int64_t tensor = w.tensor[from];"
+    yield from (f"  {_kind(ops[at])} y{at};" for at in kernel.numbers)
+    yield "  {"
+    yield from (f"    {line}" for line in _numbers(call, kernel))
+    yield "  }"
+    # There and back: what a stage saw last is in the cache when the next one begins.
+    yield "  for (int64_t i = 0; i < to - from; ++i) {"
+    yield f"    const int64_t unit = {'from + i' if k % 2 else 'to - 1 - i'};"
+    yield "    const int64_t at = w.start[tensor] + w.first[unit];"
     weights = "w" if "w" in kernel.text.outputs else "p"
-    given = [_pointer(i, name, weights) for i, name in enumerate(kernel.buffers)]
-    given += [_number(i, ops[at].boolean) for i, at in enumerate(kernel.numbers)]
-    given += [f"w->sums[{i} * w->units + unit]" for i in range(len(kernel.sums))]
-    yield f"    pass{k}({', '.join(['w->count[unit]', *given])});"
-    yield "  });"
+    buffers_before = sum(len(before.buffers) for before in call.kernels[:k])
+    sums_before = sum(len(before.sums) for before in call.kernels[:k])
+    given = [_pointer(buffers_before + i, buffer, weights) for i, buffer in enumerate(kernel.buffers)]
+    given += [f"y{at}" for at in kernel.numbers]
+    given += [f"w.sums[{sums_before + i} * w.units + unit]" for i in range(len(kernel.sums))]
+    yield f"    {name}_unit({', '.join(['w.count[unit]', *given])});"
+    yield "  }"
     yield "}"
+
+
+def _numbers(call: Call, kernel: Kernel) -> Iterator[str]:
+    """The numbers of a kernel for one tensor: from the table, and what is computed from them and from sums."""
+    ops = kernel.text.ops
+    yield "using T = double;"
+    yield "const double* number = w.table + tensor * w.step;"
+    for at in _below(kernel.text, kernel.numbers, call.given):
+        if at in call.given:
+            x = f"number[{call.given.index(at)} * w.stride]"
+            x = f"{x} != 0" if ops[at].boolean else x
+        elif ops[at].name in ("norm", "total"):
+            x = f"total(w, {call.sums.index(at)}, tensor)"
+            x = f"std::sqrt({x})" if ops[at].name == "norm" else x
+        else:
+            x = _expression(ops[at])
+        yield f"const {_kind(ops[at])} x{at} = {x};"
+    yield from (f"y{at} = x{at};" for at in kernel.numbers)
 
 
 def _type(name: str) -> str:
@@ -173,12 +276,8 @@ def _pointer(i: int, name: str, weights: str) -> str:
     """Gradients and the weights that torch holds lie anywhere, all else in the arena."""
     if name in ("g", weights):
         place = "gradient" if name == "g" else "weights"
-        return f"reinterpret_cast<{_type(name)}*>(w->{place}[tensor]) + w->first[unit]"
-    return f"reinterpret_cast<{_type(name)}*>(w->buffer[{i}]) + at"
-
-
-def _number(i: int, boolean: bool) -> str:
-    return f"number[{i} * w->stride] != 0" if boolean else f"T(number[{i} * w->stride])"
+        return f"reinterpret_cast<{_type(name)}*>(w.{place}[tensor]) + w.first[unit]"
+    return f"reinterpret_cast<{_type(name)}*>(w.buffer[{i}]) + at"
 
 
 def _loops(kernel: Kernel, body: list[str]) -> Iterator[str]:

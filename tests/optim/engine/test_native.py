@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from descend.errors import RuleError
 from descend.optim.engine import kernels
 from descend.optim.engine.parts import BLOCK, UNIT
 from descend.optim.engine.reader import MANY
+from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.skipif(kernels.compiler() is None, reason="no C++ compiler")
 
@@ -40,14 +42,61 @@ def trained(runner: str, name: str = "lamb", **options: object) -> list[Tensor]:
     return [p.detach() for p in params]
 
 
-@pytest.mark.parametrize("name", ["lamb", "lars", "sgld", "adam"])
-def test_the_number_of_threads_changes_no_bit(name: str, threads: None) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("adam", {}),
+        ("sgld", {}),
+        ("lamb", {}),
+        ("lamb", {"lower_bound": 1.0, "upper_bound": 60.0, "weight_decay": 0.1}),
+        ("lars", {}),
+        ("lars", {"momentum_correction": True, "weight_decay": 0.1, "nesterov": True}),
+        ("lars", {"ratio_of": "sum", "eps": 1e-3, "clip_inside": 0.5}),
+        ("lans", {}),
+        ("hypergradientadam", {"weight_decay": 0.1}),
+    ],
+    ids=str,
+)
+def test_the_number_of_threads_changes_no_bit(name: str, options: dict[str, object], threads: None) -> None:
     found: list[list[Tensor]] = []
-    for count in (1, 2, 3):
+    for count in (1, 2, 3, 7):  # with 7 some have less than one tensor, or nothing
         torch.set_num_threads(count)
-        found += [trained("compiled", name), trained("blocks", name)]
+        found += [trained("compiled", name, **options), trained("blocks", name, **options)]
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+class Noted(NamedTuple):
+    mean: Tensor
+
+
+@dataclass(frozen=True)
+class Root(Rule):
+    """Has numbers that C++ and torch may round otherwise, since it takes the root of a norm."""
+
+    def init(self, p: Tensor) -> Noted:
+        return Noted(p.new_zeros((), dtype=torch.float64))
+
+    def direction(self, g: Tensor, s: Noted, norm: Callable[[Tensor], Tensor]) -> tuple[Tensor, Noted]:
+        root = norm(g).sqrt()
+        mean = 0.5 * s.mean + root
+        return g / (1 + norm(g / mean)), Noted(mean)
+
+
+def test_numbers_that_torch_alone_computes_are_computed_between_calls(threads: None) -> None:
+    rows: list[list[Tensor]] = []
+    for runner in ("compiled", "blocks"):
+        random = torch.Generator().manual_seed(0)
+        params = [torch.nn.Parameter(torch.randn(n, generator=random)) for n in SIZES]
+        ours = descend.optim.Optimizer(params, Root(), lr=0.1, runner=runner)
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=random)
+            ours.step()
+        native = ours._residence.arenas[0].native
+        assert native is None if runner == "blocks" else len(native.calls) == 3
+        rows.append([p.detach() for p in params])
+    assert all(torch.equal(a, b) for a, b in zip(*rows, strict=True))
 
 
 def disturbed(runner: str, seed: int) -> list[Tensor]:

@@ -117,13 +117,13 @@ def compiled(source: str, path: Path) -> ctypes.CDLL:
 
 
 def run(library: ctypes.CDLL, kernel: Any, given: dict[str, Tensor], number: float) -> dict[str, Tensor]:
-    """Call `stage0` on one tensor."""
+    """Make the only call of a text on one tensor."""
     count = given["g"].numel()
     buffers = {name: given.get(name, torch.zeros(count, dtype=given["p"].dtype)) for name in kernel.buffers}
     held = buffers["w" if "w" in kernel.text.outputs else "p"].data_ptr()
-    fields = [[0], [0], [count], [0], [held], [given["g"].data_ptr()], [x.data_ptr() for x in buffers.values()]]
+    fields = [[0], [0], [count], [0, 1], [0], [held], [given["g"].data_ptr()], [x.data_ptr() for x in buffers.values()]]
     arrays = [*(np.array(field, dtype=np.int64) for field in fields), np.array([number])]
-    library.stage0(ctypes.byref(Work(0, 1, *(x.ctypes.data for x in arrays), 1, 0, None, 1, 1)))
+    library.call0(ctypes.byref(Work(0, 1, *(x.ctypes.data for x in arrays), 1, 0, None, 1, 1)))
     return buffers
 
 
