@@ -114,9 +114,9 @@ RULES = [
     Rule("AdaDelta", {}, "Adadelta", {}, False, None, "adadelta", 7),
     Rule("Adamax", {}, "Adamax", {}, False, None, "adamax", 7),
     Rule("Rprop", {}, "Rprop", {}, False, None, "rprop", 7),
-    Rule("LARS", {}, None, {}, False, "LARS", "lars", 7),
-    Rule("LAMB", {}, None, {}, False, "Lamb", "lamb", 10),
-    Rule("LANS", {}, None, {}, False, None, None, 12),
+    Rule("LARS", {}, None, {}, False, "LARS", "lars", 5),
+    Rule("LAMB", {}, None, {}, False, "Lamb", "lamb", 7),
+    Rule("LANS", {}, None, {}, False, None, None, 7),
     Rule("LBSGD", {}, None, {}, False, None, None, 5),
     Rule("FTRL", {}, None, {}, False, "FTRL", None, 7),
     Rule("FTML", {}, None, {}, False, None, None, 9),
@@ -137,6 +137,7 @@ RULES = [
 
 SMALL = 100_000  # elements
 TURN_SECONDS = 0.05  # of a turn of several steps; who needs longer for one has nothing in the cache after it anyway
+SETTLE_SECONDS = 0.05  # after which threads that have no work sleep
 FEWEST = 5  # turns of a contender however slow it is
 
 FOREIGN = {
@@ -226,8 +227,11 @@ class Foreign:
             return None
 
     def __call__(self) -> float | None:
-        """The same, so that a peer is called as a step is."""
-        return self.ask()
+        """The same as a step is called, in quiet: threads of another process wait awake for more work for a while."""
+        time.sleep(SETTLE_SECONDS)
+        taken = self.ask()
+        time.sleep(SETTLE_SECONDS)
+        return taken
 
     def close(self) -> None:
         """End the peer and give its memory back."""
