@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.optim.engine.stages import Kernel, cut
+from descend.optim.engine.stages import Kernel, cut, needed
 from descend.optim.engine.text import Op, Ref, Text, Untraceable
 
 if TYPE_CHECKING:
@@ -183,15 +183,7 @@ def calls(text: Text) -> tuple[Call, ...]:
 
 def _below(text: Text, roots: Iterable[int], given: Container[int]) -> list[int]:
     """These numbers and all that they come from, down to those that are given and to norms and totals, in order."""
-    seen: set[int] = set()
-    todo = list(roots)
-    while todo:
-        at = todo.pop()
-        if at not in seen:
-            seen.add(at)
-            if at not in given and text.ops[at].name not in ("norm", "total"):
-                todo.extend(text.ops[at].refs)
-    return sorted(seen)
+    return needed(text.ops, roots, lambda at: at in given or text.ops[at].name in ("norm", "total"))
 
 
 def cpp(text: Text, dtype: str, low: str | None) -> str:

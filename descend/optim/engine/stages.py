@@ -25,7 +25,7 @@ ARITHMETIC: Mapping[str, Callable[[float, float], Any]] = {
     f"operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
 }
 
-__all__ = ["Kernel", "block_sums", "carry_out", "cut", "elements", "numbers", "placed"]
+__all__ = ["Kernel", "block_sums", "carry_out", "cut", "elements", "needed", "numbers", "placed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,25 +107,26 @@ def _kernel(text: Text, news: Mapping[str, int], stage: Mapping[str, int], k: in
         at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and text.ops[op.refs[0]].stage == k
     )
     roots = [*writes.values(), *(text.ops[at].refs[0] for at in sums)]
-    needed = _needed(text.ops, roots, stored)
+    # Down to values that lie in a buffer, and to numbers.
+    below = needed(text.ops, roots, lambda at: at in stored or text.ops[at].kind == "number")
     loads = {
-        at: stored.get(at, str(text.ops[at].args[0])) for at in needed if at in stored or text.ops[at].name == "input"
+        at: stored.get(at, str(text.ops[at].args[0])) for at in below if at in stored or text.ops[at].name == "input"
     }
-    elements = [at for at in needed if text.ops[at].kind == "element"]
+    elements = [at for at in below if text.ops[at].kind == "element"]
     used = {ref for at in elements if at not in loads for ref in text.ops[at].refs}
     outer = tuple(sorted(ref for ref in {*used, *roots} if text.ops[ref].kind == "number"))
     return Kernel(text, {at: n for at, n in loads.items() if at in elements}, writes, sums, outer, tuple(elements))
 
 
-def _needed(ops: tuple[Op, ...], roots: Iterable[int], stored: Mapping[int, str]) -> list[int]:
-    """Everything below the roots, stopping at values that lie in a buffer and at numbers, in order."""
+def needed(ops: tuple[Op, ...], roots: Iterable[int], is_given: Callable[[int], bool]) -> list[int]:
+    """Places of these values and of all that they come from, down to what is given, in order."""
     seen: set[int] = set()
     todo = list(roots)
     while todo:
         at = todo.pop()
         if at not in seen:
             seen.add(at)
-            if at not in stored and ops[at].kind == "element":
+            if not is_given(at):
                 todo.extend(ops[at].refs)
     return sorted(seen)
 
