@@ -141,6 +141,11 @@ def _is_number(value: Any) -> bool:
 
 _KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("Sequence", "a list of numbers", lambda x: isinstance(x, (list, tuple)) and all(map(_number_or_none, x))),
+    (
+        "Mapping[float",
+        "a dict of numbers",
+        lambda x: isinstance(x, Mapping) and all(map(_is_number, (*cast("Any", x), *cast("Any", x).values()))),
+    ),
     ("float", "a number", _is_number),
     ("int", "a number", _is_number),
     ("bool", "True or False", lambda x: isinstance(x, (bool, np.bool_)) or (isinstance(x, int) and x in (0, 1))),

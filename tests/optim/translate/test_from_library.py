@@ -486,6 +486,56 @@ def test_optax_schedules():
 
 
 @pytest.mark.parametrize(
+    ("name", "kwargs", "rates"),
+    [
+        ("linear_schedule", {"init_value": 0.5, "end_value": 0.1, "transition_steps": 0}, (0.5, 0.5, 0.5)),
+        ("polynomial_schedule", {"init_value": 0.5, "end_value": 0.1, "power": 2, "transition_steps": 0}
+         | {"transition_begin": 2}, (0.5, 0.5, 0.5)),
+        ("polynomial_schedule", {"init_value": 0.5, "end_value": 0.1, "power": 0, "transition_steps": 1}, (0.5,) * 3),
+        ("linear_schedule", {"init_value": 0.5, "end_value": 0.1, "transition_steps": 2, "transition_begin": -1},
+         (0.5, 0.3, 0.1)),
+        ("warmup_constant_schedule", {"init_value": 0.1, "peak_value": 0.5, "warmup_steps": 0}, (0.1, 0.1, 0.1)),
+        ("exponential_decay", {"init_value": 0.5, "transition_steps": 0, "decay_rate": 0.1}, (0.5, 0.5, 0.5)),
+        ("exponential_decay", {"init_value": 0.5, "transition_steps": 1, "decay_rate": 0.0}, (0.5, 0.5, 0.5)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 1, "decay_rate": 2.0, "end_value": 0.3},
+         (0.1, 0.2, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 1, "decay_rate": 2.0, "end_value": 0.3}
+         | {"transition_begin": 1}, (0.1, 0.1, 0.2, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 2, "decay_rate": 2.0, "end_value": 0.3}
+         | {"staircase": True}, (0.1, 0.1, 0.2, 0.2, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 1, "decay_rate": 1.0, "end_value": 0.3}, (0.1,)),
+        ("exponential_decay", {"init_value": 0.0, "transition_steps": 1, "decay_rate": 2.0, "end_value": 0.3},
+         (0.0, 0.0, 0.0)),
+        ("exponential_decay", {"init_value": 0.4, "transition_steps": 1, "decay_rate": 2.0, "end_value": 0.3},
+         (0.3, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 1, "decay_rate": 0.5, "end_value": 0.3}
+         | {"transition_begin": 1}, (0.3, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.5, "transition_steps": 1, "decay_rate": 0.8, "end_value": 0.35},
+         (0.5, 0.4, 0.35)),
+    ],
+)  # fmt: skip
+def test_optax_schedules_at_the_ends_of_their_arguments(name, kwargs, rates):
+    """As optax 0.2.8 answers for counts 0, 1, 2, ..."""
+    schedule = schedule_from_library("optax", name, **kwargs)
+    assert [schedule(t) for t in range(len(rates))] == pytest.approx(list(rates), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("cosine_decay_schedule", {"init_value": 0.1, "decay_steps": 0}, "at least one step"),
+        ("warmup_cosine_decay_schedule", {"init_value": 0.1, "peak_value": 1.0, "warmup_steps": 4, "decay_steps": 4},
+         "at least one step after the warm-up"),
+        ("piecewise_constant_schedule", {"init_value": 0.1, "boundaries_and_scales": {"3": 0.5}}, "a dict of numbers"),
+        ("piecewise_constant_schedule", {"init_value": 0.1, "boundaries_and_scales": [3]}, "a dict of numbers"),
+    ],
+)  # fmt: skip
+def test_schedules_that_optax_refuses(name, kwargs, words):
+    with pytest.raises(RuleError, match=words):
+        schedule_from_library("optax", name, **kwargs)
+
+
+@pytest.mark.parametrize(
     ("name", "kwargs", "words"),
     [
         ("FactorSchedule", {"step": 3}, "did you mean 'FactorScheduler'"),
