@@ -94,9 +94,8 @@ def _in_their_words(problem: str, title: str, kwargs: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> list[str]:
     """How a value, or each of several, may stand in a message."""
     parts: list[Any] = [value, *value] if isinstance(value, (list, tuple)) else [value]
-    return [
-        shown for part in parts for shown in (repr(part), repr(float(part)) if isinstance(part, int) else repr(part))
-    ]
+    whole = [part for part in parts if isinstance(part, int) and abs(part) < 1e300]  # further than a float goes is inf
+    return [*map(repr, parts), *(repr(float(part)) for part in whole)]
 
 
 def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:

@@ -32,7 +32,7 @@ __all__ = ["OPTIMIZERS", "REFUSED", "REFUSED_SCHEDULES", "SCHEDULES"]
 def _no(**given: Any) -> None:
     """Refuse arguments whose arithmetic is not had."""
     for name, value in given.items():
-        if value is not None and value is not False and value != 0:
+        if value is not None and not (isinstance(value, (bool, int, float)) and value == 0):
             raise Unsupported(f"optax's {name}={value!r} is not had here; leave it at its default")
 
 

@@ -136,7 +136,12 @@ def _number_or_none(value: Any) -> bool:
 def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
         value = value.item()
-    return not isinstance(value, bool) and isinstance(value, Real) and not math.isnan(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return not math.isnan(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False
 
 
 _KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
