@@ -29,14 +29,18 @@ LIBRARIES = tuple(OPTIMIZERS)
 
 
 def _library(library: str) -> str:
-    if library not in OPTIMIZERS:
-        raise RuleError(f"no library '{library}'{nearest(library, LIBRARIES) or ';'} known are {', '.join(LIBRARIES)}")
+    if library not in LIBRARIES:
+        close = nearest(str(library), LIBRARIES) or ";"
+        raise RuleError(f"no library {library!r}{close} known are {', '.join(LIBRARIES)}")
     return library
 
 
 def _named(library: str, name: str) -> str:
     """The library's own spelling of a name, any case."""
     table, refused = OPTIMIZERS[_library(library)]
+    given: Any = name
+    if not isinstance(given, str):
+        raise RuleError(f"{library}: the name of an optimizer is a text and is {given!r}; known are {', '.join(table)}")
     if name in table:
         return name
     folded = {known.lower(): known for known in (*refused, *table)}

@@ -22,9 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from descend.errors import RuleError, StorageError, Unsupported
+from descend.optim.engine import ownership
 from descend.optim.engine.settings import number
 from descend.optim.optimizer import Optimizer
 from descend.optim.translate import from_library
+from descend.optim.translate.recipe import Member, members
 
 __all__ = ["GluonTrainer", "TwoBit"]
 
@@ -115,18 +117,23 @@ class GluonTrainer:
     ) -> None:
         if not library.startswith("mxnet"):
             raise RuleError(f"gluon.Trainer is MXNet's: library must be mxnet-2.0 or mxnet-1.9 and is {library!r}")
-        listed = sorted(params.items()) if isinstance(params, Mapping) else _once(params)
+        listed = _once(params)
         if isinstance(optimizer, Optimizer):
             if optimizer_params:
                 raise RuleError(
                     "optimizer_params belong to an optimizer given by name; set them on the optimizer itself"
                 )
+            if lr_mult is not None or wd_mult is not None:
+                raise RuleError("lr_mult and wd_mult belong to an optimizer given by name; give this one groups")
+            if {id(m.tensor) for m in listed} != {id(p) for group in optimizer.param_groups for p in group["params"]}:
+                raise RuleError("the optimizer is over other weights than params; give both the same")
             self.optimizer = optimizer
         else:
             arguments = {"lr_mult": lr_mult, "wd_mult": wd_mult, **_arguments(optimizer, optimizer_params)}
             arguments["batch_size"] = 1
-            self.optimizer = from_library(library, optimizer, listed, **arguments)
-        self._params = [item[1] if isinstance(item, tuple) else item for item in listed]
+            given = [m.tensor if m.name is None else (m.name, m.tensor) for m in listed]
+            self.optimizer = from_library(library, optimizer, given, **arguments)
+        self._params = [m.tensor for m in listed]
         self._scales = [group["rescale_grad"] for group in self.optimizer.param_groups]
         self._threshold = _compression(compression_params)
         self._senders: list[TwoBit] = []
@@ -256,16 +263,12 @@ class GluonTrainer:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _once(params: Iterable[Any]) -> list[Any]:
+def _once(params: Iterable[Any] | Mapping[str, Tensor]) -> list[Member]:
     """Each tensor once: shared weights are listed by every layer that has them."""
-    seen: set[int] = set()
-    listed: list[Any] = []
-    for item in params:
-        tensor = item[1] if isinstance(item, tuple) else item
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            listed.append(item)
-    return listed
+    given = sorted(params.items(), key=lambda item: item[0]) if isinstance(params, Mapping) else params
+    found = members({"params": ownership.listed(given, "gluon.Trainer")}, "gluon.Trainer")
+    first = {id(member.tensor): member for member in reversed(found)}
+    return [member for member in found if first[id(member.tensor)] is member]
 
 
 def _tuples(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -282,7 +282,7 @@ def _exponential(
     return _after(climb, transition_begin)
 
 
-def _piecewise_constant(init_value: float, boundaries_and_scales: Mapping[float, float] | None = None) -> Schedule:
+def _piecewise_constant(init_value: float, boundaries_and_scales: Mapping[int, float] | None = None) -> Schedule:
     return falling(init_value, (boundaries_and_scales or {}).items())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from descend.errors import RuleError, Unsupported, nearest
+from descend.optim.engine import ownership
 from descend.optim.engine.prepare import open_entry
 from descend.optim.optimizer import Optimizer
 from descend.optim.schedules import Constant
@@ -147,7 +148,7 @@ def _is_number(value: Any) -> bool:
 _KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("Sequence", "a list of numbers", lambda x: isinstance(x, (list, tuple)) and all(map(_number_or_none, x))),
     (
-        "Mapping[float",
+        "Mapping[int, float]",
         "a dict of numbers",
         lambda x: isinstance(x, Mapping) and all(map(_is_number, (*cast("Any", x), *cast("Any", x).values()))),
     ),
@@ -167,17 +168,26 @@ def falling(initial: float, falls: Iterable[tuple[int, float]]) -> Schedule:
     return made
 
 
-def members(params: Iterable[Any]) -> list[Member]:
-    """The tensors of a list of tensors or of (name, tensor) pairs."""
-    found: list[Member] = []
-    for index, item in enumerate(params):
-        name, tensor = item if isinstance(item, tuple) else (None, item)
+def members(group: Mapping[str, Any], where: str, first: int = 0) -> list[Member]:
+    """The tensors of a group, which holds a list of tensors or of (name, tensor) pairs.
+
+    Args:
+        group: The group.
+        where: How errors name it.
+        first: Position of its first tensor among those of all groups.
+
+    Raises:
+        RuleError: It holds anything else.
+    """
+    opened = ownership.unpack(group, where)
+    tensors: list[Any] = opened["params"]
+    for index, tensor in enumerate(tensors, first):
         if not isinstance(tensor, Tensor):
             raise RuleError(
-                f"weights {index}: expected a tensor or a (name, tensor) pair and got {type(tensor).__name__}"
+                f"{where}: weights {index}: expected a tensor or a (name, tensor) pair and got {type(tensor).__name__}"
             )
-        found.append(Member(index, name, tensor))
-    return found
+    names = opened.get("param_names", [None] * len(tensors))
+    return [Member(first + i, *named) for i, named in enumerate(zip(names, tensors, strict=True))]
 
 
 def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, Any]], Recipe]) -> Optimizer:
@@ -192,14 +202,13 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
         Unsupported: A tensor is of a kind that cannot be had.
         RuleError: As `Optimizer`.
     """
-    given = [params] if isinstance(params, Mapping) else list(params)
+    alone = isinstance(params, Mapping) and "params" in params
+    given = [params] if alone else ownership.listed(params, title)
     default = recipe_of({})
     groups: list[dict[str, Any]] = []
     everybody: list[Member] = []
-    for group in _grouped(given):
-        listed = group["params"]
-        first, listed = len(everybody), [listed] if isinstance(listed, Tensor) else listed
-        found = [replace(m, index=m.index + first) for m in members(listed)]
+    for position, group in enumerate(_grouped(given)):
+        found = members(group, f"{title}, group {position}", len(everybody))
         everybody += found
         own = {key: value for key, value in group.items() if key != "params"}
         recipe = recipe_of(own) if own else default

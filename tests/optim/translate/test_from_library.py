@@ -112,6 +112,31 @@ def test_a_value_that_cannot_be_is_told_in_the_librarys_words(library, name, kwa
         from_library(library, name, weights((2, 2)), **kwargs)
 
 
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (torch.ones(2), "is one tensor"),
+        (torch.nn.Linear(2, 2), "is a module; give its named_parameters"),
+        ({"a": torch.ones(2)}, "is a dict; give its items"),
+        ({torch.ones(2)}, "is a set"),
+        (None, "must be a list of weights and is None"),
+        ([], "the list of weights is empty"),
+        ([("a",)], "group 0: weights 0 must be a tensor, or its name and the tensor"),
+        ([{"lr": 1.0}], "needs the key 'params'"),
+        ([{"params": [torch.ones(2)]}, {"params": [3]}], "group 1: weights 1: expected a tensor"),
+    ],
+)
+def test_what_is_no_list_of_weights_is_refused(params, words):
+    with pytest.raises(RuleError, match=f"torch SGD.*{words}"):
+        from_library("torch", "SGD", params)
+
+
+@pytest.mark.parametrize(("library", "name"), [("torch", None), (None, "SGD"), ("torch", b"SGD"), (3, "SGD")])
+def test_a_library_or_a_name_that_is_no_text(library, name):
+    with pytest.raises(RuleError, match=r"no library (None|3); known are|is a text and is (None|b'SGD')"):
+        from_library(library, name, weights((2,)))
+
+
 def test_flags_may_be_numbers_and_rates_tensors_of_one():
     one_step(from_library("torch", "SGD", weights((2, 2)), lr=torch.tensor(0.1), momentum=0.9, nesterov=np.bool_(True)))
     one_step(from_library("torch", "SGD", weights((2, 2)), lr=np.float32(0.1), momentum=0.9, nesterov=1))

@@ -151,12 +151,32 @@ def test_a_dict_is_taken_in_the_order_of_its_keys_and_shared_weights_once():
     assert [g["param_names"] for g in trainer.optimizer.param_groups] == [["a"], ["z"]]
     shared = GluonTrainer([net.weight, net.bias, net.weight], "sgd")
     assert len(shared.optimizer.param_groups[0]["params"]) == 2
+    shared = GluonTrainer({"b": net.weight, "a": net.bias, "c": net.weight}, "sgd")
+    assert shared.optimizer.param_groups[0]["param_names"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (torch.ones(2), "is one tensor"),
+        ([{"params": [torch.ones(2)]}], "weights 0: expected a tensor"),
+        ({"a": 3}, "weights 0: expected a tensor"),
+        ({torch.ones(2)}, "is a set"),
+    ],
+)
+def test_what_is_no_list_of_weights_is_refused(params, words):
+    with pytest.raises(RuleError, match=f"gluon.Trainer: .*{words}"):
+        GluonTrainer(params, "sgd")
 
 
 def test_an_optimizer_of_ours():
     net = model()
     with pytest.raises(RuleError, match="belong to an optimizer given by name"):
         GluonTrainer(net.parameters(), SGD(net.parameters()), {"learning_rate": 0.1})
+    with pytest.raises(RuleError, match="lr_mult and wd_mult belong to an optimizer given by name"):
+        GluonTrainer(net.parameters(), SGD(net.parameters()), lr_mult=[0.0, 1.0])
+    with pytest.raises(RuleError, match="over other weights than params"):
+        GluonTrainer([net.weight], SGD(net.parameters()))
     before = net.weight.detach().clone()
     trainer = GluonTrainer(net.parameters(), SGD(net.parameters(), lr=1.0))
     backward(net, 0)
