@@ -213,6 +213,7 @@ class Common:
         weight_names: tuple[str, ...] = ("_weight", "_gamma"),
         exempt: tuple[str, ...] = (),
         begin_state: bool = True,
+        by_rows: bool = False,
         refuse: Callable[[Member], str | None] = lambda member: None,
     ) -> Recipe:
         """The recipe of an optimizer with these common arguments.
@@ -227,6 +228,7 @@ class Common:
             weight_names: Endings of the names that 1.9 decays.
             exempt: Endings of the names that are not scaled to the layer.
             begin_state: Whether begin_num_update counts for the tensors.
+            by_rows: lazy_update, for those that go by the rows of a sparse gradient.
             refuse: Why a tensor cannot be had.
         """
         bound = None if clip_inside else self.clip(kernel=kernel)
@@ -242,6 +244,7 @@ class Common:
             maximize=self.rescale < 0,  # the bound is the same on both sides
             begin=self.begin_num_update,
             begin_state=begin_state,
+            by_rows=by_rows,
             own=lambda member: self._own(member, more_decay, weight_names, exempt),
             refuse=lambda member: self._refusal(member) or refuse(member),
             check=lambda found: [

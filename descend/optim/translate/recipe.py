@@ -17,6 +17,8 @@ from descend.errors import RuleError, Unsupported, nearest
 from descend.optim.engine import ownership
 from descend.optim.engine.prepare import open_entry
 from descend.optim.optimizer import Optimizer
+from descend.optim.rules.adagrad import AdaGrad
+from descend.optim.rules.sgd import SGD
 from descend.optim.schedules import Constant
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ class Recipe:
         on_nonfinite: "raise", "skip" or "allow".
         begin: Updates that count as applied before the first one.
         begin_state: Whether they count for the tensors (bias correction) as well as for the schedule.
+        by_rows: Whether a sparse gradient moves its rows alone there too, with their moments and decay.
         own: What differs from tensor to tensor: options of its group.
         refuse: Why a tensor cannot be had, or None.
         check: What is wrong with the arguments in sight of all tensors.
@@ -67,6 +70,7 @@ class Recipe:
     on_nonfinite: str = "raise"
     begin: int = 0
     begin_state: bool = True
+    by_rows: bool = False
     own: Callable[[Member], Mapping[str, Any]] = field(default=lambda member: {})
     refuse: Callable[[Member], str | None] = field(default=lambda member: None)
     check: Callable[[Sequence[Member]], list[str]] = field(default=lambda found: [])
@@ -83,6 +87,17 @@ class Recipe:
             "clip_value": self.clip_value,
             "maximize": self.maximize,
         }
+
+    def dense_only(self, title: str, weight_decay: float) -> dict[str, str]:
+        """Why a sparse gradient is not taken, where a rule of ours goes by rows and the other library does not.
+
+        Without a decay, AdaGrad and SGD without a momentum leave a row as it is whose gradient is zero.
+        """
+        rule = self.rule
+        still = isinstance(rule, AdaGrad) or (isinstance(rule, SGD) and not rule.momentum)
+        if not rule.rowwise or self.by_rows or (still and not weight_decay):
+            return {}
+        return {"dense_only": f"{title} does not move its rows alone as this rule here would"}
 
 
 def call(title: str, make: Callable[..., Made], kwargs: Mapping[str, Any]) -> Made:
@@ -213,7 +228,7 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
         own = {key: value for key, value in group.items() if key != "params"}
         recipe = recipe_of(own) if own else default
         _refuse(title, recipe, found)
-        groups.extend(_split(recipe, found))
+        groups.extend(_split(title, recipe, found))
     if problems := default.check(everybody):
         raise RuleError([f"{title}: {problem}" for problem in problems])
     # The options stand in every group; here they are what a group takes that is added later.
@@ -238,13 +253,17 @@ def _refuse(title: str, recipe: Recipe, found: Sequence[Member]) -> None:
         raise Unsupported(problems)
 
 
-def _split(recipe: Recipe, found: Sequence[Member]) -> list[dict[str, Any]]:
+def _split(title: str, recipe: Recipe, found: Sequence[Member]) -> list[dict[str, Any]]:
     """One group for each set of own options, in the order in which they first appear."""
     groups: dict[tuple[tuple[str, Any], ...], list[Any]] = {}
     for member in found:
         own = tuple(sorted(recipe.own(member).items()))
         groups.setdefault(own, []).append(member.tensor if member.name is None else (member.name, member.tensor))
-    return [{"params": listed, **recipe.options(), **dict(own)} for own, listed in groups.items()]
+    options = [{**recipe.options(), **dict(own)} for own in groups]
+    return [
+        {"params": listed, **said, **recipe.dense_only(title, said["weight_decay"])}
+        for said, listed in zip(options, groups.values(), strict=True)
+    ]
 
 
 def _begin(optimizer: Optimizer, recipe: Recipe) -> None:
