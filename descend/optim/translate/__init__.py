@@ -38,9 +38,7 @@ def _library(library: str) -> str:
 def _named(library: str, name: str) -> str:
     """The library's own spelling of a name, any case."""
     table, refused = OPTIMIZERS[_library(library)]
-    given: Any = name
-    if not isinstance(given, str):
-        raise RuleError(f"{library}: the name of an optimizer is a text and is {given!r}; known are {', '.join(table)}")
+    _text(library, "an optimizer", name, table)
     if name in table:
         return name
     folded = {known.lower(): known for known in (*refused, *table)}
@@ -52,6 +50,11 @@ def _named(library: str, name: str) -> str:
             f"{library} has no optimizer '{name}'{nearest(name, table) or ';'} known are {', '.join(table)}"
         )
     return found
+
+
+def _text(library: str, what: str, name: object, known: Iterable[str]) -> None:
+    if not isinstance(name, str):
+        raise RuleError(f"{library}: the name of {what} is a text and is {name!r}; known are {', '.join(known)}")
 
 
 def recipe_from_library(library: str, name: str, kwargs: Mapping[str, Any]) -> Recipe:
@@ -119,6 +122,7 @@ def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
         RuleError: A name or an argument is unknown, or a value is one that the library refuses.
     """
     if _library(library).startswith("mxnet"):
+        _text(library, "a schedule", name, mxnet.SCHEDULERS)
         return mxnet.scheduler(name, **kwargs)
     tables: dict[str, tuple[Mapping[str, Callable[..., Schedule]], Mapping[str, str]]] = {
         "torch": (torch_optim.SCHEDULES, torch_optim.REFUSED_SCHEDULES),
@@ -127,6 +131,7 @@ def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
     if library not in tables:
         raise Unsupported(f"{library} has no schedules of its own; descend.optim.schedules has")
     table, refused = tables[library]
+    _text(library, "a schedule", name, table)
     if name in refused:
         raise Unsupported(f"{library} {name}: {refused[name]}")
     if name not in table:

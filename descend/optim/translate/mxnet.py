@@ -34,7 +34,7 @@ from descend.optim.translate.recipe import Member, Recipe, call, check_kinds
 if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
 
-__all__ = ["EXEMPT", "Common", "needs_matrix", "recipe", "scale_of", "scheduler"]
+__all__ = ["EXEMPT", "SCHEDULERS", "Common", "needs_matrix", "recipe", "scale_of", "scheduler"]
 
 ENDING = ("PolyScheduler", "CosineScheduler")  # schedules that fall until max_update
 BASE_RATE = 0.01  # where the base class is given none

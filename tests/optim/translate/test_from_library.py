@@ -137,6 +137,12 @@ def test_a_library_or_a_name_that_is_no_text(library, name):
         from_library(library, name, weights((2,)))
 
 
+@pytest.mark.parametrize("library", ["mxnet-1.9", "torch", "optax"])
+def test_a_schedule_that_is_no_text(library):
+    with pytest.raises(RuleError, match="the name of a schedule is a text and is None; known are"):
+        schedule_from_library(library, None)
+
+
 def test_flags_may_be_numbers_and_rates_tensors_of_one():
     one_step(from_library("torch", "SGD", weights((2, 2)), lr=torch.tensor(0.1), momentum=0.9, nesterov=np.bool_(True)))
     one_step(from_library("torch", "SGD", weights((2, 2)), lr=np.float32(0.1), momentum=0.9, nesterov=1))
