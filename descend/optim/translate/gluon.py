@@ -74,8 +74,9 @@ def _arguments(name: object, given: object) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
         raise RuleError(f"optimizer_params is a dict of MXNet's arguments and is {given!r}")
     arguments = dict(cast("Mapping[str, Any]", given or {}))
-    if "batch_size" in arguments:
-        raise RuleError("batch_size is no argument of MXNet's optimizers; give it to step")
+    for key, remedy in (("batch_size", "step"), ("lr_mult", "GluonTrainer itself"), ("wd_mult", "GluonTrainer itself")):
+        if key in arguments:
+            raise RuleError(f"{key} is no argument of MXNet's optimizers; give it to {remedy}")
     return arguments
 
 
@@ -115,7 +116,7 @@ class GluonTrainer:
         lr_mult: Sequence[float] | Mapping[Any, float] | None = None,
         wd_mult: Sequence[float] | Mapping[Any, float] | None = None,
     ) -> None:
-        if not library.startswith("mxnet"):
+        if not str(library).startswith("mxnet"):
             raise RuleError(f"gluon.Trainer is MXNet's: library must be mxnet-2.0 or mxnet-1.9 and is {library!r}")
         listed = _once(params)
         if isinstance(optimizer, Optimizer):
@@ -180,7 +181,19 @@ class GluonTrainer:
 
         Args:
             copies: For each copy on this rank the gradients of the weights, in their order; None for a frozen one.
+
+        Raises:
+            RuleError: There is no copy, or one has other gradients than one of its shape, or None, for each tensor.
         """
+        wanted = [tuple(p.shape) for p in self._params]
+        for k, given in enumerate(copies):
+            shapes = [shape if g is None else _shape(g) for g, shape in zip(given, wanted, strict=False)]
+            if len(given) != len(wanted) or shapes != wanted:
+                raise RuleError(
+                    f"reduce: copy {k} holds {len(given)} gradients of the shapes {shapes} and the weights are {wanted}"
+                )
+        if not copies:
+            raise RuleError("reduce: there must be at least one copy")
         while len(self._senders) < len(copies) and self._threshold is not None:
             self._senders.append(TwoBit(self._threshold))
         several = len(copies) * _ranks() > 1
@@ -204,6 +217,8 @@ class GluonTrainer:
         """
         if not number(batch_size, "batch_size", "update") > 0:
             raise RuleError(f"batch_size must be above 0 and is {batch_size!r}")
+        if not isinstance(cast("object", ignore_stale_grad), bool):
+            raise RuleError(f"ignore_stale_grad must be True or False and is {ignore_stale_grad!r}")
         stale = [i for i, p in enumerate(self._params) if p.requires_grad and p.grad is None]
         if stale and not ignore_stale_grad:
             raise RuleError(
@@ -261,6 +276,10 @@ class GluonTrainer:
         except (KeyError, ValueError, AttributeError) as problem:
             raise StorageError(f"{file} is broken: {problem!r}") from None
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _shape(g: object) -> tuple[int, ...] | str:
+    return tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
 
 
 def _once(params: Iterable[Any] | Mapping[str, Tensor]) -> list[Member]:

@@ -211,6 +211,8 @@ def test_a_batch_has_a_size(batch_size):
         ({"optimizer": 3}, "optimizer is MXNet's name of one, or an optimizer of ours, and is 3"),
         ({"optimizer_params": [0.1]}, "optimizer_params is a dict"),
         ({"optimizer_params": {"batch_size": 3}}, "give it to step"),
+        ({"optimizer_params": {"lr_mult": [1.0, 2.0]}}, "give it to GluonTrainer itself"),
+        ({"library": None}, "library must be mxnet-2.0 or mxnet-1.9 and is None"),
         ({"compression_params": "2bit"}, "compression_params is a dict"),
         ({"compression_params": {"type": "2bit", "treshold": 1.0}}, "compression_params is a dict"),
         ({"compression_params": {"type": "2bit", "threshold": "a"}}, "threshold must be a number"),
@@ -220,6 +222,30 @@ def test_a_batch_has_a_size(batch_size):
 def test_what_makes_no_trainer(given, words):
     with pytest.raises(RuleError, match=words):
         GluonTrainer(model().named_parameters(), **{"optimizer": "sgd", **given})
+
+
+@pytest.mark.parametrize(
+    ("copies", "words"),
+    [
+        ([], "at least one copy"),
+        ([[torch.ones(2, 3)]], "copy 0 holds 1 gradients"),
+        ([[torch.ones(2, 3), torch.ones(2), torch.ones(2)]], "copy 0 holds 3 gradients"),
+        ([[torch.ones(2, 3), torch.ones(2)], [torch.ones(2, 3), torch.ones(3)]], r"copy 1 .* \(3,\)\]"),
+        ([[torch.ones(2, 3), "b"]], "copy 0 .* 'str'"),
+    ],
+)
+def test_copies_have_the_gradients_of_the_weights(copies, words):
+    net = model()
+    trainer = GluonTrainer(net.named_parameters(), "sgd")
+    with pytest.raises(RuleError, match=f"reduce: .*{words}"):
+        trainer.reduce(copies)
+    assert net.weight.grad is None
+
+
+def test_ignoring_stale_gradients_is_a_flag():
+    trainer = GluonTrainer(model().named_parameters(), "sgd")
+    with pytest.raises(RuleError, match="ignore_stale_grad must be True or False and is 'no'"):
+        trainer.step(1, ignore_stale_grad="no")
 
 
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), "a", None])
