@@ -23,7 +23,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
-from torch import Tensor
 
 from descend.errors import NumericalError, RuleError, nearest
 from descend.optim.engine import finite, ownership, prepare, saved
@@ -169,7 +168,7 @@ class Optimizer(torch.optim.Optimizer):
             "lr_mult": lr_mult,
             "scaled": scaled,
         }
-        listed = _listed(params, self.title)
+        listed = ownership.listed(params, self.title)
         with torch.no_grad():
             super().__init__(listed, {**given, **_shown(rule), "rule": rule})
 
@@ -456,26 +455,6 @@ def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
 def _several(names: Sequence[str], most: int = 5) -> str:
     text = ", ".join(f"'{name}'" for name in names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
-
-
-def _listed(params: Any, title: str) -> list[Any]:
-    problem = None
-    if isinstance(params, Tensor):
-        problem = "is one tensor; give a list, e.g. [weights] or model.named_parameters()"
-    elif isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList):
-        problem = "is a module; give its named_parameters()"
-    elif isinstance(params, Mapping):
-        problem = "is a dict; give its items() if it holds weights by name, or a list of groups"
-    elif isinstance(params, (set, frozenset)):
-        problem = "is a set, whose order changes from run to run; give a list"
-    elif isinstance(params, str) or not isinstance(params, Iterable):
-        problem = f"must be a list of weights and is {params!r}"
-    if problem:
-        raise RuleError(f"{title}: params {problem}")
-    listed = list(cast("Iterable[Any]", params))
-    if not listed:
-        raise RuleError(f"{title}: the list of weights is empty; was model.parameters() used up before?")
-    return listed
 
 
 def _shown(rule: Rule) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 import descend.optim
-from descend.errors import NumericalError, RuleError
+from descend.errors import NumericalError, RuleError, Unsupported
 from descend.optim import Optimizer
 from descend.optim.rules import RULES
 
@@ -57,6 +58,75 @@ def test_equals_torch(name: str, kwargs: dict[str, Any], runner: str) -> None:
     ours = Optimizer(one.named_parameters(), rule, lr=0.1, maximize=maximize, runner=runner)
     train(one, ours)
     torch.testing.assert_close(one.weight, other.weight, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "kwargs"),
+    [
+        ("torch", "SGD", {"lr": 0.1, "momentum": 0.9}),  # there every row coasts on its momentum
+        ("torch", "SGD", {"lr": 0.1, "weight_decay": 0.1}),  # refused there
+        ("torch", "Adam", {}),  # refused there
+        ("torch", "Adagrad", {"weight_decay": 0.1}),  # refused there
+        ("optax", "adam", {"learning_rate": 0.1}),
+        ("lbann", "sgd", {"learn_rate": 0.1, "momentum": 0.9}),
+        ("mxnet-2.0", "sgd", {"momentum": 0.9}),  # lazy_update is False unless it is said
+        ("mxnet-2.0", "sgd", {"wd": 0.1}),
+        ("mxnet-1.9", "sgd", {"momentum": 0.9, "lazy_update": False}),
+        ("mxnet-1.9", "adam", {"lazy_update": False}),
+        ("mxnet-1.9", "adagrad", {"wd": 0.1}),  # refused there
+    ],
+)
+def test_a_library_that_moves_every_row_is_not_told_to_move_some(library: str, name: str, kwargs: Any) -> None:
+    model = table()
+    made = descend.optim.from_library(library, name, model.named_parameters(), **kwargs)
+    again = descend.optim.from_library(library, name, model.named_parameters(), **kwargs)
+    again.load_state_dict(made.state_dict())
+    before = model.weight.detach().clone()
+    backward(model, 0)
+    for optimizer in (made, copy.deepcopy(made), again):
+        for p, q in zip(optimizer.param_groups[0]["params"], model.parameters(), strict=True):
+            p.grad = q.grad
+        with pytest.raises(Unsupported, match=rf"'weight' has a sparse gradient, and {library} {name} does not move"):
+            optimizer.step()
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "kwargs"),
+    [
+        ("torch", "SGD", {"lr": 0.1}),
+        ("torch", "Adagrad", {}),
+        ("optax", "sgd", {"learning_rate": 0.1}),
+        ("lbann", "adagrad", {"learn_rate": 0.1}),
+        ("mxnet-2.0", "sgd", {"learning_rate": 0.1}),
+        ("mxnet-1.9", "adagrad", {}),
+    ],
+)
+def test_where_other_rows_stay_by_themselves_the_sparse_gradient_is_the_dense_one(
+    library: str, name: str, kwargs: Any
+) -> None:
+    sparse, dense = table(), table()
+    for model in (sparse, dense):
+        optimizer = descend.optim.from_library(library, name, model.named_parameters(), **kwargs)
+        for t in range(len(ASKED)):
+            optimizer.zero_grad()
+            backward(model, t)
+            if model is dense:
+                model.weight.grad = model.weight.grad.to_dense()
+            optimizer.step()
+    torch.testing.assert_close(sparse.weight, dense.weight, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("library", ["mxnet-1.9", "mxnet-2.0"])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_lazy_updates_go_by_rows(library: str, name: str) -> None:
+    model = table()
+    optimizer = descend.optim.from_library(library, name, model.parameters(), wd=0.1, lazy_update=True)
+    before = model.weight.detach().clone()
+    backward(model, 0)
+    optimizer.step()
+    moved = (model.weight != before).any(1)
+    assert moved.nonzero().flatten().tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("name", ROWWISE)

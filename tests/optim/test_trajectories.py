@@ -227,7 +227,7 @@ def test_every_step_is_that_of_the_library(case: dict[str, Any], tmp_path: Path)
         compare_rate(run, step)
 
 
-@pytest.mark.parametrize("case", INDEX["schedules"], ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", INDEX.get("schedules", []), ids=lambda case: case["id"])
 def test_every_rate_is_that_of_the_library(case: dict[str, Any]):
     arrays = {name: numbers()[key] for name, key in case["arrays"].items()}
     if "multiplier" in arrays:
@@ -245,7 +245,7 @@ def test_every_rate_is_that_of_the_library(case: dict[str, Any]):
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in INDEX["schedules"] if "warmup_strategy" in case], ids=lambda case: case["id"]
+    "case", [case for case in INDEX.get("schedules", []) if "warmup_strategy" in case], ids=lambda case: case["id"]
 )
 def test_the_rule_has_the_factor_of_the_schedule(case: dict[str, Any]):
     """LBSGD inside the rule and as a schedule are one thing, except for the strategy that is a ratio of norms."""

@@ -15,10 +15,35 @@ from descend.errors import RuleError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["PLAIN_TYPES", "check", "has_values", "is_dense", "unpack"]
+__all__ = ["PLAIN_TYPES", "check", "has_values", "is_dense", "listed", "unpack"]
 
 TRAINABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)  # a subclass such as DTensor may keep its memory elsewhere
+
+
+def listed(params: Any, title: str) -> list[Any]:
+    """What an optimizer is made over, as a list of weights or of groups.
+
+    Raises:
+        RuleError: It is empty, unordered, or no list of anything.
+    """
+    problem = None
+    if isinstance(params, Tensor):
+        problem = "is one tensor; give a list, e.g. [weights] or model.named_parameters()"
+    elif isinstance(params, torch.nn.Module) and not isinstance(params, torch.nn.ParameterList):
+        problem = "is a module; give its named_parameters()"
+    elif isinstance(params, Mapping):
+        problem = "is a dict; give its items() if it holds weights by name, or a list of groups"
+    elif isinstance(params, (set, frozenset)):
+        problem = "is a set, whose order changes from run to run; give a list"
+    elif isinstance(params, str) or not isinstance(params, Iterable):
+        problem = f"must be a list of weights and is {params!r}"
+    if problem:
+        raise RuleError(f"{title}: params {problem}")
+    found = list(cast("Iterable[Any]", params))
+    if not found:
+        raise RuleError(f"{title}: the list of weights is empty; was model.parameters() used up before?")
+    return found
 
 
 def unpack(group: Any, where: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from descend.errors import RuleError
+from descend.errors import RuleError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -136,7 +136,7 @@ def has_rows(g: Tensor) -> bool:
     return g.layout is torch.sparse_coo and g.sparse_dim() == 1
 
 
-def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None) -> None:
+def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None, dense_only: str | None = None) -> None:
     """Refuse a gradient that cannot be used, naming the weights.
 
     Args:
@@ -144,10 +144,14 @@ def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None) ->
         p: The weights.
         name: How they are called.
         rule: Their rule; None where gradients have to be dense, since the weights live among others.
+        dense_only: Why these weights take no sparse gradients although the rule does.
 
     Raises:
+        Unsupported: The gradient is sparse and `dense_only` says why there is no such update.
         RuleError: The gradient is sparse and the rule does not go by rows, or of another shape or on another device.
     """
+    if g.layout is not torch.strided and dense_only:
+        raise Unsupported(f"'{name}' has a sparse gradient, and {dense_only}; build the embedding with sparse=False")
     if g.layout is not torch.strided and not (rule is not None and rule.rowwise and has_rows(g)):
         owner = f"which {type(rule).__name__} does not take" if rule is not None else "and had dense ones before"
         raise RuleError(
@@ -288,7 +292,7 @@ def tasks_of(
             g = p.grad
             if id(p) in without or g is None or not p.requires_grad:
                 continue
-            check_gradient(g, p, name, common.rule)
+            check_gradient(g, p, name, common.rule, group.get("dense_only"))
             if common.rule.whole_tensor and hasattr(p, "device_mesh"):
                 raise RuleError(
                     f"'{name}' is distributed over ranks and {type(common.rule).__name__} needs whole matrices; give "

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_torch", "pack"]
 
 COUNTERS = ("updates", "skipped", "seed")
-FUNCTIONS = ("rule", "schedule", "reasons")  # held in a group, and not to be loaded
+FUNCTIONS = ("rule", "schedule", "reasons", "dense_only")  # held in a group, and not to be loaded
 
 _MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 
@@ -67,6 +67,7 @@ def pack(holder: Holder, torch_dict: dict[str, Any]) -> dict[str, Any]:
         group["rule"] = type(group["rule"]).__name__
         group.pop("schedule")
         group.pop("reasons", None)
+        group.pop("dense_only", None)
         group.update(counters)
     torch_dict["state"] = {key: dict(entry) for key, entry in torch_dict["state"].items() if entry}
     return torch_dict

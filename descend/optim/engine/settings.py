@@ -57,8 +57,9 @@ TORCH_KEYS = frozenset(
     {"params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
 )
 
-# What says nothing about the update: our schedule, which rules made the group, and a label that scripts give it.
-OWN_KEYS = frozenset({"schedule", "reasons", "name"})
+# What says nothing about the update: our schedule, which rules made the group, a label that scripts give it, and why
+# its weights take no sparse gradients although the rule goes by rows.
+OWN_KEYS = frozenset({"schedule", "reasons", "name", "dense_only"})
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,10 @@ class Adafactor(Rule):
         squared = g * g
         if s.row is None or s.column is None:
             held = torch.zeros_like(g) if s.V is None else s.V
-            held = held + new * (squared - held)
+            held = (1 - new) * held + new * squared
             return held, AdafactorState(None, None, held)
-        row = s.row + new * (squared.mean(-1, keepdim=True) - s.row)
-        column = s.column + new * (squared.mean(-2, keepdim=True) - s.column)
+        row = (1 - new) * s.row + new * squared.mean(-1, keepdim=True)
+        column = (1 - new) * s.column + new * squared.mean(-2, keepdim=True)
         # Divided while it is small: only the product has as many elements as the weights.
         V = (row / row.mean(-2, keepdim=True).clamp(min=eps1)) * column
         return V, AdafactorState(row, column, None)

@@ -47,7 +47,16 @@ from descend.errors import RuleError, nearest
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PROVIDED", "Rule", "check_choice", "check_fraction", "check_nonnegative", "check_positive", "quotient"]
+__all__ = [
+    "PROVIDED",
+    "Rule",
+    "check_choice",
+    "check_count",
+    "check_fraction",
+    "check_nonnegative",
+    "check_positive",
+    "quotient",
+]
 
 PROVIDED = ("g", "p", "s", "t", "lr", "decay", "scaled", "norm", "total", "noise")
 
@@ -103,7 +112,10 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
             raise RuleError(
                 f"{type(rule).__name__}: {name} must be a number and is {value!r}; its options are {', '.join(known)}"
             )
-        found.append((name, float(value)))
+        try:
+            found.append((name, float(value)))
+        except OverflowError:  # a whole number beyond what a float holds
+            found.append((name, math.copysign(math.inf, value)))
     return found
 
 
@@ -126,6 +138,13 @@ def check_positive(rule: Rule, *names: str) -> None:
     for name, value in _each(rule, names):
         if not (math.isfinite(value) and value > 0.0):
             raise RuleError(f"{type(rule).__name__}: {name} must be finite and above 0 and is {value!r}")
+
+
+def check_count(rule: Rule, *names: str) -> None:
+    """Raise RuleError unless each named field is a whole number of at least 1."""
+    for name, value in _each(rule, names):
+        if not (math.isfinite(value) and value >= 1.0 and value == int(value)):
+            raise RuleError(f"{type(rule).__name__}: {name} must be a whole number of at least 1 and is {value!r}")
 
 
 def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:

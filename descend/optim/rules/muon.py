@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 
 from descend.errors import RuleError
-from descend.optim.rules.base import Rule, check_choice, check_fraction, check_positive
+from descend.optim.rules.base import Rule, check_choice, check_count, check_fraction, check_positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ def orthogonalize(u: Tensor, coefficients: tuple[float, float, float], steps: in
     tall = u.shape[0] > u.shape[1]
     x = u.mT if tall else u
     x = x / x.norm().clamp(min=eps)
-    for _ in range(steps):
+    for _ in range(int(steps)):
         A = x @ x.mT
         B = torch.addmm(A, A, A, beta=b, alpha=c)  # one rounding for b A + c A², which matters in bfloat16
         x = torch.addmm(x, B, x, beta=a)
@@ -95,11 +95,9 @@ class Muon(Rule):
         check_fraction(self, "momentum")
         check_positive(self, "eps")
         check_choice(self, "adjust", ("original", "match_rms_adamw"))
-        if self.ns_steps < 1 or len(self.ns_coefficients) != 3:
-            raise RuleError(
-                f"Muon: ns_steps must be at least 1 and is {self.ns_steps!r}; ns_coefficients are three numbers and "
-                f"are {self.ns_coefficients!r}"
-            )
+        check_count(self, "ns_steps")
+        if len(self.ns_coefficients) != 3:
+            raise RuleError(f"Muon: ns_coefficients are three numbers and are {self.ns_coefficients!r}")
 
     def init(self, p: Tensor) -> MuonState:
         """Zeros."""

@@ -29,14 +29,16 @@ LIBRARIES = tuple(OPTIMIZERS)
 
 
 def _library(library: str) -> str:
-    if library not in OPTIMIZERS:
-        raise RuleError(f"no library '{library}'{nearest(library, LIBRARIES) or ';'} known are {', '.join(LIBRARIES)}")
+    if library not in LIBRARIES:
+        close = nearest(str(library), LIBRARIES) or ";"
+        raise RuleError(f"no library {library!r}{close} known are {', '.join(LIBRARIES)}")
     return library
 
 
 def _named(library: str, name: str) -> str:
     """The library's own spelling of a name, any case."""
     table, refused = OPTIMIZERS[_library(library)]
+    _text(library, "an optimizer", name, table)
     if name in table:
         return name
     folded = {known.lower(): known for known in (*refused, *table)}
@@ -48,6 +50,11 @@ def _named(library: str, name: str) -> str:
             f"{library} has no optimizer '{name}'{nearest(name, table) or ';'} known are {', '.join(table)}"
         )
     return found
+
+
+def _text(library: str, what: str, name: object, known: Iterable[str]) -> None:
+    if not isinstance(name, str):
+        raise RuleError(f"{library}: the name of {what} is a text and is {name!r}; known are {', '.join(known)}")
 
 
 def recipe_from_library(library: str, name: str, kwargs: Mapping[str, Any]) -> Recipe:
@@ -94,9 +101,8 @@ def _in_their_words(problem: str, title: str, kwargs: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> list[str]:
     """How a value, or each of several, may stand in a message."""
     parts: list[Any] = [value, *value] if isinstance(value, (list, tuple)) else [value]
-    return [
-        shown for part in parts for shown in (repr(part), repr(float(part)) if isinstance(part, int) else repr(part))
-    ]
+    whole = [part for part in parts if isinstance(part, int) and abs(part) < 1e300]  # further than a float goes is inf
+    return [*map(repr, parts), *(repr(float(part)) for part in whole)]
 
 
 def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
@@ -116,6 +122,7 @@ def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
         RuleError: A name or an argument is unknown, or a value is one that the library refuses.
     """
     if _library(library).startswith("mxnet"):
+        _text(library, "a schedule", name, mxnet.SCHEDULERS)
         return mxnet.scheduler(name, **kwargs)
     tables: dict[str, tuple[Mapping[str, Callable[..., Schedule]], Mapping[str, str]]] = {
         "torch": (torch_optim.SCHEDULES, torch_optim.REFUSED_SCHEDULES),
@@ -124,6 +131,7 @@ def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
     if library not in tables:
         raise Unsupported(f"{library} has no schedules of its own; descend.optim.schedules has")
     table, refused = tables[library]
+    _text(library, "a schedule", name, table)
     if name in refused:
         raise Unsupported(f"{library} {name}: {refused[name]}")
     if name not in table:

@@ -22,9 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from descend.errors import RuleError, StorageError, Unsupported
+from descend.optim.engine import ownership
 from descend.optim.engine.settings import number
 from descend.optim.optimizer import Optimizer
 from descend.optim.translate import from_library
+from descend.optim.translate.recipe import Member, members
 
 __all__ = ["GluonTrainer", "TwoBit"]
 
@@ -72,8 +74,9 @@ def _arguments(name: object, given: object) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
         raise RuleError(f"optimizer_params is a dict of MXNet's arguments and is {given!r}")
     arguments = dict(cast("Mapping[str, Any]", given or {}))
-    if "batch_size" in arguments:
-        raise RuleError("batch_size is no argument of MXNet's optimizers; give it to step")
+    for key, remedy in (("batch_size", "step"), ("lr_mult", "GluonTrainer itself"), ("wd_mult", "GluonTrainer itself")):
+        if key in arguments:
+            raise RuleError(f"{key} is no argument of MXNet's optimizers; give it to {remedy}")
     return arguments
 
 
@@ -113,20 +116,25 @@ class GluonTrainer:
         lr_mult: Sequence[float] | Mapping[Any, float] | None = None,
         wd_mult: Sequence[float] | Mapping[Any, float] | None = None,
     ) -> None:
-        if not library.startswith("mxnet"):
+        if not str(library).startswith("mxnet"):
             raise RuleError(f"gluon.Trainer is MXNet's: library must be mxnet-2.0 or mxnet-1.9 and is {library!r}")
-        listed = sorted(params.items()) if isinstance(params, Mapping) else _once(params)
+        listed = _once(params)
         if isinstance(optimizer, Optimizer):
             if optimizer_params:
                 raise RuleError(
                     "optimizer_params belong to an optimizer given by name; set them on the optimizer itself"
                 )
+            if lr_mult is not None or wd_mult is not None:
+                raise RuleError("lr_mult and wd_mult belong to an optimizer given by name; give this one groups")
+            if {id(m.tensor) for m in listed} != {id(p) for group in optimizer.param_groups for p in group["params"]}:
+                raise RuleError("the optimizer is over other weights than params; give both the same")
             self.optimizer = optimizer
         else:
             arguments = {"lr_mult": lr_mult, "wd_mult": wd_mult, **_arguments(optimizer, optimizer_params)}
             arguments["batch_size"] = 1
-            self.optimizer = from_library(library, optimizer, listed, **arguments)
-        self._params = [item[1] if isinstance(item, tuple) else item for item in listed]
+            given = [m.tensor if m.name is None else (m.name, m.tensor) for m in listed]
+            self.optimizer = from_library(library, optimizer, given, **arguments)
+        self._params = [m.tensor for m in listed]
         self._scales = [group["rescale_grad"] for group in self.optimizer.param_groups]
         self._threshold = _compression(compression_params)
         self._senders: list[TwoBit] = []
@@ -173,7 +181,19 @@ class GluonTrainer:
 
         Args:
             copies: For each copy on this rank the gradients of the weights, in their order; None for a frozen one.
+
+        Raises:
+            RuleError: There is no copy, or one has other gradients than one of its shape, or None, for each tensor.
         """
+        wanted = [tuple(p.shape) for p in self._params]
+        for k, given in enumerate(copies):
+            shapes = [shape if g is None else _shape(g) for g, shape in zip(given, wanted, strict=False)]
+            if len(given) != len(wanted) or shapes != wanted:
+                raise RuleError(
+                    f"reduce: copy {k} holds {len(given)} gradients of the shapes {shapes} and the weights are {wanted}"
+                )
+        if not copies:
+            raise RuleError("reduce: there must be at least one copy")
         while len(self._senders) < len(copies) and self._threshold is not None:
             self._senders.append(TwoBit(self._threshold))
         several = len(copies) * _ranks() > 1
@@ -197,6 +217,8 @@ class GluonTrainer:
         """
         if not number(batch_size, "batch_size", "update") > 0:
             raise RuleError(f"batch_size must be above 0 and is {batch_size!r}")
+        if not isinstance(cast("object", ignore_stale_grad), bool):
+            raise RuleError(f"ignore_stale_grad must be True or False and is {ignore_stale_grad!r}")
         stale = [i for i, p in enumerate(self._params) if p.requires_grad and p.grad is None]
         if stale and not ignore_stale_grad:
             raise RuleError(
@@ -256,16 +278,16 @@ class GluonTrainer:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _once(params: Iterable[Any]) -> list[Any]:
+def _shape(g: object) -> tuple[int, ...] | str:
+    return tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
+
+
+def _once(params: Iterable[Any] | Mapping[str, Tensor]) -> list[Member]:
     """Each tensor once: shared weights are listed by every layer that has them."""
-    seen: set[int] = set()
-    listed: list[Any] = []
-    for item in params:
-        tensor = item[1] if isinstance(item, tuple) else item
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            listed.append(item)
-    return listed
+    given = sorted(params.items(), key=lambda item: item[0]) if isinstance(params, Mapping) else params
+    found = members({"params": ownership.listed(given, "gluon.Trainer")}, "gluon.Trainer")
+    first = {id(member.tensor): member for member in reversed(found)}
+    return [member for member in found if first[id(member.tensor)] is member]
 
 
 def _tuples(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,7 +34,7 @@ from descend.optim.translate.recipe import Member, Recipe, call, check_kinds
 if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
 
-__all__ = ["EXEMPT", "Common", "needs_matrix", "recipe", "scale_of", "scheduler"]
+__all__ = ["EXEMPT", "SCHEDULERS", "Common", "needs_matrix", "recipe", "scale_of", "scheduler"]
 
 ENDING = ("PolyScheduler", "CosineScheduler")  # schedules that fall until max_update
 BASE_RATE = 0.01  # where the base class is given none
@@ -61,6 +61,7 @@ class Common:
         wd_mult: Factors on the decay, likewise.
         batch_size: Given for gluon.Trainer's form: divides the gradient, and names then play no part.
         no_rate: learning_rate=None was said, which MXNet's base class takes for BASE_RATE, or for the schedule's own.
+        reads_rate: Whether the update has a rate; where it has none, lr_mult does nothing.
     """
 
     version: str
@@ -80,6 +81,7 @@ class Common:
     aggregate_num: int | None = None
     use_fused_step: bool | None = None
     no_rate: bool = False
+    reads_rate: bool = True
 
     def __post_init__(self) -> None:
         if self.sym is not None or self.param_dict is not None:
@@ -92,7 +94,9 @@ class Common:
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise RuleError(f"begin_num_update counts updates, a whole number of at least 0, and is {begin!r}")
         names: Any = self.param_idx2name
-        if not isinstance(names, Mapping | None):
+        if names is not None and not (
+            isinstance(names, Mapping) and all(isinstance(k, Integral) and isinstance(v, str) for k, v in names.items())
+        ):
             raise RuleError(f"param_idx2name is a dict from the tensors' numbers to their names and is {names!r}")
         if self.batch_size is not None and self.batch_size <= 0:
             raise RuleError(f"batch_size must be above 0 and is {self.batch_size!r}")
@@ -156,8 +160,9 @@ class Common:
         return replace(self, learning_rate=None).rate(default, overwrites=False)
 
     def without_rate(self) -> Common:
-        """These arguments for an optimizer that reads no rate."""
-        return replace(self, learning_rate=None, lr_scheduler=None, lr_mult=None)
+        """These arguments for an optimizer that reads no rate; a schedule and factors are looked at all the same."""
+        self.rate(BASE_RATE, overwrites=False)
+        return replace(self, learning_rate=None, lr_scheduler=None, reads_rate=False)
 
     def sign_alone(self) -> Common:
         """These arguments for an optimizer that takes the sign of the gradient as it comes, whatever its factor."""
@@ -208,6 +213,7 @@ class Common:
         weight_names: tuple[str, ...] = ("_weight", "_gamma"),
         exempt: tuple[str, ...] = (),
         begin_state: bool = True,
+        by_rows: bool = False,
         refuse: Callable[[Member], str | None] = lambda member: None,
     ) -> Recipe:
         """The recipe of an optimizer with these common arguments.
@@ -222,6 +228,7 @@ class Common:
             weight_names: Endings of the names that 1.9 decays.
             exempt: Endings of the names that are not scaled to the layer.
             begin_state: Whether begin_num_update counts for the tensors.
+            by_rows: lazy_update, for those that go by the rows of a sparse gradient.
             refuse: Why a tensor cannot be had.
         """
         bound = None if clip_inside else self.clip(kernel=kernel)
@@ -237,13 +244,14 @@ class Common:
             maximize=self.rescale < 0,  # the bound is the same on both sides
             begin=self.begin_num_update,
             begin_state=begin_state,
+            by_rows=by_rows,
             own=lambda member: self._own(member, more_decay, weight_names, exempt),
             refuse=lambda member: self._refusal(member) or refuse(member),
-            check=lambda found: (
-                [*_unused("lr_mult", self.lr_mult, found), *_unused("wd_mult", self.wd_mult, found)]
-                if self.param_idx2name is None
-                else []
-            ),
+            check=lambda found: [
+                problem
+                for what, given in (("lr_mult", self.lr_mult), ("wd_mult", self.wd_mult))
+                for problem in _unused(what, given, found, (self.param_idx2name or {}).values())
+            ],
         )
 
     def _own(
@@ -253,8 +261,9 @@ class Common:
         name = self._name(member.index)
         called = member.name if name is None else name
         decayed = self.version != "1.9" or name is None or name.endswith(weight_names)
+        lr_mult = _multiplier("lr_mult", self.lr_mult, member.index, called, 1.0)
         return {
-            "lr_mult": _multiplier("lr_mult", self.lr_mult, member.index, called, 1.0),
+            "lr_mult": lr_mult if self.reads_rate else 1.0,
             "weight_decay": more_decay
             + self.wd * _multiplier("wd_mult", self.wd_mult, member.index, called, float(decayed)),
             "scaled": not (exempt and name is not None and name.endswith(exempt)),
@@ -288,7 +297,7 @@ def recipe(version: str, table: Mapping[str, Callable[..., Recipe]], name: str, 
     Raises:
         RuleError: An argument is unknown to the optimizer and to MXNet's base class.
     """
-    base = {f.name for f in fields(Common)} - {"version", "no_rate", *(NEW if version == "1.9" else ())}
+    base = {f.name for f in fields(Common)} - {"version", "no_rate", "reads_rate", *(NEW if version == "1.9" else ())}
     make = table[name]
     own = [key for key in inspect.signature(make).parameters if key != "common"]
     wrong = [key for key in kwargs if key not in base and key not in own]
@@ -326,11 +335,11 @@ def _multiplier(what: str, given: Any, index: int, name: str | None, default: fl
     return number(found, what, f"tensor {index if name is None else name}", negative=True)
 
 
-def _unused(what: str, given: Any, found: Sequence[Member]) -> list[str]:
-    """Sentences about factors that belong to none of the tensors."""
+def _unused(what: str, given: Any, found: Sequence[Member], named: Iterable[str]) -> list[str]:
+    """Sentences about factors that belong to none of the tensors; `named` are the names in param_idx2name."""
     if isinstance(given, Mapping):
-        known = {m.index for m in found} | {m.name for m in found}
-        names = [m.name for m in found if m.name is not None]
+        names = [*named, *(m.name for m in found if m.name is not None)]
+        known = {m.index for m in found} | set(names)
         return [f"{what}: no tensor is called {key!r}{nearest(str(key), names)}" for key in given if key not in known]
     if given is not None and len(given) > len(found):
         return [f"{what} holds {len(given)} factors and there are {len(found)} tensors"]
@@ -472,7 +481,12 @@ def _check_argument(title: str, key: str, value: object) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False
 
 
 SCHEDULERS: dict[str, Callable[..., Schedule]] = {

@@ -37,7 +37,7 @@ __all__ = ["OPTIMIZERS", "REFUSED"]
 
 def _sgd(common: Common, momentum: float = 0.0, lazy_update: bool = True) -> Recipe:
     lr = common.rate(0.01, overwrites=False)
-    return common.recipe(SGD(momentum, rate_inside=True), lr, kernel=True)
+    return common.recipe(SGD(momentum, rate_inside=True), lr, kernel=True, by_rows=lazy_update)
 
 
 def _nag(common: Common, momentum: float = 0.0) -> Recipe:
@@ -82,7 +82,7 @@ def _adam(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_update: bool = True
 ) -> Recipe:
     rule = Adam(beta1, beta2, epsilon, eps_at="uncorrected")
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True, decay="clipped")
+    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True, decay="clipped", by_rows=lazy_update)
 
 
 def _adamax(common: Common, beta1: float = 0.9, beta2: float = 0.999) -> Recipe:

@@ -37,7 +37,7 @@ __all__ = ["OPTIMIZERS", "REFUSED"]
 
 def _sgd(common: Common, momentum: float = 0.0, lazy_update: bool = False) -> Recipe:
     lr = common.rate(0.1, overwrites=True)
-    return common.recipe(SGD(momentum, rate_inside=True), lr, kernel=common.fused)
+    return common.recipe(SGD(momentum, rate_inside=True), lr, kernel=common.fused, by_rows=lazy_update)
 
 
 def _nag(common: Common, momentum: float = 0.9) -> Recipe:
@@ -81,7 +81,7 @@ def _adam(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_update: bool = False
 ) -> Recipe:
     rule = Adam(beta1, beta2, epsilon, eps_at="uncorrected")
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused)
+    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused, by_rows=lazy_update)
 
 
 def _adamw(

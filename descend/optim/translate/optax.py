@@ -5,9 +5,10 @@ A learning rate that is a function of the count is one of ours already: optax co
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import Unsupported
+from descend.errors import RuleError, Unsupported
 from descend.optim.rules.adabelief import AdaBelief
 from descend.optim.rules.adadelta import AdaDelta
 from descend.optim.rules.adagrad import AdaGrad
@@ -31,7 +32,7 @@ __all__ = ["OPTIMIZERS", "REFUSED", "REFUSED_SCHEDULES", "SCHEDULES"]
 def _no(**given: Any) -> None:
     """Refuse arguments whose arithmetic is not had."""
     for name, value in given.items():
-        if value is not None and value is not False and value != 0:
+        if value is not None and not (isinstance(value, (bool, int, float)) and value == 0):
             raise Unsupported(f"optax's {name}={value!r} is not had here; leave it at its default")
 
 
@@ -235,23 +236,27 @@ def _constant(value: float) -> Schedule:
     return Constant(value)
 
 
-def _delayed(schedule: Schedule, begin: int) -> Schedule:
-    return Shifted(schedule, -begin) if begin else schedule
+def _after(schedule: Schedule, begin: int) -> Schedule:
+    return Shifted(schedule, -begin) if begin > 0 else schedule  # optax takes a negative begin for 0
 
 
 def _linear(init_value: float, end_value: float, transition_steps: int, transition_begin: int = 0) -> Schedule:
-    return _delayed(Ramp(init_value, end_value, transition_steps), transition_begin)
+    return _polynomial(init_value, end_value, 1.0, transition_steps, transition_begin)
 
 
 def _polynomial(
     init_value: float, end_value: float, power: float, transition_steps: int, transition_begin: int = 0
 ) -> Schedule:
-    return _delayed(Polynomial(init_value, transition_steps, end_value, power), transition_begin)
+    if transition_steps <= 0 or power == 0:  # 0⁰ is 1
+        return Constant(init_value)
+    return _after(Polynomial(init_value, transition_steps, end_value, power), transition_begin)
 
 
 def _cosine(init_value: float, decay_steps: int, alpha: float = 0.0, exponent: float = 1.0) -> Schedule:
     if exponent != 1:
         raise Unsupported(f"optax's exponent={exponent!r} is not had here; leave it at 1")
+    if decay_steps <= 0:
+        raise RuleError(f"optax's cosine decay wants at least one step after the warm-up and has {decay_steps!r}")
     return Cosine(init_value, decay_steps, alpha * init_value)
 
 
@@ -263,9 +268,18 @@ def _exponential(
     staircase: bool = False,
     end_value: float | None = None,
 ) -> Schedule:
-    if not staircase and transition_steps != 1:
-        return _delayed(Step(init_value, 1, decay_rate ** (1 / transition_steps), end_value or 0.0), transition_begin)
-    return _delayed(Step(init_value, transition_steps, decay_rate, end_value or 0.0), transition_begin)
+    if transition_steps <= 0 or decay_rate == 0:
+        return Constant(init_value)
+    rising = decay_rate >= 1  # end_value is then the highest rate, else the lowest, before transition_begin too
+    if end_value is not None and (init_value >= end_value if rising else init_value <= end_value):
+        return Constant(end_value)
+    every, factor = (transition_steps, decay_rate) if staircase else (1, decay_rate ** (1 / transition_steps))
+    if end_value is None or not rising:
+        return _after(Step(init_value, every, factor, end_value or 0.0), transition_begin)
+    climb: Schedule = Step(init_value, every, factor)
+    if init_value > 0 and factor > 1:
+        climb = climb.then(Constant(end_value), every * math.ceil(math.log(end_value / init_value) / math.log(factor)))
+    return _after(climb, transition_begin)
 
 
 def _piecewise_constant(init_value: float, boundaries_and_scales: Mapping[int, float] | None = None) -> Schedule:
@@ -273,7 +287,7 @@ def _piecewise_constant(init_value: float, boundaries_and_scales: Mapping[int, f
 
 
 def _warmup_constant(init_value: float, peak_value: float, warmup_steps: int) -> Schedule:
-    return Ramp(init_value, peak_value, warmup_steps)
+    return _linear(init_value, peak_value, warmup_steps)  # without a warm-up that is init_value for ever, as there
 
 
 def _warmup_cosine(

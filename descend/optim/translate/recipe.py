@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 from descend.errors import RuleError, Unsupported, nearest
+from descend.optim.engine import ownership
 from descend.optim.engine.prepare import open_entry
 from descend.optim.optimizer import Optimizer
+from descend.optim.rules.adagrad import AdaGrad
+from descend.optim.rules.sgd import SGD
 from descend.optim.schedules import Constant
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ class Recipe:
         on_nonfinite: "raise", "skip" or "allow".
         begin: Updates that count as applied before the first one.
         begin_state: Whether they count for the tensors (bias correction) as well as for the schedule.
+        by_rows: Whether a sparse gradient moves its rows alone there too, with their moments and decay.
         own: What differs from tensor to tensor: options of its group.
         refuse: Why a tensor cannot be had, or None.
         check: What is wrong with the arguments in sight of all tensors.
@@ -66,6 +70,7 @@ class Recipe:
     on_nonfinite: str = "raise"
     begin: int = 0
     begin_state: bool = True
+    by_rows: bool = False
     own: Callable[[Member], Mapping[str, Any]] = field(default=lambda member: {})
     refuse: Callable[[Member], str | None] = field(default=lambda member: None)
     check: Callable[[Sequence[Member]], list[str]] = field(default=lambda found: [])
@@ -82,6 +87,17 @@ class Recipe:
             "clip_value": self.clip_value,
             "maximize": self.maximize,
         }
+
+    def dense_only(self, title: str, weight_decay: float) -> dict[str, str]:
+        """Why a sparse gradient is not taken, where a rule of ours goes by rows and the other library does not.
+
+        Without a decay, AdaGrad and SGD without a momentum leave a row as it is whose gradient is zero.
+        """
+        rule = self.rule
+        still = isinstance(rule, AdaGrad) or (isinstance(rule, SGD) and not rule.momentum)
+        if not rule.rowwise or self.by_rows or (still and not weight_decay):
+            return {}
+        return {"dense_only": f"{title} does not move its rows alone as this rule here would"}
 
 
 def call(title: str, make: Callable[..., Made], kwargs: Mapping[str, Any]) -> Made:
@@ -136,11 +152,21 @@ def _number_or_none(value: Any) -> bool:
 def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
         value = value.item()
-    return not isinstance(value, bool) and isinstance(value, Real) and not math.isnan(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return not math.isnan(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False
 
 
 _KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("Sequence", "a list of numbers", lambda x: isinstance(x, (list, tuple)) and all(map(_number_or_none, x))),
+    (
+        "Mapping[int, float]",
+        "a dict of numbers",
+        lambda x: isinstance(x, Mapping) and all(map(_is_number, (*cast("Any", x), *cast("Any", x).values()))),
+    ),
     ("float", "a number", _is_number),
     ("int", "a number", _is_number),
     ("bool", "True or False", lambda x: isinstance(x, (bool, np.bool_)) or (isinstance(x, int) and x in (0, 1))),
@@ -157,17 +183,26 @@ def falling(initial: float, falls: Iterable[tuple[int, float]]) -> Schedule:
     return made
 
 
-def members(params: Iterable[Any]) -> list[Member]:
-    """The tensors of a list of tensors or of (name, tensor) pairs."""
-    found: list[Member] = []
-    for index, item in enumerate(params):
-        name, tensor = item if isinstance(item, tuple) else (None, item)
+def members(group: Mapping[str, Any], where: str, first: int = 0) -> list[Member]:
+    """The tensors of a group, which holds a list of tensors or of (name, tensor) pairs.
+
+    Args:
+        group: The group.
+        where: How errors name it.
+        first: Position of its first tensor among those of all groups.
+
+    Raises:
+        RuleError: It holds anything else.
+    """
+    opened = ownership.unpack(group, where)
+    tensors: list[Any] = opened["params"]
+    for index, tensor in enumerate(tensors, first):
         if not isinstance(tensor, Tensor):
             raise RuleError(
-                f"weights {index}: expected a tensor or a (name, tensor) pair and got {type(tensor).__name__}"
+                f"{where}: weights {index}: expected a tensor or a (name, tensor) pair and got {type(tensor).__name__}"
             )
-        found.append(Member(index, name, tensor))
-    return found
+    names = opened.get("param_names", [None] * len(tensors))
+    return [Member(first + i, *named) for i, named in enumerate(zip(names, tensors, strict=True))]
 
 
 def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, Any]], Recipe]) -> Optimizer:
@@ -182,19 +217,18 @@ def build(title: str, params: Iterable[Any], recipe_of: Callable[[Mapping[str, A
         Unsupported: A tensor is of a kind that cannot be had.
         RuleError: As `Optimizer`.
     """
-    given = [params] if isinstance(params, Mapping) else list(params)
+    alone = isinstance(params, Mapping) and "params" in params
+    given = [params] if alone else ownership.listed(params, title)
     default = recipe_of({})
     groups: list[dict[str, Any]] = []
     everybody: list[Member] = []
-    for group in _grouped(given):
-        listed = group["params"]
-        first, listed = len(everybody), [listed] if isinstance(listed, Tensor) else listed
-        found = [replace(m, index=m.index + first) for m in members(listed)]
+    for position, group in enumerate(_grouped(given)):
+        found = members(group, f"{title}, group {position}", len(everybody))
         everybody += found
         own = {key: value for key, value in group.items() if key != "params"}
         recipe = recipe_of(own) if own else default
         _refuse(title, recipe, found)
-        groups.extend(_split(recipe, found))
+        groups.extend(_split(title, recipe, found))
     if problems := default.check(everybody):
         raise RuleError([f"{title}: {problem}" for problem in problems])
     # The options stand in every group; here they are what a group takes that is added later.
@@ -219,13 +253,17 @@ def _refuse(title: str, recipe: Recipe, found: Sequence[Member]) -> None:
         raise Unsupported(problems)
 
 
-def _split(recipe: Recipe, found: Sequence[Member]) -> list[dict[str, Any]]:
+def _split(title: str, recipe: Recipe, found: Sequence[Member]) -> list[dict[str, Any]]:
     """One group for each set of own options, in the order in which they first appear."""
     groups: dict[tuple[tuple[str, Any], ...], list[Any]] = {}
     for member in found:
         own = tuple(sorted(recipe.own(member).items()))
         groups.setdefault(own, []).append(member.tensor if member.name is None else (member.name, member.tensor))
-    return [{"params": listed, **recipe.options(), **dict(own)} for own, listed in groups.items()]
+    options = [{**recipe.options(), **dict(own)} for own in groups]
+    return [
+        {"params": listed, **said, **recipe.dense_only(title, said["weight_decay"])}
+        for said, listed in zip(options, groups.values(), strict=True)
+    ]
 
 
 def _begin(optimizer: Optimizer, recipe: Recipe) -> None:

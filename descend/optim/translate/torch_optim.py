@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import RuleError, Unsupported
@@ -102,7 +103,8 @@ def _adamw(
 def _sparse_adam(
     lr: float = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8, maximize: bool = False
 ) -> Recipe:
-    return _recipe(Adam(*_pair(betas), eps, "uncorrected"), lr, 0.0, maximize, differentiable=False)
+    made = _recipe(Adam(*_pair(betas), eps, "uncorrected"), lr, 0.0, maximize, differentiable=False)
+    return replace(made, by_rows=True)
 
 
 def _adamax(

@@ -1,8 +1,10 @@
 """Adafactor against its equations and torch."""
 
 import numpy as np
+import pytest
 import torch
 
+from descend.optim.optimizer import Optimizer
 from descend.optim.rules import Adafactor
 
 
@@ -40,6 +42,21 @@ def test_adafactor(agree):
 def test_torch(as_torch):
     theirs = lambda p: torch.optim.Adafactor(p, lr=0.05, weight_decay=0.5)  # noqa: E731
     as_torch(Adafactor(), theirs, lr=0.05, weight_decay=0.5)
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 3)])
+def test_a_moment_that_forgets_all_knows_a_gradient_far_below_the_last_one(shape):
+    """With β₂ = 0 the step is that of this gradient alone, however large the one before was."""
+    rule, small = Adafactor(beta2_decay=0.0, d=1e3), torch.rand(shape, generator=torch.Generator().manual_seed(1)) + 0.5
+    stepped = []
+    for before in (small, 1e4 * small):
+        p = torch.nn.Parameter(torch.ones(shape))
+        optimizer = Optimizer([p], rule, lr=0.1, runner="plain")
+        for g in (before, small):
+            held, p.grad = p.detach().clone(), g.clone()
+            optimizer.step()
+        stepped.append((p.detach() - held) / held.norm())
+    torch.testing.assert_close(*stepped, rtol=2e-6, atol=1e-8)
 
 
 def test_a_matrix_keeps_a_row_and_a_column():

@@ -67,6 +67,12 @@ def test_what_cannot_be_had_says_why(library, name):
         ("mxnet-2.0", "sgd", {"lr_mult": ["a"]}, "lr_mult must be a number and is 'a'"),
         ("mxnet-2.0", "sgd", {"lr_mult": [1.0, 2.0]}, "holds 2 factors and there are 1 tensors"),
         ("mxnet-2.0", "sgd", {"wd_mult": {"fc": 0.0}}, "wd_mult: no tensor is called 'fc'"),
+        ("mxnet-1.9", "sgd", {"param_idx2name": {0: "fc_bias"}, "lr_mult": {"fc_bais": 2.0}}, "did you mean 'fc_bias'"),
+        ("mxnet-1.9", "sgd", {"param_idx2name": {0: "fc_bias"}, "wd_mult": [1.0, 2.0]}, "holds 2 factors"),
+        ("mxnet-1.9", "sgd", {"param_idx2name": {"fc_bias": 0}}, "param_idx2name is a dict"),
+        ("mxnet-1.9", "adadelta", {"lr_scheduler": ("PolySchedule", {"max_update": 9})}, "mean 'PolyScheduler'"),
+        ("mxnet-1.9", "adadelta", {"lr_scheduler": "PolyScheduler"}, "lr_scheduler is"),
+        ("mxnet-1.9", "adadelta", {"lr_mult": {"fc": 0.0}}, "lr_mult: no tensor is called 'fc'"),
         ("torch", "Adam", {"beta1": 0.9}, "has no argument 'beta1'"),
         ("torch", "SGD", {"nesterov": True}, "nesterov only with a momentum"),
         ("optax", "adam", {}, "needs learning_rate"),
@@ -89,6 +95,12 @@ def test_a_wrong_word_is_named(library, name, kwargs, words):
         ("torch", "Adam", {"betas": 0.9}, "betas must be a list of numbers and is 0.9"),
         ("torch", "Rprop", {"step_sizes": (0.1,)}, "step_sizes are two numbers"),
         ("torch", "Adam", {"lr": None}, "lr must be a number and is None"),
+        ("torch", "Adam", {"lr": 10**400}, "Adam: lr must be a number and is 1000"),
+        ("torch", "Muon", {"ns_steps": 2.5}, "Muon: ns_steps must be a whole number of at least 1 and is 2.5"),
+        ("torch", "Muon", {"ns_steps": float("inf")}, "ns_steps must be a whole number"),
+        ("mxnet-1.9", "lbsgd", {"batch_scale": float("inf")}, "batch_scale must be a whole number"),
+        ("mxnet-1.9", "adam", {"wd": 10**400}, "wd must be a number and is 1000"),
+        ("optax", "sgd", {"learning_rate": 10**400}, "SGD, group 0: lr must be finite"),
         ("torch", "RMSprop", {"alpha": -1.0}, r"RMSprop\(alpha=-1.0\): RMSProp: rho must lie in"),
         ("torch", "Adam", {"betas": (2, 0.9)}, r"Adam\(betas=\(2, 0.9\)\): Adam: beta1 must lie"),
         ("mxnet-2.0", "sgd", {"wd": -1}, r"mxnet-2.0 sgd\(wd=-1\): SGD, group 0: weight_decay must be"),
@@ -98,6 +110,37 @@ def test_a_wrong_word_is_named(library, name, kwargs, words):
 def test_a_value_that_cannot_be_is_told_in_the_librarys_words(library, name, kwargs, words):
     with pytest.raises(RuleError, match=words):
         from_library(library, name, weights((2, 2)), **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (torch.ones(2), "is one tensor"),
+        (torch.nn.Linear(2, 2), "is a module; give its named_parameters"),
+        ({"a": torch.ones(2)}, "is a dict; give its items"),
+        ({torch.ones(2)}, "is a set"),
+        (None, "must be a list of weights and is None"),
+        ([], "the list of weights is empty"),
+        ([("a",)], "group 0: weights 0 must be a tensor, or its name and the tensor"),
+        ([{"lr": 1.0}], "needs the key 'params'"),
+        ([{"params": [torch.ones(2)]}, {"params": [3]}], "group 1: weights 1: expected a tensor"),
+    ],
+)
+def test_what_is_no_list_of_weights_is_refused(params, words):
+    with pytest.raises(RuleError, match=f"torch SGD.*{words}"):
+        from_library("torch", "SGD", params)
+
+
+@pytest.mark.parametrize(("library", "name"), [("torch", None), (None, "SGD"), ("torch", b"SGD"), (3, "SGD")])
+def test_a_library_or_a_name_that_is_no_text(library, name):
+    with pytest.raises(RuleError, match=r"no library (None|3); known are|is a text and is (None|b'SGD')"):
+        from_library(library, name, weights((2,)))
+
+
+@pytest.mark.parametrize("library", ["mxnet-1.9", "torch", "optax"])
+def test_a_schedule_that_is_no_text(library):
+    with pytest.raises(RuleError, match="the name of a schedule is a text and is None; known are"):
+        schedule_from_library(library, None)
 
 
 def test_flags_may_be_numbers_and_rates_tensors_of_one():
@@ -117,6 +160,7 @@ def test_flags_may_be_numbers_and_rates_tensors_of_one():
         ("torch", "Adam", {"differentiable": True}, "without a graph"),
         ("optax", "adamw", {"learning_rate": 0.1, "mask": {"a": True}}, "give groups"),
         ("optax", "adam", {"learning_rate": 0.1, "nesterov": True}, "nesterov=True is not had"),
+        ("optax", "adam", {"learning_rate": 0.1, "mu_dtype": np.ones(2)}, "mu_dtype=array.* is not had"),
     ],
 )
 def test_an_argument_that_cannot_be_had(library, name, kwargs, words):
@@ -483,6 +527,56 @@ def test_optax_schedules():
         "optax", "piecewise_constant_schedule", init_value=1.0, boundaries_and_scales={5: 0.1}
     )
     assert [steps(t) for t in (4, 5)] == pytest.approx([1.0, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "rates"),
+    [
+        ("linear_schedule", {"init_value": 0.5, "end_value": 0.1, "transition_steps": 0}, (0.5, 0.5, 0.5)),
+        ("polynomial_schedule", {"init_value": 0.5, "end_value": 0.1, "power": 2, "transition_steps": 0}
+         | {"transition_begin": 2}, (0.5, 0.5, 0.5)),
+        ("polynomial_schedule", {"init_value": 0.5, "end_value": 0.1, "power": 0, "transition_steps": 1}, (0.5,) * 3),
+        ("linear_schedule", {"init_value": 0.5, "end_value": 0.1, "transition_steps": 2, "transition_begin": -1},
+         (0.5, 0.3, 0.1)),
+        ("warmup_constant_schedule", {"init_value": 0.1, "peak_value": 0.5, "warmup_steps": 0}, (0.1, 0.1, 0.1)),
+        ("exponential_decay", {"init_value": 0.5, "transition_steps": 0, "decay_rate": 0.1}, (0.5, 0.5, 0.5)),
+        ("exponential_decay", {"init_value": 0.5, "transition_steps": 1, "decay_rate": 0.0}, (0.5, 0.5, 0.5)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 1, "decay_rate": 2.0, "end_value": 0.3},
+         (0.1, 0.2, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 1, "decay_rate": 2.0, "end_value": 0.3}
+         | {"transition_begin": 1}, (0.1, 0.1, 0.2, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 2, "decay_rate": 2.0, "end_value": 0.3}
+         | {"staircase": True}, (0.1, 0.1, 0.2, 0.2, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 1, "decay_rate": 1.0, "end_value": 0.3}, (0.1,)),
+        ("exponential_decay", {"init_value": 0.0, "transition_steps": 1, "decay_rate": 2.0, "end_value": 0.3},
+         (0.0, 0.0, 0.0)),
+        ("exponential_decay", {"init_value": 0.4, "transition_steps": 1, "decay_rate": 2.0, "end_value": 0.3},
+         (0.3, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.1, "transition_steps": 1, "decay_rate": 0.5, "end_value": 0.3}
+         | {"transition_begin": 1}, (0.3, 0.3, 0.3)),
+        ("exponential_decay", {"init_value": 0.5, "transition_steps": 1, "decay_rate": 0.8, "end_value": 0.35},
+         (0.5, 0.4, 0.35)),
+    ],
+)  # fmt: skip
+def test_optax_schedules_at_the_ends_of_their_arguments(name, kwargs, rates):
+    """As optax 0.2.8 answers for counts 0, 1, 2, ..."""
+    schedule = schedule_from_library("optax", name, **kwargs)
+    assert [schedule(t) for t in range(len(rates))] == pytest.approx(list(rates), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("cosine_decay_schedule", {"init_value": 0.1, "decay_steps": 0}, "at least one step"),
+        ("warmup_cosine_decay_schedule", {"init_value": 0.1, "peak_value": 1.0, "warmup_steps": 4, "decay_steps": 4},
+         "at least one step after the warm-up"),
+        ("piecewise_constant_schedule", {"init_value": 0.1, "boundaries_and_scales": {"3": 0.5}}, "a dict of numbers"),
+        ("piecewise_constant_schedule", {"init_value": 0.1, "boundaries_and_scales": [3]}, "a dict of numbers"),
+    ],
+)  # fmt: skip
+def test_schedules_that_optax_refuses(name, kwargs, words):
+    with pytest.raises(RuleError, match=words):
+        schedule_from_library("optax", name, **kwargs)
 
 
 @pytest.mark.parametrize(

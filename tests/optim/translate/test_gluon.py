@@ -151,12 +151,32 @@ def test_a_dict_is_taken_in_the_order_of_its_keys_and_shared_weights_once():
     assert [g["param_names"] for g in trainer.optimizer.param_groups] == [["a"], ["z"]]
     shared = GluonTrainer([net.weight, net.bias, net.weight], "sgd")
     assert len(shared.optimizer.param_groups[0]["params"]) == 2
+    shared = GluonTrainer({"b": net.weight, "a": net.bias, "c": net.weight}, "sgd")
+    assert shared.optimizer.param_groups[0]["param_names"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (torch.ones(2), "is one tensor"),
+        ([{"params": [torch.ones(2)]}], "weights 0: expected a tensor"),
+        ({"a": 3}, "weights 0: expected a tensor"),
+        ({torch.ones(2)}, "is a set"),
+    ],
+)
+def test_what_is_no_list_of_weights_is_refused(params, words):
+    with pytest.raises(RuleError, match=f"gluon.Trainer: .*{words}"):
+        GluonTrainer(params, "sgd")
 
 
 def test_an_optimizer_of_ours():
     net = model()
     with pytest.raises(RuleError, match="belong to an optimizer given by name"):
         GluonTrainer(net.parameters(), SGD(net.parameters()), {"learning_rate": 0.1})
+    with pytest.raises(RuleError, match="lr_mult and wd_mult belong to an optimizer given by name"):
+        GluonTrainer(net.parameters(), SGD(net.parameters()), lr_mult=[0.0, 1.0])
+    with pytest.raises(RuleError, match="over other weights than params"):
+        GluonTrainer([net.weight], SGD(net.parameters()))
     before = net.weight.detach().clone()
     trainer = GluonTrainer(net.parameters(), SGD(net.parameters(), lr=1.0))
     backward(net, 0)
@@ -191,6 +211,8 @@ def test_a_batch_has_a_size(batch_size):
         ({"optimizer": 3}, "optimizer is MXNet's name of one, or an optimizer of ours, and is 3"),
         ({"optimizer_params": [0.1]}, "optimizer_params is a dict"),
         ({"optimizer_params": {"batch_size": 3}}, "give it to step"),
+        ({"optimizer_params": {"lr_mult": [1.0, 2.0]}}, "give it to GluonTrainer itself"),
+        ({"library": None}, "library must be mxnet-2.0 or mxnet-1.9 and is None"),
         ({"compression_params": "2bit"}, "compression_params is a dict"),
         ({"compression_params": {"type": "2bit", "treshold": 1.0}}, "compression_params is a dict"),
         ({"compression_params": {"type": "2bit", "threshold": "a"}}, "threshold must be a number"),
@@ -200,6 +222,30 @@ def test_a_batch_has_a_size(batch_size):
 def test_what_makes_no_trainer(given, words):
     with pytest.raises(RuleError, match=words):
         GluonTrainer(model().named_parameters(), **{"optimizer": "sgd", **given})
+
+
+@pytest.mark.parametrize(
+    ("copies", "words"),
+    [
+        ([], "at least one copy"),
+        ([[torch.ones(2, 3)]], "copy 0 holds 1 gradients"),
+        ([[torch.ones(2, 3), torch.ones(2), torch.ones(2)]], "copy 0 holds 3 gradients"),
+        ([[torch.ones(2, 3), torch.ones(2)], [torch.ones(2, 3), torch.ones(3)]], r"copy 1 .* \(3,\)\]"),
+        ([[torch.ones(2, 3), "b"]], "copy 0 .* 'str'"),
+    ],
+)
+def test_copies_have_the_gradients_of_the_weights(copies, words):
+    net = model()
+    trainer = GluonTrainer(net.named_parameters(), "sgd")
+    with pytest.raises(RuleError, match=f"reduce: .*{words}"):
+        trainer.reduce(copies)
+    assert net.weight.grad is None
+
+
+def test_ignoring_stale_gradients_is_a_flag():
+    trainer = GluonTrainer(model().named_parameters(), "sgd")
+    with pytest.raises(RuleError, match="ignore_stale_grad must be True or False and is 'no'"):
+        trainer.step(1, ignore_stale_grad="no")
 
 
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), "a", None])

@@ -273,6 +273,8 @@ def draw(f, name, number):
     case["tol"] = {"rtol": tol[0], "atol": tol[1]}
     if not OLD and (case["kwargs"].get("use_fused_step") is False or dtype == "float16"):  # 2.0 refuses the two at once
         case["kwargs"].pop("lazy_update", None)
+    if case["kwargs"].get("use_fused_step") is False and (case["kwargs"].get("clip_weights") or 0.0) < 0:
+        case["kwargs"].pop("clip_weights")  # undefined, as a negative clip_gradient is there
     shapes = shapes_of(f, name)
     adorn(f, case, len(shapes))
     stream = f"s{number}"
