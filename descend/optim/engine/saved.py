@@ -6,6 +6,7 @@ and shapes are compared either way.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from descend.errors import RuleError
 from descend.optim.engine.prepare import LOW_PRECISION, named_entries, spread, template
-from descend.optim.engine.settings import group_rule, number, settle
+from descend.optim.engine.settings import group_rule, number, settle, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,9 +62,13 @@ class Holder(Protocol):
 
 
 def pack(holder: Holder, torch_dict: dict[str, Any]) -> dict[str, Any]:
-    """Torch's structure with our counters in each group and the rule by its name."""
+    """Torch's structure with our counters in each group, the rule by its name and the constants in force."""
     counters = {name: getattr(holder, name) for name in COUNTERS}
-    for group in torch_dict["param_groups"]:
+    for i, group in enumerate(torch_dict["param_groups"]):
+        with contextlib.suppress(RuleError):  # what makes no sense is refused when it is loaded
+            # Where a constant has two names, and one was written, whoever loads this does not know which.
+            known = shown(group_rule(group, f"{holder.title}, group {i}"))
+            group.update({key: value for key, value in known.items() if key in group})
         group["rule"] = type(group["rule"]).__name__
         group.pop("schedule")
         group.pop("reasons", None)
@@ -235,7 +240,9 @@ def load(holder: Holder, state_dict: Mapping[str, Any], names: Sequence[Sequence
     for i, called in enumerate(names):
         _check_options(holder, i, called, found, groups)
     for group, options in zip(holder.param_groups, chosen, strict=True):
-        group.update(options)
+        if options:
+            group.update(options)
+            group["rule"] = group_rule(group, holder.title)
     _copy(holder, names, {name: part.entry for name, part in found.items()})
     for name, value in counters.items():
         setattr(holder, name, value)

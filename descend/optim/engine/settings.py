@@ -27,6 +27,7 @@ __all__ = [
     "describe_options",
     "rule_fields",
     "settle",
+    "shown",
     "unknown_option",
 ]
 
@@ -99,6 +100,12 @@ def aliases_of(rule: Rule | type[Rule]) -> dict[str, tuple[str, ...]]:
     """Torch's names for several fields at once that this rule has."""
     known = rule_fields(rule)
     return {alias: names for alias, names in ALIASES.items() if all(name in known for name in names)}
+
+
+def shown(rule: Rule) -> dict[str, Any]:
+    """A rule's constants as they stand in a group, also under torch's names for several of them."""
+    known = rule_fields(rule)
+    return {**known, **{alias: tuple(known[name] for name in names) for alias, names in aliases_of(rule).items()}}
 
 
 def describe_options(rule: Rule | type[Rule]) -> str:
