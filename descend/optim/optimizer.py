@@ -62,7 +62,8 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
     """
 
-    disabled = functools.cache(lambda: torch.compiler.disable(method))
+    reason = "descend's optimizers bring compiled kernels of their own; leave the step out of a graph that must be whole"
+    disabled = functools.cache(lambda: torch.compiler.disable(method, reason=reason))
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +71,8 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
             return disabled()(*args, **kwargs)
         return method(*args, **kwargs)
 
-    cast("Any", call)._torchdynamo_disable = True  # torch's own mark
+    cast("Any", call)._torchdynamo_disable = True  # torch's own marks
+    cast("Any", call)._torchdynamo_disable_msg = reason
     return call
 
 
@@ -101,6 +103,7 @@ class Optimizer(torch.optim.Optimizer):
             of the options below, of the rule's fields, or a "rule" of their own.
         rule: The rule of every group that names none.
         lr: Rate in units of the rule, or a schedule: a function from the number of updates applied so far to the rate.
+            While a schedule decides, another rate in the group is an error; but 0 holds as long as it stands there.
         weight_decay: λ, at least 0.
         decay: "coupled" (g ← clip(r g) + λ p), "clipped" (g ← clip(r g + λ p)) or "decoupled" (p ← p − lr λ p first);
             None means coupled. A rule whose equations hold λ (LAMB, LARS, AdamW, ...) applies it as they say, and takes
@@ -260,6 +263,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _read_schedule(self, i: int, group: dict[str, Any], where: str) -> None:
         if i in self._scheduled and group["lr"] != self._scheduled[i]:
+            if group["lr"] == 0:  # torch.distributed.checkpoint steps so to make a state, and puts the rate back
+                return
             raise RuleError(
                 f"{where}: lr was set to {group['lr']!r} while a schedule decides it; set group['schedule'] to None or "
                 "to another schedule"
