@@ -62,7 +62,7 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
     """
 
-    reason = "descend's optimizers bring compiled kernels of their own; leave the step out of a graph that must be whole"
+    reason = "descend's optimizers bring compiled kernels of their own; leave the step out of whole graphs"
     disabled = functools.cache(lambda: torch.compiler.disable(method, reason=reason))
 
     @functools.wraps(method)

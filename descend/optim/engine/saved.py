@@ -102,6 +102,16 @@ def _broken_groups(groups: Any) -> Iterator[str]:
     if not isinstance(groups, (list, tuple)):
         yield f"  'param_groups' must be a list of groups and is {type(groups).__name__}"
         return
+    broken = list(_broken_lists(groups))
+    yield from broken
+    if broken:
+        return
+    yield from (f"  weights {key!r} stand in two places" for key in _twice(key for g in groups for key in g["params"]))
+    names = [name for group in groups for name in group.get("param_names", ())]
+    yield from (f"  two weights are called {name!r}" for name in _twice(names))
+
+
+def _broken_lists(groups: Iterable[Any]) -> Iterator[str]:
     for i, group in enumerate(groups):
         params = group.get("params") if isinstance(group, Mapping) else None
         if not isinstance(params, (list, tuple)):
@@ -110,10 +120,10 @@ def _broken_groups(groups: Any) -> Iterator[str]:
         names = group.get("param_names", params)
         if not isinstance(names, (list, tuple)) or len(names) != len(params):
             yield f"  group {i} has {len(params)} weights, and as many 'param_names' are wanted as they are: {names!r}"
-    numbers = [key for group in groups if isinstance(group, Mapping) for key in group.get("params") or ()]
-    yield from (f"  weights {key!r} stand in two places" for key in _twice(numbers))
-    names = [name for group in groups if isinstance(group, Mapping) for name in group.get("param_names") or ()]
-    yield from (f"  two weights are called {name!r}" for name in _twice(names))
+        elif not all(isinstance(key, (int, str)) for key in params):
+            yield f"  group {i} must be a dict with a list 'params' of numbers, and has {params!r}"
+        elif names is not params and not all(isinstance(name, str) for name in names):
+            yield f"  'param_names' of group {i} must be texts and are {names!r}"
 
 
 def _twice(items: Iterable[Any]) -> list[Any]:

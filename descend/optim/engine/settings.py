@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from numbers import Real
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from descend.errors import RuleError, nearest
@@ -151,13 +152,21 @@ def _flag(group: Mapping[str, Any], name: str, where: str) -> bool:
     return value
 
 
+def _differs(value: object, other: object) -> bool:
+    """Whether these are two values; of an array, which compares each of its elements, always."""
+    try:
+        return bool(value != other)
+    except (RuntimeError, ValueError, TypeError):  # of torch, and of NumPy
+        return True
+
+
 def group_rule(group: Mapping[str, Any], where: str) -> Rule:
     """The group's rule with the constants that stand in the group, e.g. after `group["beta1"] = 0.8`."""
     rule = group.get("rule")
     if not isinstance(rule, Rule):
         raise RuleError(f"{where}: rule must be a rule such as Adam() and is {rule!r}")
     known = rule_fields(rule)
-    changed = {name: group[name] for name, value in known.items() if name in group and group[name] != value}
+    changed = {name: group[name] for name, value in known.items() if name in group and _differs(group[name], value)}
     for alias, names in aliases_of(rule).items():
         changed |= _from_alias(group, alias, names, known, changed, where)
     return replace(cast("Any", rule), **changed) if changed else rule
@@ -177,9 +186,9 @@ def _from_alias(
         return {}
     if not isinstance(values, (tuple, list)) or len(values) != len(names):
         raise RuleError(f"{where}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), and is {values!r}")
-    meant = {name: value for name, value in zip(names, values, strict=True) if value != known[name]}
+    meant = {name: value for name, value in zip(names, values, strict=True) if _differs(value, known[name])}
     for name, value in meant.items():
-        if name in changed and changed[name] != value:
+        if name in changed and _differs(changed[name], value):
             raise RuleError(f"{where}: {name} is {changed[name]!r} and {alias} says {value!r}; set one of them")
     return meant
 
@@ -195,6 +204,10 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
         RuleError: A value is NaN, infinite, negative where it may not be, of the wrong type, or the key is unknown.
     """
     rule = group_rule(group, where)
+    for name, default in rule_fields(type(rule)).items():
+        value = getattr(rule, name)
+        if isinstance(default, bool) and not (isinstance(value, (int, np.bool_)) and value in (0, 1)):
+            raise RuleError(f"{where}: {name} must be True or False and is {value!r}")
     allowed = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS | OWN_KEYS
     for key in group:
         if key not in allowed:

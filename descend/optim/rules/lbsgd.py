@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
-from descend.errors import RuleError
-from descend.optim.rules.base import Rule, check_fraction, check_nonnegative, check_positive
+from descend.optim.rules.base import Rule, check_count, check_fraction, check_nonnegative, check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,8 +78,7 @@ class LBSGD(Rule):
         check_fraction(self, "momentum")
         check_nonnegative(self, "warmup_epochs", "updates_per_epoch", "begin_epoch")
         check_positive(self, "norm_scale")
-        if self.batch_scale < 1 or self.batch_scale != int(self.batch_scale):
-            raise RuleError(f"LBSGD: batch_scale counts batches, at least 1, and is {self.batch_scale!r}")
+        check_count(self, "batch_scale", "batches")
         if self.clip_inside is not None:
             check_nonnegative(self, "clip_inside")
 

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
-from descend.errors import RuleError
-from descend.optim.rules.base import Rule, check_fraction, check_nonnegative, quotient
+from descend.optim.rules.base import Rule, check_count, check_fraction, check_nonnegative, quotient
 from descend.optim.rules.muon import as_matrix
 
 if TYPE_CHECKING:
@@ -93,9 +92,8 @@ class SOAP(Rule):
 
     def __post_init__(self) -> None:
         check_fraction(self, "beta1", "beta2", "shampoo_beta")
-        check_nonnegative(self, "eps")
-        if self.frequency < 1:
-            raise RuleError(f"SOAP: frequency counts updates, at least 1, and is {self.frequency!r}")
+        check_nonnegative(self, "eps", "max_side")
+        check_count(self, "frequency", "updates")
 
     def init(self, p: Tensor) -> SOAPState:
         """Zero moments and the standard bases."""

@@ -207,6 +207,28 @@ def test_the_constants_in_force_are_those_that_go_on(key: str, built: float) -> 
     part.step()
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("params", 1.5, "'params'"),
+        ("params", torch.zeros(2), "'params'"),
+        ("params", [[0]], "'params'"),
+        ("param_names", torch.zeros(1), "'param_names'"),
+        ("param_names", [3], "must be texts"),
+        ("beta1", torch.zeros(2), "beta1 must be a number"),
+        ("betas", (torch.zeros(2), 0.9), "beta1 must be a number"),
+        ("bias_correction", "False", "bias_correction must be True or False and is 'False'"),
+    ],
+)
+def test_whatever_stands_in_a_group_it_is_refused_in_words(key: str, value: object, words: str) -> None:
+    saved = copy.deepcopy(optimizer(["a"], steps=1).state_dict())
+    saved["param_groups"][0][key] = value
+    reader = optimizer(["a"])
+    with pytest.raises(RuleError, match=words):
+        reader.load_state_dict(saved)
+    assert not reader.state
+
+
 def test_a_constant_that_makes_no_sense_is_refused_when_it_is_loaded() -> None:
     saved = optimizer(["a"], steps=1)
     saved.param_groups[0]["beta1"] = 2.0
