@@ -40,6 +40,7 @@ from descend.optim.engine.settings import (
     number,
     rule_fields,
     settle,
+    shown,
     unknown_option,
 )
 from descend.optim.rules.base import Rule
@@ -60,7 +61,8 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
     Only such a loop has imported torch._dynamo; importing it for everybody would cost two seconds.
     """
 
-    disabled = functools.cache(lambda: torch.compiler.disable(method))
+    reason = "descend's optimizers bring compiled kernels of their own; leave the step out of whole graphs"
+    disabled = functools.cache(lambda: torch.compiler.disable(method, reason=reason))
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -68,7 +70,8 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
             return disabled()(*args, **kwargs)
         return method(*args, **kwargs)
 
-    cast("Any", call)._torchdynamo_disable = True  # torch's own mark
+    cast("Any", call)._torchdynamo_disable = True  # torch's own marks
+    cast("Any", call)._torchdynamo_disable_msg = reason
     return call
 
 
@@ -99,6 +102,7 @@ class Optimizer(torch.optim.Optimizer):
             of the options below, of the rule's fields, or a "rule" of their own.
         rule: The rule of every group that names none.
         lr: Rate in units of the rule, or a schedule: a function from the number of updates applied so far to the rate.
+            While a schedule decides, another rate in the group is an error; but 0 holds as long as it stands there.
         weight_decay: λ, at least 0.
         decay: "coupled" (g ← clip(r g) + λ p), "clipped" (g ← clip(r g + λ p)) or "decoupled" (p ← p − lr λ p first);
             None means coupled. A rule whose equations hold λ (LAMB, LARS, AdamW, ...) applies it as they say, and takes
@@ -170,7 +174,7 @@ class Optimizer(torch.optim.Optimizer):
         }
         listed = ownership.listed(params, self.title)
         with torch.no_grad():
-            super().__init__(listed, {**given, **_shown(rule), "rule": rule})
+            super().__init__(listed, {**given, **shown(rule), "rule": rule})
 
     # ---- groups
 
@@ -191,7 +195,7 @@ class Optimizer(torch.optim.Optimizer):
         for name in ("rule", *OPTIONS):
             group.setdefault(name, self.defaults[name])
         if isinstance(group["rule"], Rule):
-            for name, value in _shown(group["rule"]).items():
+            for name, value in shown(group["rule"]).items():
                 group.setdefault(name, value)
         group["schedule"] = None
         if callable(group["lr"]):
@@ -217,6 +221,25 @@ class Optimizer(torch.optim.Optimizer):
         self._scheduled = {}
         self._residence.dissolve()
 
+    def _has_known_groups(self) -> bool:
+        """Whether the groups hold the tensors that they held at the last step."""
+        return len(self._names) == len(self.param_groups) and self._residence.has_lists(self.param_groups)
+
+    def _look_at_groups(self) -> None:
+        """Follow what somebody did to `param_groups`: took groups out, or put weights in the place of others.
+
+        Raises:
+            RuleError: A list of weights without names is not as long as it was, or `ownership.check` refuses it.
+        """
+        names = prepare.names_of(self.param_groups)
+        if len(names) == len(self._names):
+            named = ["param_names" in group for group in self.param_groups]
+            names = [now if known else before for known, now, before in zip(named, names, self._names, strict=True)]
+        if self._residence.lists or len(names) != len(self._names):
+            self._scheduled = {}  # by number of the group
+        ownership.check(self.param_groups, names, self.title)
+        self._names = names
+
     def begin_at(self, updates: int) -> None:
         """Count so many updates as applied: schedules go on from there. Step counts of weights stay as they are.
 
@@ -239,6 +262,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _read_schedule(self, i: int, group: dict[str, Any], where: str) -> None:
         if i in self._scheduled and group["lr"] != self._scheduled[i]:
+            if group["lr"] == 0:  # torch.distributed.checkpoint steps so to make a state, and puts the rate back
+                return
             raise RuleError(
                 f"{where}: lr was set to {group['lr']!r} while a schedule decides it; set group['schedule'] to None or "
                 "to another schedule"
@@ -276,6 +301,10 @@ class Optimizer(torch.optim.Optimizer):
                 self._update()
             return
         self._outside_block("a step")
+        if not self._has_known_groups():
+            self._look_at_groups()
+            ownership.has_values(self.param_groups, self._names, self.title)
+            self._residence.hold_lists(self.param_groups)
         settings = self._with_scaler(self._settings())
         try:
             self._apply(settings)
@@ -284,10 +313,6 @@ class Optimizer(torch.optim.Optimizer):
 
     def _apply(self, settings: list[Settings]) -> None:
         home, state = self._residence, self._watched_state()
-        if not home.has_lists(self.param_groups):
-            ownership.check(self.param_groups, self._names, self.title)
-            ownership.has_values(self.param_groups, self._names, self.title)
-            home.hold_lists(self.param_groups)
         taken = home.take(settings, state)
         tasks = self._outside(settings)
         if not self._fit(settings, tasks, taken):
@@ -356,6 +381,8 @@ class Optimizer(torch.optim.Optimizer):
         if self._averaging:
             yield
             return
+        if not self._has_known_groups():
+            self._look_at_groups()
         trained = [(task, local(task.param.detach()).clone()) for task in self._averages()]
         self._averaging = True
         try:
@@ -394,7 +421,14 @@ class Optimizer(torch.optim.Optimizer):
         the options, the numbers, the names where they were given, the rule by name, `updates`, `skipped` and `seed`
         (the noise is a function of seed, name and step count). Schedules are functions and are not saved.
         """
-        return saved.pack(self, super().state_dict())
+        held, owned = self.state, {p for group in self.param_groups for p in group["params"]}
+        strangers = [p for p in held if p not in owned]
+        try:
+            if strangers:  # of groups that were taken out; torch would ask for their numbers
+                self.state = State({p: entry for p, entry in held.items() if p in owned})
+            return saved.pack(self, super().state_dict())
+        finally:
+            self.state = held
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Continue from a saved state. Where both sides have names, state follows the name, else the position.
@@ -414,6 +448,8 @@ class Optimizer(torch.optim.Optimizer):
     def _load(self, state_dict: Mapping[str, Any], *, strict: bool) -> None:
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, cast("dict[str, Any]", state_dict)) or state_dict
+        if not self._has_known_groups():
+            self._look_at_groups()
         saved.load(self, state_dict, self._names, strict=strict)
         self._scheduled = {}
         self._residence.dissolve()
@@ -428,6 +464,8 @@ class Optimizer(torch.optim.Optimizer):
         Raises:
             RuleError: The state does not hold what this rule needs, or has other shapes. Nothing was copied then.
         """
+        if not self._has_known_groups():
+            self._look_at_groups()
         with torch.inference_mode(mode=False):
             saved.load_torch(self, state_dict, self._names)
         self._residence.dissolve()
@@ -455,12 +493,6 @@ def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
 def _several(names: Sequence[str], most: int = 5) -> str:
     text = ", ".join(f"'{name}'" for name in names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
-
-
-def _shown(rule: Rule) -> dict[str, Any]:
-    """A rule's constants as they stand in a group, also under torch's names for several of them."""
-    known = rule_fields(rule)
-    return {**known, **{alias: tuple(known[name] for name in names) for alias, names in aliases_of(rule).items()}}
 
 
 def face(

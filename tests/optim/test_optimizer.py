@@ -153,6 +153,28 @@ def test_a_schedule_is_read_at_the_number_of_updates() -> None:
         optimizer.step()
 
 
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_rate_of_zero_holds_a_scheduled_group_and_its_return_goes_on(runner: str) -> None:
+    """So torch.distributed.checkpoint makes the state that it then loads, also where a schedule decides the rate."""
+    p = nn.Parameter(torch.ones(2))
+    optimizer = descend.optim.SGD([p], lr=lambda t: 0.5 / (1 + t), momentum=0.5, weight_decay=0.1, runner=runner)
+    group, rate = optimizer.param_groups[0], optimizer.param_groups[0]["lr"]
+    for _ in range(2):
+        group["lr"], p.grad = 0.0, torch.zeros(2)
+        optimizer.step()
+        assert p.tolist() == [1.0, 1.0]
+        assert group["lr"] == 0.0
+    group["lr"] = rate
+    optimizer.state.clear()
+    optimizer.begin_at(1)
+    p.grad = torch.ones(2)
+    optimizer.step()
+    torch.testing.assert_close(p.detach(), torch.full((2,), 1 - 0.25 * 1.1))
+    group["lr"] = 0.1
+    with pytest.raises(RuleError, match="a schedule decides it"):
+        optimizer.step()
+
+
 def test_lr_mult_also_holds_under_a_schedule() -> None:
     p, q = (nn.Parameter(torch.zeros(1)) for _ in range(2))
     optimizer = Optimizer([{"params": [p]}, {"params": [q], "lr_mult": 0.5}], Kick(momentum=0.0), lr=lambda _: 1.0)

@@ -295,7 +295,7 @@ class Arena:
                     key = "master" if name == "p" else name.removeprefix(STATE)
                     entry[key] = _moved(member.view(buffer), entry[key])
                 elif not self.guests:
-                    p.data = _moved(member.view(buffer), p.data)
+                    p.data = _by_itself(_moved(member.view(buffer), p.data))
             for name, column in self.numbers.items():
                 key = name.removeprefix(STATE)
                 entry[key] = _moved(column[i], entry[key])
@@ -446,6 +446,15 @@ def _moved(place: Tensor, value: Tensor) -> Tensor:
     """A value whose part on this rank lies in this place."""
     place.copy_(local(value))
     return around(place, value)
+
+
+def _by_itself(x: Tensor) -> Tensor:
+    """The same memory, under a storage that holds nothing else.
+
+    Whoever saves one tensor saves its storage, and whoever asks which weights are tied looks for equal ones.
+    """
+    # Of memory on a GPU, other processes can be given only storages that the allocator made.
+    return torch.from_dlpack(x) if x.device.type == "cpu" else x
 
 
 def merged(tasks: Sequence[Task], texts: Mapping[bool, Sequence[Text | None]]) -> dict[tuple[Any, ...], list[Task]]:

@@ -78,6 +78,7 @@ static int64_t walk_to_find_gradients(const Given& x, int64_t part, int64_t part
     if (i + FAR < x.count) {
       ask_for(x.objects[i + FAR] + x.header);
       ask_for_all_of(x[i + NEAR]);
+      ask_for(reinterpret_cast<int64_t>(x[i + NEXT]->unsafe_storage().unsafeGetStorageImpl()));
       ask_for_all_of(gradient_of(x[i + NEXT]).unsafeGetTensorImpl());
     }
     const c10::TensorImpl* p = x[i];

@@ -6,6 +6,7 @@ and shapes are compared either way.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from descend.errors import RuleError
 from descend.optim.engine.prepare import LOW_PRECISION, named_entries, spread, template
-from descend.optim.engine.settings import group_rule, number, settle
+from descend.optim.engine.settings import group_rule, number, settle, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,9 +62,13 @@ class Holder(Protocol):
 
 
 def pack(holder: Holder, torch_dict: dict[str, Any]) -> dict[str, Any]:
-    """Torch's structure with our counters in each group and the rule by its name."""
+    """Torch's structure with our counters in each group, the rule by its name and the constants in force."""
     counters = {name: getattr(holder, name) for name in COUNTERS}
-    for group in torch_dict["param_groups"]:
+    for i, group in enumerate(torch_dict["param_groups"]):
+        with contextlib.suppress(RuleError):  # what makes no sense is refused when it is loaded
+            # Where a constant has two names, and one was written, whoever loads this does not know which.
+            known = shown(group_rule(group, f"{holder.title}, group {i}"))
+            group.update({key: value for key, value in known.items() if key in group})
         group["rule"] = type(group["rule"]).__name__
         group.pop("schedule")
         group.pop("reasons", None)
@@ -98,6 +103,16 @@ def _broken_groups(groups: Any) -> Iterator[str]:
     if not isinstance(groups, (list, tuple)):
         yield f"  'param_groups' must be a list of groups and is {type(groups).__name__}"
         return
+    broken = list(_broken_lists(groups))
+    yield from broken
+    if broken:
+        return
+    yield from (f"  weights {key!r} stand in two places" for key in _twice(key for g in groups for key in g["params"]))
+    names = [name for group in groups for name in group.get("param_names", ())]
+    yield from (f"  two weights are called {name!r}" for name in _twice(names))
+
+
+def _broken_lists(groups: Iterable[Any]) -> Iterator[str]:
     for i, group in enumerate(groups):
         params = group.get("params") if isinstance(group, Mapping) else None
         if not isinstance(params, (list, tuple)):
@@ -106,10 +121,10 @@ def _broken_groups(groups: Any) -> Iterator[str]:
         names = group.get("param_names", params)
         if not isinstance(names, (list, tuple)) or len(names) != len(params):
             yield f"  group {i} has {len(params)} weights, and as many 'param_names' are wanted as they are: {names!r}"
-    numbers = [key for group in groups if isinstance(group, Mapping) for key in group.get("params") or ()]
-    yield from (f"  weights {key!r} stand in two places" for key in _twice(numbers))
-    names = [name for group in groups if isinstance(group, Mapping) for name in group.get("param_names") or ()]
-    yield from (f"  two weights are called {name!r}" for name in _twice(names))
+        elif not all(isinstance(key, (int, str)) for key in params):
+            yield f"  group {i} must be a dict with a list 'params' of numbers, and has {params!r}"
+        elif names is not params and not all(isinstance(name, str) for name in names):
+            yield f"  'param_names' of group {i} must be texts and are {names!r}"
 
 
 def _twice(items: Iterable[Any]) -> list[Any]:
@@ -236,7 +251,9 @@ def load(holder: Holder, state_dict: Mapping[str, Any], names: Sequence[Sequence
     for i, called in enumerate(names):
         _check_options(holder, i, called, found, groups)
     for group, options in zip(holder.param_groups, chosen, strict=True):
-        group.update(options)
+        if options:
+            group.update(options)
+            group["rule"] = group_rule(group, holder.title)
     _copy(holder, names, {name: part.entry for name, part in found.items()})
     for name, value in counters.items():
         setattr(holder, name, value)

@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from numbers import Real
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from descend.errors import RuleError, nearest
@@ -27,6 +28,7 @@ __all__ = [
     "describe_options",
     "rule_fields",
     "settle",
+    "shown",
     "unknown_option",
 ]
 
@@ -102,6 +104,12 @@ def aliases_of(rule: Rule | type[Rule]) -> dict[str, tuple[str, ...]]:
     return {alias: names for alias, names in ALIASES.items() if all(name in known for name in names)}
 
 
+def shown(rule: Rule) -> dict[str, Any]:
+    """A rule's constants as they stand in a group, also under torch's names for several of them."""
+    known = rule_fields(rule)
+    return {**known, **{alias: tuple(known[name] for name in names) for alias, names in aliases_of(rule).items()}}
+
+
 def describe_options(rule: Rule | type[Rule]) -> str:
     """`beta1=0.9, beta2=0.999, eps=1e-08`: a rule's options for the end of an error."""
     return ", ".join(f"{name}={value!r}" for name, value in rule_fields(rule).items()) or "none of its own"
@@ -145,13 +153,21 @@ def _flag(group: Mapping[str, Any], name: str, where: str) -> bool:
     return value
 
 
+def _differs(value: object, other: object) -> bool:
+    """Whether these are two values; of an array, which compares each of its elements, always."""
+    try:
+        return bool(value != other)
+    except (RuntimeError, ValueError, TypeError):  # of torch, and of NumPy
+        return True
+
+
 def group_rule(group: Mapping[str, Any], where: str) -> Rule:
     """The group's rule with the constants that stand in the group, e.g. after `group["beta1"] = 0.8`."""
     rule = group.get("rule")
     if not isinstance(rule, Rule):
         raise RuleError(f"{where}: rule must be a rule such as Adam() and is {rule!r}")
     known = rule_fields(rule)
-    changed = {name: group[name] for name, value in known.items() if name in group and group[name] != value}
+    changed = {name: group[name] for name, value in known.items() if name in group and _differs(group[name], value)}
     for alias, names in aliases_of(rule).items():
         changed |= _from_alias(group, alias, names, known, changed, where)
     return replace(cast("Any", rule), **changed) if changed else rule
@@ -171,9 +187,9 @@ def _from_alias(
         return {}
     if not isinstance(values, (tuple, list)) or len(values) != len(names):
         raise RuleError(f"{where}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), and is {values!r}")
-    meant = {name: value for name, value in zip(names, values, strict=True) if value != known[name]}
+    meant = {name: value for name, value in zip(names, values, strict=True) if _differs(value, known[name])}
     for name, value in meant.items():
-        if name in changed and changed[name] != value:
+        if name in changed and _differs(changed[name], value):
             raise RuleError(f"{where}: {name} is {changed[name]!r} and {alias} says {value!r}; set one of them")
     return meant
 
@@ -189,6 +205,10 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
         RuleError: A value is NaN, infinite, negative where it may not be, of the wrong type, or the key is unknown.
     """
     rule = group_rule(group, where)
+    for name, default in rule_fields(type(rule)).items():
+        value = getattr(rule, name)
+        if isinstance(default, bool) and not (isinstance(value, (int, np.bool_)) and value in (0, 1)):
+            raise RuleError(f"{where}: {name} must be True or False and is {value!r}")
     allowed = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS | OWN_KEYS
     for key in group:
         if key not in allowed:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 
 from descend.errors import RuleError
-from descend.optim.rules.base import Rule, check_nonnegative, check_positive
+from descend.optim.rules.base import Rule, check_finite, check_nonnegative, check_positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,6 +76,7 @@ class Adafactor(Rule):
         check_positive(self, "d")
         if self.eps1 is not None:
             check_nonnegative(self, "eps1")
+        check_finite(self, "beta2_decay")
         if self.beta2_decay > 0:
             raise RuleError(f"Adafactor: beta2_decay must be at most 0 and is {self.beta2_decay!r}")
 

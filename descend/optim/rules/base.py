@@ -52,6 +52,7 @@ __all__ = [
     "Rule",
     "check_choice",
     "check_count",
+    "check_finite",
     "check_fraction",
     "check_nonnegative",
     "check_positive",
@@ -119,6 +120,13 @@ def _each(rule: Rule, names: tuple[str, ...]) -> list[tuple[str, float]]:
     return found
 
 
+def check_finite(rule: Rule, *names: str) -> None:
+    """Raise RuleError unless each named field is a finite number."""
+    for name, value in _each(rule, names):
+        if not math.isfinite(value):
+            raise RuleError(f"{type(rule).__name__}: {name} must be finite and is {value!r}")
+
+
 def check_fraction(rule: Rule, *names: str) -> None:
     """Raise RuleError unless each named field lies in [0, 1)."""
     for name, value in _each(rule, names):
@@ -140,11 +148,11 @@ def check_positive(rule: Rule, *names: str) -> None:
             raise RuleError(f"{type(rule).__name__}: {name} must be finite and above 0 and is {value!r}")
 
 
-def check_count(rule: Rule, *names: str) -> None:
-    """Raise RuleError unless each named field is a whole number of at least 1."""
-    for name, value in _each(rule, names):
-        if not (math.isfinite(value) and value >= 1.0 and value == int(value)):
-            raise RuleError(f"{type(rule).__name__}: {name} must be a whole number of at least 1 and is {value!r}")
+def check_count(rule: Rule, name: str, what: str) -> None:
+    """Raise RuleError unless the named field is a whole number of at least 1. `what` says what it counts."""
+    ((_, value),) = _each(rule, (name,))
+    if not (math.isfinite(value) and value >= 1 and value == int(value)):
+        raise RuleError(f"{type(rule).__name__}: {name} counts {what}, at least 1, and is {getattr(rule, name)!r}")
 
 
 def check_choice(rule: Rule, name: str, choices: tuple[str, ...]) -> None:

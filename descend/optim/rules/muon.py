@@ -22,8 +22,9 @@ With five iterations the singular values of x lie between about 0.7 and 1.2, not
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
@@ -95,9 +96,11 @@ class Muon(Rule):
         check_fraction(self, "momentum")
         check_positive(self, "eps")
         check_choice(self, "adjust", ("original", "match_rms_adamw"))
-        check_count(self, "ns_steps")
-        if len(self.ns_coefficients) != 3:
-            raise RuleError(f"Muon: ns_coefficients are three numbers and are {self.ns_coefficients!r}")
+        check_count(self, "ns_steps", "iterations")
+        given: Any = self.ns_coefficients
+        numbers = list(given) if isinstance(given, (tuple, list)) else []
+        if len(numbers) != 3 or not all(isinstance(x, (int, float)) and math.isfinite(x) for x in numbers):
+            raise RuleError(f"Muon: ns_coefficients are three numbers and are {given!r}")
 
     def init(self, p: Tensor) -> MuonState:
         """Zeros."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor
 
 import descend.optim
 from descend.optim.engine.arena import HUGE, Arena, may_live_in_an_arena
 from descend.optim.engine.parts import BLOCK, LARGE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def arenas(params: list[Tensor], **options: Any) -> list[Arena]:
@@ -49,10 +53,28 @@ def test_weights_and_state_are_views_that_keep_values_shape_and_strides() -> Non
     assert torch.equal(q, before[1])
     assert [p.stride(), q.stride()] == strides
     (arena,) = ours._residence.arenas
-    storages = {arena.buffers[name].untyped_storage().data_ptr() for name in arena.buffers}
-    held = [p, q, *(ours.state[x][name] for x in (p, q) for name in ("m", "v"))]
+    storages = {arena.buffers[name].untyped_storage().data_ptr() for name in ("s.m", "s.v")}
+    held = [ours.state[x][name] for x in (p, q) for name in ("m", "v")]
     assert {x.untyped_storage().data_ptr() for x in held} == storages
+    assert [x.data_ptr() for x in (p, q)] == [m.view(arena.buffers["p"]).data_ptr() for m in arena.members]
     assert ours.state[q]["m"].stride() == q.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_weights_are_saved_and_asked_for_ties_as_if_they_lay_alone(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Whoever saves a layer saves that layer, and nobody takes weights for tied that only lie side by side."""
+    model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.Linear(100, 2)).to(dtype)
+    for x in model.parameters():
+        x.grad = torch.zeros_like(x)
+    torch.save(model[1].state_dict(), tmp_path / "one")
+    descend.optim.Adam(model.named_parameters(), runner="blocks").step()
+    torch.save(model[1].state_dict(), tmp_path / "two")
+    assert (tmp_path / "two").stat().st_size == (tmp_path / "one").stat().st_size
+    for x in model.parameters():
+        assert x.untyped_storage().nbytes() == x.numel() * x.element_size()
+        assert (x.untyped_storage().data_ptr(), x.storage_offset()) == (x.data_ptr(), 0)
+    safetensors.torch.save_model(model, str(tmp_path / "whole"))
+    assert safetensors.torch.load_file(str(tmp_path / "whole")).keys() == model.state_dict().keys()
 
 
 def test_padding_stays_zero() -> None:

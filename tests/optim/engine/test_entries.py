@@ -171,6 +171,47 @@ def test_a_list_of_another_length_or_with_a_tensor_twice_is_refused(runner: str)
         ours.step()
 
 
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_group_may_be_taken_out_and_come_back(runner: str, named: bool) -> None:
+    """The others are trained and saved as before, each at its own rate."""
+    weights = [torch.nn.Parameter(torch.ones(n)) for n in (3, 2, 2)]
+    groups: list[dict[str, object]] = [
+        {"params": [(f"w{i}", p)] if named else [p], "lr": lambda t, i=i: 0.1 * (i + 1)} for i, p in enumerate(weights)
+    ]
+    ours = descend.optim.SGD(groups, momentum=0.5, runner=runner)
+    for p in weights:
+        p.grad = torch.ones_like(p)
+    ours.step()
+    first = ours.param_groups.pop(0)
+    ours.step()
+    assert [p[0].item() for p in weights] == pytest.approx([0.9, 1 - 0.2 * 2.5, 1 - 0.3 * 2.5])
+    saved = ours.state_dict()
+    assert list(saved["state"]) == [0, 1]
+    assert weights[0] in ours.state
+    ours.load_state_dict(copy.deepcopy(saved))
+    ours.add_param_group(first)
+    ours.param_groups.pop()  # before any step
+    with ours.averaged():
+        pass
+    ours.step()
+    assert weights[0][0].item() == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_weights_that_come_back_go_on_from_the_state_they_had(runner: str) -> None:
+    ours, (p, _) = optimizer(runner)
+    ours.step()
+    b, before, names = ours.state[p]["b"].clone(), p.detach().clone(), ours.param_groups[0]["param_names"]
+    rest = ours.param_groups[0]["params"].pop(0), names.pop(0)
+    ours.step()
+    assert torch.equal(p, before)
+    ours.add_param_group({"params": [rest[::-1]]})
+    assert p.grad is not None
+    ours.step()
+    torch.testing.assert_close(p.detach(), before - 0.1 * (0.5 * b + p.grad))
+
+
 def test_a_saved_state_holds_plain_dicts() -> None:
     ours, _ = optimizer("blocks")
     ours.step()

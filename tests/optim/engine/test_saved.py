@@ -188,6 +188,54 @@ def test_constants_that_a_schedule_wrote_say_what_is_remembered(runner: str) -> 
     assert part.param_groups[0]["momentum"] == 0.9
 
 
+@pytest.mark.parametrize("key", ["beta1", "betas"])
+@pytest.mark.parametrize("built", [0.9, 0.8, 0.7])
+def test_the_constants_in_force_are_those_that_go_on(key: str, built: float) -> None:
+    """Under whichever of its two names one was written, and whatever the optimizer was built with that loads it."""
+    p, q = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    whole = descend.optim.Adam([("a", p)], lr=0.1)
+    whole.param_groups[0][key] = 0.8 if key == "beta1" else (0.8, 0.999)
+    steps([p], [whole], range(2))
+    with torch.no_grad():
+        q.copy_(p)
+    part = descend.optim.Adam([("a", q)], beta1=built)
+    part.load_state_dict(whole.state_dict())
+    steps([p, q], [whole, part], range(2, 4))
+    assert torch.equal(p, q)
+    assert part.param_groups[0]["beta1"] == part.param_groups[0]["betas"][0] == 0.8
+    part.param_groups[0]["beta1"] = 0.5  # the rule is built anew from what stands there now
+    part.step()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("params", 1.5, "'params'"),
+        ("params", torch.zeros(2), "'params'"),
+        ("params", [[0]], "'params'"),
+        ("param_names", torch.zeros(1), "'param_names'"),
+        ("param_names", [3], "must be texts"),
+        ("beta1", torch.zeros(2), "beta1 must be a number"),
+        ("betas", (torch.zeros(2), 0.9), "beta1 must be a number"),
+        ("bias_correction", "False", "bias_correction must be True or False and is 'False'"),
+    ],
+)
+def test_whatever_stands_in_a_group_it_is_refused_in_words(key: str, value: object, words: str) -> None:
+    saved = copy.deepcopy(optimizer(["a"], steps=1).state_dict())
+    saved["param_groups"][0][key] = value
+    reader = optimizer(["a"])
+    with pytest.raises(RuleError, match=words):
+        reader.load_state_dict(saved)
+    assert not reader.state
+
+
+def test_a_constant_that_makes_no_sense_is_refused_when_it_is_loaded() -> None:
+    saved = optimizer(["a"], steps=1)
+    saved.param_groups[0]["beta1"] = 2.0
+    with pytest.raises(RuleError, match=r"beta1 must lie in \[0, 1\) and is 2\.0"):
+        optimizer(["a"]).load_state_dict(saved.state_dict())
+
+
 # ---- torch's own
 
 

@@ -62,6 +62,18 @@ def test_what_makes_no_sense_is_named(key: str, value: object, words: str) -> No
         settle(group(**{key: value}), "here")
 
 
+@pytest.mark.parametrize("value", ["False", 2, None, math.nan])
+def test_a_flag_of_a_rule_is_true_or_false(value: object) -> None:
+    """A text from a command line is true whatever it says."""
+    words = f"x: amsgrad must be True or False and is {value!r}"
+    given: Any = value
+    with pytest.raises(RuleError, match=words):
+        settle(group(rule=Adam(amsgrad=given)), "x")
+    with pytest.raises(RuleError, match=words):
+        settle(group(amsgrad=value), "x")
+    assert settle(group(amsgrad=1), "x").rule == Adam(amsgrad=True)
+
+
 def test_constants_in_a_group_become_the_rules() -> None:
     assert settle(group(beta1=0.5), "here").rule == Adam(beta1=0.5)
     assert settle(group(betas=(0.5, 0.6)), "here").rule == Adam(beta1=0.5, beta2=0.6)

@@ -43,6 +43,14 @@ def test_a_compiled_loop_is_not_broken(runner: str) -> None:
         torch.testing.assert_close(ours(), theirs())
 
 
+@pytest.mark.slow
+def test_a_graph_that_must_be_whole_is_told_why_the_step_is_not_in_it() -> None:
+    model = net()
+    optimizer = descend.optim.Adam(model.parameters())
+    with pytest.raises(Exception, match="descend's optimizers bring compiled kernels of their own; leave the step out"):
+        torch.compile(optimizer.step, backend="eager", fullgraph=True)()
+
+
 def _port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

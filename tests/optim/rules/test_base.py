@@ -1,5 +1,6 @@
 """What a rule must be, and what is true of all of them."""
 
+import math
 from dataclasses import dataclass, fields, is_dataclass
 
 import pytest
@@ -50,6 +51,15 @@ def test_every_rule_shows_its_mathematics(rule):
     assert is_dataclass(rule)
     for field in fields(rule):
         assert f"{field.name}:" in rule.__doc__, f"{rule.__name__} does not explain {field.name}"
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, "x", None, (), 1j], ids=repr)
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.__name__)
+def test_what_is_no_number_is_refused_in_words_wherever_one_is_wanted(rule, value):
+    for field in fields(rule):
+        if isinstance(field.default, (int, float, tuple)) and not isinstance(field.default, bool):
+            with pytest.raises(RuleError, match=field.name):
+                rule(**{field.name: value})
 
 
 def shaped(shape: tuple[int, ...], seed: int) -> torch.Tensor:
