@@ -69,7 +69,7 @@ class Schedule:
     """A rate for every step. Subclasses are frozen dataclasses and define `rate`."""
 
     def rate(self, step: int) -> float:
-        """The rate after `step` updates have been applied."""
+        """The rate after `step` updates have been applied; below 0, where a delayed schedule waits, that of step 0."""
         raise NotImplementedError
 
     @property
@@ -136,14 +136,19 @@ class Step(Schedule):
     def rate(self, step: int) -> float:
         """initial · factor^⌊step / every_steps⌋."""
         falls = max(step, 0) // self.every_steps
-        return max(self.floor, self.initial * self.factor**falls) if falls else self.initial
+        if not falls:
+            return self.initial
+        try:
+            return max(self.floor, self.initial * self.factor**falls)
+        except OverflowError:  # a factor above 1; `lint` and the engine refuse an infinite rate by name
+            return math.inf if self.initial else self.floor
 
     @property
     def length(self) -> int | None:
         """Where the floor is reached, if it ever is."""
-        if self.factor == 1 or self.initial <= self.floor:
-            return 0 if self.factor == 1 else self.every_steps
-        if self.factor == 0:
+        if self.factor == 1 and self.initial >= self.floor:
+            return 0
+        if self.initial == 0 or (self.factor <= 1 and self.initial <= self.floor) or self.factor == 0:
             return self.every_steps
         if self.factor > 1 or self.floor == 0:
             return None
@@ -165,7 +170,7 @@ class MultiStep(Schedule):
 
     def rate(self, step: int) -> float:
         """initial · factor^(how many of at_steps have been reached)."""
-        return self.initial * self.factor ** sum(step >= at for at in self.at_steps)
+        return self.initial * self.factor ** sum(max(step, 0) >= at for at in self.at_steps)
 
     @property
     def length(self) -> int:
@@ -187,9 +192,10 @@ class Ramp(Schedule):
 
     def rate(self, step: int) -> float:
         """initial + (final − initial) shape(step / steps)."""
+        step = max(step, 0)
         if step >= self.steps:
             return self.final
-        return self.initial + (self.final - self.initial) * shaped(max(step, 0) / self.steps, self.shape)
+        return self.initial + (self.final - self.initial) * shaped(step / self.steps, self.shape)
 
     @property
     def length(self) -> int:
@@ -211,9 +217,10 @@ class Polynomial(Schedule):
 
     def rate(self, step: int) -> float:
         """The polynomial."""
+        step = max(step, 0)
         if step >= self.steps:
             return self.final
-        return self.final + (self.initial - self.final) * (1 - max(step, 0) / self.steps) ** self.power
+        return self.final + (self.initial - self.final) * (1 - step / self.steps) ** self.power
 
     @property
     def length(self) -> int:
@@ -286,8 +293,9 @@ class PiecewisePolynomial(Schedule):
 
     def rate(self, step: int) -> float:
         """The two polynomials."""
+        step = max(step, 0)
         if step < self.warmup_steps:
-            x = max(step, 0) / self.warmup_steps
+            x = step / self.warmup_steps
             return self.initial + (self.peak - self.initial) * x**self.warmup_power
         end = self.steps + self.extra_decay_steps
         if step >= end:
@@ -317,12 +325,15 @@ class Trapezoid(Schedule):
 
     def rate(self, step: int) -> float:
         """The three pieces."""
+        step = max(step, 0)
         if step < self.warmup_steps:
-            return self.initial + (self.peak - self.initial) * max(step, 0) / self.warmup_steps
+            return self.initial + (self.peak - self.initial) * step / self.warmup_steps
         past = step - self.warmup_steps - self.stable_steps
+        if past < 0:
+            return self.peak
         if past >= self.decay_steps:
             return self.final
-        return self.peak + (self.final - self.peak) * max(past, 0) / self.decay_steps
+        return self.peak + (self.final - self.peak) * past / self.decay_steps
 
     @property
     def length(self) -> int:
@@ -355,8 +366,9 @@ class Bert(Schedule):
 
     def rate(self, step: int) -> float:
         """The two pieces."""
+        step = max(step, 0)
         if step < self.warmup_steps:
-            return self.peak * max(step, 0) / self.warmup_steps
+            return self.peak * step / self.warmup_steps
         if step >= self.steps:
             return 0.0
         start = 0 if self.jump else self.warmup_steps
@@ -384,12 +396,12 @@ class LargeBatchWarmup(Schedule):
 
     def rate(self, step: int) -> float:
         """The factor."""
-        n = step + 1
+        n = max(step, 0) + 1
         if n >= self.warmup_steps:
             return float(self.batch_scale)
         if self.warmup_steps <= 1:
             return 1.0
-        return 1 + (self.batch_scale - 1) * shaped(max(n, 0) / self.warmup_steps, self.shape)
+        return 1 + (self.batch_scale - 1) * shaped(n / self.warmup_steps, self.shape)
 
     @property
     def length(self) -> int:

@@ -17,6 +17,7 @@ from descend.optim.schedules import (
     Polynomial,
     Ramp,
     Schedule,
+    Shifted,
     Step,
     Trapezoid,
     lint,
@@ -42,6 +43,45 @@ EVERY = [
     0.5 * Polynomial(0.1, 20),
     Polynomial(0.1, 20).shifted(-3),
 ]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *EVERY,
+        Ramp(0.0, 0.1, 0),
+        Polynomial(0.1, 0, 0.02),
+        Cosine(0.1, 0, 0.02),
+        PiecewisePolynomial(0.1, 0, 20),
+        PiecewisePolynomial(0.1, 0, 0, final=0.02),
+        Trapezoid(0.1, 0, 5, 4),
+        Trapezoid(0.1, 0, 5, 0),
+        Trapezoid(0.1, 0, 0, 0),
+        Bert(0.1, 0, 20),
+        Bert(0.1, 0, 20, jump=False),
+        MultiStep(0.1, (0, 3)),
+        LargeBatchWarmup(8, 0),
+    ],
+    ids=repr,
+)
+def test_a_delayed_schedule_waits_at_its_first_rate(schedule):
+    if isinstance(schedule, Shifted):
+        assert schedule(-30) == schedule.schedule(0)
+    else:
+        assert [schedule.shifted(-30)(step) for step in (0, 7, 30)] == [schedule(0)] * 3
+
+
+def test_a_trapezoid_may_be_without_a_way_down():
+    assert [Trapezoid(0.1, 2, 3, 0)(step) for step in range(7)] == [0.0, 0.05, 0.1, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_a_step_that_grows_has_no_length_and_no_error():
+    grows = Step(0.1, 3, 2.0, floor=0.5)
+    assert grows.length is None
+    assert [grows(step) for step in (0, 3, 6, 9)] == [0.1, 0.5, 0.5, 0.8]
+    assert grows(10_000) == math.inf
+    assert lint(grows, 5_000)[0].kind == "not a rate"
+    assert Step(0.1, 3, 1.0, floor=0.5).length == 3
 
 
 @pytest.mark.parametrize("paper", [LARS_PAPER, NESTEROV_PAPER], ids=["LARS", "Nesterov"])
