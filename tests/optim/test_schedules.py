@@ -219,3 +219,34 @@ def test_the_optimizer_takes_a_schedule():
         optimizer.step()
     # by hand: 0 + 0.5 + 1 + 1 + 0.5 + 0
     assert w.item() == pytest.approx(-3.0)
+
+
+def test_steps_of_exactly_the_limit_are_no_jumps():
+    """A tenth of the peak a step: some differences are 0.1 rounded up."""
+    assert not [found for found in lint(Trapezoid(1.0, 10, 80, 10, initial=0.1), 100) if found.kind == "jump"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Constant(0.1).then(0.2, 5), "second must be a schedule|schedule must be a schedule"),
+        (lambda: Constant(0.1).then(Constant(0.2), -5), "at_step counts steps, from 0 on, and is -5"),
+        (lambda: Constant(0.1).then(Constant(0.2), 3.5), "at_step counts steps, from 0 on, and is 3.5"),
+        (lambda: Constant(0.1).shifted("3"), "by_steps must be a number of steps and is '3'"),
+        (lambda: MultiStep(0.1, 5), "at_steps must be whole numbers of steps, and is 5"),
+        (lambda: MultiStep(0.1, (3, 5.5)), "at_steps must be whole numbers of steps"),
+        (lambda: MultiStep(0.1, ("3",)), "at_steps must be whole numbers of steps"),
+        (lambda: Ramp(0.1, 0.2, 5, shape=3), "shape must be one of linear"),
+        (lambda: lint(0.1, 10), "lint takes a schedule of descend.optim.schedules and got 0.1"),
+        (lambda: lint(Constant(0.1), 2.5), "at least 1 step, and steps is 2.5"),
+        (lambda: lint(Constant(0.1), 5, jump=-1), "jump is a part of the largest rate"),
+    ],
+)
+def test_parts_of_another_kind_are_errors(make, words):
+    with pytest.raises(RuleError, match=words):
+        make()
+
+
+def test_a_list_of_steps_is_as_good_as_a_tuple():
+    assert MultiStep(0.1, [3, 8.0]) == MultiStep(0.1, (3, 8))
+    assert hash(MultiStep(0.1, [3, 8])) == hash(MultiStep(0.1, (3, 8)))
