@@ -17,6 +17,7 @@ import itertools
 import math
 import operator
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal, cast
 
 from descend.errors import RuleError, nearest
@@ -52,7 +53,7 @@ def shaped(x: float, shape: str) -> float:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
 def _check(owner: object, *, rates: tuple[str, ...] = (), steps: tuple[str, ...] = (), shape: str = "linear") -> None:
@@ -64,6 +65,8 @@ def _check(owner: object, *, rates: tuple[str, ...] = (), steps: tuple[str, ...]
             problems.append(f"{title}: {name} must be a number of at least 0 and is {value!r}")
         elif name in steps and value != int(value):
             problems.append(f"{title}: {name} counts steps and must be whole; it is {value!r}")
+        elif not isinstance(value, (int, float)):  # one of NumPy's, whose own arithmetic may be of low precision
+            object.__setattr__(owner, name, int(value) if isinstance(value, Integral) else float(value))
     if shape not in SHAPES:
         close = nearest(str(shape), SHAPES)
         problems.append(f"{title}: shape must be one of {', '.join(SHAPES)} and is {shape!r}{close}")

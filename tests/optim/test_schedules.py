@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -250,3 +251,10 @@ def test_parts_of_another_kind_are_errors(make, words):
 def test_a_list_of_steps_is_as_good_as_a_tuple():
     assert MultiStep(0.1, [3, 8.0]) == MultiStep(0.1, (3, 8))
     assert hash(MultiStep(0.1, [3, 8])) == hash(MultiStep(0.1, (3, 8)))
+
+
+def test_numbers_of_numpy_are_numbers():
+    schedule = Trapezoid(np.float32(0.5), np.int64(10), np.int32(80), np.float64(10.0))
+    assert schedule == Trapezoid(0.5, 10, 80, 10)
+    assert type(schedule(3)) is float
+    assert Constant(0.1).then(Constant(0.2), np.int64(5))(5) == 0.2
