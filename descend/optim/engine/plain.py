@@ -84,7 +84,7 @@ def update(
     """
     rule, lr, decay = settings.rule, scalars["lr"], scalars["decay"]
     ours = settings.decay != 0.0 and "decay" not in rule.needs
-    held = p
+    held: Any = p  # a symbol while the text is read
     g = effective_gradient(g, p, settings, decay if ours else None)
     if ours and settings.decay_form == "decoupled":
         p = p - (lr * decay) * p
