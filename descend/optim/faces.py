@@ -134,8 +134,10 @@ def register(rule: RuleClass) -> RuleClass:
     """
     given: Any = rule  # whatever stands below the decorator
     if not (isinstance(given, type) and issubclass(given, Rule)):
-        called: str = getattr(given, "__name__", type(given).__name__)
-        raise RuleError(f"{called} is not a class of a Rule: write  class {called}(Rule)")
+        if isinstance(given, Rule):
+            raise RuleError(f"{given!r} is a rule with its settings; register takes the class {type(given).__name__}")
+        called: str = getattr(given, "__name__", repr(given))
+        raise RuleError(f"{called} is not a Rule: write  class {called}(Rule)")
     name = rule.__name__.lower()
     if not is_dataclass(rule) or not cast("Any", rule).__dataclass_params__.frozen:
         raise RuleError(f"{rule.__name__} is not a frozen dataclass: put @dataclass(frozen=True) below @register")

@@ -431,12 +431,12 @@ class LargeBatchWarmup(Schedule):
 
     def rate(self, step: int) -> float:
         """The factor."""
-        n = max(step, 0) + 1
+        n = step + 1
         if n >= self.warmup_steps:
             return float(self.batch_scale)
         if self.warmup_steps <= 1:
             return 1.0
-        return 1 + (self.batch_scale - 1) * shaped(n / self.warmup_steps, self.shape)
+        return 1 + (self.batch_scale - 1) * shaped(max(n, 0) / self.warmup_steps, self.shape)
 
     @property
     def length(self) -> int:

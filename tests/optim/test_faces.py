@@ -67,7 +67,7 @@ def test_a_field_with_a_name_that_optimizers_keep_is_refused(name):
 
 
 def test_what_is_no_class_is_refused():
-    with pytest.raises(RuleError, match="Lion is not a class of a Rule"):
+    with pytest.raises(RuleError, match="is a rule with its settings; register takes the class Lion"):
         optim.register(optim.rules.Lion())
 
 
