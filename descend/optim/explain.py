@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import RuleError
 from descend.optim.engine.prepare import LOW_PRECISION, named_entries, names_of, template
-from descend.optim.engine.settings import Settings, rule_fields, settle
+from descend.optim.engine.settings import Settings, number, rule_fields, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,10 +112,12 @@ def explain(optimizer: Optimizer, steps: int | None = None) -> Explanation:
         steps: Length of the curves in updates; by default the schedule's own length, or 1,000.
 
     Raises:
-        RuleError: It is none of ours, or a group holds a wrong value.
+        RuleError: It is none of ours, a group holds a wrong value, or a schedule comes to one; steps is below 1.
     """
     if not hasattr(optimizer, "title"):
         raise RuleError(f"explain takes an optimizer of descend.optim and got {type(optimizer).__name__}")
+    if steps is not None and (not isinstance(cast("object", steps), int) or steps < 1):
+        raise RuleError(f"explain: curves are at least 1 update long, and steps is {steps!r}")
     rows: list[Row] = []
     followers: dict[int, list[int]] = {}
     schedules: dict[int, Callable[[int], float]] = {}
@@ -128,7 +130,10 @@ def explain(optimizer: Optimizer, steps: int | None = None) -> Explanation:
             schedules[id(group["schedule"])] = group["schedule"]
             followers.setdefault(id(group["schedule"]), []).append(i)
     curves = tuple(
-        (f"rate of group {', '.join(map(str, groups))}", _curve(schedules[key], steps))
+        (
+            f"rate of group {', '.join(map(str, groups))}",
+            _curve(schedules[key], steps, f"{optimizer.title}, group {groups[0]}"),
+        )
         for key, groups in followers.items()
     )
     return Explanation(optimizer.title, tuple(rows), curves)
@@ -164,10 +169,10 @@ def _state_bytes(settings: Settings, p: Tensor) -> int:
     return COUNT_BYTES + master + sum(x.numel() * x.element_size() for x in kept)
 
 
-def _curve(schedule: Callable[[int], float], steps: int | None) -> tuple[tuple[int, float], ...]:
+def _curve(schedule: Callable[[int], float], steps: int | None, where: str) -> tuple[tuple[int, float], ...]:
     own: int | None = getattr(schedule, "length", None)
     last = steps or own or 1000
-    return tuple((step, float(schedule(step))) for step in points(last))
+    return tuple((step, number(schedule(step), "lr", f"{where}, schedule at update {step}")) for step in points(last))
 
 
 def points(last: int, most: int = 5000) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from descend.errors import RuleError, nearest
 from descend.optim import rules
-from descend.optim.engine.settings import OPTIONS
+from descend.optim.engine.settings import OPTIONS, OWN_KEYS, TORCH_KEYS
 from descend.optim.optimizer import Optimizer, face
 from descend.optim.rules.base import Rule
 
@@ -94,6 +94,10 @@ ScheduleFreeAdamW = face(rules.ScheduleFreeAdamW, **_stated(rules.ScheduleFreeAd
 _FACES: dict[str, type[Optimizer]] = {name: globals()[rule.__name__] for name, rule in rules.RULES.items()}
 
 
+# Keys of groups, and further arguments of `Optimizer` and `create`.
+_TAKEN = TORCH_KEYS | OWN_KEYS | {"rule", "runner", "on_nonfinite", "seed", "self"}
+
+
 def names() -> tuple[str, ...]:
     """The names that `create` takes, ours and registered ones, in alphabetical order."""
     return tuple(sorted(_FACES))
@@ -128,16 +132,23 @@ def register(rule: RuleClass) -> RuleClass:
     Raises:
         RuleError: It is no frozen dataclass and Rule, a field has the name of an option, or its own name is taken.
     """
-    name = rule.__name__.lower()
     given: Any = rule  # whatever stands below the decorator
     if not (isinstance(given, type) and issubclass(given, Rule)):
-        raise RuleError(f"{rule.__name__} is not a Rule: write  class {rule.__name__}(Rule)")
+        if isinstance(given, Rule):
+            raise RuleError(f"{given!r} is a rule with its settings; register takes the class {type(given).__name__}")
+        called: str = getattr(given, "__name__", repr(given))
+        raise RuleError(f"{called} is not a Rule: write  class {called}(Rule)")
+    name = rule.__name__.lower()
     if not is_dataclass(rule) or not cast("Any", rule).__dataclass_params__.frozen:
         raise RuleError(f"{rule.__name__} is not a frozen dataclass: put @dataclass(frozen=True) below @register")
     if taken := [field.name for field in fields(rule) if field.name in OPTIONS]:
         raise RuleError(
             f"{rule.__name__} has a field '{taken[0]}', which is an option of every optimizer; ask for lr or decay by "
             f"a parameter of {rule.moves}, or give the field another name"
+        )
+    if taken := [field.name for field in fields(rule) if field.name in _TAKEN]:
+        raise RuleError(
+            f"{rule.__name__} has a field '{taken[0]}', a name that optimizers keep for themselves; give it another"
         )
     if name in _FACES:
         raise RuleError(f"there is an optimizer '{name}' already; give {rule.__name__} another name")

@@ -6,7 +6,8 @@
 
 Decay and layer-wise scaling are excluded apart from each other, since recipes do. A rule is one of
 
-    "bias"       weights whose own name is `bias`
+    "bias"       weights whose own name is `bias`, begins with `bias_` or ends in `_bias`, as those of nn.LSTM and of
+                 nn.MultiheadAttention do
     "norm"       weights of a normalization layer; needs the model
     "dims<=1"    weights with at most so many dimensions; also <, ==, >=, >
     "*.head.*"   weights whose whole name matches, with * for any text, ? for any letter and [...] for a choice
@@ -36,6 +37,9 @@ _NORM_LAYERS = (
     nn.GroupNorm,
     nn.RMSNorm,
 )
+
+
+_OWN_KEYS = ("params", "param_names", "reasons")
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ def _check_rules(what: str, rules: Any) -> None:
             raise RuleError(f"split: a rule is a text such as 'bias' and one of {what} is {rule!r}")
         if what == "options" and not isinstance(rules[rule], Mapping):
             raise RuleError(f"split: the options of '{rule}' must be a dict and are {rules[rule]!r}")
+        if what == "options" and (taken := [key for key in _OWN_KEYS if key in rules[rule]]):
+            raise RuleError(f"split: '{taken[0]}' of '{rule}' is no option; split writes it itself")
 
 
 def _named(model: nn.Module | Iterable[tuple[str, Tensor]]) -> list[Named]:
@@ -116,7 +122,8 @@ def _named(model: nn.Module | Iterable[tuple[str, Tensor]]) -> list[Named]:
 
 
 def _matches(rule: str, one: Named) -> bool:
-    is_bias = one.name.rpartition(".")[2] == "bias"
+    own = one.name.rpartition(".")[2]
+    is_bias = own == "bias" or own.startswith("bias_") or own.endswith("_bias")
     return selects(rule, Selected(one.name, one.weights.ndim, is_bias, isinstance(one.layer, _NORM_LAYERS)))
 
 

@@ -197,9 +197,13 @@ class Optimizer(torch.optim.Optimizer):
         if isinstance(group["rule"], Rule):
             for name, value in shown(group["rule"]).items():
                 group.setdefault(name, value)
-        group["schedule"] = None
-        if callable(group["lr"]):
-            group["schedule"] = group["lr"]
+        group["schedule"] = group["lr"] if callable(group["lr"]) else group.get("schedule")
+        if group["schedule"] is not None:
+            if not callable(group["schedule"]):
+                raise RuleError(
+                    f"{where}: schedule must be a function of the step, as those of descend.optim.schedules, and is "
+                    f"{group['schedule']!r}"
+                )
             group["lr"] = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
             self._scheduled[len(self.param_groups)] = group["lr"]
         try_out(settle(group, where).rule)

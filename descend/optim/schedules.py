@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Integral, Real
+from typing import Literal, cast
 
 from descend.errors import RuleError, nearest
 
@@ -50,17 +52,37 @@ def shaped(x: float, shape: str) -> float:
     return {"linear": x, "power2": x * x, "sqrt": math.sqrt(max(x, 0.0)), "jump": 0.0}[shape]
 
 
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
 def _check(owner: object, *, rates: tuple[str, ...] = (), steps: tuple[str, ...] = (), shape: str = "linear") -> None:
     problems: list[str] = []
     title = type(owner).__name__
     for name in (*rates, *steps):
         value = getattr(owner, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        if not _is_number(value) or value < 0:
             problems.append(f"{title}: {name} must be a number of at least 0 and is {value!r}")
         elif name in steps and value != int(value):
             problems.append(f"{title}: {name} counts steps and must be whole; it is {value!r}")
+        elif not isinstance(value, (int, float)):  # one of NumPy's, whose own arithmetic may be of low precision
+            object.__setattr__(owner, name, int(value) if isinstance(value, Integral) else float(value))
     if shape not in SHAPES:
-        problems.append(f"{title}: shape must be one of {', '.join(SHAPES)} and is {shape!r}{nearest(shape, SHAPES)}")
+        close = nearest(str(shape), SHAPES)
+        problems.append(f"{title}: shape must be one of {', '.join(SHAPES)} and is {shape!r}{close}")
+    if problems:
+        raise RuleError(problems)
+
+
+def _check_parts(owner: object, *, schedules: tuple[str, ...], steps: tuple[str, ...] = ()) -> None:
+    """Refuse what is no schedule, and a shift or a place that is no finite number; below 0 is a delay."""
+    title, problems = type(owner).__name__, list[str]()
+    for name in (*schedules, *steps):
+        value = getattr(owner, name)
+        if name in schedules and not isinstance(value, Schedule):
+            problems.append(f"{title}: {name} must be a schedule of descend.optim.schedules and is {value!r}")
+        if name in steps and not _is_number(value):
+            problems.append(f"{title}: {name} must be a number of steps and is {value!r}")
     if problems:
         raise RuleError(problems)
 
@@ -69,7 +91,7 @@ class Schedule:
     """A rate for every step. Subclasses are frozen dataclasses and define `rate`."""
 
     def rate(self, step: int) -> float:
-        """The rate after `step` updates have been applied."""
+        """The rate after `step` updates have been applied; below 0, where a delayed schedule waits, that of step 0."""
         raise NotImplementedError
 
     @property
@@ -86,7 +108,13 @@ class Schedule:
         return [(step, self.rate(step)) for step in range(steps)]
 
     def then(self, schedule: Schedule, at_step: int) -> Joined:
-        """This schedule up to `at_step`, from there on another that starts at its own step 0."""
+        """This schedule up to `at_step`, from there on another that starts at its own step 0.
+
+        Raises:
+            RuleError: `schedule` is none, or at_step is no whole number of at least 0.
+        """
+        if not _is_number(at_step) or at_step < 0 or at_step % 1:
+            raise RuleError(f"then: at_step counts steps, from 0 on, and is {at_step!r}")
         return Joined(self, Shifted(schedule, -at_step), at_step)
 
     def shifted(self, by_steps: int) -> Shifted:
@@ -136,14 +164,19 @@ class Step(Schedule):
     def rate(self, step: int) -> float:
         """initial · factor^⌊step / every_steps⌋."""
         falls = max(step, 0) // self.every_steps
-        return max(self.floor, self.initial * self.factor**falls) if falls else self.initial
+        if not falls:
+            return self.initial
+        try:
+            return max(self.floor, self.initial * self.factor**falls)
+        except OverflowError:  # a factor above 1; `lint` and the engine refuse an infinite rate by name
+            return math.inf if self.initial else self.floor
 
     @property
     def length(self) -> int | None:
         """Where the floor is reached, if it ever is."""
-        if self.factor == 1 or self.initial <= self.floor:
-            return 0 if self.factor == 1 else self.every_steps
-        if self.factor == 0:
+        if self.factor == 1 and self.initial >= self.floor:
+            return 0
+        if self.initial == 0 or (self.factor <= 1 and self.initial <= self.floor) or self.factor == 0:
             return self.every_steps
         if self.factor > 1 or self.floor == 0:
             return None
@@ -160,12 +193,19 @@ class MultiStep(Schedule):
 
     def __post_init__(self) -> None:
         _check(self, rates=("initial", "factor"))
-        if list(self.at_steps) != sorted(set(self.at_steps)) or any(at < 0 for at in self.at_steps):
+        try:
+            steps = [
+                int(at) if isinstance(at, float) and at.is_integer() else operator.index(at) for at in self.at_steps
+            ]
+        except TypeError:
+            raise RuleError(f"MultiStep: at_steps must be whole numbers of steps, and is {self.at_steps!r}") from None
+        object.__setattr__(self, "at_steps", tuple(steps))
+        if steps != sorted(set(steps)) or any(at < 0 for at in steps):
             raise RuleError(f"MultiStep: at_steps must rise and be at least 0; they are {self.at_steps!r}")
 
     def rate(self, step: int) -> float:
         """initial · factor^(how many of at_steps have been reached)."""
-        return self.initial * self.factor ** sum(step >= at for at in self.at_steps)
+        return self.initial * self.factor ** sum(max(step, 0) >= at for at in self.at_steps)
 
     @property
     def length(self) -> int:
@@ -187,9 +227,10 @@ class Ramp(Schedule):
 
     def rate(self, step: int) -> float:
         """initial + (final − initial) shape(step / steps)."""
+        step = max(step, 0)
         if step >= self.steps:
             return self.final
-        return self.initial + (self.final - self.initial) * shaped(max(step, 0) / self.steps, self.shape)
+        return self.initial + (self.final - self.initial) * shaped(step / self.steps, self.shape)
 
     @property
     def length(self) -> int:
@@ -211,9 +252,10 @@ class Polynomial(Schedule):
 
     def rate(self, step: int) -> float:
         """The polynomial."""
+        step = max(step, 0)
         if step >= self.steps:
             return self.final
-        return self.final + (self.initial - self.final) * (1 - max(step, 0) / self.steps) ** self.power
+        return self.final + (self.initial - self.final) * (1 - step / self.steps) ** self.power
 
     @property
     def length(self) -> int:
@@ -286,8 +328,9 @@ class PiecewisePolynomial(Schedule):
 
     def rate(self, step: int) -> float:
         """The two polynomials."""
+        step = max(step, 0)
         if step < self.warmup_steps:
-            x = max(step, 0) / self.warmup_steps
+            x = step / self.warmup_steps
             return self.initial + (self.peak - self.initial) * x**self.warmup_power
         end = self.steps + self.extra_decay_steps
         if step >= end:
@@ -317,12 +360,15 @@ class Trapezoid(Schedule):
 
     def rate(self, step: int) -> float:
         """The three pieces."""
+        step = max(step, 0)
         if step < self.warmup_steps:
-            return self.initial + (self.peak - self.initial) * max(step, 0) / self.warmup_steps
+            return self.initial + (self.peak - self.initial) * step / self.warmup_steps
         past = step - self.warmup_steps - self.stable_steps
+        if past < 0:
+            return self.peak
         if past >= self.decay_steps:
             return self.final
-        return self.peak + (self.final - self.peak) * max(past, 0) / self.decay_steps
+        return self.peak + (self.final - self.peak) * past / self.decay_steps
 
     @property
     def length(self) -> int:
@@ -355,8 +401,9 @@ class Bert(Schedule):
 
     def rate(self, step: int) -> float:
         """The two pieces."""
+        step = max(step, 0)
         if step < self.warmup_steps:
-            return self.peak * max(step, 0) / self.warmup_steps
+            return self.peak * step / self.warmup_steps
         if step >= self.steps:
             return 0.0
         start = 0 if self.jump else self.warmup_steps
@@ -405,6 +452,9 @@ class Joined(Schedule):
     second: Schedule
     at_step: int
 
+    def __post_init__(self) -> None:
+        _check_parts(self, schedules=("first", "second"), steps=("at_step",))
+
     def rate(self, step: int) -> float:
         """The one that is on."""
         return self.first.rate(step) if step < self.at_step else self.second.rate(step)
@@ -422,6 +472,9 @@ class Shifted(Schedule):
 
     schedule: Schedule
     by_steps: int
+
+    def __post_init__(self) -> None:
+        _check_parts(self, schedules=("schedule",), steps=("by_steps",))
 
     def rate(self, step: int) -> float:
         """The other one's rate at step + by_steps."""
@@ -442,6 +495,7 @@ class Scaled(Schedule):
     factor: float
 
     def __post_init__(self) -> None:
+        _check_parts(self, schedules=("schedule",))
         _check(self, rates=("factor",))
 
     def rate(self, step: int) -> float:
@@ -484,10 +538,14 @@ def lint(schedule: Schedule, steps: int, *, jump: float = 0.1) -> list[Finding]:
         Findings in the order of their steps; none for a schedule that fits the run.
 
     Raises:
-        RuleError: steps is below 1.
+        RuleError: It is no schedule; steps is no whole number of at least 1, or jump none above 0.
     """
-    if steps < 1:
+    if not isinstance(cast("object", schedule), Schedule):
+        raise RuleError(f"lint takes a schedule of descend.optim.schedules and got {schedule!r}")
+    if not isinstance(cast("object", steps), int) or steps < 1:
         raise RuleError(f"lint: a run has at least 1 step, and steps is {steps!r}")
+    if not _is_number(jump) or jump <= 0:
+        raise RuleError(f"lint: jump is a part of the largest rate, above 0, and is {jump!r}")
     rates = [rate for _, rate in schedule.curve(steps)]
     bad = [step for step, rate in enumerate(rates) if not math.isfinite(rate) or rate < 0]
     if bad:
@@ -518,7 +576,7 @@ def _jumps(rates: list[float], peak: float, jump: float) -> list[Finding]:
             f"the rate goes from {before:.6g} to {after:.6g}, {abs(after - before) / peak:.0%} of its peak",
         )
         for step, (before, after) in enumerate(itertools.pairwise(rates), start=1)
-        if abs(after - before) > jump * peak
+        if abs(after - before) > jump * peak * (1 + 1e-9)  # a part of exactly `jump`, rounded up, is no jump
     ]
 
 

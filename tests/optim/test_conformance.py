@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch.optim.optimizer import required
 
 import descend.optim
 from descend.errors import RuleError
@@ -187,6 +188,16 @@ class ClearsByHalf(Toy):
             super().zero_grad(set_to_none=False)
 
 
+class SquaresInHalf(Toy):
+    def move(self, p, g, group, i):
+        p.sub_(group["lr"] * g * g / (g * g + 1))
+
+
+class FollowsTheFirstGroup(Toy):
+    def move(self, p, g, group, i):
+        super().move(p, g, self.param_groups[0], i)
+
+
 # For each check an optimizer that is broken in it, and one that does what is asked.
 CASES = {
     "takes a step": (NeverSteps, Toy),
@@ -203,6 +214,7 @@ CASES = {
     "NaN in a gradient": (Toy, torch.optim.Rprop),
     "infinity in a gradient": (Toy, torch.optim.Rprop),
     "fp16 zero gradients": (DividesByNorm, Toy),
+    "fp16 large gradients": (SquaresInHalf, Toy),
     "bf16 small updates": (Toy, descend.optim.SGD),
     "no gradient": (AbsentIsZero, Toy),
     "count without gradient": (CountsForAll, Counting),
@@ -216,6 +228,7 @@ CASES = {
     "closure": (LosesTheLoss, Toy),
     "add_param_group": (ForgetsItsCount, Counting),
     "zero_grad": (ClearsByHalf, Toy),
+    "options of a group": (FollowsTheFirstGroup, Toy),
     "misspelt group key": (Toy, descend.optim.SGD),
     "rate of a group": (Toy, descend.optim.SGD),
     "decay of a group": (Toy, descend.optim.SGD),
@@ -248,6 +261,115 @@ def test_a_broken_optimizer_is_caught_and_a_sound_one_passes(check, reports):
 def test_every_check_has_a_case(reports):
     names = {finding.check for finding in reports(descend.optim.SGD).findings}
     assert names == set(CASES)
+
+
+class FollowsItsDefaults(Toy):
+    def move(self, p, g, group, i):
+        super().move(p, g, {**group, "weight_decay": self.defaults["weight_decay"]}, i)
+
+
+class SharesMomentum(Toy):
+    """The momentum of the last group for all."""
+
+    def __init__(self, params, lr=0.01, weight_decay=0.0, momentum=0.9):
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    def move(self, p, g, group, i):
+        b = self.state[p]["b"] = self.param_groups[-1]["momentum"] * self.state[p].get("b", 0 * g) + g
+        p.sub_(group["lr"] * b)
+
+
+class KeepsTheGradientAsMomentum(Toy):
+    def move(self, p, g, group, i):
+        state = self.state[p]
+        state["b"] = state["b"].mul_(0.9).add_(g) if "b" in state else g
+        p.sub_(group["lr"] * state["b"])
+
+
+class ClipsInPlace(Toy):
+    def move(self, p, g, group, i):
+        super().move(p, g.clamp_(-10, 10), group, i)
+
+
+class StopsAtNone(Toy):
+    @torch.no_grad()
+    def step(self, closure=None):
+        for i, p in enumerate(self.param_groups[0]["params"]):
+            if p.grad is None:
+                break
+            self.visit(p, self.param_groups[0], i)
+
+
+class ForgetsTheRate(Toy):
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["lr"] = self.defaults["lr"]
+
+
+class AsksTwice(Toy):
+    def step(self, closure=None):
+        if closure is not None:
+            closure()
+        return super().step(closure)
+
+
+class LeavesSingleNumbersOut(Toy):
+    def move(self, p, g, group, i):
+        if p.numel() > 1:
+            super().move(p, g, group, i)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "words"),
+    [
+        (FollowsTheFirstGroup, "options of a group", "the lr of a group acts on the other; the weight_decay of a"),
+        (FollowsItsDefaults, "options of a group", "the weight_decay of a group is not used"),
+        (SharesMomentum, "options of a group", "the momentum of a group acts on the other"),
+        (KeepsTheGradientAsMomentum, "caller's gradients", "overwritten in step 2, those of step 1"),
+        (ClipsInPlace, "caller's gradients", "3 of 3 gradients were overwritten in step 3"),
+        (StopsAtNone, "no gradient", "weights beside it, which have gradients, did not move"),
+        (ForgetsTheRate, "state round trip", "apart in displacement"),
+        (AsksTwice, "closure", "evaluated the closure 2 times"),
+        (LeavesSingleNumbersOut, "0-d tensor", "neither moved"),
+    ],
+)
+def test_other_ways_to_break_a_check_are_caught(broken, check, words, reports):
+    finding = reports(broken)[check]
+    assert finding.verdict is Verdict.FAIL
+    assert words in finding.seen
+
+
+class RestsAtFirst(Toy):
+    """Takes no step before the eleventh, as AdaShift."""
+
+    def move(self, p, g, group, i):
+        state = self.state[p]
+        state["t"] = state.get("t", 0) + 1
+        if state["t"] > 10:
+            super().move(p, g, group, i)
+
+
+class MatricesAlone(Toy):
+    def move(self, p, g, group, i):
+        if p.ndim != 2:
+            raise ValueError("matrices alone")
+        super().move(p, g, group, i)
+
+
+class MakesItsRate(Toy):
+    """A rate of its own, whatever `lr` says."""
+
+    def move(self, p, g, group, i):
+        super().move(p, g, {**group, "lr": 0.01}, i)
+
+
+def test_what_a_rule_does_by_design_is_no_failure(reports):
+    for check in ("zero weights", "0-d tensor", "no gradient"):
+        assert reports(RestsAtFirst)[check].verdict is Verdict.OK
+    assert reports(MatricesAlone)["0-d tensor"].seen == "takes no vector of one either: matrices alone"
+    assert reports(MatricesAlone)["0-d tensor"].verdict is Verdict.NOT_APPLICABLE
+    assert reports(MakesItsRate)["options of a group"].verdict is Verdict.OK
 
 
 def test_a_lamb_whose_first_step_is_10_times_too_long_is_told_so(reports):
@@ -390,6 +512,42 @@ def test_a_small_mistake_is_told_from_low_precision():
         assert "with low precision somewhere" in rounded.seen
 
 
+@pytest.mark.parametrize("options", [{"maximize": True, "weight_decay": 0.1}, {"fused": True}])
+def test_torch_follows_the_published_rule_under_its_own_options(options):
+    """A fused kernel writes over the memory behind an expanded weight; that must be nobody else's."""
+    report = examine(torch.optim.SGD, momentum=0.9, **options)
+    assert report["published rule"].verdict is Verdict.OK
+    assert report["overlapping tensor"].verdict is (Verdict.FAIL if "fused" in options else Verdict.OK)
+
+
+class MisplacesEps(Toy):
+    def __init__(self, params, lr=0.01, weight_decay=0.0, eps=1e-8):
+        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "weight_decay": weight_decay, "eps": eps})
+
+    def move(self, p, g, group, i):
+        h = self.state[p]["h"] = self.state[p].get("h", 0.0) + g * g
+        p.sub_(group["lr"] * g / self.root(h, group["eps"]))
+
+    def root(self, h, eps):
+        return h.sqrt().clamp(min=eps)
+
+
+class PutsEpsInside(MisplacesEps):
+    def root(self, h, eps):
+        return (h + eps).sqrt()
+
+
+def test_a_small_eps_at_the_wrong_place_is_told_from_single_precision():
+    """1e-8 beside a root of 1 differs by as much as float32 rounds."""
+    wrong = examine(MisplacesEps, rule="AdaGrad")["published rule"]
+    assert wrong.verdict is Verdict.FAIL
+    assert wrong.seen.endswith("with eps=0.01")
+    variant = examine(PutsEpsInside, rule="AdaGrad")["published rule"]
+    assert variant.verdict is Verdict.DEVIATION
+    assert variant.seen.startswith("known variant: ε inside the root")
+    assert "with single precision somewhere" in examine(torch.optim.NAdam)["published rule"].seen
+
+
 def test_the_step_where_paths_part_is_named():
     """A rate outside the buffer shows only after the rate has changed, at the sixth step here."""
     finding = examine(torch.optim.SGD, momentum=0.9, nesterov=True, rule="NAG")["published rule"]
@@ -401,6 +559,27 @@ def test_an_unknown_rule_is_no_failure(reports):
     assert finding.verdict is Verdict.NOT_APPLICABLE
     assert finding.seen == "no published rule known by this name"
     assert examine(Toy, rule="sgd")["published rule"].verdict is Verdict.OK
+
+
+class LimitsTheNorm(torch.optim.Optimizer):
+    """LAMB without moments, whose norm of the weights is at most 10."""
+
+    def __init__(self, params, lr=0.01):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.norm().clamp(max=10) / p.grad.norm() * p.grad)
+
+
+def test_a_limit_on_the_norm_of_the_weights_is_named():
+    finding = examine(LimitsTheNorm, rule="LAMB")["length of the first step"]
+    assert finding.verdict is Verdict.DEVIATION
+    assert "their norm is limited" in finding.seen
+    assert examine(descend.optim.LAMB, upper_bound=10.0)["length of the first step"].verdict is Verdict.OK
+    assert examine(descend.optim.LAMB, lower_bound=5.0)["length of the first step"].verdict is Verdict.OK
 
 
 def test_vectors_left_out_of_scaling_are_a_variant():
@@ -493,6 +672,17 @@ class WantsGraph(Toy):
             return super().step(closure)
 
 
+class WantsALoss(Toy):
+    """Takes the loss alone from its closure, after the backward pass."""
+
+    def step(self, closure=None):
+        if closure is None:
+            raise ValueError("this optimizer wants a closure")
+        with torch.no_grad():
+            closure()
+        return super().step()
+
+
 class Never(Toy):
     def step(self, closure=None):
         raise ValueError("never")
@@ -501,6 +691,7 @@ class Never(Toy):
 def test_a_step_that_wants_more_than_gradients_is_told_from_one_that_fails():
     assert examine(WantsClosure).findings[0].seen == "not examined: a step of it needs a closure"
     assert examine(WantsClosure).passed
+    assert examine(WantsALoss).findings[0].seen == "not examined: a step of it needs a closure"
     assert examine(Never).findings[0].verdict is Verdict.FAIL
     assert "never" in examine(Never).findings[0].seen
 
@@ -554,6 +745,28 @@ def test_what_builds_nothing_to_examine_is_an_error():
         examine(list)
 
 
+def test_a_rate_that_is_marked_as_required_is_given():
+    class Marked(Toy):
+        def __init__(self, params, lr=required):
+            torch.optim.Optimizer.__init__(self, params, {"lr": lr, "weight_decay": 0.0})
+
+    assert examine(Marked)["takes a step"].verdict is Verdict.OK
+
+
+def test_what_an_optimizer_prints_stays_out_of_the_table(capsys):
+    class Talks(Toy):
+        def __init__(self, params, lr=0.01):
+            sys.stdout.write("hello")
+            super().__init__(params, lr)
+
+        def move(self, p, g, group, i):
+            sys.stdout.write("moving")
+            super().move(p, g, group, i)
+
+    examine(Talks)
+    assert capsys.readouterr().out == ""
+
+
 def test_arguments_are_literals_or_text():
     assert arguments(["lr=0.1 betas=(0.9,0.99)", "mode=fast"]) == {"lr": 0.1, "betas": (0.9, 0.99), "mode": "fast"}
 
@@ -571,7 +784,7 @@ def test_nothing_global_is_touched():
 def test_the_table_ends_with_counts(reports):
     lines = str(reports(torch.optim.SGD)).splitlines()
     assert lines[0].split() == ["check", "expected", "seen", "verdict"]
-    assert lines[-1].startswith("SGD: 21 ok")
+    assert lines[-1].startswith("SGD: 23 ok")
     assert max(map(len, lines)) < 170
 
 

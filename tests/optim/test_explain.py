@@ -87,3 +87,11 @@ def test_who_is_none_of_ours_is_named() -> None:
     theirs: Any = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
     with pytest.raises(RuleError, match=r"explain takes an optimizer of descend\.optim and got Adam"):
         descend.optim.explain(theirs)
+
+
+def test_a_schedule_that_comes_to_no_rate_is_told_with_the_update():
+    optimizer = descend.optim.SGD([torch.zeros(2)], lr=lambda step: float("nan") if step > 5 else 0.1)
+    with pytest.raises(RuleError, match="SGD, group 0, schedule at update 6: lr must be finite"):
+        descend.optim.explain(optimizer, 10)
+    with pytest.raises(RuleError, match="curves are at least 1 update long, and steps is -5"):
+        descend.optim.explain(descend.optim.SGD([torch.zeros(2)], lr=lambda step: 0.1), -5)

@@ -57,6 +57,20 @@ def test_a_rule_of_ones_own():
         optim.register(Heavy)
 
 
+@pytest.mark.parametrize("name", ["params", "seed", "runner", "reasons", "schedule", "initial_lr", "rule", "name"])
+def test_a_field_with_a_name_that_optimizers_keep_is_refused(name):
+    body = {"__annotations__": {name: float}, name: 0.5, "direction": lambda self, g: (g, None)}
+    rule = dataclass(frozen=True)(type("Takes", (Rule,), body))
+    with pytest.raises(RuleError, match=f"Takes has a field '{name}', a name that optimizers keep for themselves"):
+        optim.register(rule)
+    assert "takes" not in optim.names()
+
+
+def test_what_is_no_class_is_refused():
+    with pytest.raises(RuleError, match="is a rule with its settings; register takes the class Lion"):
+        optim.register(optim.rules.Lion())
+
+
 def test_what_is_no_dataclass_is_refused():
     with pytest.raises(RuleError, match="not a frozen dataclass"):
 

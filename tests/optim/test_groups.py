@@ -84,3 +84,36 @@ def test_weights_without_names_cannot_be_split() -> None:
     with pytest.raises(RuleError, match="rules look at names; give the model"):
         groups.split(nn.Linear(2, 2).parameters(), undecayed=["bias"])
     assert len(groups.split(dict(nn.Linear(2, 2).named_parameters()), undecayed=["bias"])) == 2
+
+
+def test_biases_of_attention_and_of_recurrent_layers_are_biases() -> None:
+    """torch calls them `in_proj_bias` and `bias_ih_l0`; a layer called `bias` has weights that are none."""
+    net = nn.ModuleDict(
+        {
+            "encoder": nn.TransformerEncoderLayer(8, 2, 16),
+            "gru": nn.GRU(4, 4),
+            "attention": nn.MultiheadAttention(8, 2, add_bias_kv=True),
+            "bias": nn.Linear(2, 2, bias=False),
+        }
+    )
+    undecayed = {name for name, (decay, _) in options(net, undecayed=["bias"]).items() if decay == 0.0}
+    assert undecayed == {name for name, _ in net.named_parameters() if "bias" in name} - {"bias.weight"}
+
+
+@pytest.mark.parametrize("key", ["params", "param_names", "reasons"])
+def test_what_split_writes_itself_is_no_option(key: str) -> None:
+    with pytest.raises(RuleError, match=f"split: '{key}' of 'bias' is no option"):
+        groups.split(model(), options={"bias": {key: []}})
+
+
+def test_a_schedule_may_be_told_as_such() -> None:
+    schedule = descend.optim.schedules.Ramp(0.5, 1.0, 5)
+    split = groups.split(model(), options={"bias": {"schedule": schedule}})
+    optimizer = descend.optim.SGD(split, lr=0.1)
+    assert {row.name: row.lr for row in descend.optim.explain(optimizer).rows if row.lr != 0.1} == {
+        "0.bias": 0.5,
+        "1.bias": 0.5,
+        "3.bias": 0.5,
+    }
+    with pytest.raises(RuleError, match="group 0: schedule must be a function of the step"):
+        descend.optim.SGD([{"params": [torch.zeros(2)], "schedule": 0.1}])

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from descend.optim.schedules import (
     Polynomial,
     Ramp,
     Schedule,
+    Shifted,
     Step,
     Trapezoid,
     lint,
@@ -42,6 +44,46 @@ EVERY = [
     0.5 * Polynomial(0.1, 20),
     Polynomial(0.1, 20).shifted(-3),
 ]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *EVERY,
+        Ramp(0.0, 0.1, 0),
+        Polynomial(0.1, 0, 0.02),
+        Cosine(0.1, 0, 0.02),
+        PiecewisePolynomial(0.1, 0, 20),
+        PiecewisePolynomial(0.1, 0, 0, final=0.02),
+        Trapezoid(0.1, 0, 5, 4),
+        Trapezoid(0.1, 0, 5, 0),
+        Trapezoid(0.1, 0, 0, 0),
+        Bert(0.1, 0, 20),
+        Bert(0.1, 0, 20, jump=False),
+        MultiStep(0.1, (0, 3)),
+    ],
+    ids=repr,
+)
+def test_a_delayed_schedule_waits_at_its_first_rate(schedule):
+    if isinstance(schedule, LargeBatchWarmup):  # a factor, whose first update has taken a step of its way already
+        assert schedule.shifted(-30)(7) == 1.0
+    elif isinstance(schedule, Shifted):
+        assert schedule(-30) == schedule.schedule(0)
+    else:
+        assert [schedule.shifted(-30)(step) for step in (0, 7, 30)] == [schedule(0)] * 3
+
+
+def test_a_trapezoid_may_be_without_a_way_down():
+    assert [Trapezoid(0.1, 2, 3, 0)(step) for step in range(7)] == [0.0, 0.05, 0.1, 0.1, 0.1, 0.0, 0.0]
+
+
+def test_a_step_that_grows_has_no_length_and_no_error():
+    grows = Step(0.1, 3, 2.0, floor=0.5)
+    assert grows.length is None
+    assert [grows(step) for step in (0, 3, 6, 9)] == [0.1, 0.5, 0.5, 0.8]
+    assert grows(10_000) == math.inf
+    assert lint(grows, 5_000)[0].kind == "not a rate"
+    assert Step(0.1, 3, 1.0, floor=0.5).length == 3
 
 
 @pytest.mark.parametrize("paper", [LARS_PAPER, NESTEROV_PAPER], ids=["LARS", "Nesterov"])
@@ -179,3 +221,41 @@ def test_the_optimizer_takes_a_schedule():
         optimizer.step()
     # by hand: 0 + 0.5 + 1 + 1 + 0.5 + 0
     assert w.item() == pytest.approx(-3.0)
+
+
+def test_steps_of_exactly_the_limit_are_no_jumps():
+    """A tenth of the peak a step: some differences are 0.1 rounded up."""
+    assert not [found for found in lint(Trapezoid(1.0, 10, 80, 10, initial=0.1), 100) if found.kind == "jump"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Constant(0.1).then(0.2, 5), "second must be a schedule|schedule must be a schedule"),
+        (lambda: Constant(0.1).then(Constant(0.2), -5), "at_step counts steps, from 0 on, and is -5"),
+        (lambda: Constant(0.1).then(Constant(0.2), 3.5), "at_step counts steps, from 0 on, and is 3.5"),
+        (lambda: Constant(0.1).shifted("3"), "by_steps must be a number of steps and is '3'"),
+        (lambda: MultiStep(0.1, 5), "at_steps must be whole numbers of steps, and is 5"),
+        (lambda: MultiStep(0.1, (3, 5.5)), "at_steps must be whole numbers of steps"),
+        (lambda: MultiStep(0.1, ("3",)), "at_steps must be whole numbers of steps"),
+        (lambda: Ramp(0.1, 0.2, 5, shape=3), "shape must be one of linear"),
+        (lambda: lint(0.1, 10), "lint takes a schedule of descend.optim.schedules and got 0.1"),
+        (lambda: lint(Constant(0.1), 2.5), "at least 1 step, and steps is 2.5"),
+        (lambda: lint(Constant(0.1), 5, jump=-1), "jump is a part of the largest rate"),
+    ],
+)
+def test_parts_of_another_kind_are_errors(make, words):
+    with pytest.raises(RuleError, match=words):
+        make()
+
+
+def test_a_list_of_steps_is_as_good_as_a_tuple():
+    assert MultiStep(0.1, [3, 8.0]) == MultiStep(0.1, (3, 8))
+    assert hash(MultiStep(0.1, [3, 8])) == hash(MultiStep(0.1, (3, 8)))
+
+
+def test_numbers_of_numpy_are_numbers():
+    schedule = Trapezoid(np.float32(0.5), np.int64(10), np.int32(80), np.float64(10.0))
+    assert schedule == Trapezoid(0.5, 10, 80, 10)
+    assert type(schedule(3)) is float
+    assert Constant(0.1).then(Constant(0.2), np.int64(5))(5) == 0.2

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -50,6 +53,7 @@ CHECKS = (
     Check("NaN in a gradient", "weights finite two clean steps later", gradients.nan),
     Check("infinity in a gradient", "weights finite two clean steps later", gradients.infinity),
     Check("fp16 zero gradients", "weights unchanged", gradients.half_zeros),
+    Check("fp16 large gradients", "weights move as in double precision", gradients.half_large),
     Check("bf16 small updates", "within 1 % of the way in float32", gradients.bfloat16_moves),
     Check("no gradient", "weight, decay and state untouched", gradients.absent_untouched),
     Check("count without gradient", "the step is not counted for that tensor", gradients.absent_count),
@@ -63,6 +67,7 @@ CHECKS = (
     Check("closure", "step(closure) returns the loss", state.closure),
     Check("add_param_group", "the new group moves like new", state.added_group),
     Check("zero_grad", "zeros or none, as asked", state.zero_grad),
+    Check("options of a group", "each group follows its own", groups.own_options),
     Check("misspelt group key", "refused", groups.misspelt_key),
     Check("rate of a group", "-1, NaN and infinity refused", groups.rate_of_group),
     Check("decay of a group", "-1, NaN and infinity refused", groups.decay_of_group),
@@ -99,6 +104,12 @@ def examine(build: Build, *, rule: str | None = None, **args: Any) -> Report:
         RuleError: No published rule has the name `rule`; an argument is unknown or missing, or none can be built with
             them over one matrix.
     """
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # what it prints and warns of is no part of the table
+        return _examined(build, rule, args)
+
+
+def _examined(build: Build, rule: str | None, args: Mapping[str, Any]) -> Report:
     plain = Subject(build, args)
     _check_names(plain)
     _check_built(plain)

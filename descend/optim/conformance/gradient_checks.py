@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,7 @@ __all__ = [
     "frozen",
     "frozen_later",
     "gradients_kept",
+    "half_large",
     "half_zeros",
     "infinity",
     "nan",
@@ -76,14 +78,41 @@ def half_zeros(subject: Subject) -> Outcome:
     return fail("the weights changed")
 
 
+def half_large(subject: Subject) -> Outcome:
+    """Gradients of 1,000 for fp16 weights: their square is infinite there, and the weights must move all the same."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers")
+    first = _moved_by(subject, torch.float64, subject.lr, 1)
+    if not 0 < first < math.inf:
+        return not_applicable("its first step does not move")
+    lr = subject.lr * 0.02 / first
+    full, low = (_moved_by(subject, dtype, lr, 3) for dtype in (torch.float64, torch.float16))
+    if not 0 < full < 1:
+        return not_applicable(f"in float64 the weights of 1 move by {full:.3g}")
+    seen = f"moved by {low:.4g}, in float64 by {full:.4g}"
+    return ok(seen) if abs(low - full) <= 0.05 * full + 3 * 2**-11 else fail(seen)
+
+
+def _moved_by(subject: Subject, dtype: torch.dtype, lr: float, steps: int) -> float:
+    """How far weights of 1 move on average under gradients of 1,000."""
+    trial = Trial(subject, [torch.ones(4, 3, dtype=dtype)], **subject.without_decay())
+    trial.set_rate(lr)
+    for _ in range(steps):
+        trial.step(torch.full((4, 3), 1e3, dtype=dtype))
+    return float((trial.values[0].double() - 1).abs().mean())
+
+
 def absent_untouched(subject: Subject) -> Outcome:
     """No gradient for one tensor: weight, decay and state stay as they are."""
     trial = Trial(subject, subject.weights(), **subject.with_decay())
     trial.step(*subject.gradients(1))
     before, state = trial.values[0], copy.deepcopy(trial.optimizer.state_dict()["state"].get(0))
+    others = trial.values[1:]
     trial.step(None, *subject.gradients(2)[1:])
     if not torch.equal(trial.values[0], before):
         return fail("the weight without a gradient changed")
+    if any(torch.equal(a, b) for a, b in zip(trial.values[1:], others, strict=True)) and subject.first_move == 1:
+        return fail("weights beside it, which have gradients, did not move")
     if not _same_state(state, trial.optimizer.state_dict()["state"].get(0)):
         return fail("its state changed")
     return ok("weight and state unchanged to the last bit")
@@ -132,15 +161,18 @@ def frozen_later(subject: Subject) -> Outcome:
 def gradients_kept(subject: Subject) -> Outcome:
     """The caller's gradients: other code logs or clips them after the step."""
     trial = Trial(subject, subject.weights(), **subject.with_decay())
-    for t in (1, 2):
-        wanted = subject.gradients(t)
+    given: list[tuple[int, Tensor, Tensor]] = []  # step, the gradient, and what it was: some are kept and written later
+    for t, size in enumerate((1.0, 1.0, 1e3), start=1):  # the third is one that is clipped where anything is
+        wanted = [size * g for g in subject.gradients(t)]
         trial.step(*wanted)
         kept = [p.grad for p in trial.params]
         if any(g is None for g in kept):
             return fail("they were taken away")
-        changed = sum(not torch.equal(g, w) for g, w in zip(kept, wanted, strict=True) if g is not None)
+        given += [(t, g, w) for g, w in zip(kept, wanted, strict=True) if g is not None]
+        changed = [of for of, g, w in given if not torch.equal(g, w)]
         if changed:
-            return fail(f"{changed} of {len(wanted)} gradients were overwritten in step {t}")
+            later = f", those of step {changed[0]}" if changed[0] < t else ""
+            return fail(f"{len(changed)} of {len(wanted)} gradients were overwritten in step {t}{later}")
     return ok("unchanged to the last bit")
 
 

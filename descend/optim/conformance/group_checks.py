@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.optim.conformance.report import Outcome, fail, not_applicable, ok
-from descend.optim.conformance.subject import Refused, Subject, draw, first_line
+from descend.optim.conformance.subject import Refused, Subject, Trial, draw, first_line, gap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["decay_of_group", "misspelt_key", "rate_of_group", "twice"]
+    from torch import Tensor
+
+__all__ = ["decay_of_group", "misspelt_key", "own_options", "rate_of_group", "twice"]
+
+SAME = 1e-9  # relative: sums may be taken in another order
+_OWN_OPTIONS = ("lr", "weight_decay", "momentum", "betas")
 
 
 def _answer(subject: Subject, groups: Sequence[dict[str, Any]]) -> str | None:
@@ -64,6 +69,63 @@ def rate_of_group(subject: Subject) -> Outcome:
 def decay_of_group(subject: Subject) -> Outcome:
     """A weight decay of one group that is negative, NaN or infinite."""
     return _numbers(subject, "weight_decay")
+
+
+def own_options(subject: Subject) -> Outcome:
+    """Two groups with options of their own: each follows its own, whichever group is the first."""
+    if subject.noisy:
+        return not_applicable("it draws random numbers in the order of the list")
+    problems: list[str] = []
+    looked: list[str] = []
+    for key in _OWN_OPTIONS:
+        own = subject.options.get(key)
+        if not (_is_number(own) or _are_numbers(own)):
+            continue
+        try:
+            problem = _mixed_up(subject, key, own, _another(own))
+        except Exception:  # refused, by whatever error: another option for one group is not had
+            continue
+        looked += [key] if problem is None else []
+        problems += [problem] if problem else []
+    if problems:
+        return fail("; ".join(problems))
+    return ok(f"{', '.join(looked)}: its own") if looked else not_applicable("it has no such options")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, (tuple, list)) and bool(value) and all(map(_is_number, value))
+
+
+def _another(value: Any) -> Any:
+    """A value of the same kind that is as sound."""
+    return type(value)(x * 0.9 for x in value) if _are_numbers(value) else value / 2 if value else 0.02
+
+
+def _mixed_up(subject: Subject, key: str, one: Any, other: Any) -> str | None:
+    """What is wrong with an option of two groups, if anything."""
+    forth = _two_groups(subject, (0, 1), ({key: one}, {key: other}))
+    back = _two_groups(subject, (1, 0), ({key: other}, {key: one}))[::-1]
+    if gap(back, forth, [draw((4, 3), seed) for seed in (0, 1)]) > SAME:
+        return f"the {key} of a group acts on the other"
+    alike = _two_groups(subject, (0, 1), ({key: one}, {key: one}))[1]
+    if not torch.equal(alike, forth[1]):
+        return None
+    told = _two_groups(subject, (0, 1), ({}, {}), **{key: other})[1]  # some rules make their rate themselves
+    return None if torch.equal(alike, told) else f"the {key} of a group is not used"
+
+
+def _two_groups(
+    subject: Subject, seeds: tuple[int, int], options: Sequence[dict[str, Any]], **more: Any
+) -> list[Tensor]:
+    """The weights of two groups after a few steps."""
+    trial = Trial(subject, [draw((4, 3), seed) for seed in seeds], options=options, **more)
+    for t in range(1, (subject.first_move or 0) + 3):
+        trial.step(*(draw((4, 3), 10 * t + seed) for seed in seeds))
+    return trial.values
 
 
 def twice(subject: Subject) -> Outcome:

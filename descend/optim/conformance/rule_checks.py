@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from descend.optim.conformance.report import Outcome, deviation, fail, not_applicable, ok
+from descend.optim.conformance.report import Outcome, Verdict, deviation, fail, not_applicable, ok
 from descend.optim.conformance.spelling import constants_of
-from descend.optim.conformance.subject import Subject, Trial, draw, gap
+from descend.optim.conformance.subject import Refused, Subject, Trial, draw, gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +29,8 @@ EXACT = 1e-9  # relative; double precision leaves about 1e-15 a step, and cancel
 ROUNDED = 2e-5  # what single precision somewhere inside leaves
 LOW_PRECISION = 3e-2  # what bfloat16 somewhere inside leaves
 NUDGE = 1e-6  # relative; far below the spacing of float16 and bfloat16, so these answer it by nothing or by a jump
+LARGER_EPS = 0.01
+LARGE = 100.0  # a norm above 10, where some limit it
 ANSWERED = 0.2  # how far such an answer is off at least, relative
 
 
@@ -62,7 +65,8 @@ def published_path(
     steps = [rule.start(h, w) for w in weights]
     values: list[list[Tensor]] = []
     for t, lr in enumerate(rates(subject.lr), start=1):
-        gradients = _limited([g.numpy() for g in _gradients(subject, t, nudge)], h.get("max_total_norm"))
+        sign = -1.0 if subject.options.get("maximize") else 1.0
+        gradients = _limited([sign * g.numpy() for g in _gradients(subject, t, nudge)], h.get("max_total_norm"))
         with np.errstate(all="ignore"):  # a variant may divide by 0; it is infinitely far off then
             weights = [
                 _decayed_step(step, h["decay_form"], w, g, t + ahead, lr, decay)
@@ -110,6 +114,11 @@ def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, An
     paths = Paths(_path(subject, more), published_path(rule, h, subject, decay), subject.weights())
     if paths.error <= EXACT:
         return ok(f"{rule.source}: equal to {_power(paths.error)}")
+    if paths.error <= ROUNDED and (larger := _with_larger_eps(subject, more)) is not None:
+        # A small ε at a wrong place looks like single precision. With a larger one it does not.
+        seen = follows_rule(larger, rule, more)
+        if seen.verdict is Verdict.FAIL or "known variant" in seen.seen:
+            return replace(seen, seen=f"{seen.seen}; with eps={LARGER_EPS}")
     exact_first = (EXACT, ROUNDED)
     variants, mistakes = _variants(paths, subject, rule, h, decay), _mistakes(paths, subject, rule, h, decay)
     return (
@@ -117,6 +126,19 @@ def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, An
         or _rounded(paths, subject, rule, h, decay, more)
         or fail(paths.difference())
     )
+
+
+def _with_larger_eps(subject: Subject, more: Mapping[str, Any]) -> Subject | None:
+    """The same with an ε that shows, where it has one number of that name and takes another."""
+    name = next((name for name in ("eps", "epsilon") if isinstance(subject.options.get(name), float)), None)
+    if name is None or name in more or not 0 < subject.options[name] < LARGER_EPS:
+        return None
+    larger = Subject(subject.build, {**subject.args, name: LARGER_EPS}, subject.noisy_rule)
+    try:
+        taken = larger.options.get(name) == LARGER_EPS
+    except Refused:
+        return None
+    return larger if taken else None
 
 
 Errors = list[tuple[str, float]]  # words, and how far the path is from what they say
@@ -274,6 +296,10 @@ def first_length(subject: Subject, rule: Published | None) -> Outcome:
         f"{'x'.join(map(str, shape))}: {length:.4g}" for shape, length in zip(subject.shapes, plain, strict=True)
     )
     if not _wrong(subject, plain):
+        large = _first_lengths(subject, rule, subject.without_decay(), 0.0, scale=LARGE)
+        if _wrong(subject, large):
+            texts = ", ".join(f"{length:.4g}" for length in large)
+            return deviation(f"1 x, but for weights {LARGE:g} times as large {texts}: their norm is limited")
         return ok(f"1 x for every tensor ({seen})")
     if max(_wrong(subject, plain)) < 2:
         return deviation(f"vectors are left out ({seen})")
@@ -282,18 +308,24 @@ def first_length(subject: Subject, rule: Published | None) -> Outcome:
     return fail(f"times the expected length: {seen}")
 
 
-def _first_lengths(subject: Subject, rule: Published, more: Mapping[str, Any], decay: float) -> list[float]:
-    """How far each tensor moves in its first step, in units of what the rule says."""
-    trial = Trial(subject, subject.weights(), **more)
+def _first_lengths(
+    subject: Subject, rule: Published, more: Mapping[str, Any], decay: float, scale: float = 1.0
+) -> list[float]:
+    """How far each tensor, its weights times `scale`, moves in its first step, in units of what the rule says."""
+    trial = Trial(subject, [scale * w for w in subject.weights()], **more)
     gradients = subject.gradients(1)
     trial.step(*gradients)
-    parts = [subject.lr for _ in gradients]
+    h = constants_of(rule, subject.options)
     if rule.name == "LARS":
-        trust = float(constants_of(rule, subject.options)["trust"])
+        trust = float(h["trust"])
         parts = [
             subject.lr * trust * float((g + decay * w).norm() / (g.norm() + decay * w.norm()))
             for g, w in zip(gradients, trial.starts, strict=True)
         ]
+    else:
+        norms = [float(w.norm()) for w in trial.starts]
+        low, high = h["lower_bound"] or 0.0, math.inf if h["upper_bound"] is None else h["upper_bound"]
+        parts = [subject.lr * min(max(norm, low), high) / norm for norm in norms]
     moved = zip(trial.values, trial.starts, parts, strict=True)
     return [float((value - start).norm() / (part * start.norm())) for value, start, part in moved]
 

@@ -40,9 +40,14 @@ def _saved(state: dict[str, Any]) -> bytes:
 
 
 def round_trip(subject: Subject) -> Outcome:
-    """Save after three steps, load into a fresh optimizer, three more: the same bits as without the break."""
-    wanted = _ran(subject, BEFORE + AFTER).values
-    stopped = _ran(subject, BEFORE)
+    """Save after three steps, load into a fresh optimizer, three more: the same bits as without the break.
+
+    The rate is another by then than the one that the fresh optimizer was built with, as under any schedule.
+    """
+    stopped, whole = _ran(subject, BEFORE), _ran(subject, BEFORE)
+    for trial in (stopped, whole):
+        trial.set_rate(subject.lr / 2)
+    wanted = _continued(whole, subject, BEFORE + 1)
     content = io.BytesIO(_saved(stopped.optimizer.state_dict()))
     try:
         state = torch.load(content, weights_only=True)
@@ -114,11 +119,13 @@ def closure(subject: Subject) -> Outcome:
     plain = Trial(subject, subject.weights())
     plain.step(*plain.values)
     trial = Trial(subject, subject.weights())
+    losses: list[float] = []
 
     def loss() -> Tensor:
         trial.optimizer.zero_grad()
         value = torch.stack([(p * p).sum() / 2 for p in trial.params]).sum()  # its gradient is the weights
         value.backward()
+        losses.append(float(value))
         return value
 
     wanted = float(sum((w * w).sum() / 2 for w in subject.weights()))
@@ -126,6 +133,8 @@ def closure(subject: Subject) -> Outcome:
     got = got.detach() if isinstance(got, torch.Tensor) else got
     if got is None or abs(float(got) - wanted) > 1e-9 * wanted:
         return fail(f"returned {got!r} for a loss of {wanted:.6g}")
+    if len(losses) != 1:
+        return fail(f"evaluated the closure {len(losses)} times, of which one is enough")
     error = gap(trial.values, plain.values, plain.starts)
     return ok("the loss, and the same step") if error <= 1e-9 else fail(f"another step: {error:.0e} apart")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import required
 
 __all__ = ["Refused", "Subject", "Trial", "draw", "first_line", "gap"]
 
 _NORMAL_SHAPES = ((4, 3), (3, 2, 2), (5,))
 _ONLY_MATRICES = ((4, 3), (3, 4))
 _RATE_WHERE_NONE_IS_STATED = 0.01
+_LONGEST_REST = 30  # steps; AdaShift rests for 10
 
 Build = Callable[..., torch.optim.Optimizer]
 
@@ -77,7 +78,8 @@ class Subject:
             parameters = inspect.signature(self.build).parameters
         except (TypeError, ValueError):
             return {}
-        return {name: p.default for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        named = {name: p.default for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        return {name: inspect.Parameter.empty if value is required else value for name, value in named.items()}
 
     @property
     def takes_any(self) -> bool:
@@ -103,9 +105,7 @@ class Subject:
         if self.stated.get("lr") is inspect.Parameter.empty:
             args.setdefault("lr", _RATE_WHERE_NONE_IS_STATED)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                optimizer = self.build(params, **args)
+            optimizer = self.build(params, **args)
         except Exception as problem:
             raise Refused(f"{type(problem).__name__}: {first_line(problem)}") from problem
         begin = getattr(optimizer, "train", None)  # schedule-free optimizers want to be told that training begins
@@ -178,6 +178,16 @@ class Subject:
         return [draw(shape, 1000 * step + i, dtype) for i, shape in enumerate(self.shapes)]
 
     @cached_property
+    def first_move(self) -> int | None:
+        """The number of the step in which a matrix first moves; some rules rest at first. None if it never does."""
+        trial = Trial(self, [draw((4, 3), 0)])
+        for t in range(1, _LONGEST_REST + 1):
+            trial.step(draw((4, 3), t))
+            if not torch.equal(trial.values[0], trial.starts[0]):
+                return t
+        return None
+
+    @cached_property
     def noisy(self) -> bool:
         """Whether a step draws random numbers: its rule does, or two seeds of torch's give two results."""
         if self.noisy_rule:
@@ -202,16 +212,29 @@ class Trial:
         subject: What builds the optimizer.
         weights: First values; they are copied, strides included.
         names: Names of the weights, where the optimizer is to know them.
+        options: Options of the weights, where each is to be a group with its own.
         seed: Start of the random numbers that it may draw.
         more: Further arguments for the optimizer.
     """
 
     def __init__(
-        self, subject: Subject, weights: Sequence[Tensor], *, names: Sequence[str] = (), seed: int = 0, **more: Any
+        self,
+        subject: Subject,
+        weights: Sequence[Tensor],
+        *,
+        names: Sequence[str] = (),
+        options: Sequence[Mapping[str, Any]] = (),
+        seed: int = 0,
+        **more: Any,
     ) -> None:
         self.params = [torch.nn.Parameter(w.detach().clone()) for w in weights]
         self.starts = [p.detach().clone() for p in self.params]
-        self.optimizer = subject.over(list(zip(names, self.params, strict=True)) if names else self.params, **more)
+        listed: list[Any] = [*self.params]
+        if names:
+            listed = list(zip(names, self.params, strict=True))
+        if options:
+            listed = [{"params": [p], **own} for p, own in zip(self.params, options, strict=True)]
+        self.optimizer = subject.over(listed, **more)
         self.count = 0
         self._seed = seed
 
@@ -239,8 +262,7 @@ class Trial:
     def apply(self, closure: Callable[[], Tensor] | None = None) -> Any:
         """One step with the gradients that are there."""
         self.count += 1
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1000 * self._seed + self.count)
             call: Any = self.optimizer.step  # torch's own signature wants a closure that returns a float
             return call() if closure is None else call(closure)

@@ -84,9 +84,12 @@ def update(
     """
     rule, lr, decay = settings.rule, scalars["lr"], scalars["decay"]
     ours = settings.decay != 0.0 and "decay" not in rule.needs
+    held: Any = p  # a symbol while the text is read
     g = effective_gradient(g, p, settings, decay if ours else None)
     if ours and settings.decay_form == "decoupled":
         p = p - (lr * decay) * p
+    if isinstance(held, torch.Tensor) and not held.ndim:  # a number of float64 makes another number one as well
+        g, p = g.to(held.dtype), p.to(held.dtype)
     known = {"g": g, "p": p, "s": s, **scalars, **provided}
     new, s = getattr(rule, rule.moves)(**{name: known[name] for name in rule.needs})
     return (p - lr * new if rule.moves == "direction" else new), s

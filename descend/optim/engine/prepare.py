@@ -235,14 +235,32 @@ class Task:
 
     def write(self, new: Tensor, after: Any, rows: Tensor | None = None) -> None:
         """Store the new weights and state, or some rows of them, in place and count the update."""
-        for name, value in named_entries(after).items():
-            held = local(self.entry[name])
-            if held is not value:
-                _put(held, value, rows)
-        if "master" in self.entry:
-            _put(local(self.entry["master"]), new, rows)
-        _put(local(self.param.detach()), new, rows)
+        entries = named_entries(after)
+        places = {
+            name: local(self.entry[name]) for name in (*entries, *(("master",) if "master" in self.entry else ()))
+        }
+        weights = local(self.param.detach())
+        if rows is None:
+            # What a rule returns may be what another place held: the weights as state, two entries that change places.
+            held = {_memory(place) for place in (*places.values(), weights)}
+            entries = {name: _apart(x, held - {_memory(places[name])}) for name, x in entries.items()}
+            new = _apart(new, held - {_memory(places.get("master", weights))})
+        for name, value in entries.items():
+            if places[name] is not value:
+                _put(places[name], value, rows)
+        if "master" in places:
+            _put(places["master"], new, rows)
+        _put(weights, new, rows)
         self.entry["step"] += 1
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _apart(value: Tensor, held: set[int]) -> Tensor:
+    """A new value, copied where it lies in memory that is held."""
+    return value.clone() if _memory(value) in held else value
 
 
 def _rows(x: Tensor, rows: Tensor | None) -> Tensor:

@@ -243,6 +243,13 @@ class _Script:
         if name not in FUNCTIONS:
             raise Untraceable(f"it uses {name}, which is not elementwise")
         short = name.removeprefix("operator.")
+        kwargs = {
+            key: x for key, x in kwargs.items() if x is not None
+        }  # None is what torch takes where nothing is said
+        while args[-1] is None:
+            args = args[:-1]
+        if short == "clamp" and args[1:2] == (None,):
+            return self.call("clamp_max", (args[0], args[2]), {})
         if short in _DIVISIONS and not kwargs and self._kind(args[0]) == "element" and self._kind(args[1]) == "number":
             # A division by one number a tensor is a multiplication: three times as fast, and the same to rounding.
             return self.call("operator.mul", (args[0], self._inverse(args[1])), {})
@@ -254,6 +261,14 @@ class _Script:
         before = [self.ops[ref.at] for ref in (*held, *(x for _, x in named)) if isinstance(ref, Ref)]
         boolean = short in _BOOLEAN or (short in _LOGIC and all(op.boolean for op in before))
         return self.symbol(Op(name, held, named, kind, max(op.stage for op in before), boolean))
+
+    def own(self, name: str, x: Any) -> Any:
+        """The new value of a buffer; a copy where it is what another buffer held, which gets its new value as well."""
+        op = self.ops[x.at] if isinstance(x, Symbol) else None
+        if op is None or op.name != "input" or op.args[0] == name:
+            return x
+        held = op.args[0] == "p" or str(op.args[0]).startswith(STATE)
+        return self.call("clone", (x,), {}) if held else x
 
     def _inverse(self, x: Any) -> Any:
         """1 / x of a number; a constant 0 keeps torch's infinity."""
@@ -274,7 +289,7 @@ class _Script:
         if x is not None and not isinstance(x, (bool, int, float)):
             raise Untraceable(f"it hands {type(x).__name__} to {function}")
         # torch.clamp takes two tensors or two constants, so its whole numbers become numbers as well.
-        if lift and (isinstance(x, float) or (function == "clamp" and x is not None)):
+        if lift and (isinstance(x, float) or (function in ("clamp", "clamp_max") and x is not None)):
             self.literals.append(float(x))
             literal = Op("literal", (len(self.literals) - 1,), (), "number", 0)
             return Ref(self.symbol(literal).at)
@@ -315,7 +330,7 @@ def read(settings: Any, low_precision: bool) -> Text:
     except (TypeError, ValueError, AttributeError, RuntimeError) as problem:  # as of float(t), which a number allows
         raise Untraceable(f"its text cannot be read: {problem}") from problem
     kept = {} if after is None else {STATE + name: x for name, x in after._asdict().items()}
-    outputs = {"p": new, **kept}
+    outputs = {name: script.own(name, x) for name, x in {"p": new, **kept}.items()}
     if low_precision:
         outputs["w"] = script.cast("narrow", cast("Symbol", new))
     return Text(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -151,3 +153,94 @@ def test_the_limits_are_those_of_the_arena() -> None:
     """The fixture above replaces names that the arena reads."""
     assert parts.LARGE % parts.BLOCK == 0
     assert parts.TOGETHER % parts.BLOCK == 0
+
+
+class Pair(NamedTuple):
+    a: Tensor
+    b: Tensor
+
+
+class WithPair:
+    """A rule with two entries, shaped like p or of one number."""
+
+    one_number: ClassVar[bool] = False
+
+    def init(self, p: Tensor) -> Pair:
+        like = torch.zeros((), dtype=torch.float64) if self.one_number else torch.zeros_like(p)
+        return Pair(like + 0.25, like + 1.0)
+
+
+@dataclass(frozen=True)
+class ChangesPlaces(WithPair, Rule):
+    def direction(self, g: Tensor, s: Pair) -> tuple[Tensor, Pair]:
+        return g * s.a, Pair(s.b, s.a)
+
+
+@dataclass(frozen=True)
+class NumbersChangePlaces(ChangesPlaces):
+    one_number: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class KeepsTheWeights(WithPair, Rule):
+    def direction(self, g: Tensor, p: Tensor, s: Pair) -> tuple[Tensor, Pair]:
+        return g + 0.1 * s.b, Pair(p, s.a)
+
+
+@dataclass(frozen=True)
+class ReturnsWhatItKept(WithPair, Rule):
+    def update(self, g: Tensor, p: Tensor, s: Pair, lr: Tensor) -> tuple[Tensor, Pair]:
+        return s.a, Pair(p - lr * g, p)
+
+
+def by_hand(rule: Rule, start: Tensor, gradients: list[Tensor], lr: float) -> Tensor:
+    """The weights after these updates, every value a new tensor."""
+    p, s = start.clone(), rule.init(start)
+    for g in gradients:
+        known = {"g": g.clone(), "p": p.clone(), "s": Pair(s.a.clone(), s.b.clone()), "lr": torch.tensor(lr)}
+        new, s = getattr(rule, rule.moves)(**{name: known[name] for name in rule.needs})
+        p = p - lr * new if rule.moves == "direction" else new
+    return p
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("runner", ["plain", "blocks", "compiled"])
+@pytest.mark.parametrize("rule", [ChangesPlaces(), NumbersChangePlaces(), KeepsTheWeights(), ReturnsWhatItKept()])
+def test_what_a_rule_returns_may_be_what_another_place_held(rule: Rule, runner: str, dtype: torch.dtype) -> None:
+    """A place that is written early must not change what is still to be written to another."""
+    random = torch.Generator().manual_seed(5)
+    starts = [torch.randn(shape, generator=random).to(dtype) for shape in ((4, 3), (), (130,))]
+    gradients = [[torch.randn(w.shape, generator=random).to(dtype) for _ in range(4)] for w in starts]
+    weights = [torch.nn.Parameter(w.clone()) for w in starts]
+    optimizer = Optimizer(weights, rule, lr=0.125, runner=runner)
+    for each in zip(*gradients, strict=True):
+        for p, g in zip(weights, each, strict=True):
+            p.grad = g
+        optimizer.step()
+    wide = torch.float32 if dtype is torch.bfloat16 else dtype
+    for p, start, each in zip(weights, starts, gradients, strict=True):
+        wanted = by_hand(rule, start.to(wide), [g.to(wide) for g in each], 0.125).to(dtype)
+        torch.testing.assert_close(p.detach(), wanted, rtol=1e-12 if dtype is wide else 2**-8, atol=1e-14)
+
+
+@dataclass(frozen=True)
+class Lerping(Rule):
+    """Functions that want one precision in all of their tensors, and settings that are None."""
+
+    def init(self, p: Tensor) -> Pair:
+        return Pair(torch.zeros_like(p), torch.zeros_like(p))
+
+    def direction(self, g: Tensor, s: Pair) -> tuple[Tensor, Pair]:
+        a = torch.lerp(s.a, g, 0.25)
+        return torch.clamp(a, None, 0.5).div(2.0, rounding_mode=None) + torch.clamp(g, min=-1.0, max=None), Pair(a, s.b)
+
+
+@pytest.mark.parametrize("runner", ["plain", "blocks", "compiled"])
+def test_gradients_have_the_precision_of_the_state_and_none_is_nothing_said(runner: str) -> None:
+    """A tensor without dimensions takes the precision of a number that it is multiplied by, such as the decay."""
+    p, q = torch.nn.Parameter(torch.tensor(2.0)), torch.nn.Parameter(torch.full((70,), 2.0))
+    optimizer = Optimizer([p, q], Lerping(), lr=0.5, weight_decay=0.25, runner=runner)
+    p.grad, q.grad = torch.tensor(3.5), torch.full((70,), 3.5)
+    optimizer.step()  # the gradient is 4, its part 1, of which 0.5 / 2 and 4 remain
+    assert p.item() == 2.0 - 0.5 * 4.25
+    assert q.tolist() == [2.0 - 0.5 * 4.25] * 70
