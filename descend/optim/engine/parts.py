@@ -95,13 +95,14 @@ class Direct(Part):
     member: Member | None = None
 
     def rows(self, gradients: Gradients) -> Tensor:
-        """The gradient itself, or a copy where it does not lie in memory as the weights do."""
+        """The gradient itself, or a copy where its elements are not in memory as those of the weights are."""
         g, member = gradients[self.first], self.member
         assert g is not None
         assert member is not None
         count = self.stop - self.start
         # A compiled kernel for a GPU assumes addresses that are multiples of 16 bytes.
-        if member.lies_alike(g) and g.dtype == member.param.dtype and g.data_ptr() % 16 == 0:
+        plain = g.dtype == member.param.dtype and not g.is_neg()
+        if plain and member.lies_alike(g) and g.data_ptr() % 16 == 0:
             return g.as_strided((count, BLOCK), (BLOCK, 1))
         return member.flat(g)[: count * BLOCK].to(member.param.dtype, copy=True).view(count, BLOCK)
 

@@ -131,18 +131,20 @@ def test_many_tensors_that_their_owner_disturbs_are_updated_as_plainly(seed: int
 
 def test_gradients_that_lie_otherwise_are_used() -> None:
     results: list[list[Tensor]] = []
-    for runner in ("plain", "compiled"):
+    for runner in ("plain", "blocks", "compiled"):
         random = torch.Generator().manual_seed(0)
-        p, q = (torch.nn.Parameter(torch.randn(200, 300, generator=random)) for _ in range(2))
+        p, q, n = (torch.nn.Parameter(torch.randn(200, 300, generator=random)) for _ in range(3))
         r = torch.nn.Parameter(torch.randn(2, 3, 40, 50, generator=random).to(memory_format=torch.channels_last))
-        ours = descend.optim.SGD([p, q, r], lr=0.1, runner=runner)
+        ours = descend.optim.SGD([p, q, n, r], lr=0.1, runner=runner)
         for _ in range(3):
             p.grad = torch.randn(300, 200, generator=random).t()
             q.grad = torch.tensor(0.5).expand(200, 300)
+            n.grad = torch._neg_view(torch.randn(200, 300, generator=random))  # in memory with the other sign
             r.grad = torch.randn(2, 3, 40, 50, generator=random)
             ours.step()
-        results.append([x.detach().contiguous() for x in (p, q, r)])
-    torch.testing.assert_close(results[1], results[0], rtol=1e-6, atol=1e-6)
+        results.append([x.detach().contiguous() for x in (p, q, n, r)])
+    for found in results[1:]:
+        torch.testing.assert_close(found, results[0], rtol=1e-6, atol=1e-6)
 
 
 def test_a_sparse_gradient_is_refused_by_name() -> None:
