@@ -243,9 +243,8 @@ class _Script:
         if name not in FUNCTIONS:
             raise Untraceable(f"it uses {name}, which is not elementwise")
         short = name.removeprefix("operator.")
-        kwargs = {
-            key: x for key, x in kwargs.items() if x is not None
-        }  # None is what torch takes where nothing is said
+        # None is what torch takes where nothing is said.
+        kwargs = {key: x for key, x in kwargs.items() if x is not None}
         while args[-1] is None:
             args = args[:-1]
         if short == "clamp" and args[1:2] == (None,):
