@@ -52,8 +52,14 @@ def shaped(x: float, shape: str) -> float:
     return {"linear": x, "power2": x * x, "sqrt": math.sqrt(max(x, 0.0)), "jump": 0.0}[shape]
 
 
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+def is_number(value: object) -> bool:
+    """Whether this is a finite number, Python's or NumPy's."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False
 
 
 def _check(owner: object, *, rates: tuple[str, ...] = (), steps: tuple[str, ...] = (), shape: str = "linear") -> None:
@@ -61,7 +67,7 @@ def _check(owner: object, *, rates: tuple[str, ...] = (), steps: tuple[str, ...]
     title = type(owner).__name__
     for name in (*rates, *steps):
         value = getattr(owner, name)
-        if not _is_number(value) or value < 0:
+        if not is_number(value) or value < 0:
             problems.append(f"{title}: {name} must be a number of at least 0 and is {value!r}")
         elif name in steps and value != int(value):
             problems.append(f"{title}: {name} counts steps and must be whole; it is {value!r}")
@@ -81,7 +87,7 @@ def _check_parts(owner: object, *, schedules: tuple[str, ...], steps: tuple[str,
         value = getattr(owner, name)
         if name in schedules and not isinstance(value, Schedule):
             problems.append(f"{title}: {name} must be a schedule of descend.optim.schedules and is {value!r}")
-        if name in steps and not _is_number(value):
+        if name in steps and not is_number(value):
             problems.append(f"{title}: {name} must be a number of steps and is {value!r}")
     if problems:
         raise RuleError(problems)
@@ -113,7 +119,7 @@ class Schedule:
         Raises:
             RuleError: `schedule` is none, or at_step is no whole number of at least 0.
         """
-        if not _is_number(at_step) or at_step < 0 or at_step % 1:
+        if not is_number(at_step) or at_step < 0 or at_step % 1:
             raise RuleError(f"then: at_step counts steps, from 0 on, and is {at_step!r}")
         return Joined(self, Shifted(schedule, -at_step), at_step)
 
@@ -544,7 +550,7 @@ def lint(schedule: Schedule, steps: int, *, jump: float = 0.1) -> list[Finding]:
         raise RuleError(f"lint takes a schedule of descend.optim.schedules and got {schedule!r}")
     if not isinstance(cast("object", steps), int) or steps < 1:
         raise RuleError(f"lint: a run has at least 1 step, and steps is {steps!r}")
-    if not _is_number(jump) or jump <= 0:
+    if not is_number(jump) or jump <= 0:
         raise RuleError(f"lint: jump is a part of the largest rate, above 0, and is {jump!r}")
     rates = [rate for _, rate in schedule.curve(steps)]
     bad = [step for step, rate in enumerate(rates) if not math.isfinite(rate) or rate < 0]

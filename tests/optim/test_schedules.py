@@ -196,6 +196,7 @@ def test_a_finding_says_where_and_how_much():
     ("make", "words"),
     [
         (lambda: Constant(-1.0), "value must be a number of at least 0"),
+        (lambda: Constant(10**400), "value must be a number of at least 0"),
         (lambda: Step(0.1, 0), "every_steps must be at least 1"),
         (lambda: MultiStep(0.1, (5, 3)), "must rise"),
         (lambda: Ramp(0.0, 1.0, 3, "square"), "shape must be one of"),

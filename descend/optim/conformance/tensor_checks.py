@@ -58,7 +58,7 @@ def scalar(subject: Subject) -> Outcome:
         vector = _run(subject, [start], [[g] for g in gradients]).values[0]
     except Refused:
         raise
-    except Exception as problem:
+    except Exception as problem:  # of whatever kind: a rule of matrices alone, which a number says nothing about
         return not_applicable(f"takes no vector of one either: {first_line(problem)}")
     number = _run(subject, [start.reshape(())], [[g.reshape(())] for g in gradients]).values[0].reshape(1)
     if torch.equal(vector, start) and torch.equal(number, start) and subject.first_move is not None:

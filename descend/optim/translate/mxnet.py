@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +28,7 @@ from descend.optim.schedules import (
     Schedule,
     Shifted,
     Step,
+    is_number,
 )
 from descend.optim.translate.recipe import Member, Recipe, call, check_kinds
 
@@ -88,7 +89,7 @@ class Common:
             raise Unsupported("MXNet's sym and param_dict are objects of MXNet; give lr_mult and wd_mult instead")
         for name in ("learning_rate", "wd", "rescale_grad", "clip_gradient", "batch_size"):
             value = getattr(self, name)
-            if not (_is_number(value) or (value is None and name not in ("wd", "rescale_grad"))):
+            if not (is_number(value) or (value is None and name not in ("wd", "rescale_grad"))):
                 raise RuleError(f"{name} must be a number and is {value!r}")
         begin: Any = self.begin_num_update
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
@@ -472,21 +473,12 @@ def _check_argument(title: str, key: str, value: object) -> None:
     if key in WORDS:
         return
     if title == "MultiFactorScheduler" and key == "step":
-        if not isinstance(value, (list, tuple)) or not value or not all(map(_is_number, value)):
+        if not isinstance(value, (list, tuple)) or not value or not all(map(is_number, value)):
             raise RuleError(f"{title}: step must be a list of at least one number and is {value!r}")
     elif key in WHOLE and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise RuleError(f"{title}: {key} must be a whole number of at least 0 and is {value!r}")
-    elif not (_is_number(value) or (key == "optimizer_learning_rate" and value is None)):
+    elif not (is_number(value) or (key == "optimizer_learning_rate" and value is None)):
         raise RuleError(f"{title}: {key} must be a number and is {value!r}")
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond what a float holds
-        return False
 
 
 SCHEDULERS: dict[str, Callable[..., Schedule]] = {
