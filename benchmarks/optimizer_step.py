@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 import descend.optim
-from descend.optim.engine.kernels import obstacle
+from descend.optim.compiler.cache import obstacle
 
 Shapes = list[tuple[int, ...]]
 Step = Callable[[], Any]

@@ -71,8 +71,8 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
     """Median seconds of the sums of gradients of a step, where nothing else is to be done."""
     import torch
 
-    from descend.runtime import joined
-    from descend.train.reduction import Reduction
+    from descend.runtime import process_group
+    from descend.train.strategies.buckets import GradientReducer
 
     if settings.mode != "sums":
         through_gloo()
@@ -80,14 +80,14 @@ def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
     for p in weights.values():
         p.grad = torch.ones_like(p)
     times: list[float] = []
-    with joined(torch.device("cpu")) as process:
-        reduction = Reduction(weights, process)
+    with process_group(torch.device("cpu")) as process:
+        reduction = GradientReducer(weights, process)
         for _ in range(settings.steps):
-            process.meet("the beginning of a step")
+            process.synchronize("the beginning of a step")
             began = time.perf_counter()
             reduction.begin()
             reduction.send()
-            process.meet("the sum")
+            process.synchronize("the sum")
             reduction.wait()
             times.append(time.perf_counter() - began)
     sent = reduction.sent_bytes / settings.steps
@@ -100,7 +100,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
     from torch import nn
 
     import descend
-    from descend.train.reduction import Reduction
+    from descend.train.strategies.buckets import GradientReducer
 
     kind = torch.bfloat16 if settings.mode == "bfloat16" else torch.float32
     layers = made(settings)
@@ -110,7 +110,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
     if settings.mode in ("gloo", "no overlap", "shaped"):
         through_gloo()
     if settings.mode == "no overlap":
-        Reduction.watch = lambda self: None  # everything is sent after the backward pass
+        GradientReducer.watch = lambda self: None  # everything is sent after the backward pass
     shape = (settings.width,) if settings.network == "mlp" else (3, 32, 32)
     x = torch.randn(settings.batch_size * settings.steps, *shape, dtype=kind)
     y = torch.randint(0, 10, (len(x),))
@@ -164,7 +164,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
 
 def through_gloo() -> None:
     """Let the ranks share no memory."""
-    from descend.train import reduction
+    from descend.train.strategies import buckets as reduction
 
     reduction.shared_memory = lambda process, size, say: []
 
@@ -308,12 +308,12 @@ def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
 def foretell(settings: argparse.Namespace) -> None:
     """Steps on several ranks, foretold from one rank and measured."""
     from descend.launch import Network, Profile, forecast
-    from descend.launch.forecast import fitted
+    from descend.launch.forecast import fit_network
 
     arguments = [f"--width={settings.width}", "--steps=6"]
     sizes = [settings.batch_size >> i for i in range(4)]
     seconds = [started(1, 1, "shaped", [*arguments, f"--batch-size={size}"])["seconds"] for size in sizes]
-    fixed, each = fitted(sizes, seconds)
+    fixed, each = fit_network(sizes, seconds)
     weights = 4 * (2 * settings.width * (settings.width + 1) + 10 * (settings.width + 1))
     pieces = 3 if settings.width * settings.width * 4 >= 4 << 20 else 1
     network = Network(LATENCY_SECONDS, BYTES_PER_SECOND)

@@ -29,14 +29,14 @@ from torch import nn
 import descend
 from descend.launch import cores
 from descend.study import Arm, Study
-from descend.study.running.choose import choose
-from descend.study.running.ledger import StudyDirectory
-from descend.study.running.one import run_one_by_one
-from descend.study.running.phases import pending
+from descend.study.running.executor_choice import choose
+from descend.study.running.plan import pending
 from descend.study.running.processes import run_in_forks, run_in_stacks
-from descend.study.running.together import run_together
+from descend.study.running.sequential import run_sequentially
 from descend.study.running.trial import Record, Trial
-from descend.study.task import Task
+from descend.study.running.trial_store import StudyDirectory
+from descend.study.running.vmapped import run_vmapped
+from descend.study.task import StudyTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class Case:
     """What is trained."""
 
     name: str
-    task: Task
+    task: StudyTask
     trials: int
     batch_size: int
     steps: int
@@ -61,9 +61,9 @@ def digits(role: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tenso
     return torch.as_tensor(fields["samples"]).reshape(-1, *shape), torch.as_tensor(fields["labels"]).argmax(1)
 
 
-def task(model: Callable[[], nn.Module], shape: tuple[int, ...]) -> Task:
+def task(model: Callable[[], nn.Module], shape: tuple[int, ...]) -> StudyTask:
     """A task on the digits."""
-    return Task(model, nn.CrossEntropyLoss(), digits("train", shape), digits("validate", shape)).prepared()
+    return StudyTask(model, nn.CrossEntropyLoss(), digits("train", shape), digits("validate", shape)).prepared()
 
 
 def mlp(*widths: int) -> nn.Module:
@@ -101,12 +101,12 @@ def trials(case: Case) -> list[Trial]:
 
 def one_by_one(case: Case) -> int:
     """Through descend.fit."""
-    return len(list(run_one_by_one(case.task, trials(case)[: case.alone], 1)))
+    return len(list(run_sequentially(case.task, trials(case)[: case.alone], 1)))
 
 
 def together(case: Case) -> int:
     """As one stack."""
-    return len(list(run_together(case.task, trials(case), 1)))
+    return len(list(run_vmapped(case.task, trials(case), 1)))
 
 
 def in_stacks(case: Case) -> int:

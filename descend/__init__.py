@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from descend.data import Reader as Reader
     from descend.data import open_readers as open_readers
     from descend.errors import *  # noqa: F403
-    from descend.exits import main as main
+    from descend.exit_codes import main as main
     from descend.experiment import Experiment as Experiment
     from descend.experiment import load as load
     from descend.experiment import save_prototext as save_prototext
-    from descend.experiment.conduct import Result as Result
     from descend.experiment.fit import fit as fit
     from descend.experiment.infer import Inference as Inference
     from descend.experiment.infer import evaluate as evaluate
     from descend.experiment.infer import infer as infer
     from descend.experiment.run import run as run
+    from descend.experiment.runner import Result as Result
     from descend.graph import *  # noqa: F403
     from descend.study.comparing import compare as compare
     from descend.study.design import Study as Study
@@ -78,13 +78,13 @@ _SINGLE = {
     "open_readers": "data",
     "Experiment": "experiment",
     "load": "experiment",
-    "main": "exits",
+    "main": "exit_codes",
     "save_prototext": "experiment",
     "Inference": "experiment.infer",
     "evaluate": "experiment.infer",
     "fit": "experiment.fit",
     "infer": "experiment.infer",
-    "Result": "experiment.conduct",
+    "Result": "experiment.runner",
     "run": "experiment.run",
     "Study": "study.design",
     "compare": "study.comparing",
@@ -132,7 +132,7 @@ def _hint(name: str) -> str:
 
     if name.startswith("_"):
         return ""
-    if name.lower() in (rules := importlib.import_module("descend.catalogue").entries()):
+    if name.lower() in (rules := importlib.import_module("descend.rule_index").rules()):
         return f"; the optimizer for torch loops is descend.optim.{rules[name.lower()].name}"
     known, bare = __dir__(), name.removeprefix("Callback")  # as LBANN calls them
     return nearest(bare if bare in known else name, known)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from descend.exits import main as exit_with_code
+from descend.exit_codes import main as exit_with_code
 from descend.study.commands import app as study
 from descend.version import __version__
 
@@ -90,8 +90,8 @@ def run(
         return
     check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
     from descend.distributed import rank
+    from descend.experiment.inspect.summary import summary
     from descend.experiment.run import run as run_experiment
-    from descend.experiment.summary import summary
 
     if show_changes and run_dir:
         _show_changes(experiment, run_dir, reset_optimizer)
@@ -129,13 +129,13 @@ def resume(
 def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) -> None:
     from dataclasses import replace
 
-    from descend.experiment.conduct import differences
+    from descend.experiment.population import stored_trainers
     from descend.experiment.run import prepare
-    from descend.experiment.trainers import stored_trainers
+    from descend.experiment.runner import diff_settings
 
     several = (stored_trainers(run_dir) or 1) > 1  # all have the same settings, and the first one the run's own seed
     work = replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer)
-    differences(work, run_dir / "trainer0" if several else run_dir)
+    diff_settings(work, run_dir / "trainer0" if several else run_dir)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -151,7 +151,7 @@ def launch(
     import shlex
 
     from descend.errors import ConfigurationError
-    from descend.launch import Job, local, shared_out, timeout_seconds
+    from descend.launch import Job, layout_trainers, local, timeout_seconds
 
     if str(file).startswith("-"):
         raise ConfigurationError(f"descend launch has no option {file}; what belongs to the run follows FILE")
@@ -171,7 +171,7 @@ def launch(
         Job(command, Path(run_dir).absolute(), procs_per_node=ranks)
     if not script:
         trainers, procs = (_count_of(name, context.args) for name in ("--trainers", "--procs-per-trainer"))
-        _check_for_ranks(file, shared_out(ranks, trainers, procs).procs_per_trainer)
+        _check_for_ranks(file, layout_trainers(ranks, trainers, procs).procs_per_trainer)
     if dry_run:
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
         typer.echo(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
@@ -240,7 +240,7 @@ def plan(
     counts, network = rank_counts(ranks), Network(latency_us * 1e-6, bandwidth_gbs * 1e9)
     experiment = load(file)
     check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
-    from descend.experiment.foresight import forecast_table, profile_of
+    from descend.experiment.inspect.scaling_forecast import forecast_table, profile_of
 
     size = batch_size or experiment.trainer.mini_batch_size
     typer.echo(forecast_table(profile_of(experiment), network, size, counts))
@@ -254,7 +254,7 @@ def show(
 ) -> None:
     """Print the layers of FILE: shapes, trained numbers, multiply-adds, memory and weights; and draw them."""
     from descend.experiment import check_experiment, layer_table, load
-    from descend.experiment.picture import save
+    from descend.experiment.inspect.graph_svg import save
 
     experiment = load(file)
     checked = check_experiment(experiment)
@@ -272,7 +272,7 @@ def lineage(
     ),
 ) -> None:
     """Draw who took whose model in the tournament of RUN_DIR, with scores and the rates in force."""
-    from descend.experiment.lineage import save
+    from descend.experiment.inspect.lineage_svg import save
 
     save(run_dir, output)
     typer.echo(f"drawn in {output}")
@@ -304,8 +304,8 @@ def demo(
     run_dir: Annotated[Path | None, typer.Option(help="A new or empty directory for the results.")] = None,
 ) -> None:
     """Train LeNet on the handwritten digits that ship with the package."""
+    from descend.experiment.inspect.summary import summary
     from descend.experiment.run import run as run_experiment
-    from descend.experiment.summary import summary
     from descend.zoo import demo_experiment
 
     experiment = demo_experiment("fashion-mnist" if fashion_mnist else "digits")
@@ -322,7 +322,7 @@ def explain(
 
     experiment = load(file)
     check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
-    from descend.experiment.explain import explain_experiment
+    from descend.experiment.inspect.explain import explain_experiment
 
     typer.echo(explain_experiment(experiment))
 
@@ -332,9 +332,9 @@ def optimizers(
     name: Annotated[str | None, typer.Argument(help="One of them, for its equations, options and sources.")] = None,
 ) -> None:
     """List the optimizers with their defaults, or describe one."""
-    from descend.catalogue import describe, listing
+    from descend.rule_index import describe, format_list
 
-    typer.echo(listing() if name is None else describe(name))
+    typer.echo(format_list() if name is None else describe(name))
 
 
 @app.command()

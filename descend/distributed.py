@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from descend.errors import ConfigurationError
-from descend.launch import acting_trainer, place, shared_out
+from descend.launch import current_trainer, detect, layout_trainers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -25,28 +25,28 @@ __all__ = ["local_rank", "mesh", "rank", "ranks", "trainer", "trainers"]
 def rank() -> int:
     """Number of this process among its ranks, from 0."""
     group = _group()
-    return place().rank if group is None else group[0]
+    return detect().rank if group is None else group[0]
 
 
 def ranks() -> int:
     """How many ranks there are; 1 where nobody has started several."""
     group = _group()
-    return place().ranks if group is None else group[1]
+    return detect().world_size if group is None else group[1]
 
 
 def local_rank() -> int:
     """Number of this process among the ranks of its host, from 0."""
-    return place().local_rank
+    return detect().local_rank
 
 
 def trainer() -> int:
     """Number of the trainer that this process works for, from 0; 0 where there is one."""
-    return acting_trainer()[0]
+    return current_trainer()[0]
 
 
 def trainers() -> int:
     """How many trainers there are; 1 where all ranks train one model."""
-    return acting_trainer()[1]
+    return current_trainer()[1]
 
 
 def mesh(procs_per_trainer: int | None = None) -> DeviceMesh:
@@ -74,7 +74,7 @@ def mesh(procs_per_trainer: int | None = None) -> DeviceMesh:
     from torch.distributed import get_backend
     from torch.distributed.device_mesh import init_device_mesh
 
-    shares = shared_out(group[1], procs_per_trainer=procs_per_trainer)
+    shares = layout_trainers(group[1], procs_per_trainer=procs_per_trainer)
     device = "cuda" if get_backend() == "nccl" else "cpu"
     return init_device_mesh(device, (shares.blocks, shares.procs_per_trainer), mesh_dim_names=("trainer", "data"))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import MissingExtra, Unsupported
-from descend.experiment.plain import plain_module, planned_for_export
+from descend.experiment.export_module import plain_module, planned_for_export
 from descend.graph import TorchModel
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from toys import Regression, data, session
 import descend
 from descend.data import ArrayReader, Batches
 from descend.errors import Stopped
-from descend.experiment.conduct import Work, conduct
+from descend.experiment.graph_task import GraphTask
 from descend.experiment.optimizer import build_optimizer
-from descend.experiment.task import GraphTask
+from descend.experiment.runner import Work, execute
 from descend.graph import check
 from descend.lower import lower
-from descend.runtime import Process, generator
+from descend.runtime import Communicator, generator
 from descend.train import BatchedIterativeOptimizer, Callback, Epochs, Event, Mode
 from descend.train.evaluation import evaluate
 from descend.train.loop import train
@@ -56,7 +56,7 @@ def work(*callbacks, epochs=4, optimizer=None, **settings):
     }
     made = (optimizer or torch.optim.Adam)(task.module.named_parameters(), lr=0.05)
     algorithm = BatchedIterativeOptimizer(epoch_count=epochs)
-    return Work("toy", task, made, modes, Process(), algorithm, seed=5, callbacks=callbacks, **settings)
+    return Work("toy", task, made, modes, Communicator(), algorithm, seed=5, callbacks=callbacks, **settings)
 
 
 class StopAt(Callback):
@@ -76,13 +76,13 @@ def in_one_go_and_in_two(tmp_path, make, at=(4, 9, 12)):
     Args:
         make: Gives the callbacks, new ones each time.
     """
-    whole = conduct(work(*make()), tmp_path / "whole")
+    whole = execute(work(*make()), tmp_path / "whole")
     for step in at:
         try:
-            conduct(work(*make(), StopAt(step)), tmp_path / "parts", resume=True)
+            execute(work(*make(), StopAt(step)), tmp_path / "parts", resume=True)
         except Stopped:
             continue
-    parts = conduct(work(*make()), tmp_path / "parts", resume=True)
+    parts = execute(work(*make()), tmp_path / "parts", resume=True)
     return whole, parts
 
 
@@ -108,7 +108,7 @@ def graph(**model):
 
 def graph_run(tmp_path, *callbacks, optimizer=None, batch_size=8, **model):
     """A run of `graph` on 20 training, 12 validation and 10 test samples."""
-    return conduct(graph_work(*callbacks, optimizer=optimizer, batch_size=batch_size, **model), tmp_path / "run")
+    return execute(graph_work(*callbacks, optimizer=optimizer, batch_size=batch_size, **model), tmp_path / "run")
 
 
 def graph_work(*callbacks, optimizer=None, batch_size=8, **model):
@@ -127,4 +127,4 @@ def work_of(described, optimizer=None, batch_size=8):
     rule = build_optimizer(module, plan, optimizer or descend.SGD(learn_rate=0.1, momentum=0.9))
     algorithm = BatchedIterativeOptimizer(epoch_count=described.epochs)
     task = GraphTask(module, plan)
-    return Work("model0", task, rule, modes, Process(), algorithm, seed=1, callbacks=tuple(described.callbacks))
+    return Work("model0", task, rule, modes, Communicator(), algorithm, seed=1, callbacks=tuple(described.callbacks))

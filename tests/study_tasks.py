@@ -6,7 +6,7 @@ from torch import nn
 
 import descend
 from descend.study.running.trial import Trial
-from descend.study.task import Task
+from descend.study.task import StudyTask
 
 
 def digits(role):
@@ -24,7 +24,7 @@ def mlp(width=32, double=False):
     x_valid, y_valid = digits("validate")
     if double:
         x, x_valid = x.double(), x_valid.double()
-    return Task(model, nn.CrossEntropyLoss(), (x, y), (x_valid, y_valid))
+    return StudyTask(model, nn.CrossEntropyLoss(), (x, y), (x_valid, y_valid))
 
 
 def trial(index=0, *, steps=45, batch_size=32, arm="a", **configuration):

@@ -69,7 +69,7 @@ def test_the_callback_can_be_defined(capsys):
     from dataclasses import dataclass
     from types import SimpleNamespace
 
-    from descend.callbacks.output import say
+    from descend.callbacks.console import say
     from descend.train import Callback, EpochView
 
     names = {"dataclass": dataclass, "Callback": Callback, "EpochView": EpochView, "say": say}

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from descend.data import ArrayReader, Batches
-from descend.runtime import Process
+from descend.runtime import Communicator
 from descend.train import Callbacks, Mode
 from descend.train.session import Session
 from descend.train.task import Losses, Ratio
@@ -41,4 +41,4 @@ def session(task, batches, validation=None, **settings):
     modes = {Mode.TRAIN: batches} | ({Mode.VALIDATION: validation} if validation else {})
     optimizer = settings.pop("optimizer", None) or torch.optim.SGD(task.module.parameters(), lr=0.1, momentum=0.9)
     callbacks = Callbacks(settings.pop("callbacks", ()))
-    return Session("model0", task, optimizer, modes, Process(), callbacks, **settings)
+    return Session("model0", task, optimizer, modes, Communicator(), callbacks, **settings)

@@ -4,7 +4,6 @@ None of them needs torch to be described or read from a text.
 """
 
 from descend.callbacks.batch_size import MinibatchRamp, MinibatchSchedule, MinibatchScheduleStep, StepMinibatch
-from descend.callbacks.changes import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
 from descend.callbacks.check_gradients import CheckGradients
 from descend.callbacks.check_metric import CheckMetric
 from descend.callbacks.check_values import CheckDataset, CheckNaN, CheckSmall
@@ -15,13 +14,8 @@ from descend.callbacks.dump import DumpErrorSignals, DumpGradients, DumpMBIndice
 from descend.callbacks.early_stopping import EarlyStopping
 from descend.callbacks.evaluate_progress import EvaluateProgress
 from descend.callbacks.images import SaveImages
-from descend.callbacks.inert import CheckInit, DebugIO, GPUMemoryUsage, Hang, LocalTournament, SyncLayers
-from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
-from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
-from descend.callbacks.perturb import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
-from descend.callbacks.print import Print
-from descend.callbacks.progress_bar import ProgressBar
-from descend.callbacks.rates import (
+from descend.callbacks.interventions import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
+from descend.callbacks.learning_rate import (
     AdaptiveLearningRate,
     CosineDecayLearningRate,
     CustomLearningRate,
@@ -32,6 +26,12 @@ from descend.callbacks.rates import (
     SetLearningRate,
     StepLearningRate,
 )
+from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
+from descend.callbacks.noop import CheckInit, DebugIO, GPUMemoryUsage, Hang, LocalTournament, SyncLayers
+from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
+from descend.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
+from descend.callbacks.print import Print
+from descend.callbacks.progress_bar import ProgressBar
 from descend.callbacks.tensorboard import (
     CategoricalAccuracyStrategy,
     MatchType,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from descend.callbacks.names import at_least, modes_of
-from descend.callbacks.output import say
+from descend.callbacks.console import say
+from descend.callbacks.name_fields import at_least, modes_of
 from descend.errors import NumericalError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import modes_of, require
+from descend.callbacks.name_fields import modes_of, require
 from descend.errors import ConfigurationError, NumericalError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode

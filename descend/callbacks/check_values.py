@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from descend.train import EpochView, EvaluationView, RunView, StepView
-    from descend.train.watch import Outputs
+    from descend.train.activations import Outputs
 
 __all__ = ["CheckDataset", "CheckNaN", "CheckSmall"]
 

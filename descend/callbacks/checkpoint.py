@@ -193,12 +193,12 @@ class Checkpoint(Callback):
         return better
 
     def _save(self, hook: str, epoch: int, step: int, score: float | None = None) -> None:
-        from descend.runtime import Wish  # torch comes in here, not when a description is read
+        from descend.runtime import SaveRequest  # torch comes in here, not when a description is read
 
         if self._run is None:
             return
         name = f"sgd.shared.{hook}.epoch.{epoch}.step.{step}"
-        wish = Wish(
+        wish = SaveRequest(
             who=self._who(),
             keep=self.keep,
             score=score,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.callbacks.names import MODE_WORDS, at_least, require
-from descend.callbacks.output import say
+from descend.callbacks.console import say
+from descend.callbacks.name_fields import MODE_WORDS, at_least, require
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode

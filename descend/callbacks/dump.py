@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from descend.callbacks.matrices import SAMPLES, as_array, as_matrix, as_rows, column_major, write_binary, write_text
-from descend.callbacks.names import MODE_WORDS, at_least, modes_of, words
+from descend.callbacks.hydrogen_files import (
+    SAMPLES,
+    as_array,
+    as_matrix,
+    as_rows,
+    column_major,
+    write_binary,
+    write_text,
+)
+from descend.callbacks.name_fields import MODE_WORDS, at_least, modes_of, words
 from descend.errors import ConfigurationError, nearest
+from descend.filenames import escape
 from descend.graph.fields import described_openly
-from descend.names import escape
 from descend.train import Callback
 from descend.train.layers import layer_names
 
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from descend.train import EpochView, RunView, StepView
-    from descend.train.watch import Outputs
+    from descend.train.activations import Outputs
 
 __all__ = ["DumpErrorSignals", "DumpGradients", "DumpMBIndices", "DumpOutputs", "DumpWeights"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import at_least, require_samples
-from descend.callbacks.output import say
+from descend.callbacks.console import say
+from descend.callbacks.name_fields import at_least, require_samples
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import at_least, require, require_samples
-from descend.callbacks.output import say, with_unit
+from descend.callbacks.console import say, with_unit
+from descend.callbacks.name_fields import at_least, require, require_samples
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 

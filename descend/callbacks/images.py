@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from descend.callbacks.matrices import as_array
-from descend.callbacks.names import require, require_extra, words
+from descend.callbacks.hydrogen_files import as_array
+from descend.callbacks.name_fields import require, require_extra, words
 from descend.errors import ConfigurationError
+from descend.filenames import escape
 from descend.graph.fields import described_openly
-from descend.names import escape
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.matrices import as_matrix, column_major, find_weights, read_binary, write_binary
-from descend.callbacks.names import at_least, require, require_extra, words
-from descend.callbacks.output import say
+from descend.callbacks.console import say
+from descend.callbacks.hydrogen_files import as_matrix, column_major, find_weights, read_binary, write_binary
+from descend.callbacks.name_fields import at_least, require, require_extra, words
 from descend.errors import StorageError, Unsupported
+from descend.filenames import escape
 from descend.graph.fields import described_openly
-from descend.names import escape
 from descend.train import Callback, Mode
 from descend.train.layers import plan_of
 
@@ -203,12 +203,12 @@ class ExportOnnx(Callback):
 
     def after_training(self, run: RunView) -> None:
         """See `Callback.after_training`."""
-        from descend.graph import predictions
+        from descend.graph import prediction_outputs
         from descend.lower.onnx import export
 
         plan = plan_of(run.module)
         weights = {name: tensor.detach().cpu().numpy() for name, tensor in run.control.weights.items()}
-        model = export(plan, predictions(plan), weights)
+        model = export(plan, prediction_outputs(plan), weights)
         run.control.path(self.output_filename).write_bytes(model.SerializeToString())
         if self.debug_string_filename:
             run.control.path(self.debug_string_filename).write_text(str(model))

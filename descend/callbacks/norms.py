@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import at_least
+from descend.callbacks.name_fields import at_least
 from descend.errors import ConfigurationError, Unsupported
 from descend.train import Callback
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from descend.train import PartView, RunView, StepView
-    from descend.train.control import Control
+    from descend.train.control import RunControl
 
 __all__ = ["GradientNoiseScale", "GradientNorm", "UpdateNorm", "WeightNorm"]
 
@@ -155,9 +155,9 @@ class GradientNoiseScale(Callback):
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
-        from descend.runtime.cut import is_cut
+        from descend.runtime.dtensor import is_sharded
 
-        if any(is_cut(p) for p in run.module.parameters()):
+        if any(is_sharded(p) for p in run.module.parameters()):
             raise Unsupported(
                 "GradientNoiseScale reads gradients of micro-batches, and FSDP2 sums those of all ranks at once: take "
                 "the callback out, or give the run a module that is not cut up"
@@ -197,7 +197,7 @@ class GradientNoiseScale(Callback):
             found = {"gradient_square": self.square, "gradient_variance": self.variance}
             control.record({"noise_scale": self.variance / self.square, **found}, step.step)
 
-    def _sums(self, control: Control) -> list[float]:
+    def _sums(self, control: RunControl) -> list[float]:
         """Of the micro-batches of all ranks: how many there are, their samples, Σ 1 / bⱼ and Σ |gⱼ|²."""
         import torch
 
@@ -205,7 +205,7 @@ class GradientNoiseScale(Callback):
         own = [len(sizes), sum(sizes), sum(1 / size for size in sizes), squares]
         return control.sum(torch.tensor(own, dtype=torch.float64)).tolist()
 
-    def _whole(self, control: Control) -> torch.Tensor:
+    def _whole(self, control: RunControl) -> torch.Tensor:
         """Σ bⱼ gⱼ over all ranks, as one vector."""
         import torch
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import at_least
-from descend.callbacks.output import say, with_unit
+from descend.callbacks.console import say, with_unit
+from descend.callbacks.name_fields import at_least
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:

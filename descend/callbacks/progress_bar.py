@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import at_least
-from descend.callbacks.output import claim, is_muted, release
+from descend.callbacks.console import claim, is_muted, release
+from descend.callbacks.name_fields import at_least
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:

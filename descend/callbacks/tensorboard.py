@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from descend.callbacks.images import as_pixels
-from descend.callbacks.names import at_least, require, require_extra
+from descend.callbacks.name_fields import at_least, require, require_extra
 from descend.errors import Unsupported
 from descend.graph.fields import described, described_openly
 from descend.train import Callback, Mode
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from descend.train import EpochView, EvaluationView, RunView, StepView
-    from descend.train.control import Control
+    from descend.train.control import RunControl
 
 __all__ = ["CategoricalAccuracyStrategy", "MatchType", "SummarizeImages", "Summary", "TrackSampleIDsStrategy"]
 
 
 # All callbacks of a run write into one file: TensorBoard reads the files of a folder one after the other, and takes the
 # beginning of each for a restart that takes back what the ones before it hold.
-_WRITERS: WeakKeyDictionary[Control, Any] = WeakKeyDictionary()
+_WRITERS: WeakKeyDictionary[RunControl, Any] = WeakKeyDictionary()
 
 
 def _wait_until_ours_is_last(folder: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.callbacks.names import modes_of
-from descend.callbacks.output import say
+from descend.callbacks.console import say
+from descend.callbacks.name_fields import modes_of
 from descend.callbacks.progress_bar import peak_bytes
 from descend.graph.fields import described_openly
 from descend.train import Callback
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from descend.train import EpochView, RunView, StepView
-    from descend.train.watch import Outputs
+    from descend.train.activations import Outputs
 
 __all__ = ["Debug", "MemoryProfiler", "Profiler", "Timeline"]
 

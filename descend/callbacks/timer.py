@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from descend.callbacks.names import at_least
-from descend.callbacks.output import say
+from descend.callbacks.console import say
+from descend.callbacks.name_fields import at_least
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:

@@ -10,9 +10,7 @@
 This room needs NumPy alone.
 """
 
-from descend.data.batches import Batch, Batches, Feed, Samples, Share
-from descend.data.checks import check
-from descend.data.contract import Field, OpenReader, one_hot
+from descend.data.batches import Batch, Batches, Feed, RankSlice, Samples
 from descend.data.description import (
     MESSAGES,
     ROLES,
@@ -23,8 +21,10 @@ from descend.data.description import (
     Reader,
 )
 from descend.data.order import order, orders
+from descend.data.reader_protocol import Field, OpenReader, one_hot
 from descend.data.readers import ArrayReader, open_readers
 from descend.data.torch_data import Loading, open_data
+from descend.data.validate import check
 
 __all__ = [
     "MESSAGES",
@@ -40,9 +40,9 @@ __all__ = [
     "OpenReader",
     "PythonDataReader",
     "PythonDatasetReader",
+    "RankSlice",
     "Reader",
     "Samples",
-    "Share",
     "check",
     "one_hot",
     "open_data",

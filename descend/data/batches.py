@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from descend.data.contract import Array
+    from descend.data.reader_protocol import Array
 
     Rows = tuple[Mapping[str, Array | Tensor], NDArray[np.int64]]  # fields, and the numbers of the samples
 
-__all__ = ["Batch", "Batches", "Feed", "Samples", "Share", "share"]
+__all__ = ["Batch", "Batches", "Feed", "RankSlice", "Samples", "share"]
 
 ORDERED_AT_ONCE = 8192  # positions; the order costs about 0.2 ms a call, too much for each step of a small network
 
@@ -59,7 +59,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankSlice:
     """What a rank has to read for one step; fields as in `Batch`."""
 
     ids: NDArray[np.int64]
@@ -157,7 +157,7 @@ class Batches:
         rank: int = 0,
         ranks: int = 1,
         ahead: int = 2,
-        stream: Callable[[Iterator[Share]], Generator[Rows, None, None]] | None = None,
+        stream: Callable[[Iterator[RankSlice]], Generator[Rows, None, None]] | None = None,
         drop_last: bool = False,
         unit: int = 1,
     ) -> None:
@@ -237,10 +237,10 @@ class Batches:
         batches = self._batches(epoch, start_step, first)
         return prefetched(batches, self.ahead) if self.ahead else batches
 
-    def share_of(self, epoch: int, step: int) -> Share:
+    def share_of(self, epoch: int, step: int) -> RankSlice:
         """What this rank has to read for one step of an epoch."""
         ids, _, size, last = next(self._shares(step, step * self.batch_size, epoch))
-        return Share(ids, epoch, step, size, last)
+        return RankSlice(ids, epoch, step, size, last)
 
     def of_step(self, epoch: int, step: int) -> Batch:
         """The batch of one step of an epoch, read now and in this process.
@@ -258,7 +258,7 @@ class Batches:
             for ids, step, size, last in shares:
                 yield Batch(self.reader.read(ids, epoch), ids, epoch, step, size, last, self._share(size)[0])
             return
-        for_batches, for_reading = tee(Share(ids, epoch, step, size, last) for ids, step, size, last in shares)
+        for_batches, for_reading = tee(RankSlice(ids, epoch, step, size, last) for ids, step, size, last in shares)
         with closing(self._stream(for_reading)) as rows:
             for part, (fields, ids) in zip(for_batches, rows, strict=True):
                 yield Batch(fields, ids, epoch, part.step, part.size, part.last, self._share(part.size)[0])

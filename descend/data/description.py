@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from descend.data.transforms import TRANSFORMS
-from descend.described import Described
+from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class Node2VecDataReader:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Reader(metaclass=Described):
+class Reader(metaclass=StrictKeywords):
     """One data set in one role.
 
         Reader(name="mnist", role="train", shuffle=True, data_filedir="mnist", transforms=[Scale(1 / 255)])
@@ -158,7 +158,7 @@ class Reader(metaclass=Described):
 
 
 @dataclass(frozen=True)
-class DataReader(metaclass=Described):
+class DataReader(metaclass=StrictKeywords):
     """The readers of a run, at most one for each role: train, validate, test, tournament."""
 
     message: ClassVar[str] = "DataReader"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.draws import GOLDEN, key_of, mix
+from descend.data.counter_rng import GOLDEN, key_of, mix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

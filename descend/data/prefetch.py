@@ -6,7 +6,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
-from descend.rest import rest_at_exit
+from descend.thread_shutdown import join_threads_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -48,7 +48,7 @@ def prefetched(items: Iterator[Item], ahead: int) -> Generator[Item, None, None]
         except BaseException as error:  # whatever it is, the taker must not wait for ever
             ready.put(_End(error))
 
-    rest_at_exit()
+    join_threads_at_exit()
     thread = threading.Thread(target=work, name="descend-prefetch", daemon=True)
     thread.start()
     try:

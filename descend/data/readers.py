@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.checks import HELD_OUT, check
-from descend.data.contract import Array, Field, OpenReader, Source
-from descend.data.draws import Draws, key_of
+from descend.data.counter_rng import Draws, key_of
 from descend.data.formats import FORMATS
+from descend.data.nested_fields import native
 from descend.data.order import permute
-from descend.data.structure import native
+from descend.data.reader_protocol import Array, Field, OpenReader, SampleSource
+from descend.data.validate import HELD_OUT, check
 from descend.errors import ConfigurationError, DataError, DescendError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _transform(samples: Array, transforms: Sequence[Transform], draws: Draws) ->
 
 
 @dataclass(frozen=True)
-class Part:
+class SubsetReader:
     """Some of the samples of a source.
 
     Args:
@@ -106,7 +106,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class ListedPart:
+class ListedSubset:
     """Some of the samples of a source, in the order of their file."""
 
     listed: NDArray[np.int64]
@@ -121,7 +121,7 @@ class ListedPart:
         return self.listed[indices]
 
 
-def _parts(reader: Reader, available: int, seed: int) -> Mapping[str, Part | ListedPart]:
+def _parts(reader: Reader, available: int, seed: int) -> Mapping[str, SubsetReader | ListedSubset]:
     """Which samples each role gets of a reader, as the docstring of `Reader` says."""
     available, used = _used(reader, available)
     held_out = {role: fraction for role, name in HELD_OUT.items() if (fraction := getattr(reader, name))}
@@ -131,11 +131,13 @@ def _parts(reader: Reader, available: int, seed: int) -> Mapping[str, Part | Lis
         if size < 1:
             raise DataError(f"{used:,} samples leave none for the role '{role}'; change {_options(reader)} or add data")
     if not held_out and (used == available or not reader.shuffle):
-        return dict.fromkeys(sizes, Part(0, used))
+        return dict.fromkeys(sizes, SubsetReader(0, used))
     of = available if reader.shuffle else used
     key = key_of("parts", seed)
     starts = np.cumsum([0, *sizes.values()]).tolist()
-    parts = {role: Part(start, size, of, key) for start, (role, size) in zip(starts, sizes.items(), strict=False)}
+    parts = {
+        role: SubsetReader(start, size, of, key) for start, (role, size) in zip(starts, sizes.items(), strict=False)
+    }
     return parts if reader.shuffle else {role: _in_file_order(part) for role, part in parts.items()}
 
 
@@ -156,8 +158,8 @@ def _options(reader: Reader) -> str:
     return " or ".join(name for name in (*HELD_OUT.values(), "fraction_of_data_to_use") if getattr(reader, name))
 
 
-def _in_file_order(part: Part) -> ListedPart:
-    return ListedPart(np.sort(part.samples(np.arange(part.size, dtype=np.int64))))
+def _in_file_order(part: SubsetReader) -> ListedSubset:
+    return ListedSubset(np.sort(part.samples(np.arange(part.size, dtype=np.int64))))
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,8 @@ class DescribedReader:
     role: str
     shuffle: bool
     fields: Mapping[str, Field]
-    part: Part | ListedPart
-    source: Source
+    part: SubsetReader | ListedSubset
+    source: SampleSource
     transforms: Sequence[Transform] = field(repr=False)
     key: np.uint64 = field(repr=False)
 

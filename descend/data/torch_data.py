@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
+from descend.data.map_dataset import SamplePipeline, SampleReader
+from descend.data.nested_fields import as_rows
 from descend.data.readers import ArrayReader
-from descend.data.samples import Recipe, SampleReader
-from descend.data.streams import Stream
-from descend.data.structure import as_rows
 from descend.data.workers import Pool
 from descend.errors import ConfigurationError, DataError
 
@@ -81,7 +81,7 @@ class Loading:
 _WORKER_TIMEOUT_SECONDS = 600.0
 
 
-def open_data(data: Any, how: Loading) -> Batches | Stream:
+def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
     """A feed of batches from any of the things listed above.
 
     Raises:
@@ -112,7 +112,7 @@ def open_data(data: Any, how: Loading) -> Batches | Stream:
     if not isinstance(data, (list, tuple, str, bytes)) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return _of_samples(data, how, None, None)
     if not isinstance(data, (str, bytes)) and (hasattr(data, "__iter__") or callable(data)):
-        return Stream(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
+        return BatchIterable(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
     raise ConfigurationError(
         f"data for '{how.role}' are a {type(data).__name__}; they are to be a torch Dataset or DataLoader, a tuple of "
         "tensors or arrays, a reader, a list of batches, or a function that returns an iterable of them"
@@ -141,7 +141,7 @@ def _of_samples(
 ) -> Batches:
     if len(dataset) == 0:
         raise DataError(f"{type(dataset).__name__} for '{how.role}' has 0 samples, and 1 or more are needed")
-    recipe = Recipe(dataset, collate, how.seed, how.role, how.skip_bad > 0)
+    recipe = SamplePipeline(dataset, collate, how.seed, how.role, how.skip_bad > 0)
     pool = None
     if how.workers:
         pool = Pool(recipe, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS, prepare)
@@ -217,12 +217,12 @@ def _rows_of(indices: NDArray[np.int64], count: int, role: str) -> NDArray[np.in
 # ---- DataLoader
 
 
-def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | Stream:
+def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable:
     """The data set of a DataLoader in the way that it says, or what it says that cannot be."""
     from torch.utils.data import IterableDataset
 
     if isinstance(loader.dataset, IterableDataset):
-        return Stream(loader, how.batch_size, how.role, how.rank, how.ranks, how.unit)
+        return BatchIterable(loader, how.batch_size, how.role, how.rank, how.ranks, how.unit)
     if problems := list(_conflicts(loader, how)):
         raise ConfigurationError([f"DataLoader for '{how.role}': {problem}" for problem in problems])
     training = how.role == "train"

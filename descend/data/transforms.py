@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from descend.described import Described
 from descend.errors import ConfigurationError, Unsupported
+from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from descend.data.draws import Draws
+    from descend.data.counter_rng import Draws
 
     Samples = NDArray[np.floating[Any]]  # float32 throughout; NumPy's stubs lose the width in a product
 
@@ -64,7 +64,7 @@ LUMA = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
 
 
 @dataclass(frozen=True)
-class Transform(metaclass=Described):
+class Transform(metaclass=StrictKeywords):
     """Base of all transforms.
 
     Numbers are kept as the float32 values that the text form holds, so a transform that was written in Python and one

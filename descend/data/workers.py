@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from descend.data.samples import Recipe, Rows
+    from descend.data.map_dataset import IndexedRows, SamplePipeline
 
 __all__ = ["Pool"]
 
@@ -66,7 +66,7 @@ class Pool:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: SamplePipeline,
         workers: int,
         timeout_seconds: float | None = None,
         prepare: Callable[[int], None] | None = None,
@@ -78,7 +78,7 @@ class Pool:
         self._workers: list[_Worker] = []
         self._end = weakref.finalize(self, _end, self._workers)  # also when the interpreter ends
 
-    def stream(self, tasks: Iterable[tuple[NDArray[np.int64], int]]) -> Generator[Rows, None, None]:
+    def stream(self, tasks: Iterable[tuple[NDArray[np.int64], int]]) -> Generator[IndexedRows, None, None]:
         """Rows for each (ids, epoch), in order.
 
         Raises:
@@ -136,7 +136,7 @@ class Pool:
             raise self._death(worker) from None
         worker.busy = True
 
-    def _receive(self, worker: _Worker) -> Rows:
+    def _receive(self, worker: _Worker) -> IndexedRows:
         if not self._comes(worker):
             raise DataError(
                 f"{self._at(worker)} is not read after {self._timeout:g} seconds: it blocks; raise timeout_seconds= if "
@@ -208,7 +208,9 @@ def _end(workers: list[_Worker]) -> None:
     workers.clear()
 
 
-def _serve(pipe: Connection, recipe: Recipe, sample: Any, prepare: Callable[[int], None] | None, number: int) -> None:
+def _serve(
+    pipe: Connection, recipe: SamplePipeline, sample: Any, prepare: Callable[[int], None] | None, number: int
+) -> None:
     """The life of a process: read what is asked for until the pipe ends."""
     import torch
 
@@ -231,7 +233,7 @@ def _serve(pipe: Connection, recipe: Recipe, sample: Any, prepare: Callable[[int
             return
 
 
-def _answer(recipe: Recipe, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Any:
+def _answer(recipe: SamplePipeline, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Any:
     try:
         return _packed(recipe.read(ids, epoch, begin))
     except DescendError as error:
@@ -240,7 +242,7 @@ def _answer(recipe: Recipe, ids: NDArray[np.int64], epoch: int, begin: Callable[
         return _Failure(DataError(f"samples {ids.tolist()} of {recipe.name}: {type(error).__name__}: {error}"))
 
 
-def _packed(rows: Rows) -> tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]:
+def _packed(rows: IndexedRows) -> tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]:
     """Rows as bytes: NumPy knows no bfloat16, so each tensor goes as bytes with the name of its type."""
     import torch
 
@@ -254,14 +256,14 @@ def _packed(rows: Rows) -> tuple[dict[str, tuple[str, Any]], NDArray[np.int64], 
     return fields, rows.ids, rows.bad
 
 
-def _unpacked(answer: tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]) -> Rows:
+def _unpacked(answer: tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]) -> IndexedRows:
     import torch
 
-    from descend.data.samples import Rows
+    from descend.data.map_dataset import IndexedRows
 
     fields, ids, bad = answer
     tensors = {
         name: torch.from_numpy(data).view(getattr(torch, dtype)).reshape(shape)
         for name, (dtype, (shape, data)) in fields.items()
     }
-    return Rows(tensors, ids, list(bad))
+    return IndexedRows(tensors, ids, list(bad))

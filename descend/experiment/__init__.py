@@ -6,8 +6,8 @@ The names here need no torch; `descend.experiment.run` carries a run out.
 from descend.experiment.check import Checked
 from descend.experiment.check import check as check_experiment
 from descend.experiment.experiment import Experiment
-from descend.experiment.picture import picture
-from descend.experiment.table import layer_table
+from descend.experiment.inspect.graph_svg import picture
+from descend.experiment.inspect.layer_table import layer_table
 from descend.experiment.text import classes, experiment_text, load, save_prototext
 
 __all__ = [

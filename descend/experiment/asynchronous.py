@@ -6,18 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.callbacks.output import say
+from descend.callbacks.console import say
 from descend.data import Batches
-from descend.data.samples import SampleReader
+from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DescendError, LostPeer
-from descend.experiment.conduct import Result, Work, conduct, open_run, result_of
 from descend.experiment.ranks import compare
-from descend.runtime import Process, StopRequests
+from descend.experiment.runner import Result, Work, execute, open_run, result_of
+from descend.runtime import Communicator, SignalHandler
 from descend.train import BatchedIterativeOptimizer, Callback, Event, Mode
-from descend.train.asynchronous import MadeDelays
 from descend.train.callback import Callbacks
-from descend.train.server import Mail, Server, serve
 from descend.train.step import gradient
+from descend.train.strategies.delayed import SimulatedDelays
+from descend.train.strategies.parameter_server import Channel, ParameterServerRank, run_worker
 
 if TYPE_CHECKING:
     import os
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
     from descend.train import ParameterServer, RunView, StepView
-    from descend.train.asynchronous import Late
     from descend.train.session import Session
+    from descend.train.strategies.delayed import StaleGradients
     from descend.train.task import Totals
 
-__all__ = ["alone", "check_asynchronous", "conduct_asynchronous"]
+__all__ = ["alone", "check_asynchronous", "execute_asynchronous"]
 
 
 class Delays(Callback):
@@ -44,7 +44,7 @@ class Delays(Callback):
     remembers: ClassVar[tuple[str, ...]] = ("updates", "total", "largest")
     records: ClassVar[tuple[str, ...]] = ("delay", "worker", "mini_batch")
 
-    def __init__(self, late: Late, every_steps: int) -> None:
+    def __init__(self, late: StaleGradients, every_steps: int) -> None:
         self._late, self._every_steps = late, every_steps
         self.updates = self.total = self.largest = 0
 
@@ -114,15 +114,15 @@ def _wrong_with_workers(rule: ParameterServer, ranks: int, work: Work, skip_bad:
 
 def alone(rule: ParameterServer, work: Work) -> Work:
     """The run of one process, whose delays are made."""
-    return _with(work, MadeDelays(rule), rule)
+    return _with(work, SimulatedDelays(rule), rule)
 
 
-def _with(work: Work, late: Late, rule: ParameterServer) -> Work:
+def _with(work: Work, late: StaleGradients, rule: ParameterServer) -> Work:
     return replace(work, late=late, callbacks=(Delays(late, rule.every_steps), *work.callbacks))
 
 
-def conduct_asynchronous(
-    rule: ParameterServer, work: Work, world: Process, run_dir: str | os.PathLike[str] | None, **kept: bool
+def execute_asynchronous(
+    rule: ParameterServer, work: Work, world: Communicator, run_dir: str | os.PathLike[str] | None, **kept: bool
 ) -> Result:
     """Carry out a run as the server, or as one of its workers.
 
@@ -137,16 +137,16 @@ def conduct_asynchronous(
         Errors of `descend.errors`, the same on all ranks where the server has come to them.
     """
     compare(work, world)
-    if world.first:
-        return _as_server(Server(world), rule, work, run_dir, **kept)
-    return _as_worker(Mail(world), work)
+    if world.is_rank_zero:
+        return _as_server(ParameterServerRank(world), rule, work, run_dir, **kept)
+    return _as_worker(Channel(world), work)
 
 
 def _as_server(
-    server: Server, rule: ParameterServer, work: Work, run_dir: str | os.PathLike[str] | None, **kept: bool
+    server: ParameterServerRank, rule: ParameterServer, work: Work, run_dir: str | os.PathLike[str] | None, **kept: bool
 ) -> Result:
     try:
-        result = conduct(_with(work, server, rule), run_dir, **kept)
+        result = execute(_with(work, server, rule), run_dir, **kept)
     except LostPeer:
         raise
     except DescendError as error:
@@ -162,14 +162,14 @@ def _as_server(
     return result
 
 
-def _as_worker(mail: Mail, work: Work) -> Result:
+def _as_worker(mail: Channel, work: Work) -> Result:
     def compute(session: Session, batch: Batch) -> tuple[torch.Tensor, Totals]:
         session.task.module.train()
         session.buffers.keep()
         return gradient(session, batch, session.view())
 
-    with StopRequests() as requests, open_run(replace(work, callbacks=()), None, requests, keep_files=False) as opened:
-        end = serve(opened.session, mail, compute)
+    with SignalHandler() as requests, open_run(replace(work, callbacks=()), None, requests, keep_files=False) as opened:
+        end = run_worker(opened.session, mail, compute)
         own = result_of(opened, end["reason"])
     folder = end["run_dir"] and Path(end["run_dir"])
     return replace(own, history=end["history"], run_dir=folder, steps=end["steps"])

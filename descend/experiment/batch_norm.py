@@ -23,9 +23,9 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]  # as above
 
 from descend.errors import ConfigurationError
-from descend.experiment.parts import GROUP, last_group, tell_of_whole_groups
-from descend.train.normalize import Rows, normalize
-from descend.train.statistics import Running
+from descend.experiment.micro_batch_unit import GROUP, last_group, tell_of_whole_groups
+from descend.train.patches.sync_batch_norm import GroupRows, normalize
+from descend.train.strategies.buffers import RunningStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from descend.data import Feed
-    from descend.runtime import Process
-    from descend.train.normalize import Moments
-    from descend.train.parts import Part
+    from descend.runtime import Communicator
+    from descend.train.micro_batch import MicroBatch
+    from descend.train.patches.sync_batch_norm import Moments
 
 __all__ = ["BatchNormGroups", "share_unit", "spans_ranks"]
 
@@ -94,13 +94,13 @@ class BatchNormGroups:
         feed: Feed,
         micro_batch_size: int | str | None,
         group_size: int | None,
-        together: Process | None = None,
+        together: Communicator | None = None,
     ) -> None:
         self._layers: list[tuple[str, Any]] = [
             (name, part) for name, part in module.named_modules() if _takes_statistics(part)
         ]
         self._group, self._count, self._together = group_size, 0, together
-        self._part: Part | None = None
+        self._part: MicroBatch | None = None
         self._wanted = micro_batch_size if isinstance(micro_batch_size, int) else None
         if group_size and not self._layers:
             raise ConfigurationError(
@@ -147,7 +147,7 @@ class BatchNormGroups:
         for name, layer in starved:
             raise self._alone_error(name, layer)
 
-    def begin(self, part: Part) -> None:
+    def begin(self, part: MicroBatch) -> None:
         """Say which samples the next forward pass is for."""
         self._count, self._part = part.count, part
         if not (self._layers and self._layers[0][1].training):
@@ -197,9 +197,9 @@ class BatchNormGroups:
 
         return forward
 
-    def _jointly(self, name: str, layer: Any, x: Tensor, process: Process) -> Tensor:
+    def _jointly(self, name: str, layer: Any, x: Tensor, process: Communicator) -> Tensor:
         """Normalize a layer's input by groups that lie on several ranks."""
-        rows = Rows(self._rows_of_groups(self._rows(name, layer, x)), self._part is None or self._part.counts)
+        rows = GroupRows(self._rows_of_groups(self._rows(name, layer, x)), self._part is None or self._part.counts)
         y, moments = normalize(x, layer.weight, layer.bias, layer.eps, rows, process)
         if layer.track_running_stats:
             _follow(layer, moments)
@@ -215,11 +215,11 @@ class BatchNormGroups:
         starts = range(0, part.batch.size, size)
         return [max(min(end, start + size) - max(begin, start), 0) * rows for start in starts]
 
-    def _running(self, name: str, layer: Any) -> Running:
+    def _running(self, name: str, layer: Any) -> RunningStatistics:
         prefix = f"{name}." if name else ""
         names = (f"{prefix}running_mean", f"{prefix}running_var")
         counts = isinstance(layer, _BatchNorm)  # instance norm has a counter too, and does not count
-        return Running(
+        return RunningStatistics(
             names,
             None if layer.momentum is None else 1 - layer.momentum,
             f"{prefix}num_batches_tracked" if counts else None,

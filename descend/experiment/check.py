@@ -15,12 +15,12 @@ from descend.callbacks import (
     PolyLearningRate,
     SetLearningRate,
 )
-from descend.callbacks.names import problems as unknown_names
-from descend.callbacks.names import require_extra, require_samples
+from descend.callbacks.name_fields import problems as unknown_names
+from descend.callbacks.name_fields import require_extra, require_samples
 from descend.data import open_readers
 from descend.errors import ConfigurationError, DataError, DescendError
-from descend.experiment.memory import beyond_memory, machine_bytes
-from descend.experiment.parts import graph_unit
+from descend.experiment.inspect.memory_estimate import beyond_memory, machine_bytes
+from descend.experiment.micro_batch_unit import graph_unit
 from descend.graph import Input, check_optimizer
 from descend.graph import check as check_graph
 from descend.graph.layer import shown

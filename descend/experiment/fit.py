@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 
 from descend.data import Batches, Loading, open_data
-from descend.data.samples import SampleReader
-from descend.described import with_known_options
+from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError
 from descend.experiment import rule
-from descend.experiment.asynchronous import alone, check_asynchronous, conduct_asynchronous
+from descend.experiment.asynchronous import alone, check_asynchronous, execute_asynchronous
 from descend.experiment.batch_norm import share_unit
-from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.losses import describe, loss_of
-from descend.experiment.measures import measures
+from descend.experiment.metrics import build_metrics
 from descend.experiment.module_run import check_names
 from descend.experiment.module_task import ModuleTask
+from descend.experiment.patched_module import device_of, patched_for_training
+from descend.experiment.population import TrainerContext, assign_ranks, execute_population, trainer_seed
 from descend.experiment.precision import precision_of
-from descend.experiment.ranks import require_whole, silent, unwrapped
-from descend.experiment.trainers import Seat, conduct_trainers, shares_of, trainer_seed
-from descend.experiment.training import device_of, in_training
-from descend.experiment.unused import UnusedWeights
+from descend.experiment.ranks import mute_other_ranks, require_unsharded, unwrapped
+from descend.experiment.runner import Result, Work, execute
+from descend.experiment.unused_parameters import WarnUnusedParameters
 from descend.graph import TorchModel
-from descend.runtime import joined
+from descend.runtime import process_group
+from descend.strict_keywords import strict_keywords
 from descend.train import KFAC, LTFB, BatchedIterativeOptimizer, MajorityVote, Mode, ParameterServer, Stop
-from descend.train.masks import not_taken_over
 from descend.train.numerics import Numerics
+from descend.train.patches.dropout import unsupported_dropout
 from descend.train.stopping import whole
-from descend.train.vote import check_optimizer
+from descend.train.strategies.majority_vote import check_optimizer
 
 if TYPE_CHECKING:
     import os
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["device_of", "fit"]
 
 
-@with_known_options(
+@strict_keywords(
     epochs="say stop=descend.Epochs(n)",
     max_epochs="say stop=descend.Epochs(n)",
     num_epochs="say stop=descend.Epochs(n)",
@@ -182,7 +182,7 @@ def fit(
         targets, callbacks = module.targets if targets is None else targets, (*module.callbacks, *callbacks)
         module = cast("torch.nn.Module", module.module)
     module = cast("torch.nn.Module", unwrapped(module))
-    objective, measured = loss_of(loss), measures(metrics, loss)
+    objective, measured = loss_of(loss), build_metrics(metrics, loss)
     compression = MajorityVote.of(gradient_compression)
     late = ParameterServer.of(asynchronous)
     doing = (algorithm or BatchedIterativeOptimizer()).until(stop)
@@ -195,15 +195,15 @@ def fit(
     if isinstance(doing, LTFB):
         doing.check(list(measured), [mode.role for mode, source in sources.items() if source is not None])
     with ExitStack() as stack:
-        world = stack.enter_context(joined(device))
-        stack.enter_context(silent(world))
-        shares = shares_of(world, trainers, procs_per_trainer, run_dir if resume else None)
-        require_whole(module, shares.trainers)
+        world = stack.enter_context(process_group(device))
+        stack.enter_context(mute_other_ranks(world))
+        shares = assign_ranks(world, trainers, procs_per_trainer, run_dir if resume else None)
+        require_unsharded(module, shares.trainers)
 
         others = len(shares.of_rank(world.rank)) - 1  # copied while nobody trains them
         parts = iter([(module, callbacks), *(copy.deepcopy((module, callbacks)) for _ in range(others))])
 
-        def make(seat: Seat) -> Work:
+        def make(seat: TrainerContext) -> Work:
             part, watching = next(parts)
             sizes = (micro_batch_size, batch_norm_group_size)
             own_seed = trainer_seed(seed, seat.number)
@@ -217,15 +217,17 @@ def fit(
                 seed=own_seed,
                 shuffle=shuffle,
                 rank=seat.process.rank,
-                ranks=seat.process.ranks,
+                ranks=seat.process.world_size,
                 workers=workers,
                 skip_bad=skip_bad,
                 timeout_seconds=timeout_seconds,
-                unit=share_unit(part, *sizes, batch_size, seat.process.ranks),
+                unit=share_unit(part, *sizes, batch_size, seat.process.world_size),
             )
             feeds = _open(sources, loading, stack)
-            _tell_of_draws(part, feeds[Mode.TRAIN], micro_batch_size, seat.process.ranks)
-            training = stack.enter_context(in_training(task, own_seed, feeds[Mode.TRAIN], *sizes, seat.process))
+            _tell_of_draws(part, feeds[Mode.TRAIN], micro_batch_size, seat.process.world_size)
+            training = stack.enter_context(
+                patched_for_training(task, own_seed, feeds[Mode.TRAIN], *sizes, seat.process)
+            )
             return Work(
                 name=type(part).__name__,
                 task=task,
@@ -235,7 +237,7 @@ def fit(
                 algorithm=doing,
                 seed=own_seed,
                 metrics=tuple(measured),
-                callbacks=(*watching, UnusedWeights()),
+                callbacks=(*watching, WarnUnusedParameters()),
                 micro_batch_size=micro_batch_size or "auto",
                 unit=training.unit,
                 settings={
@@ -260,14 +262,16 @@ def fit(
 
         kept = {"keep_files": run_dir is not None or resume, "resume": resume}
         if late:
-            work = make(Seat(0, replace(world, rank=0, ranks=1, group=None)))  # each rank takes whole mini-batches
-            check_asynchronous(late, world.ranks, shares.trainers, work, skip_bad)
-            if world.ranks > 1:
-                return conduct_asynchronous(late, work, world, run_dir, **kept)
-            return conduct(alone(late, work), run_dir, **kept)
+            work = make(
+                TrainerContext(0, replace(world, rank=0, world_size=1, group=None))
+            )  # each rank takes whole mini-batches
+            check_asynchronous(late, world.world_size, shares.trainers, work, skip_bad)
+            if world.world_size > 1:
+                return execute_asynchronous(late, work, world, run_dir, **kept)
+            return execute(alone(late, work), run_dir, **kept)
         if shares.trainers == 1:
-            return conduct(make(Seat(0, world)), run_dir, **kept)
-        return conduct_trainers(make, shares, world, seed, run_dir, **kept)
+            return execute(make(TrainerContext(0, world)), run_dir, **kept)
+        return execute_population(make, shares, world, seed, run_dir, **kept)
 
 
 def _check(
@@ -341,7 +345,7 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
 def _tell_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None, ranks: int) -> None:
     """Warn where a batch is cut and draws depend on how."""
     cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size + 1)
-    if (cut or ranks > 1) and (names := not_taken_over(module)):
+    if (cut or ranks > 1) and (names := unsupported_dropout(module)):
         warnings.warn(
             f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size "
             "and on the number of ranks: its dropout is a function inside it; an nn.Dropout layer beside it draws the "

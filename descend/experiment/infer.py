@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from descend.callbacks.output import say
+from descend.callbacks.console import say
 from descend.data import Loading, open_data
-from descend.data.samples import SampleReader
+from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.fit import device_of
 from descend.experiment.losses import loss_of
-from descend.experiment.measures import measures
+from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.precision import precision_of
 from descend.lower.module import LoweredModel, PlainModule
-from descend.runtime import Process
-from descend.train.memory import part_size, within_memory
-from descend.train.parts import Part
+from descend.runtime import Communicator
+from descend.train.activations import ActivationRecorder
+from descend.train.memory import part_size, retry_on_oom
+from descend.train.micro_batch import MicroBatch
 from descend.train.task import Totals
-from descend.train.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -93,10 +93,10 @@ def infer(
     device = device_of(module)
     autocast = precision_of(precision, device).autocast
     task = None if graph else ModuleTask(module, loss_of("mse"), {}, targets, autocast)
-    watch = Watch(module)
+    watch = ActivationRecorder(module)
     found: list[Any] = []
 
-    def of_part(part: Part) -> Any:
+    def of_part(part: MicroBatch) -> Any:
         if graph and isinstance(module, LoweredModel):
             return _of_graph(module, layers, part, autocast), {}
         watch.layers(layers)
@@ -143,13 +143,13 @@ def evaluate(
         DataError: the data, a sample or a target is not what it should be.
     """
     device = device_of(module)
-    objective, measured = loss_of(loss), measures(metrics, loss)
+    objective, measured = loss_of(loss), build_metrics(metrics, loss)
     for part in (objective, *measured.values()):
         part.to(device)
     task = ModuleTask(module, objective, measured, targets, precision_of(precision, device).autocast)
     totals = Totals()
 
-    def of_part(part: Part) -> Totals:
+    def of_part(part: MicroBatch) -> Totals:
         task.begin(part)
         sums, losses = Totals(), task.losses(part.fields)
         for name, ratio in {"objective": losses.objective, **losses.metrics}.items():
@@ -163,8 +163,8 @@ def evaluate(
 class _Sizes:
     """What of a session `within_memory` asks for."""
 
-    def __init__(self, process: Process, micro_batch_size: int | str | None) -> None:
-        self.process = process
+    def __init__(self, process: Communicator, micro_batch_size: int | str | None) -> None:
+        self.communicator = process
         self.adaptive = not isinstance(micro_batch_size, int)
         self.micro_batch_size = micro_batch_size if isinstance(micro_batch_size, int) else None
         self.say = say
@@ -177,11 +177,11 @@ def _through(
     batch_size: int | None,
     micro_batch_size: int | str | None,
     workers: int | None,
-    of_part: Callable[[Part], Any],
+    of_part: Callable[[MicroBatch], Any],
     keep: Callable[[Any], None],
 ) -> int:
     """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
-    process, seen = Process(device=device_of(module)), 0
+    process, seen = Communicator(device=device_of(module)), 0
     sizes = _Sizes(process, micro_batch_size)
     source = (data,) if isinstance(data, torch.Tensor) else data
     with ExitStack() as stack:
@@ -191,14 +191,16 @@ def _through(
             stack.callback(reader.close)
         stack.enter_context(_evaluating(module))
         for batch in feed.epoch(0):
-            parts = within_memory(sizes, batch.size, 1, _attempt(process, sizes, batch, of_part), lambda: None)
+            parts = retry_on_oom(sizes, batch.size, 1, _attempt(process, sizes, batch, of_part), lambda: None)
             for part in parts:
                 keep(part)
             seen += batch.size
     return seen
 
 
-def _attempt(process: Process, sizes: _Sizes, batch: Batch, of_part: Callable[[Part], Any]) -> Callable[[], list[Any]]:
+def _attempt(
+    process: Communicator, sizes: _Sizes, batch: Batch, of_part: Callable[[MicroBatch], Any]
+) -> Callable[[], list[Any]]:
     """All parts of a batch, with the size that is in force then."""
     fields = {name: process.to_device(array) for name, array in batch.fields.items()}
     count = len(batch.ids)
@@ -207,7 +209,7 @@ def _attempt(process: Process, sizes: _Sizes, batch: Batch, of_part: Callable[[P
         size = part_size(sizes.micro_batch_size, count, 1)
         return [
             of_part(
-                Part(
+                MicroBatch(
                     {name: tensor[start : start + size] for name, tensor in fields.items()},
                     batch,
                     0,
@@ -235,7 +237,7 @@ def _evaluating(module: torch.nn.Module) -> Generator[None]:
 
 
 def _of_graph(
-    module: LoweredModel, layers: Sequence[str], part: Part, autocast: torch.dtype | None
+    module: LoweredModel, layers: Sequence[str], part: MicroBatch, autocast: torch.dtype | None
 ) -> dict[str, torch.Tensor]:
     known = [planned.name for planned in module.plan.layers]
     if unknown := [name for name in layers if name not in known]:

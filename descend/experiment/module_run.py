@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.callbacks.names import problems as unknown_names
+from descend.callbacks.name_fields import problems as unknown_names
 from descend.data import Batches
 from descend.errors import ConfigurationError
 from descend.experiment import rule
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.check import check_parts
-from descend.experiment.conduct import Work
 from descend.experiment.losses import describe, loss_of
-from descend.experiment.measures import measures
+from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
+from descend.experiment.patched_module import device_of, patched_for_training
+from descend.experiment.population import TrainerContext, trainer_seed
 from descend.experiment.precision import precision_of
+from descend.experiment.runner import Work
 from descend.experiment.text import run_text
-from descend.experiment.trainers import Seat, trainer_seed
-from descend.experiment.training import device_of, in_training
-from descend.experiment.unused import UnusedWeights
-from descend.runtime import Process, stored_seed
+from descend.experiment.unused_parameters import WarnUnusedParameters
+from descend.runtime import Communicator, stored_seed
 from descend.train import LTFB, BatchedIterativeOptimizer, Mode
 from descend.train.layers import layer_names
 from descend.train.numerics import Numerics
@@ -46,15 +46,15 @@ def prepare_module(
     experiment: Experiment,
     model: TorchModel,
     continued: str | os.PathLike[str] | None = None,
-    seat: Seat | None = None,
+    seat: TrainerContext | None = None,
 ) -> Generator[Work]:
     """See `descend.experiment.run.prepare`; the module is as it was when this ends, but for what it has learnt."""
     trainer = experiment.trainer
-    process = seat.process if seat else Process.here(device_of(model.module))
+    process = seat.process if seat else Communicator.current(device_of(model.module))
     whole = run_seed(trainer, continued, process)
     seed = trainer_seed(whole, seat.number) if seat else whole
     readers = check_parts(experiment, whole)
-    objective, measured = loss_of(model.loss), measures(model.measures, model.loss)
+    objective, measured = loss_of(model.loss), build_metrics(model.measures, model.loss)
     callbacks = (*trainer.callbacks, *model.callbacks)
     check_names(model.module, callbacks, list(measured))
     made = rule.build(experiment.optimizer, model.module)
@@ -62,7 +62,7 @@ def prepare_module(
         part.to(process.device)
     modes = [mode for mode in Mode if mode.role in readers]
     sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
-    unit = share_unit(model.module, *sizes, trainer.mini_batch_size, process.ranks)
+    unit = share_unit(model.module, *sizes, trainer.mini_batch_size, process.world_size)
     data = {mode: batches(readers[mode.role], trainer, mode, seed, process, unit) for mode in modes}
     autocast, scaler = precision_of(model.amp, process.device)
     task = ModuleTask(model.module, objective, measured, model.targets, autocast)
@@ -81,7 +81,7 @@ def prepare_module(
         **({"compile": True} if model.compile else {}),
         **rule.settings(made),
     }
-    with in_training(task, seed, next(iter(data.values())), *sizes, process) as training, _compiled(model):
+    with patched_for_training(task, seed, next(iter(data.values())), *sizes, process) as training, _compiled(model):
         yield Work(
             name=model.name,
             task=task,
@@ -94,7 +94,7 @@ def prepare_module(
             process=process,
             algorithm=algorithm,
             seed=seed,
-            callbacks=(*callbacks, UnusedWeights()),
+            callbacks=(*callbacks, WarnUnusedParameters()),
             default_epochs=model.epochs,
             metrics=tuple(measured),
             files={"experiment.prototext": run_text(experiment)},
@@ -125,9 +125,9 @@ def _compiled(model: TorchModel) -> Generator[None]:
             part.forward = forward
 
 
-def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None, process: Process) -> int:
+def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None, process: Communicator) -> int:
     """The seed that is given, else that of the run which is continued, else one from the clock; equal on all ranks."""
-    return trainer.random_seed or process.by_first(lambda: stored_seed(continued) or time.time_ns() % 2**31)
+    return trainer.random_seed or process.on_rank_zero(lambda: stored_seed(continued) or time.time_ns() % 2**31)
 
 
 def check_names(module: torch.nn.Module, callbacks: Iterable[Any], metrics: Iterable[str]) -> None:
@@ -142,11 +142,11 @@ def check_names(module: torch.nn.Module, callbacks: Iterable[Any], metrics: Iter
         raise ConfigurationError(found)
 
 
-def batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Process, unit: int) -> Batches:
+def batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Communicator, unit: int) -> Batches:
     """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
     shuffle = mode is Mode.TRAIN and reader.shuffle
     ahead = 0 if trainer.serialize_io else 2
-    made = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.ranks, ahead, unit=unit)
+    made = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.world_size, ahead, unit=unit)
     made.check_first_sample()  # a damaged file ends the run here, before anything is written
     if mode is Mode.TRAIN:
         for note in made.notes:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.data.structure import nested
+from descend.data.nested_fields import nested
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss, looked_at
-from descend.train.masks import not_taken_over
 from descend.train.memory import out_of_memory
+from descend.train.patches.dropout import unsupported_dropout
 from descend.train.task import Losses
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.experiment.losses import Loss
-    from descend.train.parts import Part
+    from descend.train.micro_batch import MicroBatch
     from descend.train.task import Ratio
 
 __all__ = ["TARGET_NAMES", "ModuleTask"]
@@ -62,10 +62,10 @@ class ModuleTask:
         self._nested = False
         self._needs_targets = True
         self._labels: LabelCheck | None = None
-        self._part: Part | None = None
+        self._part: MicroBatch | None = None
         self._cut_before = False
 
-    def begin(self, part: Part) -> None:
+    def begin(self, part: MicroBatch) -> None:
         """Look at the targets of the batch that `part` opens.
 
         Raises:
@@ -93,7 +93,7 @@ class ModuleTask:
             objective = self._objective(output, targets, count)
             return Losses(objective, self._measured(output, targets, count))
 
-    def predict(self, part: Part) -> Any:
+    def predict(self, part: MicroBatch) -> Any:
         """What the module returns for a part; fields that are targets are left out, and there may be none."""
         self._needs_targets = False
         if self._names is None:
@@ -142,7 +142,7 @@ class ModuleTask:
         self._cut_before = True
         before = _states_of_generators(part.fields)
         output = self._call(values, inputs)
-        if before != _states_of_generators(part.fields) and not not_taken_over(self.module):
+        if before != _states_of_generators(part.fields) and not unsupported_dropout(self.module):
             warnings.warn(
                 f"{type(self.module).__name__} draws random numbers by functions, such as torch.nn.functional.dropout "
                 "or torch.rand, so they depend on how a batch is cut: layers such as nn.Dropout draw the same whatever "

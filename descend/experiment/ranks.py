@@ -11,23 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.callbacks.output import muted
+from descend.callbacks.console import muted
 from descend.errors import ConfigurationError
 from descend.graph import BatchNormalization, EntrywiseBatchNormalization
-from descend.runtime.cut import fill, is_cut, mesh_size, whole
+from descend.runtime.dtensor import copy_into, full_tensor, is_sharded, mesh_size
 from descend.train import KFAC
-from descend.train.cut import put_together, require_cut_by_fsdp
-from descend.train.statistics import Running
+from descend.train.strategies.buffers import RunningStatistics
+from descend.train.strategies.fsdp import require_fsdp, reshard
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from descend.data import Batch
-    from descend.experiment.conduct import Work
+    from descend.experiment.runner import Work
     from descend.graph import Plan
-    from descend.runtime import Process
+    from descend.runtime import Communicator
 
-__all__ = ["begin_alike", "behind_the_first", "compare", "require_whole", "running_of", "silent", "unwrapped"]
+__all__ = [
+    "compare",
+    "mute_other_ranks",
+    "require_same_configuration",
+    "require_unsharded",
+    "running_of",
+    "scratch_directory",
+    "unwrapped",
+]
 
 
 def unwrapped(module: Any) -> Any:
@@ -42,8 +50,8 @@ def unwrapped(module: Any) -> Any:
         _outlive_reducer(module)
         return module.module
     if isinstance(module, torch.nn.Module):
-        put_together(module)
-        require_cut_by_fsdp(module)
+        reshard(module)
+        require_fsdp(module)
     return module
 
 
@@ -60,13 +68,13 @@ def _let_go(group: object) -> None:
     """Nothing but the end of a reference, which gives Python's lock away while the group is taken down."""
 
 
-def require_whole(module: torch.nn.Module, trainers: int) -> None:
+def require_unsharded(module: torch.nn.Module, trainers: int) -> None:
     """Refuse several trainers of a module that is cut up among ranks.
 
     Raises:
         ConfigurationError: it is.
     """
-    if trainers > 1 and any(is_cut(p) for p in module.parameters()):
+    if trainers > 1 and any(is_sharded(p) for p in module.parameters()):
         raise ConfigurationError(
             f"{type(module).__name__} was cut up by fully_shard, and {trainers} trainers need a whole module each: "
             "hand in the module before that, or start one trainer"
@@ -74,9 +82,9 @@ def require_whole(module: torch.nn.Module, trainers: int) -> None:
 
 
 @contextmanager
-def silent(process: Process) -> Generator[None]:
+def mute_other_ranks(process: Communicator) -> Generator[None]:
     """On all ranks but the first, neither lines nor warnings reach the user."""
-    if process.first:
+    if process.is_rank_zero:
         yield
         return
     with muted(), warnings.catch_warnings():
@@ -85,13 +93,13 @@ def silent(process: Process) -> Generator[None]:
 
 
 @contextmanager
-def behind_the_first() -> Generator[Path]:
+def scratch_directory() -> Generator[Path]:
     """A folder for what callbacks write on a rank that leaves no files; it is thrown away."""
     with tempfile.TemporaryDirectory(prefix="descend-rank-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
-def begin_alike(work: Work) -> None:
+def require_same_configuration(work: Work) -> None:
     """Compare what the ranks are about to do, and give all of them the weights and buffers of the first.
 
     Raises:
@@ -99,20 +107,20 @@ def begin_alike(work: Work) -> None:
     """
     process, module = work.process, work.task.module
     _check_cut(work)
-    if process.ranks == 1:
+    if process.world_size == 1:
         return
     compare(work, process)
     if work.unit is None and not work.in_turns:
         raise ConfigurationError(
-            f"{process.ranks} ranks share each mini-batch, and a layer of this model works on all of it: for batch "
-            "norm declare how many samples share statistics, as in batch_norm_group_size=64, or start one rank"
+            f"{process.world_size} ranks share each mini-batch, and a layer of this model works on all of it: for "
+            "batch norm declare how many samples share statistics, as in batch_norm_group_size=64, or start one rank"
         )
     tensors = [*module.parameters(), *module.buffers()]
-    process.copy_from(0, [tensor for tensor in tensors if not is_cut(tensor)])
-    for tensor in (tensor for tensor in tensors if is_cut(tensor)):
-        values = whole(tensor)
-        process.copy_from(0, [values])
-        fill(tensor, values)
+    process.broadcast(0, [tensor for tensor in tensors if not is_sharded(tensor)])
+    for tensor in (tensor for tensor in tensors if is_sharded(tensor)):
+        values = full_tensor(tensor)
+        process.broadcast(0, [values])
+        copy_into(tensor, values)
 
 
 def _check_cut(work: Work) -> None:
@@ -121,12 +129,14 @@ def _check_cut(work: Work) -> None:
     Raises:
         ConfigurationError: all that does not.
     """
-    cut = next((p for p in work.task.module.parameters() if is_cut(p)), None)
+    cut = next((p for p in work.task.module.parameters() if is_sharded(p)), None)
     if cut is None:
         return
     problems: list[str] = []
-    if (size := mesh_size(cut)) != work.process.ranks:
-        problems.append(f"its mesh has {size} ranks, and {work.process.ranks} train it; let the mesh hold all of them")
+    if (size := mesh_size(cut)) != work.process.world_size:
+        problems.append(
+            f"its mesh has {size} ranks, and {work.process.world_size} train it; let the mesh hold all of them"
+        )
     if work.shard_optimizer:
         problems.append("shard_optimizer=True: the optimizer's state is cut up as the weights are; leave it out")
     if work.compression is not None:
@@ -150,7 +160,7 @@ def _needs_whole(optimizer: torch.optim.Optimizer) -> list[str]:
     ]
 
 
-def compare(work: Work, process: Process) -> None:
+def compare(work: Work, process: Communicator) -> None:
     """Compare what the ranks are about to do.
 
     Args:
@@ -160,7 +170,7 @@ def compare(work: Work, process: Process) -> None:
     Raises:
         ConfigurationError: they are set to do different things.
     """
-    process.require_same(_facts(work), "the settings of the run")
+    process.require_equal(_facts(work), "the settings of the run")
 
 
 def _facts(work: Work) -> dict[str, Any]:
@@ -177,18 +187,18 @@ def _facts(work: Work) -> dict[str, Any]:
     return {**work.settings, **sizes, **forms}
 
 
-def running_of(plan: Plan) -> list[Running]:
+def running_of(plan: Plan) -> list[RunningStatistics]:
     """The running statistics of a graph, by the names of its weights."""
     unit = plan.batch_norm_group_size
 
     def groups(batch: Batch) -> int:
         return -(-len(batch.ids) // unit) if unit else 1
 
-    found: list[Running] = []
+    found: list[RunningStatistics] = []
     for planned in plan.layers:
         layer = planned.layer
         if isinstance(layer, BatchNormalization):
-            found.append(Running(tuple(planned.weights[2:4]), float(layer.setting("decay")), None, groups))
+            found.append(RunningStatistics(tuple(planned.weights[2:4]), float(layer.setting("decay")), None, groups))
         elif isinstance(layer, EntrywiseBatchNormalization):
-            found.append(Running(tuple(planned.weights[:2]), float(layer.decay), None, groups))
+            found.append(RunningStatistics(tuple(planned.weights[:2]), float(layer.decay), None, groups))
     return found

@@ -10,23 +10,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.callbacks.output import say
-from descend.described import with_known_options
+from descend.callbacks.console import say
 from descend.experiment.check import check
-from descend.experiment.conduct import Result, Work, conduct
 from descend.experiment.experiment import Experiment
+from descend.experiment.external_metrics import ExternalMetrics
+from descend.experiment.graph_task import GraphTask
 from descend.experiment.module_run import batches, prepare_module, run_seed
 from descend.experiment.optimizer import build_optimizer
-from descend.experiment.outside import OutsideMetrics
+from descend.experiment.population import TrainerContext, assign_ranks, execute_population, trainer_seed
 from descend.experiment.precision import precision_of
-from descend.experiment.ranks import running_of, silent
+from descend.experiment.ranks import mute_other_ranks, running_of
 from descend.experiment.rule import settings
-from descend.experiment.task import GraphTask
+from descend.experiment.runner import Result, Work, execute
 from descend.experiment.text import run_text
-from descend.experiment.trainers import Seat, conduct_trainers, shares_of, trainer_seed
 from descend.graph import Model, TorchModel, Trained, to_text
 from descend.lower import lower
-from descend.runtime import Process, generator, joined
+from descend.runtime import Communicator, generator, process_group
+from descend.strict_keywords import strict_keywords
 from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.numerics import Numerics
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Result", "prepare", "run"]
 
 
-@with_known_options()
+@strict_keywords()
 def run(
     trainer: Trainer,
     model: Model,
@@ -86,16 +86,16 @@ def run(
     continued = run_dir if resume else None
     made: list[Work] = []
     with ExitStack() as stack:
-        world = stack.enter_context(joined())
-        stack.enter_context(silent(world))
-        shares = shares_of(world, trainers, procs_per_trainer, continued)
+        world = stack.enter_context(process_group())
+        stack.enter_context(mute_other_ranks(world))
+        shares = assign_ranks(world, trainers, procs_per_trainer, continued)
         if shares.trainers > 1:  # a seed from the clock is one for all
             trainer = replace(trainer, random_seed=run_seed(trainer, continued, world))
             experiment = replace(experiment, trainer=trainer)
         others = len(shares.of_rank(world.rank)) - 1  # copied while nobody trains them
         experiments = iter([experiment, *(copied(experiment) for _ in range(others))])
 
-        def make(seat: Seat | None = None) -> Work:
+        def make(seat: TrainerContext | None = None) -> Work:
             own = next(experiments)
             if isinstance(own.model, TorchModel):
                 work = stack.enter_context(prepare_module(own, own.model, continued, seat))
@@ -105,9 +105,9 @@ def run(
             return made[-1]
 
         if shares.trainers == 1:
-            result = conduct(make(), run_dir, resume=resume)
+            result = execute(make(), run_dir, resume=resume)
         else:
-            result = conduct_trainers(make, shares, world, trainer.random_seed or 0, run_dir, resume=resume)
+            result = execute_population(make, shares, world, trainer.random_seed or 0, run_dir, resume=resume)
     if isinstance(made[0].task, GraphTask) and (form := made[0].task.form()):
         changes = ", ".join(f"{name} is {kind} now" for name, kind in form.items())
         say(f"the model was changed: {changes}; it is in result.module")
@@ -127,7 +127,9 @@ def copied(experiment: Experiment) -> Experiment:
     return replace(experiment, trainer=trainer, model=model)
 
 
-def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = None, seat: Seat | None = None) -> Work:
+def prepare(
+    experiment: Experiment, continued: str | os.PathLike[str] | None = None, seat: TrainerContext | None = None
+) -> Work:
     """Check an experiment and make everything that its run needs; nothing is written.
 
     Args:
@@ -136,7 +138,7 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
         seat: Which of several trainers this is; the samples that are held out are the same for all of them.
     """
     trainer, model, optimizer = experiment.trainer, experiment.model, experiment.optimizer
-    process = seat.process if seat else Process.here()
+    process = seat.process if seat else Communicator.current()
     whole = run_seed(trainer, continued, process)
     checked = check(experiment, whole)
     for warning in checked.warnings:
@@ -156,7 +158,7 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
         name=model.name or "model0",
         task=task,
         before_part=task.begin,
-        outside=OutsideMetrics(checked.plan.other_metrics, _place(trainer, model, seat), process),
+        outside=ExternalMetrics(checked.plan.other_metrics, _place(trainer, model, seat), process),
         metrics=[metric.name for metric in (*checked.plan.metrics, *checked.plan.other_metrics)],
         optimizer=rule,
         data=data,
@@ -175,7 +177,7 @@ def prepare(experiment: Experiment, continued: str | os.PathLike[str] | None = N
     )
 
 
-def _place(trainer: Trainer, model: Model, seat: Seat | None) -> str:
+def _place(trainer: Trainer, model: Model, seat: TrainerContext | None) -> str:
     """Where LBANN keeps the files of a model."""
     return f"{trainer.name or f'trainer{seat.number if seat else 0}'}/{model.name or 'model0'}"
 

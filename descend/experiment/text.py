@@ -11,8 +11,8 @@ from descend import callbacks, data, train
 from descend.errors import ConfigurationError, TextError
 from descend.experiment.experiment import Experiment
 from descend.graph import CLASSES, Model, TorchModel, text
-from descend.train.limits import limits_of
-from descend.train.tournament import VARIANTS
+from descend.train.population.ltfb import VARIANTS
+from descend.train.stopping_text import limits_of
 
 if TYPE_CHECKING:
     import os

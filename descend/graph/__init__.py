@@ -25,6 +25,7 @@ from descend.graph.optimizers import (
     check_optimizer,
 )
 from descend.graph.order import traverse_layer_graph
+from descend.graph.outputs import prediction_outputs
 from descend.graph.plan import (
     Plan,
     PlannedL2,
@@ -34,7 +35,6 @@ from descend.graph.plan import (
     PlannedTerm,
     PlannedWeights,
 )
-from descend.graph.predictions import predictions
 from descend.graph.registry import CLASSES
 from descend.graph.torch_model import TorchModel
 from descend.graph.weights import (
@@ -107,7 +107,7 @@ __all__ = [
     "check_optimizer",
     "from_text",
     "ops",
-    "predictions",
+    "prediction_outputs",
     "to_text",
     "traverse_layer_graph",
 ]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["no_collection"]
+__all__ = ["gc_paused"]
 
 
 @contextmanager
-def no_collection() -> Generator[None]:
+def gc_paused() -> Generator[None]:
     """Pause the collector of reference cycles while objects are made that will all stay.
 
     It would walk through them again and again and find nothing: with 100,000 layers that is half of the time.

@@ -20,8 +20,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, GraphError, nearest
-from descend.graph.bulk import no_collection
+from descend.graph.bulk import gc_paused
 from descend.graph.enums import DataType
+from descend.graph.initializer_checks import initializer_problems
 from descend.graph.kinds import Dummy, Evaluation, Input, Split
 from descend.graph.layer import Incoming, Layer, Shape, WeightSlot, shown
 from descend.graph.metrics import Metric
@@ -36,9 +37,8 @@ from descend.graph.plan import (
     PlannedTerm,
     PlannedWeights,
 )
-from descend.graph.starts import start_problems
 from descend.graph.weights import ConstantInitializer, Weights
-from descend.selection import Selected, selects
+from descend.parameter_filter import ParameterInfo, matches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -67,7 +67,7 @@ def check(model: Model, fields: Mapping[str, Shape]) -> Plan:
         GraphError: everything that does not fit, each problem with the layer, its place in the text, and what to do.
     """
     checker = _Checker(model, fields)
-    with no_collection():
+    with gc_paused():
         plan = checker.plan()
     found = checker.problems
     if len(found) > _MAX_PROBLEMS:
@@ -440,7 +440,7 @@ class _Checker:
         for planned in self.weights.values():
             self._say(
                 places.get(planned.name),
-                *(f"weights '{planned.name}' {problem}" for problem in start_problems(planned)),
+                *(f"weights '{planned.name}' {problem}" for problem in initializer_problems(planned)),
             )
 
     def _fill_alone(self, weights: Weights) -> None:
@@ -482,12 +482,12 @@ class _Checker:
     def _regularized(self, term: L2WeightRegularization) -> tuple[str, ...]:
         names = tuple(map(_name, term.weights)) or tuple(name for name, one in self.weights.items() if one.trainable)
         chosen = [
-            Selected(name, len(self.weights[name].shape), name in self.biases, name in self.norms)
+            ParameterInfo(name, len(self.weights[name].shape), name in self.biases, name in self.norms)
             for name in names
             if term.exclude and name in self.weights
         ]
         for rule in term.exclude if chosen else ():
-            if not any(selects(rule, one) for one in chosen):
+            if not any(matches(rule, one) for one in chosen):
                 near = nearest(rule, ["bias", "norm", *names])
                 self._say(term.where, f"the regularization leaves out '{rule}', which none of its weights is{near}")
         for name in names:
@@ -496,7 +496,7 @@ class _Checker:
                     term.where,
                     f"the regularization names weights '{name}' that no layer uses{self._near(name, self.weights)}",
                 )
-        left_out = {one.name for one in chosen if any(selects(rule, one) for rule in term.exclude)}
+        left_out = {one.name for one in chosen if any(matches(rule, one) for rule in term.exclude)}
         return tuple(name for name in names if name not in left_out)
 
     def _metrics(self) -> tuple[PlannedMetric, ...]:

@@ -311,7 +311,7 @@ class Model:
             ConfigurationError: fields are missing, or the weights are those of another model.
         """
         # By its name: rooms import one way, and this one is to be had without torch.
-        plain: Any = importlib.import_module("descend.experiment.plain")
+        plain: Any = importlib.import_module("descend.experiment.export_module")
         return plain.plain_module(self, weights, fields, outputs, seed)
 
     def __eq__(self, other: object) -> bool:

@@ -1,31 +1,31 @@
 """Starting ranks, and knowing which one this process is; one file a scheduler. Nothing here needs torch."""
 
 from descend.launch import flux, local, lsf, mpi, slurm
+from descend.launch.environment import SINGLE_PROCESS, RankEnvironment, detect, timeout_seconds
 from descend.launch.forecast import Forecast, Network, Profile, forecast, rank_counts
 from descend.launch.job import Job
 from descend.launch.local import cores
-from descend.launch.place import ALONE, Place, place, timeout_seconds
-from descend.launch.trainers import Trainers, acting_as, acting_trainer, shared_out
+from descend.launch.trainer_layout import TrainerLayout, as_trainer, current_trainer, layout_trainers
 
 __all__ = [
-    "ALONE",
+    "SINGLE_PROCESS",
     "Forecast",
     "Job",
     "Network",
-    "Place",
     "Profile",
-    "Trainers",
-    "acting_as",
-    "acting_trainer",
+    "RankEnvironment",
+    "TrainerLayout",
+    "as_trainer",
     "cores",
+    "current_trainer",
+    "detect",
     "flux",
     "forecast",
+    "layout_trainers",
     "local",
     "lsf",
     "mpi",
-    "place",
     "rank_counts",
-    "shared_out",
     "slurm",
     "timeout_seconds",
 ]

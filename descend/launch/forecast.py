@@ -21,7 +21,7 @@ from descend.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Forecast", "Network", "Profile", "fitted", "forecast", "rank_counts"]
+__all__ = ["Forecast", "Network", "Profile", "fit_network", "forecast", "rank_counts"]
 
 _OVERLAP = 0.5  # the backward pass is two thirds of the work, and the first piece is sent some way into it
 
@@ -150,7 +150,7 @@ def _least_batch(profile: Profile, network: Network, ranks: int) -> float:
     return max((meeting + last) / saved, (meeting + gradients) / (saved + s * _OVERLAP / ranks), 1.0)
 
 
-def fitted(samples: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+def fit_network(samples: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """s₀ and s₁ by least squares, neither below 0."""
     n = len(samples)
     mean_x, mean_y = sum(samples) / n, sum(seconds) / n

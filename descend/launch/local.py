@@ -30,7 +30,7 @@ def command(ranks: int, program: Sequence[str], restarts: int = 0) -> list[str]:
     if ranks < 1 or restarts < 0:
         raise ConfigurationError(f"{ranks} ranks and {restarts} restarts: these are to be at least 1 and 0")
     options = ["--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
-    return [sys.executable, "-m", "descend.runtime.torchrun", *options, *program]
+    return [sys.executable, "-m", "descend.runtime.elastic", *options, *program]
 
 
 def surroundings(ranks: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -8,14 +8,14 @@ import torch
 from torch.nn import functional
 
 from descend.graph import BilinearResize, CompositeImageTransformation, Cutout, Rotation
-from descend.lower.passes import stream_of
+from descend.lower.forward_context import stream_of
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.graph import PlannedLayer
-    from descend.lower.passes import Pass
+    from descend.lower.forward_context import ForwardContext
     from descend.lower.registry import Forward
 
 
@@ -79,7 +79,7 @@ def cutout(planned: PlannedLayer) -> Forward:
         begin = centre - (side / 2).floor()
         return (places >= begin) & (places < begin + side)
 
-    def forward(at: Pass, image: Tensor, sides: Tensor) -> Tensor:
+    def forward(at: ForwardContext, image: Tensor, sides: Tensor) -> Tensor:
         row, column = at.shared_uniform(stream, 2)
         side = sides.detach().floor().view(-1, 1)
         rows = blank(torch.arange(height, device=image.device), (row * height).floor(), side)

@@ -26,7 +26,6 @@ from descend.lower import (
     images,
     indexing,
     inputs,
-    learning,
     losses,
     mathematics,
     normalization,
@@ -38,9 +37,10 @@ from descend.lower import (
     tables,
     transforms,
 )
+from descend.lower import linear_and_convolution as learning
 from descend.lower.formats import WIDE, widened
+from descend.lower.forward_context import ForwardContext, register_draws
 from descend.lower.initialize import initial_values
-from descend.lower.passes import Pass, register_draws
 from descend.lower.registry import lowering
 from descend.lower.tracing import in_transform
 
@@ -271,11 +271,11 @@ class LoweredModel(torch.nn.Module):
 
     def _pass(
         self, fields: Mapping[str, torch.Tensor], seed: int | None, position: int, batch_size: int | None
-    ) -> Pass:
+    ) -> ForwardContext:
         some = next(iter(fields.values()))
         # Tensors from nowhere are of the format that the module computes in.
         like = next((one for one in chain(self.parameters(), fields.values()) if one.is_floating_point()), None)
-        return Pass(
+        return ForwardContext(
             training=self.training,
             seed=torch.randint(2**63 - 1, (1,)).to(some.device) if seed is None else seed,
             position=position,

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.graph import PlannedLayer
-    from descend.lower.passes import Pass
+    from descend.lower.forward_context import ForwardContext
     from descend.lower.registry import Forward
 
 __all__ = ["check_whole_batch"]
 
 
-def check_whole_batch(at: Pass, planned: PlannedLayer, why: str, remedy: str = "") -> None:
+def check_whole_batch(at: ForwardContext, planned: PlannedLayer, why: str, remedy: str = "") -> None:
     """Refuse a part of a mini-batch; `remedy` is one more thing to do about it.
 
     Raises:
@@ -43,7 +43,7 @@ def check_whole_batch(at: Pass, planned: PlannedLayer, why: str, remedy: str = "
         )
 
 
-def _groups(at: Pass, planned: PlannedLayer, x: Tensor) -> tuple[Tensor, ...]:
+def _groups(at: ForwardContext, planned: PlannedLayer, x: Tensor) -> tuple[Tensor, ...]:
     """The samples that share statistics, in the order of the mini-batch; what is left over is a group of its own.
 
     Raises:
@@ -122,7 +122,7 @@ def batch_normalization(planned: PlannedLayer) -> Forward:
     decay, eps = float(layer.setting("decay")), float(layer.setting("epsilon"))
     correction = 0 if layer.no_bessel_correction else 1
 
-    def forward(at: Pass, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    def forward(at: ForwardContext, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         if not at.training:
             return functional.batch_norm(x, mean, variance, scale, bias, eps=eps)
         return _joined([of_group(group, scale, bias, mean, variance) for group in _groups(at, planned, x)])
@@ -147,7 +147,7 @@ def entrywise_batch_normalization(planned: PlannedLayer) -> Forward:
     layer = cast("EntrywiseBatchNormalization", planned.layer)
     decay, eps = layer.decay, layer.epsilon
 
-    def forward(at: Pass, x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
+    def forward(at: ForwardContext, x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
         if not at.training:
             return (x - running_mean) * (running_variance + eps).rsqrt()
         return _joined([of_group(group, running_mean, running_variance) for group in _groups(at, planned, x)])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.graph import PlannedLayer
-    from descend.lower.passes import Pass
+    from descend.lower.forward_context import ForwardContext
     from descend.lower.registry import Forward
 
 
@@ -53,7 +53,7 @@ def multi_dim_reduction(planned: PlannedLayer) -> Forward:
 def batchwise_reduce_sum(planned: PlannedLayer) -> Forward:
     """Sum over the mini-batch, for every sample."""
 
-    def forward(at: Pass, x: Tensor) -> Tensor:
+    def forward(at: ForwardContext, x: Tensor) -> Tensor:
         check_whole_batch(at, planned, "sums over")
         return x.sum(0, keepdim=True).expand_as(x)
 

@@ -26,8 +26,8 @@ def lowers(kind: type[Any], with_pass: bool = False) -> Callable[[Lowering], Low
 
     Args:
         kind: The class of the layer; its subclasses are lowered alike.
-        with_pass: Whether the forward pass takes a `descend.lower.passes.Pass` before its inputs: for kinds that act
-            differently in training, draw random numbers, or have no parent to say how many samples there are.
+        with_pass: Whether the forward pass takes a `ForwardContext` before its inputs: for kinds that act differently
+            in training, draw random numbers, or have no parent to say how many samples there are.
     """
 
     def keep(function: Lowering) -> Lowering:

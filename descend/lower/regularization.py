@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from descend.graph import Dropout, SeluDropout
-from descend.lower.passes import stream_of
+from descend.lower.forward_context import stream_of
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.graph import PlannedLayer
-    from descend.lower.passes import Pass
+    from descend.lower.forward_context import ForwardContext
     from descend.lower.registry import Forward
 
 
@@ -22,7 +22,7 @@ def dropout(planned: PlannedLayer) -> Forward:
     q = cast("Dropout", planned.layer).keep_prob
     stream = stream_of(planned.name)
 
-    def forward(at: Pass, x: Tensor) -> Tensor:
+    def forward(at: ForwardContext, x: Tensor) -> Tensor:
         if not at.training or not 0 < q < 1:
             return x
         return (x / q).where(at.chance(stream, planned.output_shape, q), 0.0)
@@ -37,7 +37,7 @@ def selu_dropout(planned: PlannedLayer) -> Forward:
     q, dropped = layer.keep_prob, layer.dropped_value()
     stream = stream_of(planned.name)
 
-    def forward(at: Pass, x: Tensor) -> Tensor:
+    def forward(at: ForwardContext, x: Tensor) -> Tensor:
         if not at.training or not 0 < q < 1:
             return x
         a = (q + dropped**2 * q * (1 - q)) ** -0.5

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from descend.graph import Bernoulli, Constant, Gaussian, MiniBatchIndex, MiniBatchSize, Uniform, WeightsLayer
-from descend.lower.passes import stream_of
+from descend.lower.forward_context import stream_of
 from descend.lower.registry import lowers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.graph import PlannedLayer, Shape
-    from descend.lower.passes import Pass
+    from descend.lower.forward_context import ForwardContext
     from descend.lower.registry import Forward
 
 
-def _filled(at: Pass, shape: Shape, value: float) -> Tensor:
+def _filled(at: ForwardContext, shape: Shape, value: float) -> Tensor:
     return torch.full((at.samples, *shape), value, dtype=at.dtype, device=at.device)
 
 
@@ -36,7 +36,7 @@ def gaussian(planned: PlannedLayer) -> Forward:
     mean, deviation = layer.moments()
     stream = stream_of(planned.name)
 
-    def forward(at: Pass) -> Tensor:
+    def forward(at: ForwardContext) -> Tensor:
         if layer.training_only and not at.training:
             return _filled(at, planned.output_shape, mean)
         return mean + deviation * at.normal(stream, planned.output_shape)
@@ -51,7 +51,7 @@ def uniform(planned: PlannedLayer) -> Forward:
     low, high = layer.bounds()
     stream = stream_of(planned.name)
 
-    def forward(at: Pass) -> Tensor:
+    def forward(at: ForwardContext) -> Tensor:
         if layer.training_only and not at.training:
             return _filled(at, planned.output_shape, (low + high) / 2)
         return low + (high - low) * at.uniform(stream, planned.output_shape)
@@ -65,7 +65,7 @@ def bernoulli(planned: PlannedLayer) -> Forward:
     layer = cast("Bernoulli", planned.layer)
     stream = stream_of(planned.name)
 
-    def forward(at: Pass) -> Tensor:
+    def forward(at: ForwardContext) -> Tensor:
         if not at.training:
             return _filled(at, planned.output_shape, 0.0)
         return at.chance(stream, planned.output_shape, layer.prob).to(at.dtype)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from descend.errors import nearest
 from descend.optim import groups, rules, schedules
 from descend.optim.explain import Explanation, explain
-from descend.optim.faces import (
+from descend.optim.named_optimizers import (
     DCASGD,
     FTML,
     FTRL,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import RuleError
-from descend.optim.engine.prepare import LOW_PRECISION, named_entries, names_of, template
-from descend.optim.engine.settings import Settings, number, rule_fields, settle
+from descend.optim.engine.settings import GroupSettings, number, resolve, rule_fields
+from descend.optim.engine.step_inputs import LOW_PRECISION, named_entries, names_of, template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from descend.optim.optimizer import Optimizer
     from descend.optim.rules.base import Rule
 
-__all__ = ["Explanation", "Row", "explain", "plot", "points"]
+__all__ = ["Explanation", "ExplanationRow", "explain", "plot", "points"]
 
 COUNT_BYTES = 8  # a tensor's step count, in float64
 
 
 @dataclass(frozen=True)
-class Row:
+class ExplanationRow:
     """One line of the table: everything that holds for one tensor.
 
     Attributes:
@@ -66,7 +66,7 @@ class Explanation:
     """
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[ExplanationRow, ...]
     curves: tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
     notes: tuple[str, ...] = ()
 
@@ -89,7 +89,7 @@ class Explanation:
         return [*drawn, *(line for note in self.notes for line in ("", note))]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ExplanationRow) -> tuple[str, ...]:
     rate = f"{row.lr:.4g}" + (f" (x {row.lr_mult:g})" if row.lr_mult != 1.0 else "")
     decay = f"{row.decay:g} {row.decay_form}" if row.decay else "none"
     scaled = "-" if row.scaled is None else "yes" if row.scaled else "no"
@@ -118,11 +118,11 @@ def explain(optimizer: Optimizer, steps: int | None = None) -> Explanation:
         raise RuleError(f"explain takes an optimizer of descend.optim and got {type(optimizer).__name__}")
     if steps is not None and (not isinstance(cast("object", steps), int) or steps < 1):
         raise RuleError(f"explain: curves are at least 1 update long, and steps is {steps!r}")
-    rows: list[Row] = []
+    rows: list[ExplanationRow] = []
     followers: dict[int, list[int]] = {}
     schedules: dict[int, Callable[[int], float]] = {}
     for i, (group, names) in enumerate(zip(optimizer.param_groups, names_of(optimizer.param_groups), strict=True)):
-        settings = settle(group, f"{optimizer.title}, group {i}")
+        settings = resolve(group, f"{optimizer.title}, group {i}")
         reasons = group.get("reasons") or [f"group {i}"] * len(names)
         for name, p, reason in zip(names, group["params"], reasons, strict=True):
             rows.append(_row(name, p, group, settings, reason))
@@ -139,9 +139,9 @@ def explain(optimizer: Optimizer, steps: int | None = None) -> Explanation:
     return Explanation(optimizer.title, tuple(rows), curves)
 
 
-def _row(name: str, p: Tensor, group: dict[str, Any], settings: Settings, reason: str) -> Row:
+def _row(name: str, p: Tensor, group: dict[str, Any], settings: GroupSettings, reason: str) -> ExplanationRow:
     rule = settings.rule
-    return Row(
+    return ExplanationRow(
         name=name,
         shape=tuple(p.shape),
         dtype=str(p.dtype).removeprefix("torch."),
@@ -163,7 +163,7 @@ def _short(rule: Rule) -> str:
     return f"{type(rule).__name__}({', '.join(said)})"
 
 
-def _state_bytes(settings: Settings, p: Tensor) -> int:
+def _state_bytes(settings: GroupSettings, p: Tensor) -> int:
     kept = named_entries(template(settings.rule, p)).values()
     master = 4 * p.numel() if p.dtype in LOW_PRECISION else 0
     return COUNT_BYTES + master + sum(x.numel() * x.element_size() for x in kept)

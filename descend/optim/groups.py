@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor, nn
 
 from descend.errors import RuleError, nearest
-from descend.selection import Selected, selects
+from descend.parameter_filter import ParameterInfo, matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +124,7 @@ def _named(model: nn.Module | Iterable[tuple[str, Tensor]]) -> list[Named]:
 def _matches(rule: str, one: Named) -> bool:
     own = one.name.rpartition(".")[2]
     is_bias = own == "bias" or own.startswith("bias_") or own.endswith("_bias")
-    return selects(rule, Selected(one.name, one.weights.ndim, is_bias, isinstance(one.layer, _NORM_LAYERS)))
+    return matches(rule, ParameterInfo(one.name, one.weights.ndim, is_bias, isinstance(one.layer, _NORM_LAYERS)))
 
 
 def _complaint(rule: str, named: Sequence[Named]) -> str | None:

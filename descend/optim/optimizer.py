@@ -25,29 +25,32 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import torch
 
 from descend.errors import NumericalError, RuleError, nearest
-from descend.optim.engine import finite, ownership, prepare, saved
-from descend.optim.engine.entries import State
+from descend.optim.engine import finite
+from descend.optim.engine import parameter_checks as ownership
+from descend.optim.engine import state_dict as saved
+from descend.optim.engine import step_inputs as prepare
+from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
 from descend.optim.engine.plain import step_plain
-from descend.optim.engine.prepare import local
-from descend.optim.engine.residence import RUNNERS, Residence
 from descend.optim.engine.settings import (
     OPTIONS,
+    GroupSettings,
+    GroupSettingsCache,
     Schedule,
-    Settings,
-    Settled,
     aliases_of,
     describe_options,
     number,
+    resolve,
     rule_fields,
-    settle,
     shown,
     unknown_option,
 )
+from descend.optim.engine.state_proxy import State
+from descend.optim.engine.step_inputs import local
+from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
-from descend.optim.trial import try_out
 
 if TYPE_CHECKING:
-    from descend.optim.engine.arena import Taken
+    from descend.optim.engine.arena import ActiveSlots
 
 __all__ = ["Optimizer", "face"]
 
@@ -160,8 +163,8 @@ class Optimizer(torch.optim.Optimizer):
         self._names: list[list[str]] = []
         self._averaging = False
         self._scheduled: dict[int, float] = {}
-        self._residence = Residence(self.runner)
-        self._settled = Settled()
+        self._residence = ArenaManager(self.runner)
+        self._settled = GroupSettingsCache()
         given = {
             "lr": lr,
             "weight_decay": weight_decay,
@@ -206,7 +209,7 @@ class Optimizer(torch.optim.Optimizer):
                 )
             group["lr"] = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
             self._scheduled[len(self.param_groups)] = group["lr"]
-        try_out(settle(group, where).rule)
+        check_rule(resolve(group, where).rule)
         names = prepare.names_of([*self.param_groups, group])
         ownership.check([*self.param_groups, group], names, self.title)
         if not group["params"]:
@@ -223,7 +226,7 @@ class Optimizer(torch.optim.Optimizer):
         """To be called after groups were cut or joined in `param_groups`; weights and state stay as they are."""
         self._names = prepare.names_of(self.param_groups)
         self._scheduled = {}
-        self._residence.dissolve()
+        self._residence.clear()
 
     def _has_known_groups(self) -> bool:
         """Whether the groups hold the tensors that they held at the last step."""
@@ -254,9 +257,9 @@ class Optimizer(torch.optim.Optimizer):
         self._scheduled = {}
         self._settings()
 
-    def _settings(self) -> list[Settings]:
+    def _settings(self) -> list[GroupSettings]:
         """What each group says now."""
-        settings: list[Settings] = []
+        settings: list[GroupSettings] = []
         for i, group in enumerate(self.param_groups):
             where = f"{self.title}, group {i}"
             if group.get("schedule") is not None:
@@ -313,17 +316,17 @@ class Optimizer(torch.optim.Optimizer):
         try:
             self._apply(settings)
         finally:
-            self._residence.release()
+            self._residence.end_step()
 
-    def _apply(self, settings: list[Settings]) -> None:
+    def _apply(self, settings: list[GroupSettings]) -> None:
         home, state = self._residence, self._watched_state()
-        taken = home.take(settings, state)
+        taken = home.begin_step(settings, state)
         tasks = self._outside(settings)
         if not self._fit(settings, tasks, taken):
             self.skipped += 1
             return
         if tasks:
-            plain, new = home.admit(tasks, settings)
+            plain, new = home.add(tasks, settings)
             prepare.open_states(plain)
             step_plain(plain, self.seed)
             taken += new
@@ -337,14 +340,14 @@ class Optimizer(torch.optim.Optimizer):
             self.state = State(self.state)
         return self.state
 
-    def _outside(self, settings: list[Settings]) -> list[prepare.Task]:
+    def _outside(self, settings: list[GroupSettings]) -> list[prepare.TensorUpdate]:
         """Tensors with a gradient that live in no arena."""
         residents = self._residence.residents
         if len(residents) == sum(len(group["params"]) for group in self.param_groups):
             return []
         return prepare.tasks_of(self.param_groups, settings, self._names, self.state, residents)
 
-    def _with_scaler(self, settings: list[Settings]) -> list[Settings]:
+    def _with_scaler(self, settings: list[GroupSettings]) -> list[GroupSettings]:
         """The settings with torch's GradScaler's factor taken out of the gradients, where one calls this step."""
         scale = getattr(self, "grad_scale", None)
         return settings if scale is None else [s.rescaled(1.0 / float(scale)) for s in settings]
@@ -352,7 +355,9 @@ class Optimizer(torch.optim.Optimizer):
     # GradScaler then leaves gradients scaled, fp16 ones too, and says so by `grad_scale` and `found_inf`.
     _step_supports_amp_scaling = True
 
-    def _fit(self, settings: list[Settings], tasks: Sequence[prepare.Task], taken: Sequence[Taken]) -> bool:
+    def _fit(
+        self, settings: list[GroupSettings], tasks: Sequence[prepare.TensorUpdate], taken: Sequence[ActiveSlots]
+    ) -> bool:
         """Whether the step may be taken."""
         found = getattr(self, "found_inf", None)
         if found is not None:
@@ -400,10 +405,10 @@ class Optimizer(torch.optim.Optimizer):
                 for task, p in trained:
                     local(task.param.detach()).copy_(p)
 
-    def _averages(self) -> list[prepare.Task]:
+    def _averages(self) -> list[prepare.TensorUpdate]:
         """Weights whose average is another point than they are."""
         return [
-            prepare.Task(name, i, p, p, settings, self.state[p])
+            prepare.TensorUpdate(name, i, p, p, settings, self.state[p])
             for i, (group, settings, names) in enumerate(
                 zip(self.param_groups, self._settings(), self._names, strict=True)
             )
@@ -456,7 +461,7 @@ class Optimizer(torch.optim.Optimizer):
             self._look_at_groups()
         saved.load(self, state_dict, self._names, strict=strict)
         self._scheduled = {}
-        self._residence.dissolve()
+        self._residence.clear()
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
 
@@ -472,7 +477,7 @@ class Optimizer(torch.optim.Optimizer):
             self._look_at_groups()
         with torch.inference_mode(mode=False):
             saved.load_torch(self, state_dict, self._names)
-        self._residence.dissolve()
+        self._residence.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names", "_decay_given")
@@ -482,8 +487,8 @@ class Optimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._averaging = False
         self._scheduled = {}
-        self._residence = Residence(self.runner)
-        self._settled = Settled()
+        self._residence = ArenaManager(self.runner)
+        self._settled = GroupSettingsCache()
 
 
 def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:

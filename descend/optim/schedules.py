@@ -26,7 +26,6 @@ __all__ = [
     "Bert",
     "Constant",
     "Cosine",
-    "Finding",
     "Joined",
     "LargeBatchWarmup",
     "MultiStep",
@@ -35,6 +34,7 @@ __all__ = [
     "Ramp",
     "Scaled",
     "Schedule",
+    "ScheduleFinding",
     "Shifted",
     "Step",
     "Trapezoid",
@@ -515,7 +515,7 @@ class Scaled(Schedule):
 
 
 @dataclass(frozen=True)
-class Finding:
+class ScheduleFinding:
     """Something about a schedule that is often a mistake.
 
     Attributes:
@@ -532,7 +532,7 @@ class Finding:
         return f"step {self.step}: {self.text}"
 
 
-def lint(schedule: Schedule, steps: int, *, jump: float = 0.1) -> list[Finding]:
+def lint(schedule: Schedule, steps: int, *, jump: float = 0.1) -> list[ScheduleFinding]:
     """What looks like a mistake when a run of `steps` updates uses this schedule.
 
     Args:
@@ -556,27 +556,27 @@ def lint(schedule: Schedule, steps: int, *, jump: float = 0.1) -> list[Finding]:
     bad = [step for step, rate in enumerate(rates) if not math.isfinite(rate) or rate < 0]
     if bad:
         text = f"the rate is {rates[bad[0]]!r}; {len(bad)} of {steps} steps are like this"
-        return [Finding("not a rate", bad[0], text)]
+        return [ScheduleFinding("not a rate", bad[0], text)]
     peak = max(rates)
     if peak == 0:
-        return [Finding("all zero", 0, f"the rate is 0 in all {steps} steps: nothing is learned")]
+        return [ScheduleFinding("all zero", 0, f"the rate is 0 in all {steps} steps: nothing is learned")]
     found = [*_at_the_start(rates), *_jumps(rates, peak, jump), *_at_the_end(schedule, rates)]
     return sorted(found, key=lambda finding: finding.step)
 
 
-def _at_the_start(rates: list[float]) -> list[Finding]:
+def _at_the_start(rates: list[float]) -> list[ScheduleFinding]:
     if rates[0] > 0:
         return []
     zeros = next(step for step, rate in enumerate(rates) if rate > 0)
     subject = (
         f"the first {zeros} updates have rate 0 and change" if zeros > 1 else "the first update has rate 0 and changes"
     )
-    return [Finding("zero first step", 0, f"{subject} nothing; begin the warm-up above 0")]
+    return [ScheduleFinding("zero first step", 0, f"{subject} nothing; begin the warm-up above 0")]
 
 
-def _jumps(rates: list[float], peak: float, jump: float) -> list[Finding]:
+def _jumps(rates: list[float], peak: float, jump: float) -> list[ScheduleFinding]:
     return [
-        Finding(
+        ScheduleFinding(
             "jump",
             step,
             f"the rate goes from {before:.6g} to {after:.6g}, {abs(after - before) / peak:.0%} of its peak",
@@ -586,22 +586,22 @@ def _jumps(rates: list[float], peak: float, jump: float) -> list[Finding]:
     ]
 
 
-def _at_the_end(schedule: Schedule, rates: list[float]) -> list[Finding]:
+def _at_the_end(schedule: Schedule, rates: list[float]) -> list[ScheduleFinding]:
     steps, last = len(rates), len(rates) - 1
-    found: list[Finding] = []
+    found: list[ScheduleFinding] = []
     if steps > 1 and rates[-1] > rates[-2]:
         text = f"the rate still rises when the run ends: its warm-up is longer than the {steps} steps"
-        found.append(Finding("rising at the end", last, text))
+        found.append(ScheduleFinding("rising at the end", last, text))
     beyond = [schedule.rate(step) for step in range(steps, 2 * steps + 1)]
     if not found and max(beyond) > rates[-1] * (1 + 1e-9):
         at = steps + beyond.index(max(beyond))
         text = f"past the end the rate rises again, from {rates[-1]:.6g} to {max(beyond):.6g} at step {at}"
-        found.append(Finding("rises after its end", last, text))
+        found.append(ScheduleFinding("rises after its end", last, text))
     length = schedule.length
     if length is not None and length > steps:
         text = f"the schedule is {length} steps long and the run has {steps}, so it is cut at rate {rates[-1]:.6g}"
-        found.append(Finding("length", last, text))
+        found.append(ScheduleFinding("length", last, text))
     if length is not None and 0 < length < steps * 0.9 and rates[-1] < max(rates) * 1e-3:
         text = f"the schedule ends after {length} of {steps} steps and the rest has rate {rates[-1]:.6g}"
-        found.append(Finding("length", length, text))
+        found.append(ScheduleFinding("length", length, text))
     return found

@@ -1,6 +1,5 @@
 """The execution context of a process: device, ranks, seeds, signals, the run directory and its checkpoints."""
 
-from descend.runtime.archive import STOPPED, Archive, Moment, Wish
 from descend.runtime.checkpoint import (
     good_checkpoints,
     newest_checkpoint,
@@ -9,29 +8,30 @@ from descend.runtime.checkpoint import (
     save_checkpoint,
     verify,
 )
-from descend.runtime.group import joined, within_block
-from descend.runtime.process import Process
+from descend.runtime.checkpoint_manager import STOPPED, CheckpointManager, SaveRequest, Snapshot
+from descend.runtime.communicator import Communicator
+from descend.runtime.optimizer_state import flatten, optimizer_state, restore_optimizer, unflatten
+from descend.runtime.process_group import process_group, within_trainer
 from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
+from descend.runtime.safetensors_io import require_storable
 from descend.runtime.seeds import generator, seed_evaluation, seed_of, seed_step
-from descend.runtime.signals import Interrupted, StopRequests
-from descend.runtime.state import flatten, optimizer_state, restore_optimizer, unflatten
-from descend.runtime.tensors import require_storable
+from descend.runtime.signals import Interrupted, SignalHandler
 
 __all__ = [
     "STOPPED",
-    "Archive",
+    "CheckpointManager",
+    "Communicator",
     "Interrupted",
-    "Moment",
-    "Process",
     "RunDirectory",
-    "StopRequests",
-    "Wish",
+    "SaveRequest",
+    "SignalHandler",
+    "Snapshot",
     "flatten",
     "generator",
     "good_checkpoints",
-    "joined",
     "newest_checkpoint",
     "optimizer_state",
+    "process_group",
     "read_state",
     "read_weights",
     "require_storable",
@@ -43,6 +43,6 @@ __all__ = [
     "stored_seed",
     "unflatten",
     "verify",
-    "within_block",
+    "within_trainer",
     "write_beside",
 ]

@@ -24,9 +24,9 @@ import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import StorageError
-from descend.names import escape, unescape
+from descend.filenames import escape, unescape
 from descend.runtime.run_directory import write_beside
-from descend.runtime.tensors import check_layout, damaged_tensors, read_tensors, write_tensors
+from descend.runtime.safetensors_io import check_layout, damaged_tensors, read_tensors, write_tensors
 from descend.version import __version__
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, StorageError
-from descend.runtime.lease import OWNER, Lease
+from descend.runtime.directory_lock import OWNER, DirectoryLock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,7 +182,7 @@ class RunDirectory:
             raise ConfigurationError(
                 f"run directory {self.path} cannot be written: change its permissions or name another"
             )
-        self._lease = Lease(self.path)
+        self._lease = DirectoryLock(self.path)
         self._rows = _Lines(self.path / "metrics.jsonl")
         self._log = _Lines(self.path / "log.txt")
         if not resume and _taken(self.path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-__all__ = ["Interrupted", "StopRequests"]
+__all__ = ["Interrupted", "SignalHandler"]
 
 _WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1")
 
@@ -20,7 +20,7 @@ class Interrupted(BaseException):
     """
 
 
-class StopRequests:
+class SignalHandler:
     """While it is entered, the first Ctrl-C, SIGTERM or SIGUSR1 asks for an end and a second Ctrl-C interrupts at once.
 
     While the run waits for something outside of it, as `wait` says, the first one ends the waiting by `Interrupted`.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from descend.study.follow_up import minimize_difference as minimize_difference
     from descend.study.follow_up import swap_setting as swap_setting
     from descend.study.results import Comparison as Comparison
+    from descend.study.task import StudyTask as StudyTask
     from descend.study.task import Task as Task
 
 # Where each public name lives. It is fetched when it is first used, so that the command line needs no torch.
@@ -42,6 +43,7 @@ _NAMES = {
     "Comparison": "results",
     "Study": "design",
     "Target": "design",
+    "StudyTask": "task",
     "Task": "task",
     "choice": "design",
     "integer": "design",
@@ -62,6 +64,7 @@ __all__ = [
     "Arm",
     "Comparison",
     "Study",
+    "StudyTask",
     "Target",
     "Task",
     "analysis",

@@ -122,16 +122,16 @@ def run(
     """Run the study in FILE, or what is left of it. The same command on another machine helps."""
     from descend.study.comparing import run_study
     from descend.study.design import read_study
-    from descend.study.progress import Progress
+    from descend.study.progress import StudyProgress
 
     study = read_study(file)
     if processes > 1:
         from descend.study.comparing import open_directory
-        from descend.study.running.conduct import run_in_processes
+        from descend.study.running.scheduler import run_in_processes
 
         open_directory(study, directory)
         run_in_processes(directory, processes, executor)
-    result = run_study(study, directory, executor=executor, said=Progress(study))
+    result = run_study(study, directory, executor=executor, said=StudyProgress(study))
     result.report(directory)
     typer.echo(result.verdict)
     typer.echo(f"report: {directory / 'report.html'}")
@@ -179,12 +179,14 @@ def swap(
 
     from descend.study.comparing import read_directory
     from descend.study.follow_up import swap_setting
-    from descend.study.kept import keep
+    from descend.study.follow_up_store import save_follow_up
 
     cells = swap_setting(read_directory(directory), setting, seeds)
     command = f"descend study swap DIRECTORY --setting {setting} --seeds {seeds}"
     plain = [{**asdict(cell), "interval": cell.interval and list(cell.interval)} for cell in cells]
-    keep(directory, {"kind": "swap", "command": command, "setting": setting, "seeds": seeds, "cells": plain}, setting)
+    save_follow_up(
+        directory, {"kind": "swap", "command": command, "setting": setting, "seeds": seeds, "cells": plain}, setting
+    )
     for cell in cells:
         between = "" if cell.interval is None else f" [{cell.interval.low:.4g}, {cell.interval.high:.4g}]"
         whose = "its own" if cell.arm == cell.giver else f"that of {cell.giver} ({cell.change:+.4g})"
@@ -201,7 +203,7 @@ def minimize(
     """Find the smallest set of settings by which an arm's winner must differ from another's."""
     from descend.study.comparing import read_directory
     from descend.study.follow_up import minimize_difference, rule_of
-    from descend.study.kept import keep
+    from descend.study.follow_up_store import save_follow_up
 
     comparison = read_directory(directory)
     found = minimize_difference(comparison, arm, to, seeds)
@@ -216,7 +218,7 @@ def minimize(
         "needed": found.needed,
         "taken_back": {name: list(found.given_up[name]) for name in found.taken_back},
     }
-    keep(directory, plain, f"{arm}-{to}")
+    save_follow_up(directory, plain, f"{arm}-{to}")
     for name, (theirs, ours) in found.needed.items():
         typer.echo(f"needed: {name} = {ours}, not {theirs}")
     typer.echo(f"not needed: {', '.join(found.taken_back) or 'nothing'}; {len(found.tried)} configurations were tried")
@@ -233,7 +235,7 @@ def noise(
     """Measure the gradient noise scale along the run of an arm's winner."""
     from descend.study.comparing import read_directory
     from descend.study.follow_up import best_row
-    from descend.study.kept import keep
+    from descend.study.follow_up_store import save_follow_up
     from descend.study.noise import measure_noise
 
     comparison = read_directory(directory)
@@ -256,7 +258,7 @@ def noise(
             for one in points
         ],
     }
-    keep(directory, plain, arm)
+    save_follow_up(directory, plain, arm)
     for one in points:
         shown = one.refused if one.found is None else f"{one.found.scale:.4g} samples"
         typer.echo(f"after {one.step} updates: {shown}")

@@ -13,17 +13,17 @@ from descend.experiment import rule
 from descend.experiment.losses import looked_at
 from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
-from descend.study.design.roles import unmatched
+from descend.study.design.parameter_roles import unmatched
 from descend.study.design.study import Study, make_study, plain
-from descend.study.kept import read_kept
+from descend.study.follow_up_store import read_follow_ups
 from descend.study.results import Comparison, compare_records
-from descend.study.running.choose import Executor
-from descend.study.running.conduct import conduct
-from descend.study.running.ledger import Memory, StudyDirectory
+from descend.study.running.executor_choice import Executor
 from descend.study.running.optimizer import make
-from descend.study.running.phases import check_records
+from descend.study.running.plan import check_records
+from descend.study.running.scheduler import conduct
 from descend.study.running.scores import Scorer
-from descend.study.task import Task, open_task
+from descend.study.running.trial_store import Memory, StudyDirectory
+from descend.study.task import StudyTask, open_task
 
 if TYPE_CHECKING:
     import os
@@ -98,7 +98,7 @@ def compare(
     """
     over_classes = isinstance(loss, _CLASSES) or loss in ("cross_entropy", "nll")
     measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
-    task = Task(model, loss, **_splits(data), metrics=measured)
+    task = StudyTask(model, loss, **_splits(data), metrics=measured)
     named = _named(arms)
     own = dict(trials) if isinstance(trials, collections.abc.Mapping) else {}
     problems = [
@@ -193,7 +193,7 @@ def run_study(
         return compare_records(study, records, hashes=hashes)
     with StudyDirectory(directory, study, hashes) as ledger:
         records = conduct(study, ledger, executor=executor, task=task, said=said)
-        return compare_records(study, records, ledger.description()["amendments"], hashes, read_kept(directory))
+        return compare_records(study, records, ledger.description()["amendments"], hashes, read_follow_ups(directory))
 
 
 def open_directory(study: Study, directory: str | os.PathLike[str]) -> None:
@@ -215,10 +215,10 @@ def read_directory(directory: str | os.PathLike[str]) -> Comparison:
     ledger = StudyDirectory(directory)
     frozen, study, records = ledger.description(), ledger.study(), ledger.records()
     check_records(study, records)
-    return compare_records(study, records, frozen["amendments"], frozen["hashes"], read_kept(directory))
+    return compare_records(study, records, frozen["amendments"], frozen["hashes"], read_follow_ups(directory))
 
 
-def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
+def opened(study: Study, check: bool = True) -> tuple[StudyTask, dict[str, str]]:
     """The workload, and hashes of its code and data; with `check` every arm's optimizer is made once.
 
     Raises:
@@ -237,7 +237,7 @@ def opened(study: Study, check: bool = True) -> tuple[Task, dict[str, str]]:
     return task, {"data": task.fingerprint(), **code_hashes(study.workload)}
 
 
-def _size_problems(study: Study, task: Task) -> list[str]:
+def _size_problems(study: Study, task: StudyTask) -> list[str]:
     """Batch sizes that no update would have."""
     samples = len(task.train[0])
     return [
@@ -248,7 +248,7 @@ def _size_problems(study: Study, task: Task) -> list[str]:
     ]
 
 
-def _metric_problems(study: Study, task: Task) -> list[str]:
+def _metric_problems(study: Study, task: StudyTask) -> list[str]:
     known = ("loss", *task.metrics)
     if study.metric in known:
         return []
@@ -256,7 +256,7 @@ def _metric_problems(study: Study, task: Task) -> list[str]:
     return [f"the workload has no metric '{study.metric}'{close or ';'} it has {', '.join(known)}"]
 
 
-def _score_problems(study: Study, task: Task) -> list[str]:
+def _score_problems(study: Study, task: StudyTask) -> list[str]:
     """The loss and all metrics that cannot be taken from what an untrained module returns, whose own errors are those
     of trials.
     """
@@ -293,7 +293,7 @@ def _described(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _arm_problems(study: Study, task: Task | None) -> list[str]:
+def _arm_problems(study: Study, task: StudyTask | None) -> list[str]:
     """What each arm's optimizer refuses in the middle of its space and at its ends, and roles that no weight has.
 
     A workload that cannot be opened has a module of one layer in its place, which says nothing of roles.
@@ -326,7 +326,7 @@ def _refused(one: Arm, point: Mapping[str, Any], steps: int, module: nn.Module) 
     return []
 
 
-def _first_task(study: Study) -> Task:
+def _first_task(study: Study) -> StudyTask:
     """The workload with the arguments of the study; those that are searched over at the middle of their range."""
     searched = {
         name.partition(".")[2]: one.at(0.5)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, MissingExtra, StorageError, nearest
-from descend.study.running.phases import score
+from descend.study.running.plan import score
 
 if TYPE_CHECKING:
     import os

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, Refused, nearest
 from descend.study.analysis import MinimalDifference, Swapped, median, minimal_difference, swap, swap_table
-from descend.study.design.points import seed_of
-from descend.study.running.one import run_one
-from descend.study.running.phases import score
+from descend.study.design.sampling import seed_of
+from descend.study.running.plan import score
+from descend.study.running.sequential import run_trial
 from descend.study.running.trial import Trial
 from descend.study.task import open_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from descend.study.results import Comparison, Row
+    from descend.study.results import Comparison, ResultRow
 
 __all__ = ["best_row", "minimize_difference", "rule_of", "swap_setting"]
 
@@ -43,14 +43,14 @@ class _Reruns:
         for number in range(self.seeds):
             seed = seed_of(study.seed, "follow-up", number)
             trial = Trial(arm, self.batch_size, self.steps, 0, "follow-up", 0, number, seed, dict(configuration))
-            record = run_one(task, trial, study.evaluations, kind=None if isinstance(kind, str) else kind)
+            record = run_trial(task, trial, study.evaluations, kind=None if isinstance(kind, str) else kind)
             if record.status == "error":
                 raise ConfigurationError(f"{arm} cannot run with these settings: {record.message}")
             found.append(score(study, record))
         return found
 
 
-def best_row(comparison: Comparison, arm: str) -> Row:
+def best_row(comparison: Comparison, arm: str) -> ResultRow:
     """The best search of an arm at the first batch size and budget."""
     if arm not in comparison.study.arms:
         raise ConfigurationError(f"the study has no arm '{arm}'{nearest(arm, comparison.study.arms)}")
@@ -120,7 +120,7 @@ def rule_of(comparison: Comparison, arm: str) -> str:
     return f"the median of {comparison.unit} is {side} {value:.5g}"
 
 
-def _least(comparison: Comparison, row: Row) -> float:
+def _least(comparison: Comparison, row: ResultRow) -> float:
     """What the rule asks for, larger is better."""
     study = comparison.study
     lower = study.lower or study.select == "steps"

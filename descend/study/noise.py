@@ -16,14 +16,14 @@ from descend.errors import Refused, Unsupported
 from descend.experiment.fit import fit
 from descend.experiment.losses import loss_of
 from descend.study.analysis import NoiseScale, noise_scale
-from descend.study.design.points import seed_of
+from descend.study.design.sampling import seed_of
 from descend.study.running.optimizer import is_ours, make
 from descend.study.running.trial import evaluation_steps
-from descend.study.task import Task, open_task
+from descend.study.task import StudyTask, open_task
 from descend.train import Callback, Steps
 
 if TYPE_CHECKING:
-    from descend.study.results import Comparison, Row
+    from descend.study.results import Comparison, ResultRow
     from descend.train.events import RunView, StepView
 
 __all__ = ["NoisePoint", "measure_noise", "noise_at"]
@@ -44,7 +44,9 @@ class NoisePoint:
     refused: str = ""
 
 
-def noise_at(module: torch.nn.Module, task: Task, *, parts: int, part_size: int, repeats: int, seed: int) -> NoiseScale:
+def noise_at(
+    module: torch.nn.Module, task: StudyTask, *, parts: int, part_size: int, repeats: int, seed: int
+) -> NoiseScale:
     """The noise scale at the weights of a module, which is left as it is.
 
     Args:
@@ -85,7 +87,7 @@ class _Looks(Callback):
     Reads: the module, through a copy. Changes nothing.
     """
 
-    def __init__(self, task: Task, at: tuple[int, ...], options: dict[str, Any]) -> None:
+    def __init__(self, task: StudyTask, at: tuple[int, ...], options: dict[str, Any]) -> None:
         self.task, self.at, self.options = task, frozenset(at), options
         self.points: list[NoisePoint] = []
 
@@ -108,7 +110,7 @@ class _Looks(Callback):
 
 
 def measure_noise(
-    comparison: Comparison, row: Row, *, looks: int = 5, parts: int = 16, part_size: int = 64, repeats: int = 20
+    comparison: Comparison, row: ResultRow, *, looks: int = 5, parts: int = 16, part_size: int = 64, repeats: int = 20
 ) -> tuple[NoisePoint, ...]:
     """The noise scale along the run of a winner.
 

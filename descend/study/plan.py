@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from descend.study.comparing import opened
 from descend.study.progress import duration
-from descend.study.running.choose import Executor, choose, seconds_a_step
-from descend.study.running.phases import cells, pending, total_trials
+from descend.study.running.executor_choice import Executor, choose, seconds_a_step
+from descend.study.running.plan import cells, pending, total_trials
 
 if TYPE_CHECKING:
     from descend.study.design.study import Study

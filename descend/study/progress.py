@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from descend.study.running.ledger import StudyDirectory
-from descend.study.running.phases import check_records, planned, total_trials
+from descend.study.running.plan import check_records, planned, total_trials
 from descend.study.running.trial import RETRIED
+from descend.study.running.trial_store import StudyDirectory
 
 if TYPE_CHECKING:
     import os
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from descend.study.design.study import Study
     from descend.study.running.trial import Record
 
-__all__ = ["Progress", "status_of"]
+__all__ = ["StudyProgress", "status_of"]
 
 _REDRAW_SECONDS = 0.5
 
 
-class Progress:
+class StudyProgress:
     """A line on the terminal after each trial; nothing where there is none.
 
     Args:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import Unsupported
-from descend.study.running.choose import Executor
+from descend.study.running.executor_choice import Executor
 from descend.study.running.optimizer import schedule_of
 from descend.study.running.trial import Record, Trial, evaluation_steps
 from descend.study.simulate import Quadratic, sample
-from descend.study.task import Task
+from descend.study.task import StudyTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,10 +30,12 @@ __all__ = ["no_data", "quadratic"]
 _AT_ONCE = 256
 
 
-def no_data() -> Task:
+def no_data() -> StudyTask:
     """The workload of a study on the quadratic, which needs neither module nor samples."""
     nothing = torch.zeros(2, 1)
-    return Task(lambda: torch.nn.Linear(1, 1), torch.nn.MSELoss(), (nothing, nothing), (nothing, nothing), metrics={})
+    return StudyTask(
+        lambda: torch.nn.Linear(1, 1), torch.nn.MSELoss(), (nothing, nothing), (nothing, nothing), metrics={}
+    )
 
 
 def quadratic(problem: Quadratic) -> Executor:
@@ -42,7 +44,7 @@ def quadratic(problem: Quadratic) -> Executor:
 
 
 def _run(
-    problem: Quadratic, task: Task, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any]
+    problem: Quadratic, task: StudyTask, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any]
 ) -> Iterator[Record]:
     steps, first = trials[0].steps, trials[0].configuration
     if str(first["optimizer"]).lower() != "sgd":

@@ -33,7 +33,7 @@ from descend.study.analysis import (
 )
 from descend.study.analysis.ranking import LEVEL, compare_searches
 from descend.study.design.lint import Remark, lint, lint_edges
-from descend.study.running.phases import Cell, cells, confirmed, needed, pending, planned, score, winner
+from descend.study.running.plan import Cell, cells, confirmed, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
     from descend.study.design.study import Study
 
-__all__ = ["Comparison", "Group", "Row", "Scaling", "compare_records"]
+__all__ = ["Comparison", "Group", "ResultRow", "Scaling", "compare_records"]
 
 _PAIRS_SAID = 3  # the verdict has a sentence for each of so many pairs; of more only for those that are ranked
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One search of one arm, after its winner was run again with fresh seeds.
 
     Attributes:
@@ -110,11 +110,11 @@ class Group:
 
     batch_size: int
     steps: int
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
     ranking: Ranking | None
     causes: tuple[str, ...]
 
-    def of(self, arm: str) -> list[Row]:
+    def of(self, arm: str) -> list[ResultRow]:
         """The rows of an arm."""
         return [row for row in self.rows if row.cell.arm == arm]
 
@@ -253,7 +253,7 @@ class Comparison:
         heads = ["batch", "steps", "arm", "search", "best of search", "median of re-runs", "95 % interval", "train"]
         return [*heads, "reached", "failed", "winner"]
 
-    def _cells(self, row: Row) -> list[str]:
+    def _cells(self, row: ResultRow) -> list[str]:
         interval = row.interval
         reached = "" if row.successes is None else f"{row.successes}/{len(row.values)}"
         failed = sum(not math.isfinite(value) for value in row.search_values)
@@ -364,7 +364,7 @@ def _natural(study: Study, record: Record) -> float:
     return -value if study.lower or study.select == "steps" else value
 
 
-def _row(study: Study, cell: Cell, records: Mapping[str, Record]) -> Row | None:
+def _row(study: Study, cell: Cell, records: Mapping[str, Record]) -> ResultRow | None:
     again = confirmed(study, cell, records)
     best = winner(study, cell, records)
     if not again or best is None:
@@ -379,7 +379,7 @@ def _row(study: Study, cell: Cell, records: Mapping[str, Record]) -> Row | None:
         reached = sum(_reaches(study, record) for record in again)
     found = min(searched) if lower else max(searched)
     test = _tested(study, again)
-    return Row(cell, best.configuration, found, values, train, reached, searched, tuple(trials), test)
+    return ResultRow(cell, best.configuration, found, values, train, reached, searched, tuple(trials), test)
 
 
 def _tested(study: Study, again: Sequence[Record]) -> tuple[float, ...]:
@@ -398,7 +398,7 @@ def _reaches(study: Study, record: Record) -> bool:
     return value <= study.target.value if study.lower else value >= study.target.value
 
 
-def _cause(study: Study, pair: Pair, rows: Sequence[Row], records: Mapping[str, Record]) -> str:
+def _cause(study: Study, pair: Pair, rows: Sequence[ResultRow], records: Mapping[str, Record]) -> str:
     """Training beside validation, by the medians of the searches; empty where they cannot be compared."""
     sign = -1.0 if study.lower else 1.0
     intervals: list[Interval] = []

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subse
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.module_task import TARGET_NAMES
-from descend.study.design.points import seed_of
+from descend.study.design.sampling import seed_of
 from descend.study.design.workload import check_form
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["Task", "open_task"]
+__all__ = ["StudyTask", "Task", "open_task"]
 
 _HELD_OUT = 5  # without validation samples every fifth of the training samples is held out
 _MOST_MEASURED = 2048  # training samples that the score on training data is taken from, at most
 
 
 @dataclass(frozen=True)
-class Task:
+class StudyTask:
     """A module, a loss and data.
 
     Args:
@@ -72,7 +72,7 @@ class Task:
     metrics: Mapping[str, Any] = field(default_factory=lambda: {"accuracy": "accuracy"})
     traces: dict[Any, Any] = field(default_factory=dict[Any, Any], init=False, repr=False, compare=False)
 
-    def prepared(self) -> Task:
+    def prepared(self) -> StudyTask:
         """The same with all samples as tuples of tensors, and validation samples held out where there are none."""
         train = self._rows(self.train, "train")
         validation = None if self.validation is None else self._rows(self.validation, "validation")
@@ -149,6 +149,9 @@ class Task:
         return digest.hexdigest()[:16]
 
 
+Task = StudyTask  # the public name, `descend.study.Task`
+
+
 def _made(model: Any) -> nn.Module:
     """What a function for modules returns, which raises whatever it raises."""
     made = model() if callable(model) else model
@@ -191,7 +194,7 @@ def _of_loader(loader: DataLoader[Any], role: str) -> dict[str, Tensor]:
     return {str(name): torch.cat([torch.as_tensor(part[name]) for part in parts]) for name in parts[0]}
 
 
-def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:
+def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> StudyTask:
     """The task of a study.
 
     Args:
@@ -203,7 +206,7 @@ def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:
         ConfigurationError: it cannot be found, or returns something else.
     """
     given = dict(options or {})
-    if isinstance(workload, Task):
+    if isinstance(workload, StudyTask):
         if given:
             raise ConfigurationError(f"a workload that is a Task takes no arguments, and {', '.join(given)} are given")
         return workload.prepared()
@@ -215,14 +218,14 @@ def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> Task:
     except TypeError as error:  # of the call, and not of what the function does
         raise ConfigurationError(f"workload '{workload}': {error}") from error
     made = function(**given)
-    if not isinstance(made, Task):
+    if not isinstance(made, StudyTask):
         raise ConfigurationError(
             f"workload '{workload}' returned a {type(made).__name__}; it is to be a descend.study.Task"
         )
     return made.prepared()
 
 
-def _without_a_script(workload: str, options: dict[str, Any]) -> Task | None:
+def _without_a_script(workload: str, options: dict[str, Any]) -> StudyTask | None:
     """The task of a prototext or of a network of the zoo; None for a function."""
     from descend.study import workloads  # it is made of tasks
 

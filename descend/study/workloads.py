@@ -38,7 +38,7 @@ from descend.graph import (
 )
 from descend.lower import lower
 from descend.runtime import generator
-from descend.study.task import Task
+from descend.study.task import StudyTask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ _DATA = {"digits": "digits", "fashion-mnist": "fashion_mnist"}  # and the functi
 _ROLES = {"train": "train", "validate": "validation", "test": "test"}  # of a reader, and of a task
 
 
-def of_prototext(path: Path) -> Task:
+def of_prototext(path: Path) -> StudyTask:
     """The model and data of an experiment.
 
     Raises:
@@ -70,7 +70,7 @@ def of_prototext(path: Path) -> Task:
     return _task(experiment.model, experiment.data_reader)
 
 
-def of_zoo(name: str, options: Mapping[str, Any]) -> Task:
+def of_zoo(name: str, options: Mapping[str, Any]) -> StudyTask:
     """A network of the zoo.
 
     Args:
@@ -169,7 +169,7 @@ def _column(place: int) -> Any:
     return measured
 
 
-def _task(model: Model, data: DataReader) -> Task:
+def _task(model: Model, data: DataReader) -> StudyTask:
     readers = open_readers(data)
     if "train" not in readers:
         raise ConfigurationError(f"the data have the roles {', '.join(readers) or 'none'}; a study needs 'train'")
@@ -182,7 +182,7 @@ def _task(model: Model, data: DataReader) -> Task:
     reads = {getattr(one.layer, "data_field", None) for one in plan.layers}
     fields = tuple(name for name in readers["train"].fields if name in reads)
     splits = {_ROLES[role]: _rows(reader, fields) for role, reader in readers.items() if role in _ROLES}
-    return Task(
+    return StudyTask(
         model=lambda: _Graph(plan, fields),
         loss=_column(0),
         metrics={metric.name: _column(place) for place, metric in enumerate(plan.metrics, 1)},

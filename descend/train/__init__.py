@@ -4,15 +4,10 @@ The names here describe a run and need no torch; `descend.train.loop` carries it
 """
 
 from descend.train.algorithms import SGD, BatchedIterativeOptimizer, TrainingAlgorithm
-from descend.train.asynchronous import ParameterServer
+from descend.train.batch_inference import BatchedInference
 from descend.train.callback import Callback, Callbacks
 from descend.train.events import EpochView, EvaluationView, Event, PartView, RunView, StepView
-from descend.train.inference import BatchedInference
-from descend.train.kfac import KFAC
-from descend.train.limits import AllOfLimits, AnyOfLimits, Limits, ReachedLimit
-from descend.train.progress import ExecutionContext, Mode, Progress
-from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
-from descend.train.tournament import (
+from descend.train.population.ltfb import (
     LTFB,
     ExchangeStrategy,
     MetaLearningStrategy,
@@ -22,8 +17,13 @@ from descend.train.tournament import (
     RegularizedEvolution,
     TruncationSelectionExchange,
 )
+from descend.train.progress import ExecutionContext, Mode, Progress
+from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
+from descend.train.stopping_text import AllOfLimits, AnyOfLimits, Limits, ReachedLimit
+from descend.train.strategies.delayed import ParameterServer
+from descend.train.strategies.majority_vote import MajorityVote
 from descend.train.trainer import DataCoordinator, Trainer, TransformDataField
-from descend.train.vote import MajorityVote
+from descend.train.transforms.kfac import KFAC
 
 __all__ = [
     "KFAC",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.described import Described
 from descend.errors import ConfigurationError
-from descend.train.limits import AnyOfLimits, Limits, limits_of, stop_of
+from descend.strict_keywords import StrictKeywords
 from descend.train.stopping import AnyOf, Epochs, Seconds, Steps, Stop
+from descend.train.stopping_text import AnyOfLimits, Limits, limits_of, stop_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SGD", "BatchedIterativeOptimizer", "TrainingAlgorithm"]
 
 
-class TrainingAlgorithm(metaclass=Described):
+class TrainingAlgorithm(metaclass=StrictKeywords):
     """What is done with a model and its data. Algorithms can be parts of one another.
 
     Attributes:

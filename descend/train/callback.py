@@ -11,8 +11,8 @@ import inspect
 from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from descend.described import Described
 from descend.errors import ConfigurationError, nearest
+from descend.strict_keywords import StrictKeywords
 from descend.train.events import Event
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["Callback", "Callbacks", "given_back", "kept"]
 _HOOKS = tuple(event.value for event in Event)
 
 
-class Callback(metaclass=Described):
+class Callback(metaclass=StrictKeywords):
     """Watches a run. Override the hooks below that you need; `docs/callbacks.md` shows one in ten lines.
 
     Attributes:

@@ -12,9 +12,9 @@ import torch
 from descend.data import Batches
 from descend.errors import ConfigurationError, nearest
 from descend.runtime import generator, seed_step
-from descend.train.groups import options_of, set_each, set_option
 from descend.train.layers import plan_of
-from descend.train.parts import Part, forward
+from descend.train.micro_batch import MicroBatch, forward
+from descend.train.param_groups import options_of, set_each, set_option
 from descend.train.progress import Mode
 from descend.train.stopping import whole
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.train.session import Session
 
-__all__ = ["Control"]
+__all__ = ["RunControl"]
 
 
 def _count(name: str, value: Any) -> int:
@@ -44,7 +44,7 @@ def _count(name: str, value: Any) -> int:
     return found
 
 
-class Control:
+class RunControl:
     """The hands of the callbacks on one run.
 
     Args:
@@ -238,10 +238,10 @@ class Control:
 
     def _value(self, batch: Batch) -> torch.Tensor:
         session = self._session
-        fields = {name: session.process.to_device(array) for name, array in batch.fields.items()}
+        fields = {name: session.communicator.to_device(array) for name, array in batch.fields.items()}
         step = session.contexts[Mode.TRAIN].step
         seed_step(session.seed, step, batch.position)  # the same masks each time
-        top, bottom = forward(session, Part(fields, batch, step, 0, len(batch.ids), batch.position)).objective
+        top, bottom = forward(session, MicroBatch(fields, batch, step, 0, len(batch.ids), batch.position)).objective
         penalty = session.task.penalty()
         return top / bottom if penalty is None else top / bottom + penalty
 
@@ -261,18 +261,22 @@ class Control:
     @property
     def ranks(self) -> int:
         """How many share a mini-batch."""
-        return self._session.process.ranks
+        return self._session.communicator.world_size
 
     def of_all_ranks(self, rows: torch.Tensor) -> torch.Tensor:
         """The (n, *shape) rows of all ranks that share a mini-batch, one after the other; n may differ. All have to
         ask."""
-        process = self._session.process
-        return rows if process.ranks == 1 else process.join(rows.to(process.device)).to(rows.device)
+        process = self._session.communicator
+        return rows if process.world_size == 1 else process.all_gather_cat(rows.to(process.device)).to(rows.device)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor summed over the ranks that share a mini-batch, which all have to ask."""
-        process = self._session.process
-        return tensor if process.ranks == 1 else process.sum(tensor.to(process.device, copy=True)).to(tensor.device)
+        process = self._session.communicator
+        return (
+            tensor
+            if process.world_size == 1
+            else process.all_reduce(tensor.to(process.device, copy=True)).to(tensor.device)
+        )
 
     def ids(self, batch: Batch) -> NDArray[np.int64]:
         """Numbers of the samples of a mini-batch, those of all ranks; all have to ask."""
@@ -283,11 +287,11 @@ class Control:
     @property
     def first(self) -> bool:
         """Whether this is the rank that leaves files; what it writes the others need not."""
-        return self._session.process.first
+        return self._session.communicator.is_rank_zero
 
     def now(self) -> float:
         """Seconds of a monotonic clock that all ranks read alike, so that they decide alike."""
-        return self._session.process.now()
+        return self._session.communicator.now()
 
     @property
     def summary_dir(self) -> str:

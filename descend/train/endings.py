@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from descend.train.session import Session
     from descend.train.stopping import Stop
 
-__all__ = ["awaited", "obey", "reason_to_end"]
+__all__ = ["interruptible", "raise_if_stop_requested", "stop_reason"]
 
 
-def reason_to_end(session: Session, stop: Stop) -> str | None:
+def stop_reason(session: Session, stop: Stop) -> str | None:
     """Why training is to end here, as a callback or the criterion says it; None where it goes on."""
     return session.asked_to_stop or stop.reason(session.progress())
 
 
-def obey(session: Session) -> None:
+def raise_if_stop_requested(session: Session) -> None:
     """End the run between two steps if a signal has asked for it."""
     if signal := session.agreed_stop():
         at = session.contexts[Mode.TRAIN]
@@ -31,7 +31,7 @@ def obey(session: Session) -> None:
         raise Stopped(f"stopped by {signal} after step {at.step:,}, {where}")
 
 
-def awaited(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:
+def interruptible(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:
     """Batch after batch. A signal that comes while one is waited for ends the run there: no step is under way."""
     while True:
         try:
@@ -39,7 +39,7 @@ def awaited(session: Session, batches: Iterator[Batch]) -> Iterator[Batch]:
             batch = next(batches, None)
             session.waits(False)
         except Interrupted:
-            obey(session)
+            raise_if_stop_requested(session)
             raise
         except BaseException:
             session.waits(False)

@@ -9,12 +9,12 @@ import torch
 
 from descend.optim import Optimizer
 from descend.runtime import seed_evaluation
-from descend.train.cut import put_together
-from descend.train.endings import awaited, obey
+from descend.train.endings import interruptible, raise_if_stop_requested
 from descend.train.events import EvaluationView, Event, StepView
-from descend.train.memory import within_memory
-from descend.train.parts import count, forward, let_through, parts, spare
+from descend.train.memory import retry_on_oom
+from descend.train.micro_batch import accumulate, forward, padding_micro_batches, run_padding, split_into_micro_batches
 from descend.train.progress import Mode
+from descend.train.strategies.fsdp import reshard
 from descend.train.task import Totals
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     view = EvaluationView(mode, session.passes, at.step, run, samples=(0, total))
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     session.meet(f"the beginning of {mode} at step {at.step}")
-    began = session.process.now()
+    began = session.communicator.now()
     with _averaged(session), torch.random.fork_rng():
         totals, seen, times = _measure(session, mode, run)
         penalty = session.task.penalty()
-        values = totals.over(session.process).values() | dict(session.outside())
-    seconds = session.process.now() - began
+        values = totals.over(session.communicator).values() | dict(session.outside())
+    seconds = session.communicator.now() - began
     session.note_evaluation(mode, seconds)
     if penalty is not None:
         values["objective"] += float(penalty)
@@ -77,23 +77,23 @@ def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextMana
 def _measure(session: Session, mode: Mode, run: RunView) -> tuple[Totals, int, list[float]]:
     """Sums over all samples of a mode, how many there were, and how long each mini-batch took."""
     context, module = session.contexts[mode], session.task.module
-    totals, seen, times, clock = Totals(), 0, list[float](), session.process.now()
+    totals, seen, times, clock = Totals(), 0, list[float](), session.communicator.now()
     was_training = module.training
     module.eval()
     try:
         with contextlib.closing(session.data[mode].epoch(0)) as steps:
-            for batch in awaited(session, steps):
+            for batch in interruptible(session, steps):
                 number = context.step + len(times) + 1
                 _evaluate_batch(session, _evaluation_step(session, mode, batch, number, run), totals)
                 seen += batch.size
                 session.meet(f"{mode} batch {batch.step} of {batch.size} samples{', the last' if batch.last else ''}")
-                now = session.process.now()
+                now = session.communicator.now()
                 times.append(now - clock)
                 clock = now
-                obey(session)
+                raise_if_stop_requested(session)
     finally:
         module.train(was_training)
-        put_together(module)
+        reshard(module)
         session.watch.clear()
     if mode is not Mode.TRAIN:  # whose context says where training stands
         context.step += len(times)
@@ -115,15 +115,15 @@ def _evaluate_batch(session: Session, step: StepView, totals: Totals) -> None:
     def attempt() -> Totals:
         sums, at = Totals(), session.contexts[Mode.TRAIN].step
         seed_evaluation(session.seed, step.mode.value, at, step.batch.step, step.batch.position)
-        some = list(parts(session, step.batch))
-        others = spare(session, step.batch, some) if session.cut else []
+        some = list(split_into_micro_batches(session, step.batch))
+        others = padding_micro_batches(session, step.batch, some) if session.cut else []
         with session.watch.attached():
             for part in some:
-                count(sums, forward(session, part))
-        let_through(session, others)
+                accumulate(sums, forward(session, part))
+        run_padding(session, others)
         return sums
 
-    totals.join(within_memory(session, len(step.batch.ids), 1, attempt, lambda: None))
-    session.process.doing.steps += 1
+    totals.join(retry_on_oom(session, len(step.batch.ids), 1, attempt, lambda: None))
+    session.communicator.status.steps += 1
     session.callbacks.fire(Event.AFTER_EVALUATION_STEP, step)
     session.watch.clear()

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data import Batch
-    from descend.train.control import Control
+    from descend.train.activations import ActivationRecorder
+    from descend.train.control import RunControl
     from descend.train.task import Ratio
-    from descend.train.watch import Watch
 
 __all__ = ["EpochView", "EvaluationView", "Event", "PartView", "RunView", "StepView"]
 
@@ -90,7 +90,7 @@ class RunView:
     batch_sizes: Mapping[Mode, tuple[int | None, int | None]]
     epochs: int | None = None
     save: Callable[..., Path | None] = lambda *wish, **more: None
-    control: Control = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
+    control: RunControl = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
     step: int = 0
     passes: int = 0
     reason: str | None = None
@@ -120,7 +120,7 @@ class StepView:
     optimizer: torch.optim.Optimizer
     sums: Ratio | None = None
     run: RunView = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
-    watch: Watch = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
+    watch: ActivationRecorder = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
     mode: Mode = Mode.TRAIN
 
     @cached_property

@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from descend.runtime import Process
+    from descend.runtime import Communicator
 
-__all__ = ["OutOfMemoryElsewhere", "Sizes", "out_of_memory", "part_size", "within_memory"]
+__all__ = ["MicroBatchSizes", "RemoteOutOfMemory", "out_of_memory", "part_size", "retry_on_oom"]
 
 _T = TypeVar("_T")
 # torch has a class of its own for its allocators on devices alone.
 _PHRASES = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
-class OutOfMemoryElsewhere(MemoryError):
+class RemoteOutOfMemory(MemoryError):
     """Another rank has no memory left, so all of them make the step again."""
 
 
-class Sizes(Protocol):
+class MicroBatchSizes(Protocol):
     """What goes through a module part by part: a session, or what stands for one.
 
     Attributes:
         micro_batch_size: Samples that go through at once; None for all.
         adaptive: Whether that may be changed.
-        process: Where it happens.
+        communicator: Where it happens.
         say: Tells the user something.
     """
 
     micro_batch_size: int | None
     adaptive: bool
-    process: Process
+    communicator: Communicator
     say: Callable[[str], None]
 
 
@@ -58,8 +58,8 @@ def part_size(wanted: int | None, count: int, unit: int | None) -> int:
     return max(wanted // unit, 1) * unit
 
 
-def within_memory(
-    session: Sizes, count: int, unit: int | None, attempt: Callable[[], _T], undo: Callable[[], None]
+def retry_on_oom(
+    session: MicroBatchSizes, count: int, unit: int | None, attempt: Callable[[], _T], undo: Callable[[], None]
 ) -> _T:
     """What `attempt` returns; where memory runs out and micro-batches may be chosen, once more with smaller ones.
 
@@ -79,12 +79,12 @@ def within_memory(
         except (RuntimeError, MemoryError) as error:
             if not session.adaptive or not out_of_memory(error):
                 raise
-            if size <= (unit or size) and not isinstance(error, OutOfMemoryElsewhere):
+            if size <= (unit or size) and not isinstance(error, RemoteOutOfMemory):
                 error.add_note(_cannot_be_cut(size, unit))
                 raise
             session.micro_batch_size = part_size(-(-min(size, count) // 2), count, unit)
         undo()
-        if session.process.device.type == "cuda":
+        if session.communicator.device.type == "cuda":
             torch.cuda.empty_cache()
         session.say(f"out of memory: micro-batches of {session.micro_batch_size:,} from here on, the same updates")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Norms = Callable[[Mapping[str, torch.Tensor]], list[torch.Tensor]]
 
-__all__ = ["Buffers", "Numerics"]
+__all__ = ["BufferSnapshot", "Numerics"]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Numerics:
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
 
-    def faulty(self, weights: Mapping[str, torch.Tensor]) -> list[str]:
+    def nonfinite_parameters(self, weights: Mapping[str, torch.Tensor]) -> list[str]:
         """Names of the weights whose gradient is not finite. Waits for the device, once.
 
         The sum of all elements shows a NaN or an infinity in a twentieth of the time of a norm; what overflows in the
@@ -236,7 +236,7 @@ def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch
             yield name, p.grad.coalesce().values() if p.grad.is_sparse else p.grad
 
 
-class Buffers:
+class BufferSnapshot:
     """The buffers of a module as they were before a step, so that a step that is left out leaves no trace in them.
 
     All are copied before each forward pass. Torch's count of writes to a tensor does not tell which ones are needed:

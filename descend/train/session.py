@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.train.control import Control
-from descend.train.cut import cut_of
+from descend.train.activations import ActivationRecorder
+from descend.train.control import RunControl
 from descend.train.events import Event, RunView
-from descend.train.numerics import Buffers, Numerics
+from descend.train.numerics import BufferSnapshot, Numerics
 from descend.train.progress import ExecutionContext, Mode, Progress
+from descend.train.strategies.data_parallel import DataParallelStep
+from descend.train.strategies.fsdp import cut_of
 from descend.train.task import Totals
-from descend.train.together import Together
-from descend.train.turns import Turns
-from descend.train.watch import Watch
+from descend.train.turns import Lockstep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from descend.data import Batch, Feed
-    from descend.runtime import Process
-    from descend.train.asynchronous import Late
+    from descend.runtime import Communicator
     from descend.train.callback import Callbacks
-    from descend.train.parts import Part
+    from descend.train.micro_batch import MicroBatch
     from descend.train.sharding import Sharding
-    from descend.train.statistics import Running
+    from descend.train.strategies.buffers import RunningStatistics
+    from descend.train.strategies.delayed import StaleGradients
+    from descend.train.strategies.majority_vote import Vote
     from descend.train.task import Preconditioner, Task
-    from descend.train.vote import Vote
 
-__all__ = ["Pass", "Session"]
+__all__ = ["EpochProgress", "Session"]
 
 
 @dataclass
-class Pass:
+class EpochProgress:
     """What a pass over the training samples has gathered so far; saved with a checkpoint inside it.
 
     Attributes:
@@ -58,11 +58,11 @@ class Pass:
     seconds: float = 0.0
     skipped: int = 0
     complete: bool = False
-    told: bool = False
-    closing: bool = False
+    reported: bool = False
+    reporting: bool = False
     step_seconds: list[float] = field(default_factory=list[float])
 
-    def state(self, process: Process) -> dict[str, Any]:
+    def state(self, process: Communicator) -> dict[str, Any]:
         """The pass of all ranks as tensors and plain values without times."""
         return {
             "samples_before": self.samples_before,
@@ -70,14 +70,16 @@ class Pass:
             "totals": self.totals.over(process).state(),
             "skipped": self.skipped,
             "complete": self.complete,
-            "told": self.told,
+            "told": self.reported,
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], process: Process) -> Pass:
+    def from_state(cls, state: dict[str, Any], process: Communicator) -> EpochProgress:
         """The pass that `state` described; of several ranks the first goes on with its sums."""
-        pass_ = cls(state["samples_before"], state["rows_before"], Totals(state["totals"] if process.first else None))
-        pass_.skipped, pass_.complete, pass_.told = state["skipped"], state["complete"], state["told"]
+        pass_ = cls(
+            state["samples_before"], state["rows_before"], Totals(state["totals"] if process.is_rank_zero else None)
+        )
+        pass_.skipped, pass_.complete, pass_.reported = state["skipped"], state["complete"], state["told"]
         return pass_
 
 
@@ -139,7 +141,7 @@ class Session:
     task: Task
     optimizer: torch.optim.Optimizer
     data: Mapping[Mode, Feed]
-    process: Process
+    communicator: Communicator
     callbacks: Callbacks
     seed: int = 0
     micro_batch_size: int | None = None
@@ -153,7 +155,7 @@ class Session:
     rewrite: Callable[[list[dict[str, Any]]], None] = lambda rows: None
     save: Callable[..., Path | None] = lambda *wish, **more: None
     save_seconds: Callable[[], float] = lambda: 0.0
-    before_part: Callable[[Part], None] = lambda part: None
+    before_part: Callable[[MicroBatch], None] = lambda part: None
     outside: Callable[[], Mapping[str, float]] = dict
     say: Callable[[str], None] = lambda text: None
     restore: Callable[[Path], None] = lambda checkpoint: None
@@ -164,7 +166,7 @@ class Session:
         default_factory=lambda: {mode: ExecutionContext(mode) for mode in Mode}
     )
     began: ExecutionContext | None = None
-    under_way: Pass | None = None
+    epoch_progress: EpochProgress | None = None
     seconds: float = 0.0
     step_began: float | None = None
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -177,31 +179,31 @@ class Session:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     algorithm_state: dict[str, Any] = field(default_factory=dict[str, Any])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
-    running: Sequence[Running] = ()
+    running: Sequence[RunningStatistics] = ()
     signal_divisor: torch.Tensor | float = 1.0
     in_turns: bool = False
     shard_optimizer: bool = False
     vote: Vote | None = None
-    late: Late | None = None
+    late: StaleGradients | None = None
 
     def __post_init__(self) -> None:
-        self.buffers = Buffers(self.task.module)
+        self.buffers = BufferSnapshot(self.task.module)
         self.weights = dict(self.task.module.named_parameters())
         self.cut = cut_of(self)
         in_turns = self.in_turns or self.cut is not None
-        self.turns = Turns(self.task.module, self.process, self.in_turns) if in_turns else None
+        self.turns = Lockstep(self.task.module, self.communicator, self.in_turns) if in_turns else None
         self.adaptive = self.adaptive and self.turns is None  # no rank can leave a step that others wait in
-        self.watch = Watch(self.task.module, self.process)
-        self.control = Control(self)
-        self.together = Together(self) if self.process.ranks > 1 else None
+        self.watch = ActivationRecorder(self.task.module, self.communicator)
+        self.control = RunControl(self)
+        self.together = DataParallelStep(self) if self.communicator.world_size > 1 else None
         self.meet("the beginning of the run")
-        self._started = self.process.now()
+        self._started = self.communicator.now()
         self._evaluation_seconds: dict[Mode, float] = {}
 
     @property
     def passes(self) -> int:
         """Whole passes over the training samples, the one that is just complete included."""
-        return self.contexts[Mode.TRAIN].epoch + (self.under_way is not None and self.under_way.complete)
+        return self.contexts[Mode.TRAIN].epoch + (self.epoch_progress is not None and self.epoch_progress.complete)
 
     def view(self, reason: str | None = None) -> RunView:
         """The run as callbacks see it."""
@@ -250,7 +252,7 @@ class Session:
     def progress(self) -> Progress:
         """What a stopping criterion sees, counted from where the algorithm under way was started."""
         now, since = self.contexts[Mode.TRAIN], self.began or ExecutionContext(Mode.TRAIN)
-        this_run = self.process.now() - self._started
+        this_run = self.communicator.now() - self._started
         return Progress(
             now.step - since.step, self.passes - since.epoch, self.seconds, this_run, self.values, self._to_end()
         )
@@ -258,12 +260,12 @@ class Session:
     def meet(self, at: str) -> None:
         """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
         if self.together:
-            self.together.meet(at)
+            self.together.synchronize(at)
 
     @property
     def own_weights(self) -> Mapping[str, torch.Tensor]:
         """The weights; of those that are cut up among ranks, stand-ins for the parts of this rank."""
-        return self.cut.here(self.weights) if self.cut else self.weights
+        return self.cut.local_shards(self.weights) if self.cut else self.weights
 
     @property
     def sharding(self) -> Sharding | None:
@@ -305,12 +307,12 @@ class Session:
 
     def _to_end(self) -> float:
         """What ending the run will take: twice the longest save, one step, and the evaluations that follow."""
-        steps = self.under_way.step_seconds if self.under_way else ()
+        steps = self.epoch_progress.step_seconds if self.epoch_progress else ()
         return 2 * self.save_seconds() + (steps[-1] if steps else 0.0) + sum(self._evaluation_seconds.values())
 
     def seconds_of_step(self) -> float:
         """How long the step under way has taken so far."""
-        return 0.0 if self.step_began is None else self.process.now() - self.step_began
+        return 0.0 if self.step_began is None else self.communicator.now() - self.step_began
 
     def note_evaluation(self, mode: Mode, seconds: float) -> None:
         """Keep how long an evaluation takes."""
@@ -340,5 +342,5 @@ class Session:
 
     def fix_rows(self) -> None:
         """Rows so far are not made anew when the pass under way is continued from a checkpoint."""
-        if self.under_way is not None and not self.under_way.told and not self.under_way.closing:
-            self.under_way.rows_before = len(self.history)
+        if self.epoch_progress is not None and not self.epoch_progress.reported and not self.epoch_progress.reporting:
+            self.epoch_progress.rows_before = len(self.history)

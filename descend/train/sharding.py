@@ -21,12 +21,12 @@ from descend.runtime import flatten, unflatten
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from descend.runtime import Process
+    from descend.runtime import Communicator
 
-__all__ = ["Sharding", "owners"]
+__all__ = ["Sharding", "partition_parameters"]
 
 
-def owners(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
+def partition_parameters(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
     """The rank of each weights object, from their sizes."""
     held = [0] * ranks
     found: dict[str, int] = {}
@@ -48,10 +48,10 @@ class Sharding:
         sent_bytes: What this rank has handed to the others of its weights so far.
     """
 
-    def __init__(self, weights: Mapping[str, torch.nn.Parameter], process: Process) -> None:
+    def __init__(self, weights: Mapping[str, torch.nn.Parameter], process: Communicator) -> None:
         self._weights, self._process = weights, process
         self.sent_bytes = 0
-        self._owners = owners({name: p.numel() for name, p in weights.items()}, process.ranks)
+        self._owners = partition_parameters({name: p.numel() for name, p in weights.items()}, process.world_size)
 
     @property
     def own(self) -> set[str]:
@@ -77,11 +77,13 @@ class Sharding:
         kinds = {(p.dtype, p.device): None for p in self._weights.values() if p.requires_grad}
         for kind in kinds:
             named = {name: p for name, p in self._weights.items() if (p.dtype, p.device) == kind and p.requires_grad}
-            by_rank = [[p for name, p in named.items() if self._owners[name] == r] for r in range(self._process.ranks)]
+            by_rank = [
+                [p for name, p in named.items() if self._owners[name] == r] for r in range(self._process.world_size)
+            ]
             mine = [p.reshape(-1) for p in by_rank[self._process.rank]]
             own = torch.cat([torch.empty(0, dtype=kind[0], device=kind[1]), *mine])
             self.sent_bytes += own.numel() * own.element_size()
-            flat = self._process.join(own)
+            flat = self._process.all_gather_cat(own)
             places = flat.split([p.numel() for some in by_rank for p in some])
             for p, values in zip((p for some in by_rank for p in some), places, strict=True):
                 p.copy_(values.view(p.shape))
@@ -96,22 +98,22 @@ class Sharding:
         tensors, plain = flatten({name: entry for name, entry in state["weights"].items() if name in own})
         forms = [[path, list(tensor.shape), str(tensor.dtype)] for path, tensor in tensors.items()]
         weights: dict[str, Any] = {}
-        for rank, (forms_there, plain_there) in enumerate(self._process.of_each([forms, plain])):
+        for rank, (forms_there, plain_there) in enumerate(self._process.all_gather_object([forms, plain])):
             there = {path: self._sent(rank, tensors.get(path), shape, kind) for path, shape, kind in forms_there}
-            if self._process.first or rank == self._process.rank:
+            if self._process.is_rank_zero or rank == self._process.rank:
                 weights |= unflatten(plain_there, there)
         return {**state, "weights": weights}
 
     def _sent(self, rank: int, tensor: torch.Tensor | None, shape: list[int], kind: str) -> torch.Tensor:
         """A tensor of another rank, for the first one; this rank's own as it is."""
         if rank == self._process.rank and tensor is not None:
-            if not self._process.first:
+            if not self._process.is_rank_zero:
                 whole = tensor.to(self._process.device).contiguous()
                 distributed.send(whole, group=self._process.group, group_dst=0)
             return tensor
         received = torch.empty(shape, dtype=getattr(torch, kind.removeprefix("torch.")), device=self._process.device)
-        if self._process.first:
-            with self._process.doing.wait(f"the optimizer's state on rank {rank}"):
+        if self._process.is_rank_zero:
+            with self._process.status.wait(f"the optimizer's state on rank {rank}"):
                 distributed.recv(received, group=self._process.group, group_src=rank)
         return received
 

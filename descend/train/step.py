@@ -10,29 +10,29 @@ import torch
 
 from descend.errors import ConfigurationError, DescendError, NumericalError
 from descend.runtime import seed_step
-from descend.train.blame import blame, cause
 from descend.train.events import Event, PartView, StepView
-from descend.train.memory import out_of_memory, within_memory
-from descend.train.parts import count, forward, let_through, parts, spare
+from descend.train.memory import out_of_memory, retry_on_oom
+from descend.train.micro_batch import accumulate, forward, padding_micro_batches, run_padding, split_into_micro_batches
+from descend.train.nonfinite_report import diagnose_batch, nonfinite_message
 from descend.train.progress import Mode
+from descend.train.strategies.majority_vote import all_gather_names
 from descend.train.task import Ratio, Totals
-from descend.train.vote import joint_faults
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from descend.data import Batch
     from descend.train.events import RunView
-    from descend.train.parts import Part
-    from descend.train.session import Pass, Session
-    from descend.train.together import Together
+    from descend.train.micro_batch import MicroBatch
+    from descend.train.session import EpochProgress, Session
+    from descend.train.strategies.data_parallel import DataParallelStep
 
 __all__ = ["gradient", "take_step"]
 
 _NOTHING = contextlib.nullcontext()
 
 
-def take_step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> None:
+def take_step(session: Session, batch: Batch, gathered: EpochProgress, run: RunView) -> None:
     """One update: forward and backward over the parts of the mini-batch, then one division and one step."""
     context, callbacks = session.contexts[Mode.TRAIN], session.callbacks
     number, epoch = context.step + 1, context.epoch
@@ -68,7 +68,7 @@ def take_step(session: Session, batch: Batch, gathered: Pass, run: RunView) -> N
     session.skipped_in_a_row = 0
     gathered.totals.join(totals)
     context.advance(batch.size)
-    session.process.doing.steps += 1
+    session.communicator.status.steps += 1
     gathered.complete = batch.last  # before anybody may save this moment
     callbacks.fire(Event.AFTER_STEP, seen)
     session.watch.clear()
@@ -80,15 +80,15 @@ def _quotient(ratio: Ratio) -> torch.Tensor:
 
 def _faulty(session: Session) -> list[str]:
     """Names of the weights whose gradient is not finite, on any rank or after it was preconditioned."""
-    faulty = session.numerics.faulty(session.own_weights)
+    faulty = session.numerics.nonfinite_parameters(session.own_weights)
     if session.vote or session.cut:
-        faulty = joint_faults(faulty, session.process)
+        faulty = all_gather_names(faulty, session.communicator)
     if session.preconditioner is not None and not faulty:
         faulty = session.preconditioner.apply()
     return faulty
 
 
-def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str], objective: float) -> None:
+def _leave_out(session: Session, batch: Batch, gathered: EpochProgress, faulty: list[str], objective: float) -> None:
     """Pass over a mini-batch whose gradient is not finite, or end the run; weights and state have not changed."""
     session.buffers.restore()
     too_large = math.isfinite(objective) and session.numerics.lower_scale()
@@ -100,8 +100,8 @@ def _leave_out(session: Session, batch: Batch, gathered: Pass, faulty: list[str]
             step = session.contexts[Mode.TRAIN].step + 1
             session.optimizer.zero_grad()
             looking = session.together or session.late
-            causes = looking.causes(batch) if looking else [cause(batch)]
-            raise NumericalError(blame(step, faulty, objective, causes, session.skipped_in_a_row))
+            causes = looking.diagnose(batch) if looking else [diagnose_batch(batch)]
+            raise NumericalError(nonfinite_message(step, faulty, objective, causes, session.skipped_in_a_row))
     gathered.skipped += 1
     session.contexts[Mode.TRAIN].leave_out(batch.size)
     gathered.complete = batch.last
@@ -131,21 +131,21 @@ def _gradient(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
         _clear(session)
         seed_step(session.seed, session.contexts[Mode.TRAIN].step, batch.position)
         if session.together:
-            session.together.attempt(batch)
+            session.together.begin_accumulation(batch)
         if session.preconditioner:
             session.preconditioner.begin()
         with session.watch.attached():
             return _backward(session, batch, run)
 
-    return within_memory(session, _largest_share(session, batch), session.unit, attempt, session.buffers.restore)
+    return retry_on_oom(session, _largest_share(session, batch), session.unit, attempt, session.buffers.restore)
 
 
 def _largest_share(session: Session, batch: Batch) -> int:
     """Samples of a mini-batch on the rank that has most of them, so that all ranks choose micro-batches alike."""
-    if session.process.ranks == 1:
+    if session.communicator.world_size == 1:
         return len(batch.ids)
     unit = session.unit or 1
-    return math.ceil(math.ceil(batch.size / unit) / session.process.ranks) * unit
+    return math.ceil(math.ceil(batch.size / unit) / session.communicator.world_size) * unit
 
 
 def _clear(session: Session) -> None:
@@ -163,12 +163,12 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
     divided at the end, so that how they were cut changes nothing; those of several ranks for the most part on their way
     to each other, see `together.py`.
     """
-    some, totals = list(parts(session, batch, session.unit)), Totals()
+    some, totals = list(split_into_micro_batches(session, batch, session.unit)), Totals()
     alone = len(some) == 1 and session.together is None
-    others = spare(session, batch, some)
+    others = padding_micro_batches(session, batch, some)
     with _told_if_out_of_memory(session, session.together, batch) if session.together else _NOTHING:
         ratios = [_backward_of(session, part, i, len(some), alone, totals, run) for i, part in enumerate(some)]
-        let_through(session, others, backward=True)
+        run_padding(session, others, backward=True)
     if alone:
         session.numerics.unscale(session.optimizer)
         objective = ratios[0]
@@ -178,12 +178,12 @@ def _backward(session: Session, batch: Batch, run: RunView) -> tuple[Ratio, Tota
     denominator = objective.denominator
     session.signal_divisor = 1.0 if alone else denominator
     if session.preconditioner:
-        session.preconditioner.gathered(session.signal_divisor)
+        session.preconditioner.finish_accumulation(session.signal_divisor)
     penalty = session.task.penalty()
     if penalty is not None:
         penalty.backward()
         objective = Ratio(_quotient(objective) + penalty.detach(), 1.0)
-        if session.process.first:  # of several ranks, which add up their totals
+        if session.communicator.is_rank_zero:  # of several ranks, which add up their totals
             totals.add("objective", Ratio(penalty.detach() * denominator, 0.0))
     if session.contexts[Mode.TRAIN].step == 0 and denominator:
         _require_gradient(session)
@@ -200,14 +200,16 @@ def _require_gradient(session: Session) -> None:
         )
 
 
-def _backward_of(session: Session, part: Part, index: int, of: int, alone: bool, totals: Totals, run: RunView) -> Ratio:
+def _backward_of(
+    session: Session, part: MicroBatch, index: int, of: int, alone: bool, totals: Totals, run: RunView
+) -> Ratio:
     """Add the gradient of one part; its objective, detached. A part that is alone has its gradient divided at once."""
     if session.together and index == of - 1 and not session.cut:
-        session.together.last_part()
+        session.together.enable_overlap()
     preconditioner = session.preconditioner
-    with preconditioner.watching(part) if preconditioner else _NOTHING:
+    with preconditioner.observing(part) if preconditioner else _NOTHING:
         losses = forward(session, part)
-    count(totals, losses)
+    accumulate(totals, losses)
     top, bottom = losses.objective
     bottom = _counted(bottom) if alone else bottom
     if top.requires_grad:  # nothing to differentiate where every trained weight has been frozen since
@@ -220,13 +222,13 @@ def _backward_of(session: Session, part: Part, index: int, of: int, alone: bool,
 
 
 @contextlib.contextmanager
-def _told_if_out_of_memory(session: Session, together: Together, batch: Batch) -> Generator[None]:
+def _told_if_out_of_memory(session: Session, together: DataParallelStep, batch: Batch) -> Generator[None]:
     """Where memory runs out and the step can be made again, the other ranks make it again too."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if session.adaptive and out_of_memory(error):
-            together.add_up(batch, torch.zeros(2, dtype=torch.float64), short=error)
+            together.all_reduce(batch, torch.zeros(2, dtype=torch.float64), short=error)
         elif session.turns and out_of_memory(error):
             error.add_note(
                 "the ranks wait for each other within a step, so it cannot be made again with smaller micro-batches: "
@@ -259,7 +261,7 @@ def _divide(session: Session, batch: Batch, numerator: torch.Tensor, denominator
     sums = torch.stack([numerator.double(), torch.as_tensor(denominator, dtype=torch.float64, device=numerator.device)])
     own, done = _counted(sums[1].clone()), 1.0
     if session.together:
-        sums, done = session.together.add_up(batch, sums), session.together.divided_by
+        sums, done = session.together.all_reduce(batch, sums), session.together.divided_by
     session.numerics.unscale(session.optimizer)
     top, bottom = sums
     bottom = _counted(bottom)

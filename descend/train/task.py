@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from descend.runtime import Process
-    from descend.train.parts import Part
+    from descend.runtime import Communicator
+    from descend.train.micro_batch import MicroBatch
 
 __all__ = ["Losses", "Preconditioner", "Ratio", "Task", "Totals"]
 
@@ -69,11 +69,11 @@ class Preconditioner(Protocol):
         """A step begins, or is made again; a rank may have no part of it."""
         ...
 
-    def watching(self, part: Part) -> AbstractContextManager[None]:
+    def observing(self, part: MicroBatch) -> AbstractContextManager[None]:
         """The forward pass of a part happens within this."""
         ...
 
-    def gathered(self, denominator: torch.Tensor | float) -> None:
+    def finish_accumulation(self, denominator: torch.Tensor | float) -> None:
         """All parts are through. The backward passes began with numerators; `denominator` is what these, loss scale
         aside, are still to be divided by."""
         ...
@@ -128,12 +128,12 @@ class Totals:
             for name, (top, bottom) in self._sums.items()
         }
 
-    def over(self, process: Process) -> Totals:
+    def over(self, process: Communicator) -> Totals:
         """The same summed over all ranks, each of which may have counted other things."""
-        if process.ranks == 1:
+        if process.world_size == 1:
             return self
         everything = Totals()
-        for sums in process.of_each({name: pair.tolist() for name, pair in self.state().items()}):
+        for sums in process.all_gather_object({name: pair.tolist() for name, pair in self.state().items()}):
             everything.join(Totals(sums))
         return everything
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.described import Described
 from descend.errors import ConfigurationError
+from descend.strict_keywords import StrictKeywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ _READ_AS = {0: "DEFAULT_DATATYPE", 1: "FLOAT"}  # in the numbers of the format; 
 
 
 @dataclass
-class DataCoordinator(metaclass=Described):
+class DataCoordinator(metaclass=StrictKeywords):
     """What LBANN's readers have in common; here each reader stands alone, so it is kept and changes nothing.
 
     Args:
@@ -49,7 +49,7 @@ class DataCoordinator(metaclass=Described):
 
 
 @dataclass
-class TransformDataField(metaclass=Described):
+class TransformDataField(metaclass=StrictKeywords):
     """Transforms of a data coordinator, which are not to be had.
 
     Raises:
@@ -70,7 +70,7 @@ class TransformDataField(metaclass=Described):
 
 
 @dataclass
-class Trainer(metaclass=Described):
+class Trainer(metaclass=StrictKeywords):
     """Who trains, in LBANN's words.
 
     Args:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
 from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]  # as above
 
-from descend.train.numerics import Buffers
+from descend.train.numerics import BufferSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from descend.data import Batch
-    from descend.runtime import Process
-    from descend.train.parts import Part
+    from descend.runtime import Communicator
+    from descend.train.micro_batch import MicroBatch
 
-__all__ = ["Turns"]
+__all__ = ["Lockstep"]
 
 
-class Turns:
+class Lockstep:
     """What makes up for parts that this rank does not have.
 
     Args:
@@ -37,10 +37,10 @@ class Turns:
         jointly: Whether layers that take statistics do so over all ranks, so that they have to be in training mode.
     """
 
-    def __init__(self, module: nn.Module, process: Process, jointly: bool) -> None:
+    def __init__(self, module: nn.Module, process: Communicator, jointly: bool) -> None:
         self._module, self._process, self._jointly = module, process, jointly
 
-    def spare(self, batch: Batch, parts: Sequence[Part], step: int) -> list[Part]:
+    def spare(self, batch: Batch, parts: Sequence[MicroBatch], step: int) -> list[MicroBatch]:
         """What this rank lets through the module beside its own parts, so that all ranks go through it as often.
 
         Args:
@@ -48,22 +48,22 @@ class Turns:
             parts: Its parts.
             step: Updates applied so far.
         """
-        counts: list[int] = self._process.of_each(len(parts))
+        counts: list[int] = self._process.all_gather_object(len(parts))
         most = max(counts)
         if min(counts) == most:
             return []
         given = parts[0].fields if parts else {k: self._process.to_device(v) for k, v in batch.fields.items()}
         one = {name: _one(values) for name, values in given.items()}
         if not min(counts):
-            self._process.copy_from(next(rank for rank, count in enumerate(counts) if count), one.values())
-        from descend.train.parts import Part  # which knows this module
+            self._process.broadcast(next(rank for rank, count in enumerate(counts) if count), one.values())
+        from descend.train.micro_batch import MicroBatch  # which knows this module
 
-        return [Part(one, batch, step, 1, 1, 0, counts=False)] * (most - len(parts))
+        return [MicroBatch(one, batch, step, 1, 1, 0, counts=False)] * (most - len(parts))
 
     @contextmanager
-    def leaving_no_trace(self) -> Generator[None]:
+    def no_side_effects(self) -> Generator[None]:
         """Within this no buffer is changed, and layers that would take statistics of one sample use those they have."""
-        buffers = Buffers(self._module)
+        buffers = BufferSnapshot(self._module)
         norms = [] if self._jointly else [part for part in self._module.modules() if _takes_statistics(part)]
         modes = [part.training for part in norms]
         buffers.keep()

@@ -59,10 +59,10 @@ class Transformer(nn.Module):
         return self.head(self.blocks(self.bytes(text) + self.places(places))).transpose(1, 2)
 
 
-def bytes_ahead() -> descend.study.Task:
+def bytes_ahead() -> descend.study.StudyTask:
     held = sequences()[:MEASURED]
     train = sequences()[MEASURED:]
-    return descend.study.Task(
+    return descend.study.StudyTask(
         model=Transformer,
         loss=nn.CrossEntropyLoss(),
         train=(train[:, :-1], train[:, 1:]),

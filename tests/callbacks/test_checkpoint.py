@@ -7,13 +7,13 @@ from callback_runs import StopAt, work
 
 from descend.callbacks import Checkpoint
 from descend.errors import ConfigurationError, Stopped
-from descend.experiment.conduct import conduct
+from descend.experiment.runner import execute
 from descend.train import Callback
 
 
 def saved(run_dir, *callbacks, epochs=2, resume=False, **settings):
     """Numbers of the checkpoints that are left after a run of 6 steps an epoch; the last one is that of its end."""
-    conduct(work(*callbacks, epochs=epochs, **settings), run_dir, resume=resume)
+    execute(work(*callbacks, epochs=epochs, **settings), run_dir, resume=resume)
     return numbers(run_dir)
 
 
@@ -47,7 +47,7 @@ def test_settings_that_make_no_sense_are_refused(settings):
 def test_copies_lie_where_lbann_s_scripts_look_and_do_not_differ_between_runs(tmp_path):
     def files(name):
         callback = Checkpoint(every_epochs=2, every_steps=7, checkpoint_dir=str(tmp_path / name))
-        conduct(work(callback), tmp_path / f"run-{name}")
+        execute(work(callback), tmp_path / f"run-{name}")
         folder = tmp_path / name / "trainer0"
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.safetensors")}, folder
 
@@ -65,7 +65,7 @@ def test_copies_lie_where_lbann_s_scripts_look_and_do_not_differ_between_runs(tm
 
 def test_a_new_run_begins_where_the_newest_copy_stands(tmp_path):
     def go(name, epochs, **given):
-        return conduct(work(Checkpoint(every_epochs=1, **given), epochs=epochs), tmp_path / name)
+        return execute(work(Checkpoint(every_epochs=1, **given), epochs=epochs), tmp_path / name)
 
     whole = go("whole", 4)
     go("first", 2, checkpoint_dir=str(tmp_path / "c"))
@@ -115,7 +115,7 @@ def test_the_best_stays_beside_the_newest(tmp_path, asynchronous):
         Checkpoint(every_steps=2, keep=2, keep_best="validation/objective", asynchronous=asynchronous),
     ]
     try:
-        conduct(work(*callbacks, StopAt(14), epochs=6), tmp_path / "a")
+        execute(work(*callbacks, StopAt(14), epochs=6), tmp_path / "a")
     except Stopped:
         (tmp_path / "a").rename(tmp_path / "b")
     assert 12 in numbers(tmp_path / "b")  # the second pass
@@ -145,7 +145,7 @@ def test_saving_in_the_background_changes_no_byte(tmp_path):
     """Neither of the run nor of its checkpoints."""
 
     def all_bytes(name, asynchronous):
-        conduct(work(Checkpoint(every_steps=1, asynchronous=asynchronous)), tmp_path / name)
+        execute(work(Checkpoint(every_steps=1, asynchronous=asynchronous)), tmp_path / name)
         folder = tmp_path / name / "checkpoints"
         return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
@@ -159,11 +159,11 @@ def test_equal_runs_give_equal_checkpoints_however_often_they_were_stopped(tmp_p
         folder = tmp_path / name / "checkpoints/step-24"
         return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
-    conduct(work(), tmp_path / "whole")
+    execute(work(), tmp_path / "whole")
     for step in (4, 9, 12):
         with pytest.raises(Stopped):
-            conduct(work(StopAt(step)), tmp_path / "parts", resume=True)
-    conduct(work(), tmp_path / "parts", resume=True)
+            execute(work(StopAt(step)), tmp_path / "parts", resume=True)
+    execute(work(), tmp_path / "parts", resume=True)
     assert last("parts") == last("whole")
     times = json.loads((tmp_path / "parts/checkpoints.json").read_text())["step-24"]["times"]
     assert times["seconds"] > 0
@@ -171,4 +171,4 @@ def test_equal_runs_give_equal_checkpoints_however_often_they_were_stopped(tmp_p
 
 def test_a_run_without_a_directory_cannot_save():
     with pytest.raises(ConfigurationError, match=r"keeps no files.*run_dir="):
-        conduct(work(Checkpoint(every_steps=1)), None, keep_files=False)
+        execute(work(Checkpoint(every_steps=1)), None, keep_files=False)

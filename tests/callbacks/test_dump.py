@@ -13,7 +13,7 @@ from toys import Regression, data
 import descend
 from descend.callbacks import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
 from descend.errors import ConfigurationError
-from descend.experiment.conduct import conduct
+from descend.experiment.runner import execute
 from descend.train import Callback
 
 
@@ -77,7 +77,7 @@ def test_error_signals_do_not_depend_on_micro_batches(tmp_path, micro):
     """The gradient of the mean loss by the softmax's inputs is (p - y) / n."""
     outputs = DumpOutputs(layers="prob labels", execution_modes="train", directory="o", format="npy")
     work = replace(graph_work(DumpErrorSignals(basename="e/"), outputs, epochs=1), micro_batch_size=micro)
-    conduct(work, tmp_path / "run")
+    execute(work, tmp_path / "run")
     for step, size in enumerate((8, 8, 4)):
         folder = tmp_path / "run" / "o" / "trainer0" / "model0"
         p, y = (np.load(folder / f"sgd.training.epoch.0.step.{step}_{name}_output0.npy") for name in ("prob", "labels"))

@@ -5,7 +5,7 @@ from toys import data
 
 from descend.callbacks import EarlyStopping
 from descend.errors import ConfigurationError, Stopped
-from descend.experiment.conduct import conduct
+from descend.experiment.runner import execute
 from descend.train import Callback
 
 
@@ -45,13 +45,13 @@ def test_patience_survives_a_restart(tmp_path):
     def callbacks():
         return Scores(3.0, 4.0, 4.0, 4.0), EarlyStopping(patience=1)
 
-    whole = conduct(work(*callbacks()), tmp_path / "whole")
+    whole = execute(work(*callbacks()), tmp_path / "whole")
     with pytest.raises(Stopped):
-        conduct(work(*callbacks(), StopAt(13)), tmp_path / "parts", resume=True)
-    parts = conduct(work(*callbacks()), tmp_path / "parts", resume=True)
+        execute(work(*callbacks(), StopAt(13)), tmp_path / "parts", resume=True)
+    parts = execute(work(*callbacks()), tmp_path / "parts", resume=True)
     assert parts.steps == whole.steps == 18
     assert parts.reason == whole.reason
-    again = conduct(work(*callbacks()), tmp_path / "parts", resume=True)
+    again = execute(work(*callbacks()), tmp_path / "parts", resume=True)
     assert (again.steps, again.reason) == (18, whole.reason)
     torch.testing.assert_close(again.weights["weight"], whole.weights["weight"], rtol=0, atol=0)
 

@@ -9,7 +9,7 @@ from callback_runs import StopAt, graph_run, graph_work, samples
 from descend.callbacks import SaveImages
 from descend.callbacks.images import as_pixels
 from descend.errors import ConfigurationError, MissingExtra, Stopped
-from descend.experiment.conduct import conduct
+from descend.experiment.runner import execute
 
 
 def read_png(path):
@@ -81,7 +81,7 @@ def test_jpg(tmp_path):
 def test_a_run_that_is_continued_between_a_pass_and_its_validation_writes_the_picture(tmp_path):
     def start(*more, resume=True, folder="parts"):
         work = graph_work(SaveImages(layers="images", image_format="png", image_prefix="i-"), *more, epochs=3)
-        return conduct(work, tmp_path / folder, resume=resume)
+        return execute(work, tmp_path / folder, resume=resume)
 
     start(resume=False, folder="whole")
     with pytest.raises(Stopped):

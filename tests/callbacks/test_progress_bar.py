@@ -8,7 +8,7 @@ from callback_runs import StopAt, follow, work
 
 from descend.callbacks import ProgressBar
 from descend.errors import Stopped
-from descend.experiment.conduct import conduct
+from descend.experiment.runner import execute
 from descend.train import Callback
 
 
@@ -66,9 +66,9 @@ def test_the_objective_is_that_of_the_newest_steps(monkeypatch):
 
 def test_a_bar_of_an_epoch_that_is_continued_begins_where_the_epoch_stands(monkeypatch, tmp_path):
     with pytest.raises(Stopped):
-        conduct(work(StopAt(4)), tmp_path / "run")
+        execute(work(StopAt(4)), tmp_path / "run")
     terminal = on_a_terminal(monkeypatch)
-    conduct(work(ProgressBar(interval=1), Pause(), epochs=1), tmp_path / "run", resume=True)
+    execute(work(ProgressBar(interval=1), Pause(), epochs=1), tmp_path / "run", resume=True)
     assert re.search(r"epoch 1.* 6/6 ", drawn(terminal))
 
 

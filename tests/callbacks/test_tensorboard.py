@@ -17,7 +17,7 @@ from descend.callbacks import (
     TrackSampleIDsStrategy,
 )
 from descend.errors import ConfigurationError, MissingExtra, Unsupported
-from descend.experiment.conduct import conduct
+from descend.experiment.runner import execute
 from descend.train import Callback
 
 there = find_spec("tensorboard") is not None
@@ -102,7 +102,7 @@ class Kill(Callback):
 
 
 def killed_run(folder, step):
-    conduct(work(Summary(batch_interval=1), Kill(step), Checkpoint(every_steps=5)), folder, resume=True)
+    execute(work(Summary(batch_interval=1), Kill(step), Checkpoint(every_steps=5)), folder, resume=True)
 
 
 @needs_tensorboard
@@ -113,7 +113,7 @@ def test_a_series_has_every_step_once_after_the_process_was_killed(tmp_path):
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-    conduct(work(Summary(batch_interval=1), Checkpoint(every_steps=5)), tmp_path / "run", resume=True)
+    execute(work(Summary(batch_interval=1), Checkpoint(every_steps=5)), tmp_path / "run", resume=True)
     series = read(tmp_path / "run" / "tensorboard").Scalars("train/step_objective")
     assert [event.step for event in series] == list(range(1, 25))
 
@@ -124,7 +124,7 @@ def test_a_run_that_goes_on_within_the_second_of_its_forerunner_comes_after_it(t
     folder.mkdir()
     forerunner = folder / f"events.out.tfevents.{int(time.time()) + 1:010d}.host.99999999.0"
     forerunner.touch()
-    conduct(replace(work(Summary()), summary_dir=str(folder)), tmp_path / "run")
+    execute(replace(work(Summary()), summary_dir=str(folder)), tmp_path / "run")
     assert sorted(folder.iterdir())[0] == forerunner
 
 
@@ -134,7 +134,7 @@ def test_a_forerunner_of_tomorrow_is_told(tmp_path):
     folder.mkdir()
     (folder / f"events.out.tfevents.{int(time.time()) + 86400:010d}.host.1.0").touch()
     with pytest.warns(UserWarning, match=r"host\.1\.0 was begun later than it is now.*another summary_dir"):
-        conduct(replace(work(Summary()), summary_dir=str(folder)), tmp_path / "run")
+        execute(replace(work(Summary()), summary_dir=str(folder)), tmp_path / "run")
 
 
 def test_a_strategy_that_lbann_itself_dropped_is_refused():

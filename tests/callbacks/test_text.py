@@ -10,7 +10,7 @@ from callback_runs import graph
 
 import descend
 from descend import callbacks
-from descend.callbacks.names import problems
+from descend.callbacks.name_fields import problems
 from descend.errors import ConfigurationError, TextError, Unsupported
 from descend.experiment import classes
 from descend.experiment.check import _check_names

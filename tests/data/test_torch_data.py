@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 
 from descend.data import ArrayReader, Loading, open_data
-from descend.data.samples import SampleReader
+from descend.data.map_dataset import SampleReader
 from descend.data.torch_data import TensorReader
 from descend.errors import ConfigurationError, DataError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from descend.data.draws import Draws, key_of
+from descend.data.counter_rng import Draws, key_of
 from descend.data.transforms import (
     TRANSFORMS,
     AdjustBrightness,

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import descend
-from descend.callbacks.names import problems as unknown_names
+from descend.callbacks.name_fields import problems as unknown_names
 from descend.data import Field
 from descend.errors import ConfigurationError, DataError, NumericalError, StorageError
 

@@ -12,7 +12,7 @@ import descend
 from descend.__main__ import main
 from descend.errors import ConfigurationError, Stopped
 from descend.experiment import save_prototext
-from descend.experiment.task import GraphTask
+from descend.experiment.graph_task import GraphTask
 from descend.graph import check
 from descend.lower import lower
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import descend
 from descend.errors import TextError
-from descend.experiment.conduct import conduct
+from descend.experiment.runner import execute
 from descend.experiment.text import classes
 from descend.graph import text
 from descend.train import KFAC, BatchedIterativeOptimizer
@@ -41,7 +41,7 @@ def test_a_graph_steps_as_the_same_module_does():
     optimizer = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     given_to_fit = {"optimizer": optimizer, "batch_size": 8, "seed": 1, "stop": descend.Steps(4)}
     expected = descend.fit(module, "cross_entropy", (x, y), algorithm=KFAC(gradient_bound=1.0), **given_to_fit)
-    found = conduct(given, None, keep_files=False)
+    found = execute(given, None, keep_files=False)
     torch.testing.assert_close(
         found.weights["fc1_linearity_weights"], expected.weights["1.weight"], rtol=1e-4, atol=1e-6
     )

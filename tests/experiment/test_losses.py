@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from descend.errors import ConfigurationError, DataError
 from descend.experiment.losses import NAMED, TorchLoss, describe, loss_of
-from descend.experiment.measures import measures
+from descend.experiment.metrics import build_metrics
 
 N, C = 10, 4
 
@@ -277,13 +277,13 @@ def test_a_function_that_returns_a_vector_is_refused():
 def test_accuracy_counts_what_the_loss_does_not_ignore():
     output = torch.eye(4, dtype=torch.float64)
     target = torch.tensor([0, 1, 3, -100])
-    ratio = measures(["accuracy"], nn.CrossEntropyLoss())["accuracy"].ratio(output, [target], 4)
+    ratio = build_metrics(["accuracy"], nn.CrossEntropyLoss())["accuracy"].ratio(output, [target], 4)
     assert (float(ratio.numerator), float(ratio.denominator)) == (2.0, 3.0)
 
 
 def test_an_unknown_metric_is_answered_with_the_nearest():
     with pytest.raises(ConfigurationError, match=r"no metric 'acuracy'.*did you mean 'accuracy'"):
-        measures(["acuracy"], "cross_entropy")
+        build_metrics(["acuracy"], "cross_entropy")
 
 
 def test_descriptions_are_the_same_in_every_process():

@@ -22,8 +22,8 @@ from torch import nn
 import descend
 from descend.errors import StorageError
 from descend.runtime import checkpoint as format_of
-from descend.runtime import lease
-from descend.runtime.archive import Archive
+from descend.runtime import directory_lock as lease
+from descend.runtime.checkpoint_manager import CheckpointManager
 
 FILES = ["weights.safetensors", "training/optimizer.safetensors", "training/state.json", "manifest.json"]
 EVERY_TWO = [descend.Checkpoint(every_steps=2)]
@@ -384,7 +384,7 @@ def big():
 
 @pytest.fixture
 def no_pauses(monkeypatch):
-    monkeypatch.setattr("descend.runtime.archive._PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("descend.runtime.checkpoint_manager._PAUSES_SECONDS", (0.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -633,7 +633,7 @@ def test_a_ledger_that_names_other_folders(run_dir, tmp_path):
     )
     go_on(run_dir, callbacks=[descend.Checkpoint(every_steps=1, keep=1)])
     assert victim.is_dir()
-    assert Archive(run_dir / "checkpoints").open() is not None
+    assert CheckpointManager(run_dir / "checkpoints").open() is not None
 
 
 def test_exit_codes_of_a_script(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from descend.errors import ConfigurationError
 from descend.launch import Network, Profile, forecast, rank_counts
-from descend.launch.forecast import fitted
+from descend.launch.forecast import fit_network
 
 PROFILE = Profile(0.001, 1e-4, 4_000_000, 4_000_000, 1, 8_000_000)
 
@@ -69,13 +69,13 @@ def test_memory_is_that_of_the_state_shared_out():
 @given(fixed=st.floats(0, 1), each=st.floats(0, 1))
 def test_a_line_is_found_again(fixed, each):
     sizes = [8, 16, 32, 64]
-    found = fitted(sizes, [fixed + each * size for size in sizes])
+    found = fit_network(sizes, [fixed + each * size for size in sizes])
     assert found == (pytest.approx(fixed, abs=1e-9), pytest.approx(each, abs=1e-9))
 
 
 def test_neither_part_of_a_step_is_negative():
-    assert fitted([1, 2], [2.0, 1.0]) == (1.5, 0.0)
-    assert fitted([1, 2], [1.0, 3.0])[0] == 0.0
+    assert fit_network([1, 2], [2.0, 1.0]) == (1.5, 0.0)
+    assert fit_network([1, 2], [1.0, 3.0])[0] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import torch
 
 import descend
 from descend.graph import check
+from descend.lower.forward_context import ForwardContext
 from descend.lower.initialize import initial_values
-from descend.lower.passes import Pass
 from descend.lower.registry import lowering
 from descend.runtime import generator
 
@@ -32,7 +32,9 @@ class Single:
 
     def __call__(self, *xs, training=True, seed=0, position=0, samples=None, batch_size=None):
         samples = len(xs[0]) if xs else samples
-        at = Pass(training, seed, position, samples, batch_size or samples, torch.float64, torch.device("cpu"))
+        at = ForwardContext(
+            training, seed, position, samples, batch_size or samples, torch.float64, torch.device("cpu")
+        )
         given = (*xs, *self.weights.values())
         y = self.forward(at, *given) if self.with_pass else self.forward(*given)
         for one, shape in zip(y if isinstance(y, tuple) else (y,), self.planned.output_shapes, strict=True):

@@ -15,7 +15,7 @@ import descend
 import descend.graph as g
 from descend.errors import DataError
 from descend.lower import module
-from descend.lower.passes import Pass
+from descend.lower.forward_context import ForwardContext
 from descend.lower.registry import _LOWERINGS
 from tests.lower import expressions as e
 from tests.lower.single import Single, f64, random
@@ -517,7 +517,7 @@ def drawn(layer):
 
 def called(layer, row, xs, weights=None, samples=None, dtype=torch.float64):
     samples = samples or (len(xs[0]) if xs else row.samples)
-    at = Pass(not row.evaluation, 0, 0, samples, samples, dtype, torch.device("cpu"))
+    at = ForwardContext(not row.evaluation, 0, 0, samples, samples, dtype, torch.device("cpu"))
     given = (*xs, *(layer.weights.values() if weights is None else weights))
     return layer.forward(at, *given) if layer.with_pass else layer.forward(*given)
 
@@ -637,7 +637,7 @@ def test_rows_of_weights_have_their_norms():
     norms = descend.RowwiseWeightsNorms(weights=[w], name="norms")
     plan = g.check(descend.Model(1, layers=[y, norms], objective_function=descend.L2Norm2(norms)), {"x": (2,)})
     forward, _ = module.lowering(next(layer for layer in plan.layers if layer.name == "norms"))
-    at = Pass(True, 0, 0, 2, 2, torch.float64, torch.device("cpu"))
+    at = ForwardContext(True, 0, 0, 2, 2, torch.float64, torch.device("cpu"))
     matrix = f64([3, 0], [0, 0], [4, 1]).requires_grad_()
     found = forward(at, matrix)
     torch.testing.assert_close(found.detach(), f64([3, 0, 17**0.5], [3, 0, 17**0.5]))

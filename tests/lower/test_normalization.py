@@ -7,7 +7,7 @@ import torch
 import descend
 from descend.errors import Unsupported
 from descend.lower import normalization
-from descend.lower.passes import Pass
+from descend.lower.forward_context import ForwardContext
 from tests.lower.single import Single, check_against, f64, random, refusal
 
 NAMES = ("scale", "bias", "running_mean", "running_variance")
@@ -105,7 +105,7 @@ def test_torchs_kernel_is_left_alone_where_a_variance_is_below_epsilon(correctio
 def test_batch_normalization_works_under_vmap():
     layer, weights = batch_norm((3,))
     x = random(4, 6, 3)
-    at = Pass(True, 0, 0, 6, 6, torch.float64, torch.device("cpu"))
+    at = ForwardContext(True, 0, 0, 6, 6, torch.float64, torch.device("cpu"))
     stacked = [w.detach().expand(4, 3).clone() for w in weights]
     got = torch.vmap(lambda z, *w: layer.forward(at, z, *w))(x, *stacked)
     torch.testing.assert_close(got, torch.stack([layer(one) for one in x]), rtol=1e-10, atol=1e-11)

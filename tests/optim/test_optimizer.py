@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import descend.optim
 from descend.errors import NumericalError, RuleError
 from descend.optim import Optimizer, Rule
-from descend.optim.engine.kernels import compiler
+from descend.optim.compiler.cache import compiler
 
 RUNNERS = ["plain", "blocks", *(["compiled"] if compiler() else [])]
 

@@ -2,7 +2,7 @@
 
 The folder of `DESCEND_TRAJECTORIES` holds `index.json` and `trajectories.npz`; without it, and without the default
 folder beside the repository, these tests are skipped. What is not copied is left out by kind, from the table in
-`descend.optim.translate.not_copied`, never by the name of a case.
+`descend.optim.translate.known_deviations`, never by the name of a case.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from descend.optim.rules.lbsgd import LBSGD
 from descend.optim.rules.sgld import SGLD
 from descend.optim.translate import from_library, schedule_from_library
 from descend.optim.translate.gluon import GluonTrainer
-from descend.optim.translate.not_copied import NOT_COPIED
+from descend.optim.translate.known_deviations import NOT_COPIED
 
 HERE = Path(__file__).resolve()
 FOLDER = Path(os.environ.get("DESCEND_TRAJECTORIES", HERE.parents[2].parent / "shared/data/optimizer_trajectories"))

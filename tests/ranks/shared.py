@@ -18,8 +18,9 @@ from ranks.start import leave
 from torch import distributed
 
 import descend
-from descend.runtime import process, shared
-from descend.train import reduction
+from descend.runtime import communicator as process
+from descend.runtime import shared_memory as shared
+from descend.train.strategies import buckets as reduction
 
 LAST = 8
 seen = Counter()
@@ -42,7 +43,7 @@ def refused(size):
 
 def everything():
     reduction.LEAST_SHARED_BYTES = 0
-    reduction.add_up = counted("add_up", reduction.add_up, lambda some: some[0].nbytes)
+    reduction.all_reduce_shared = counted("add_up", reduction.all_reduce_shared, lambda some: some[0].nbytes)
     distributed.all_reduce = counted("all_reduce", distributed.all_reduce, lambda tensor: tensor.nbytes)
     if os.environ["RANK"] == "1" and sys.argv[1] == "refused":
         shared._made = refused

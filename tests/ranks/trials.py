@@ -15,7 +15,8 @@ from ranks.start import leave
 
 import descend
 from descend.errors import StorageError
-from descend.runtime import archive, group
+from descend.runtime import checkpoint_manager as archive
+from descend.runtime import process_group as group
 
 
 class Slow(descend.Callback):

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from descend.runtime import StopRequests
+from descend.runtime import SignalHandler
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,7 @@ from descend.runtime import StopRequests
 )
 def test_a_signal_is_noted_and_the_handlers_come_back(number, name):
     before = signal.getsignal(number)
-    with StopRequests() as requests:
+    with SignalHandler() as requests:
         assert requests.requested() is None
         os.kill(os.getpid(), number)
         assert requests.requested() == name
@@ -19,7 +19,7 @@ def test_a_signal_is_noted_and_the_handlers_come_back(number, name):
 
 
 def test_a_second_ctrl_c_interrupts_at_once():
-    with StopRequests() as requests:
+    with SignalHandler() as requests:
         os.kill(os.getpid(), signal.SIGINT)
         assert requests.requested() == "Ctrl-C"
         with pytest.raises(KeyboardInterrupt):

@@ -5,7 +5,7 @@ import torch
 from study_tasks import mlp
 
 from descend.study import Arm, Study, log, run_study
-from descend.study.design.points import seed_of
+from descend.study.design.sampling import seed_of
 from descend.study.noise import measure_noise, noise_at
 
 

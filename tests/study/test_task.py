@@ -16,7 +16,7 @@ from torch.utils.data import (
 
 import descend
 from descend.errors import ConfigurationError
-from descend.study import Arm, Task, log
+from descend.study import Arm, StudyTask, log
 
 X = torch.arange(36.0).reshape(12, 3)
 Y = torch.arange(12) % 2
@@ -44,7 +44,7 @@ class Named(Dataset):
 
 
 def prepared(train, model=Two, validation=None):
-    return Task(model, nn.CrossEntropyLoss(), train, validation if validation is not None else train).prepared()
+    return StudyTask(model, nn.CrossEntropyLoss(), train, validation if validation is not None else train).prepared()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_collate_function_is_used():
 
 
 def test_one_tensor_is_its_own_target():
-    rows = Task(lambda: nn.Linear(3, 3), nn.MSELoss(), (X,), metrics={}).prepared().train
+    rows = StudyTask(lambda: nn.Linear(3, 3), nn.MSELoss(), (X,), metrics={}).prepared().train
     assert torch.equal(rows[0], rows[1])
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_named(train, said):
 
 def test_one_sample_is_too_few():
     with pytest.raises(ConfigurationError, match="there is one sample"):
-        Task(lambda: nn.Linear(3, 2), nn.CrossEntropyLoss(), (X[:1], Y[:1])).prepared()
+        StudyTask(lambda: nn.Linear(3, 2), nn.CrossEntropyLoss(), (X[:1], Y[:1])).prepared()
 
 
 class Attention(nn.Module):

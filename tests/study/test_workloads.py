@@ -9,9 +9,9 @@ import descend
 from descend.errors import ConfigurationError
 from descend.experiment import load
 from descend.study import Arm, Study, log, run_study
-from descend.study.design.roles import roles_of
-from descend.study.running.one import run_one
+from descend.study.design.parameter_roles import roles_of
 from descend.study.running.scores import Scorer
+from descend.study.running.sequential import run_trial
 from descend.study.running.trial import Trial
 from descend.study.task import open_task
 
@@ -80,7 +80,7 @@ def test_a_study_of_the_zoo_runs_and_learns():
 
 def test_a_trial_is_the_same_again():
     trial = Trial("a", 64, 5, 0, "search", 0, 0, 7, {"optimizer": "SGD", "lr": 0.1, "schedule": "constant"})
-    one, other = (run_one(open_task("zoo:lenet"), trial, 1) for _ in range(2))
+    one, other = (run_trial(open_task("zoo:lenet"), trial, 1) for _ in range(2))
     assert one.scores == other.scores
 
 

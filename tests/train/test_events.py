@@ -5,8 +5,8 @@ import torch
 from toys import Regression, data, session
 
 from descend.errors import NumericalError
-from descend.experiment.conduct import Work, conduct
-from descend.runtime import Process
+from descend.experiment.runner import Work, execute
+from descend.runtime import Communicator
 from descend.train import BatchedIterativeOptimizer, Callback, Event, Mode, Steps
 from descend.train.loop import train
 
@@ -31,7 +31,7 @@ def work(*callbacks, epochs):
     modes = {mode: data(samples=4, ignored=(), batch_size=size) for mode, size in sizes.items()}
     optimizer = torch.optim.SGD(task.module.parameters(), lr=0.1)
     algorithm = BatchedIterativeOptimizer(epoch_count=epochs)
-    return Work("toy", task, optimizer, modes, Process(), algorithm, 1, callbacks, micro_batch_size=2)
+    return Work("toy", task, optimizer, modes, Communicator(), algorithm, 1, callbacks, micro_batch_size=2)
 
 
 def evaluation(mode, steps):
@@ -42,7 +42,7 @@ def evaluation(mode, steps):
 @pytest.mark.parametrize("epochs", [0, 2])
 def test_the_whole_order(epochs):
     ear = Ear()
-    conduct(work(ear, epochs=epochs), None, keep_files=False)
+    execute(work(ear, epochs=epochs), None, keep_files=False)
     step = ["before_step", "after_part", "after_part", "after_backward", "after_step"]
     epoch = ["before_epoch", *step, *evaluation("validation", 2), "after_epoch"]
     end = ["after_training", *evaluation("test", 1), "after_run"]
@@ -56,7 +56,7 @@ def test_the_end_is_heard_after_an_error():
 
     ear = Ear()
     with pytest.raises(NumericalError, match="enough"):
-        conduct(work(ear, Fail(), epochs=1), None, keep_files=False)
+        execute(work(ear, Fail(), epochs=1), None, keep_files=False)
     assert ear.heard[-1] == "after_run"
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from descend.data.contract import Format
 from descend.data.formats.images import DIGITS, MNIST
 from descend.data.formats.synthetic import SYNTHETIC
+from descend.data.reader_protocol import Format
 
 __all__ = ["FORMATS", "NOT_BUILT"]
 

@@ -25,7 +25,7 @@ from descend.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from descend.data.contract import Array
+    from descend.data.reader_protocol import Array
 
 __all__ = ["TYPES", "IdxFile", "open_idx"]
 

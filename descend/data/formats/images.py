@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.contract import Field, Format, one_hot
 from descend.data.formats.idx import IdxFile, open_idx
+from descend.data.reader_protocol import Field, Format, one_hot
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from descend.data.contract import Array
     from descend.data.description import Reader
+    from descend.data.reader_protocol import Array
 
 __all__ = ["DIGITS", "MNIST", "LabelledImages"]
 

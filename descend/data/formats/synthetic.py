@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.data.contract import Field, Format, one_hot
-from descend.data.draws import Draws, key_of
+from descend.data.counter_rng import Draws, key_of
+from descend.data.reader_protocol import Field, Format, one_hot
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from descend.data.contract import Array
     from descend.data.description import Reader
+    from descend.data.reader_protocol import Array
 
 __all__ = ["SYNTHETIC", "SyntheticSamples"]
 

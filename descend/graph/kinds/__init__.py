@@ -5,35 +5,35 @@ from descend.graph.kinds import (
     images,
     indexing,
     inputs,
-    learning,
     losses,
     mathematics,
     normalization,
     operator_layers,
     recurrent,
     reductions,
-    refused,
     regularization,
     sources,
     tables,
     transforms,
 )
+from descend.graph.kinds import linear_and_convolution as learning
+from descend.graph.kinds import unsupported as refused
 from descend.graph.kinds.activations import *  # noqa: F403  # a family's own list says what is public
 from descend.graph.kinds.images import *  # noqa: F403
 from descend.graph.kinds.indexing import *  # noqa: F403
 from descend.graph.kinds.inputs import *  # noqa: F403
-from descend.graph.kinds.learning import *  # noqa: F403
+from descend.graph.kinds.linear_and_convolution import *  # noqa: F403
 from descend.graph.kinds.losses import *  # noqa: F403
 from descend.graph.kinds.mathematics import *  # noqa: F403
 from descend.graph.kinds.normalization import *  # noqa: F403
 from descend.graph.kinds.operator_layers import *  # noqa: F403
 from descend.graph.kinds.recurrent import *  # noqa: F403
 from descend.graph.kinds.reductions import *  # noqa: F403
-from descend.graph.kinds.refused import *  # noqa: F403
 from descend.graph.kinds.regularization import *  # noqa: F403
 from descend.graph.kinds.sources import *  # noqa: F403
 from descend.graph.kinds.tables import *  # noqa: F403
 from descend.graph.kinds.transforms import *  # noqa: F403
+from descend.graph.kinds.unsupported import *  # noqa: F403
 
 __all__: list[str] = []
 __all__ += activations.__all__

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from descend.errors import GraphError
 from descend.graph.kinds.base import Entrywise, SameShape, per_dimension, window_shape
-from descend.graph.kinds.learning import Window, check_channels_first
+from descend.graph.kinds.linear_and_convolution import Window, check_channels_first
 from descend.graph.layer import Incoming, Layer, Shape, shown
 
 __all__ = [

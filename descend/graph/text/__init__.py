@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import TextError, nearest
 from descend.graph.text.parser import MAX_BYTES, MAX_DEPTH, check_size, parse_text
-from descend.graph.text.places import Parsed, Source
 from descend.graph.text.schema import MessageInfo, message_info, pool
+from descend.graph.text.source_map import Parsed, SourceMap
 from descend.graph.text.values import to_message, to_value
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def parse_binary(data: bytes, file: str = "<binary>", message: str = "LbannPB") 
         raise TextError(
             f"{file}: this is not the binary form of a {message}, or it is nested over {MAX_DEPTH} deep: {error}"
         ) from None
-    return Parsed(found, Source(file, ""), None)
+    return Parsed(found, SourceMap(file, ""), None)
 
 
 def read(path: str | Path, message: str = "LbannPB") -> Parsed:

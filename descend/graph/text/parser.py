@@ -12,9 +12,9 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from descend.errors import TextError, nearest
-from descend.graph.bulk import no_collection
-from descend.graph.text.places import Parsed, Place, Source
+from descend.graph.bulk import gc_paused
 from descend.graph.text.schema import ANY, PACKAGE, RANGES, FieldInfo, MessageInfo, message_info, pool
+from descend.graph.text.source_map import Parsed, SourceMap, TextPosition
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -78,8 +78,8 @@ def parse_text(text: str | bytes, file: str, root: MessageInfo) -> Parsed:
     if _BLANK.fullmatch(decoded) is not None:
         example = next(iter(root.fields), "")
         raise TextError(f"{file}:1:1: the text is empty; a {root.name} was expected, such as '{example} {{ ... }}'")
-    with no_collection():
-        return _Reader(Source(file, decoded), root).read()
+    with gc_paused():
+        return _Reader(SourceMap(file, decoded), root).read()
 
 
 def check_size(size: int, file: str) -> None:
@@ -113,7 +113,7 @@ def _decoded(text: str | bytes, file: str) -> str:
         ) from None
     except UnicodeEncodeError as error:
         raise TextError(
-            f"{Source(file, error.object).at(error.start)}: half of a surrogate pair is not a character"
+            f"{SourceMap(file, error.object).at(error.start)}: half of a surrogate pair is not a character"
         ) from None
 
 
@@ -142,7 +142,7 @@ class _Frame:
         self,
         info: MessageInfo,
         message: Message,
-        place: Place,
+        place: TextPosition,
         close: str,
         field: FieldInfo | None,
         index: int,
@@ -160,12 +160,12 @@ class _Frame:
 
 
 class _Reader:
-    def __init__(self, source: Source, root: MessageInfo) -> None:
+    def __init__(self, source: SourceMap, root: MessageInfo) -> None:
         self.source = source
         self.text = source.text
         self.position = 0
         self.problems: list[str] = []
-        self.stack = [_Frame(root, root.new(), Place(0), "", None, -1, None)]
+        self.stack = [_Frame(root, root.new(), TextPosition(0), "", None, -1, None)]
         self.suggestions: dict[tuple[str, str], str] = {}
 
     def read(self) -> Parsed:
@@ -263,7 +263,7 @@ class _Reader:
     def _open(self, frame: _Frame, field: FieldInfo, offset: int, bracket: str) -> None:
         if len(self.stack) > MAX_DEPTH:
             raise _Hopeless(offset, f"nested deeper than the limit of {MAX_DEPTH} messages")
-        place = Place(offset)
+        place = TextPosition(offset)
         frame.place.parts.append((field.name, place))
         index, owner = -1, None
         container: Any = getattr(frame.message, field.name)
@@ -298,7 +298,7 @@ class _Reader:
             self._skip_block(head.start(2))
         else:
             frame.seen[url] = offset
-            place = Place(offset)
+            place = TextPosition(offset)
             frame.place.parts.append((url, place))
             self.stack.append(_Frame(info, info.new(), place, _CLOSING[bracket], None, -1, frame.message))
         return True

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from descend.errors import ConfigurationError, TextError, nearest
-from descend.graph.bulk import no_collection
-from descend.graph.text.places import Parsed, Place, Source
+from descend.graph.bulk import gc_paused
 from descend.graph.text.schema import ANY, FieldInfo, MessageInfo, message_info
+from descend.graph.text.source_map import Parsed, SourceMap, TextPosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -49,9 +49,9 @@ def to_value(parsed: Parsed | Message, classes: Mapping[str, type]) -> Any:
         TextError: messages that have no class, and everything that the classes refuse, each with its place.
     """
     if not isinstance(parsed, Parsed):
-        parsed = Parsed(parsed, Source("<message>", ""), None)
+        parsed = Parsed(parsed, SourceMap("<message>", ""), None)
     maker = _Maker(parsed.source, classes)
-    with no_collection():
+    with gc_paused():
         value = maker.value(parsed.message, parsed.place)
     if maker.problems:
         raise TextError(maker.problems)
@@ -61,12 +61,12 @@ def to_value(parsed: Parsed | Message, classes: Mapping[str, type]) -> Any:
 class _Maker:
     """Makes values and gathers what is wrong with them. Messages nest to 100 at most, so recursion is safe."""
 
-    def __init__(self, source: Source, classes: Mapping[str, type]) -> None:
+    def __init__(self, source: SourceMap, classes: Mapping[str, type]) -> None:
         self.source = source
         self.classes = classes
         self.problems: list[str] = []
 
-    def value(self, message: Message, place: Place | None) -> Any:
+    def value(self, message: Message, place: TextPosition | None) -> Any:
         info = _info(message)
         if info.full_name == ANY:
             return self._unpacked(message, place)
@@ -75,7 +75,7 @@ class _Maker:
             return self._content(message, info, fields, place)
         return self._make(info.name, fields, place)
 
-    def _fields(self, message: Message, info: MessageInfo, place: Place | None) -> dict[str, Any]:
+    def _fields(self, message: Message, info: MessageInfo, place: TextPosition | None) -> dict[str, Any]:
         """The fields that are set, but for the content of an envelope without a class of its own."""
         if place is None:
             self._refuse_unknown(message, info)
@@ -87,21 +87,21 @@ class _Maker:
             if descriptor.name not in bare_envelope
         }
 
-    def _field(self, field: FieldInfo, value: Any, places: Iterable[int | Place]) -> Any:
+    def _field(self, field: FieldInfo, value: Any, places: Iterable[int | TextPosition]) -> Any:
         if field.is_map:
             return {key: _scalar(field.message.fields["value"], entry) for key, entry in value.items()}
         if field.kind != "message":
             return tuple(_scalar(field, entry) for entry in value) if field.repeated else _scalar(field, value)
         if field.wrapped:
             return value.value
-        stands = [part if isinstance(part, Place) else None for part in places]
+        stands = [part if isinstance(part, TextPosition) else None for part in places]
         if field.repeated:
             stands += [None] * (len(value) - len(stands))
             made = [self.value(entry, stand) for entry, stand in zip(value, stands, strict=True)]
             return tuple(one for one in made if one is not None)  # what could not be made is reported
         return self.value(value, stands[0] if stands else None)
 
-    def _content(self, message: Message, info: MessageInfo, fields: dict[str, Any], place: Place | None) -> Any:
+    def _content(self, message: Message, info: MessageInfo, fields: dict[str, Any], place: TextPosition | None) -> Any:
         """The value inside an envelope; the envelope's own fields are handed to it."""
         chosen = _chosen(message, info)
         if chosen is None:
@@ -110,7 +110,7 @@ class _Maker:
             return None
         inner: Message = getattr(message, chosen)
         stand = next((part for name, part in place.parts if name == chosen), None) if place is not None else None
-        inner_place = stand if isinstance(stand, Place) else None
+        inner_place = stand if isinstance(stand, TextPosition) else None
         if _info(inner).full_name == ANY:
             unpacked = self._unpack(inner, place)
             if unpacked is None:
@@ -120,11 +120,11 @@ class _Maker:
         own = self._fields(inner, inner_info, inner_place)
         return self._make(inner_info.name, fields | own, place)
 
-    def _unpacked(self, message: Message, place: Place | None) -> Any:
+    def _unpacked(self, message: Message, place: TextPosition | None) -> Any:
         inner = self._unpack(message, place)
         return None if inner is None else self.value(inner, _only_part(place))
 
-    def _unpack(self, message: Any, place: Place | None) -> Message | None:
+    def _unpack(self, message: Any, place: TextPosition | None) -> Message | None:
         name = message.type_url.rpartition("/")[2]
         info = message_info(name) if name else None
         if info is None:
@@ -138,7 +138,7 @@ class _Maker:
             return None
         return inner
 
-    def _make(self, name: str, fields: dict[str, Any], place: Place | None) -> Any:
+    def _make(self, name: str, fields: dict[str, Any], place: TextPosition | None) -> Any:
         cls = self.classes.get(name)
         if cls is None:
             self._problem(place, f"{name} is part of the format and has no use here")
@@ -165,10 +165,10 @@ class _Maker:
                 f"{self.source.file}: {info.name} holds fields that the schema does not know, of number {numbers}"
             )
 
-    def _problem(self, place: Place | None, problem: str) -> None:
+    def _problem(self, place: TextPosition | None, problem: str) -> None:
         self.problems.append(f"{self._where(place) or self.source.file}: {problem}")
 
-    def _where(self, place: Place | None) -> str | None:
+    def _where(self, place: TextPosition | None) -> str | None:
         return None if place is None else self.source.at(place.offset)
 
 
@@ -179,9 +179,9 @@ def _chosen(message: Message, info: MessageInfo) -> str | None:
     return next((name for name in info.envelope if message.HasField(name)), None)
 
 
-def _only_part(place: Place | None) -> Place | None:
+def _only_part(place: TextPosition | None) -> TextPosition | None:
     part = place.parts[0][1] if place is not None and place.parts else None
-    return part if isinstance(part, Place) else None
+    return part if isinstance(part, TextPosition) else None
 
 
 def _info(message: Message) -> MessageInfo:

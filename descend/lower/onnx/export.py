@@ -10,8 +10,10 @@ from onnx import helper
 
 from descend.errors import Unsupported
 from descend.graph import Dummy, Evaluation
-from descend.lower.onnx import dense, numbers, operators, shapes
-from descend.lower.onnx.writer import OPSET, Writer, writing
+from descend.lower.onnx import elementwise as numbers
+from descend.lower.onnx import linear as dense
+from descend.lower.onnx import operators, shapes
+from descend.lower.onnx.writer import OPSET, GraphExporter, exporter
 from descend.version import __version__
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def export(plan: Plan, outputs: Iterable[str], weights: Mapping[str, NDArray[Any
     _refuse(layers)
     used = {name: weights[name].astype(np.float32) for layer in layers for name in layer.weights}
     fields = {_field(layer): layer.input_shapes[0] for layer in layers if _field(layer)}
-    w = Writer([*used, *fields])
+    w = GraphExporter([*used, *fields])
     w.weights(used)
     w.batch = next(iter(fields), "")
     values: dict[tuple[str, int], str] = {}
@@ -74,7 +76,7 @@ def _tensor(name: str, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
 
 
 def _written(
-    w: Writer, layer: PlannedLayer, values: Mapping[tuple[str, int], str], outputs: Iterable[str]
+    w: GraphExporter, layer: PlannedLayer, values: Mapping[tuple[str, int], str], outputs: Iterable[str]
 ) -> dict[tuple[str, int], str]:
     """Write the nodes of one layer; the names of its outputs."""
     given = [values[parent] for parent in zip(layer.parents, layer.parent_outputs, strict=True)]
@@ -86,7 +88,7 @@ def _written(
     if layer.inserted or isinstance(layer.layer, (Dummy, Evaluation)):  # these pass on what they get, and are no steps
         named = w.finish(given[0], begun) if layer.name in outputs else given[0]
         return {(layer.name, i): named for i in range(len(layer.output_shapes))}
-    write = writing(layer)
+    write = exporter(layer)
     assert write is not None  # refused before
     made = write(w, layer, *given, *layer.weights)
     if isinstance(made, str):
@@ -99,7 +101,7 @@ def _refuse(layers: Iterable[PlannedLayer]) -> None:
     problems = [
         f"layer '{layer.name}': {type(layer.layer).__name__} has no form in ONNX here"
         for layer in layers
-        if not (_field(layer) or layer.inserted or writing(layer))
+        if not (_field(layer) or layer.inserted or exporter(layer))
     ]
     problems += [
         f"layer '{layer.name}': operator {name} has no form in ONNX here"

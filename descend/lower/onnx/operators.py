@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.graph import OperatorLayer, ops
-from descend.lower.onnx.numbers import over_sample
-from descend.lower.onnx.writer import writes
+from descend.lower.onnx.elementwise import over_sample
+from descend.lower.onnx.writer import exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from descend.graph import PlannedLayer
-    from descend.lower.onnx.writer import Writer
+    from descend.lower.onnx.writer import GraphExporter
 
     Function = Callable[..., str]
 
@@ -80,25 +80,25 @@ _COMPARED_WITH_CONSTANT: dict[type[ops.Operator], str] = {
 _LOGIC: dict[type[ops.Operator], str] = {ops.LogicalAnd: "And", ops.LogicalOr: "Or", ops.LogicalXor: "Xor"}
 
 
-def _true(w: Writer, x: str) -> str:
+def _true(w: GraphExporter, x: str) -> str:
     """Neither 0 nor NaN."""
     return w("Not", w("Or", w("Equal", x, w.number(0)), w("IsNaN", x)))
 
 
-def _finite_or_zero(w: Writer, x: str) -> str:
+def _finite_or_zero(w: GraphExporter, x: str) -> str:
     return w("Where", w("Or", w("IsNaN", x), w("IsInf", x)), w.number(0), x)
 
 
-def _sigmoid(w: Writer, x: str) -> str:
+def _sigmoid(w: GraphExporter, x: str) -> str:
     eps = float(np.finfo(np.float32).eps)
     return w("Clip", w("Sigmoid", x), w.number(eps), w.number(1 - eps))
 
 
-def _square(w: Writer, x: str) -> str:
+def _square(w: GraphExporter, x: str) -> str:
     return w("Mul", x, x)
 
 
-def _binary_cross_entropy(w: Writer, prediction: str, label: str) -> str:
+def _binary_cross_entropy(w: GraphExporter, prediction: str, label: str) -> str:
     one, zero = w.number(1), w.number(0)
     true = w("Mul", label, w("Log", w("Where", w("Equal", label, zero), one, prediction)))
     moved = w("Where", w("Equal", label, one), zero, prediction)
@@ -106,19 +106,19 @@ def _binary_cross_entropy(w: Writer, prediction: str, label: str) -> str:
     return w("Neg", w("Add", true, false))
 
 
-def _sigmoid_binary_cross_entropy(w: Writer, x: str, label: str) -> str:
+def _sigmoid_binary_cross_entropy(w: GraphExporter, x: str, label: str) -> str:
     return w("Sub", w("Softplus", x), w("Mul", x, w("Clip", label, w.number(0), w.number(1))))
 
 
 def _boolean(prediction_kind: str, label_kind: str) -> Function:
-    def write(w: Writer, prediction: str, label: str) -> str:
+    def write(w: GraphExporter, prediction: str, label: str) -> str:
         half = w.number(0.5)
         return w.numbers(w("And", w(prediction_kind, prediction, half), w(label_kind, label, half)))
 
     return write
 
 
-def _boolean_accuracy(w: Writer, prediction: str, label: str) -> str:
+def _boolean_accuracy(w: GraphExporter, prediction: str, label: str) -> str:
     half = w.number(0.5)
     return w.numbers(w("Equal", w("GreaterOrEqual", prediction, half), w("GreaterOrEqual", label, half)))
 
@@ -145,11 +145,11 @@ _COMPOSED: dict[type[ops.Operator], Function] = {
 }
 
 
-def _clamp(w: Writer, op: Any, x: str) -> str:
+def _clamp(w: GraphExporter, op: Any, x: str) -> str:
     return w("Clip", x, w.number(op.min), w.number(op.max))
 
 
-def _select(w: Writer, op: Any, predicate: str, *branches: str) -> str:
+def _select(w: GraphExporter, op: Any, predicate: str, *branches: str) -> str:
     given = iter(branches)
     near = w("Less", w("Abs", w("Sub", predicate, w.number(op.value))), w.number(op.epsilon or 1e-5))
     true = w.number(op.value_if_true) if op.constant_if_true else next(given)
@@ -176,7 +176,7 @@ def missing(planned: PlannedLayer) -> list[str]:
     ]
 
 
-def _written(w: Writer, op: ops.Operator, shape: tuple[int, ...], *xs: str) -> str:
+def _written(w: GraphExporter, op: ops.Operator, shape: tuple[int, ...], *xs: str) -> str:
     kind = type(op)
     if kind is ops.LogSoftmax:
         return over_sample(w, "LogSoftmax", shape, *xs)
@@ -196,8 +196,8 @@ def _written(w: Writer, op: ops.Operator, shape: tuple[int, ...], *xs: str) -> s
     return w.numbers(w(_COMPARED_WITH_CONSTANT[kind], *xs, constant))
 
 
-@writes(OperatorLayer)
-def operator_layer(w: Writer, planned: PlannedLayer, *xs: str) -> str:
+@exports(OperatorLayer)
+def operator_layer(w: GraphExporter, planned: PlannedLayer, *xs: str) -> str:
     """One operator after the other."""
     for op in cast("OperatorLayer", planned.layer).ops:
         xs = (_written(w, op, planned.output_shape, *xs),)

@@ -14,19 +14,19 @@ from onnx.reference import ReferenceEvaluator
 from descend.errors import StorageError, Unsupported, nearest
 from descend.graph import Identity, Input, Layer, Model, Trained
 from descend.graph.order import parents_of
-from descend.lower.onnx.moved import MOVING, joined_samples, plain_shape, read_moved
+from descend.lower.onnx.permuted import MOVING, import_permuted, joined_samples, plain_shape
 from descend.lower.onnx.reader import (
     MULTIPLE,
-    Fixed,
-    Moved,
+    ConstantValue,
+    GraphImporter,
     Node,
-    Reader,
+    Permuted,
     Reading,
-    Refused,
-    Sizes,
+    ShapeValue,
     Tensor,
+    UnsupportedNode,
     Value,
-    reading,
+    importer,
 )
 from descend.lower.onnx.readings import ENTRYWISE, JOINABLE
 
@@ -63,12 +63,12 @@ class _File:
         self.uses = Counter(name for node in graph.node for name in node.input)
         self.uses.update(one.name for one in graph.output)
         self.values: dict[str, Value | None] = {
-            tensor.name: Fixed(self.array(tensor), tensor.name) for tensor in graph.initializer
+            tensor.name: ConstantValue(self.array(tensor), tensor.name) for tensor in graph.initializer
         }
         self.inputs = [one for one in graph.input if one.name not in self.values]
         self.single: set[str] = set()  # inputs of one number a sample, which has no dimension of its own in the file
         self.moved: dict[str, int] = {}  # inputs whose samples are another dimension than the first
-        self.reader = Reader(Counter(), _batch(self.inputs))
+        self.reader = GraphImporter(Counter(), _batch(self.inputs))
 
     def model(self) -> Model:
         graph = self.proto.graph
@@ -87,13 +87,13 @@ class _File:
         model.trained = Trained({name: shape for name, shape in shapes.items() if shape is not None}, None)
         return model
 
-    def _input(self, name: str, shape: Shape) -> Tensor | Moved:
+    def _input(self, name: str, shape: Shape) -> Tensor | Permuted:
         layer = Input(data_field=name, name=self.reader.name(name))
         self.reader.layers.append(layer)
         if name in self.moved:
             place = self.moved[name]
             sizes: tuple[int | None, ...] = (*shape[:place], None, *shape[place:])
-            return Moved(layer, tuple((size,) for size in sizes))
+            return Permuted(layer, tuple((size,) for size in sizes))
         return Tensor(layer, () if name in self.single else shape)
 
     def _shape(self, one: onnx.ValueInfoProto) -> Shape | None:
@@ -127,46 +127,50 @@ class _File:
             return nothing  # behind a node that is reported
         try:
             return self._read(proto, name, given)
-        except Refused as reason:
+        except UnsupportedNode as reason:
             self.problems.append(f"node '{name}' ({proto.op_type}){_module_of(proto)} {reason}")
             return nothing
 
     def _read(self, proto: onnx.NodeProto, name: str, given: list[Value | None]) -> tuple[Value | None, ...]:
         kind = proto.op_type
-        read_node = reading(kind) if proto.domain in ("", "ai.onnx") else None
+        read_node = importer(kind) if proto.domain in ("", "ai.onnx") else None
         if kind == "Constant" and proto.domain in ("", "ai.onnx"):
             return (self._constant(proto),)
         if kind in _WITH_GRAPHS and proto.domain in ("", "ai.onnx"):
             return self._chosen(proto, given)
-        if kind != "Identity" and given and all(isinstance(one, Fixed) or one is None for one in given):
-            return self._folded(proto, [one for one in given if isinstance(one, Fixed)])
+        if kind != "Identity" and given and all(isinstance(one, ConstantValue) or one is None for one in given):
+            return self._folded(proto, [one for one in given if isinstance(one, ConstantValue)])
         if kind.startswith("Sequence") and proto.domain in ("", "ai.onnx"):
-            raise Refused(f"makes a list of tensors, which no layer gives{_BAGS}")
+            raise UnsupportedNode(f"makes a list of tensors, which no layer gives{_BAGS}")
         if read_node is None:
             where = f" of '{proto.domain}'" if proto.domain else ""
-            raise Refused(f"has no layer here: the operator{where} is not known")
+            raise UnsupportedNode(f"has no layer here: the operator{where} is not known")
         taken = tuple(self.uses[one] > 0 for one in proto.output)
         node = Node(name, kind, tuple(given), self._attributes(proto), taken)
         made = _read_anywhere(self.reader, node, read_node)
         outputs = made if isinstance(made, tuple) else (made,)
         for one, value in zip(proto.output, outputs, strict=False):
-            if isinstance(value, (Tensor, Moved)):
+            if isinstance(value, (Tensor, Permuted)):
                 self.reader.uses[value.layer.name] = self.uses[one]
         return tuple(None if value is None else _settled(value) for value in outputs)
 
     def _chosen(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value | None, ...]:
         """What the branch of an If gives whose condition is a constant; its nodes are read as if they stood here."""
         if proto.op_type != "If":
-            raise Refused(f"repeats a graph of its own, and a model's layers are computed once: unroll it{_BAGS}")
-        if not isinstance(given[0], Fixed) or given[0].array.size != 1:
-            raise Refused("chooses between graphs by the data, and a model has the same layers for all")
+            raise UnsupportedNode(
+                f"repeats a graph of its own, and a model's layers are computed once: unroll it{_BAGS}"
+            )
+        if not isinstance(given[0], ConstantValue) or given[0].array.size != 1:
+            raise UnsupportedNode("chooses between graphs by the data, and a model has the same layers for all")
         wanted = "then_branch" if given[0].array.reshape(()) else "else_branch"
         graph: onnx.GraphProto = self._attributes(proto)[wanted]
         self.uses.update(name for node in graph.node for name in node.input)
         self.uses.update(
             {ours.name: self.uses[theirs] for ours, theirs in zip(graph.output, proto.output, strict=True)}
         )
-        self.values.update({tensor.name: Fixed(self.array(tensor), tensor.name) for tensor in graph.initializer})
+        self.values.update(
+            {tensor.name: ConstantValue(self.array(tensor), tensor.name) for tensor in graph.initializer}
+        )
         for place, node in enumerate(graph.node):
             self.values.update(zip(node.output, self._outputs(node, place), strict=False))
         return tuple(self.values.get(one.name) for one in graph.output)
@@ -175,31 +179,31 @@ class _File:
         found = {one.name: helper.get_attribute_value(one) for one in proto.attribute}
         return {name: self.array(one) if isinstance(one, onnx.TensorProto) else one for name, one in found.items()}
 
-    def _constant(self, proto: onnx.NodeProto) -> Fixed:
+    def _constant(self, proto: onnx.NodeProto) -> ConstantValue:
         ((name, value),) = self._attributes(proto).items()
         if name == "sparse_value":
-            raise Refused("is a sparse constant")
-        return Fixed(np.asarray(value, np.float32 if name in ("value_float", "value_floats") else None))
+            raise UnsupportedNode("is a sparse constant")
+        return ConstantValue(np.asarray(value, np.float32 if name in ("value_float", "value_floats") else None))
 
-    def _folded(self, proto: onnx.NodeProto, given: list[Fixed]) -> tuple[Value, ...]:
+    def _folded(self, proto: onnx.NodeProto, given: list[ConstantValue]) -> tuple[Value, ...]:
         """A node of constants alone, computed by the reference of ONNX itself."""
         kind = proto.op_type
         if kind in ("Expand", "ConstantOfShape", "Tile", "Range", "Pad", "Resize", "OneHot"):
             sizes = [abs(one.array.astype(np.float64)).prod() for one in given if one.array.dtype.kind in "iu"]
             if max(sizes, default=0) * max(one.array.size for one in given) > _MAX_CONSTANT:
-                raise Refused(f"computes a constant of more than {_MAX_CONSTANT:,} entries")
+                raise UnsupportedNode(f"computes a constant of more than {_MAX_CONSTANT:,} entries")
         try:
             names = [name for name in proto.input if name]
             arrays: Any = ReferenceEvaluator(proto, opsets=self.opsets).run(
                 None, dict(zip(names, _as_the_reference_takes_them(kind, given), strict=True))
             )
         except Exception as error:  # whatever the reference raises for a node that is wrong
-            raise Refused(f"cannot be computed: {error}") from None
+            raise UnsupportedNode(f"cannot be computed: {error}") from None
         name = base = given[0].name if kind in _SAME_TENSOR else None
         if name is not None and self.uses[name] > 1:
             name = f"{name}_{kind}"
         turned = kind == "Transpose" and given[0].array.ndim == 2
-        return tuple(Fixed(np.asarray(array), name, base if turned else None) for array in arrays)
+        return tuple(ConstantValue(np.asarray(array), name, base if turned else None) for array in arrays)
 
     def _named_output(self, name: str) -> Layer | None:
         """The layer that gives an output of the file, called by the output's name."""
@@ -208,7 +212,7 @@ class _File:
         value = self.values.get(name)
         if value is None:
             return None
-        if not isinstance(value, (Tensor, Moved)):
+        if not isinstance(value, (Tensor, Permuted)):
             self.problems.append(f"output '{name}' does not depend on the data")
             return None
         if joined_samples(value):
@@ -266,7 +270,7 @@ def _needed(outputs: list[Layer], layers: list[Layer]) -> list[Layer]:
     return [layer for layer in layers if layer.serial in needed]
 
 
-def _as_the_reference_takes_them(kind: str, given: list[Fixed]) -> list[NDArray[Any]]:
+def _as_the_reference_takes_them(kind: str, given: list[ConstantValue]) -> list[NDArray[Any]]:
     """Arrays for the reference, which wants the axis of a CumSum as a number, where exporters write a list of one."""
     first, *others = (one.array for one in given)
     return [first, *(one.reshape(()) for one in others)] if kind == "CumSum" else [first, *others]
@@ -290,22 +294,22 @@ def _batch(inputs: list[onnx.ValueInfoProto]) -> int | None:
     return next(iter(first)) or None if len(first) == 1 else None
 
 
-def _read_anywhere(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
+def _read_anywhere(reader: GraphImporter, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
     """Read a node wherever the samples are in what it takes and gives."""
-    if any(isinstance(one, Moved) for one in node.inputs):
-        return read_moved(reader, node, read_node)
+    if any(isinstance(one, Permuted) for one in node.inputs):
+        return import_permuted(reader, node, read_node)
     try:
         return _read_joined(reader, node, read_node)
-    except Refused as reason:
+    except UnsupportedNode as reason:
         if node.kind not in MOVING or not any(isinstance(one, Tensor) for one in node.inputs):
             raise
         try:
-            return read_moved(reader, node, read_node)
-        except Refused:
+            return import_permuted(reader, node, read_node)
+        except UnsupportedNode:
             raise reason from None
 
 
-def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
+def _read_joined(reader: GraphImporter, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
     """Read a node; one that works within each of samples · heads works within each of the heads."""
     shapes = {one.shape for one in node.inputs if isinstance(one, Tensor)}
     if shapes == {()} and node.kind in (*ENTRYWISE, "Gather", "OneHot"):
@@ -314,14 +318,14 @@ def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tupl
     if joined <= {0} or node.kind == "Reshape":
         return read_node(reader, node)
     if len(joined) > 1 or node.kind not in JOINABLE:
-        raise Refused("is given samples joined with other dimensions")
+        raise UnsupportedNode("is given samples joined with other dimensions")
     (count,) = joined
     apart = tuple(replace(one, joined=0) if isinstance(one, Tensor) else one for one in node.inputs)
     attributes = dict(node.attributes)
     if node.kind == "Transpose":
         perm = attributes["perm"]
         if perm[0] != 0:
-            raise Refused(f"moves the dimension of the samples (perm {list(perm)})")
+            raise UnsupportedNode(f"moves the dimension of the samples (perm {list(perm)})")
         attributes["perm"] = [*range(count + 1), *(axis + count for axis in perm[1:])]
     elif attributes.get("axis", -1) > 0:
         attributes["axis"] += count
@@ -329,18 +333,18 @@ def _read_joined(reader: Reader, node: Node, read_node: Reading) -> Value | tupl
     return replace(made, joined=count) if isinstance(made, Tensor) else made
 
 
-def _read_single(reader: Reader, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
+def _read_single(reader: GraphImporter, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
     """Read a node of entries where each sample has one number without a dimension of its own."""
     wide = tuple(replace(one, shape=(1,)) if isinstance(one, Tensor) else one for one in node.inputs)
     made = read_node(reader, replace(node, inputs=wide))
     if not isinstance(made, Tensor) or made.shape[0] != 1:
-        raise Refused("brings together dimensions of samples with others")
+        raise UnsupportedNode("brings together dimensions of samples with others")
     return reader.reshaped(made, made.shape[1:], f"{node.name}/single")
 
 
 def _settled(value: Value) -> Value:
     """Sizes that are all known are a constant."""
-    if isinstance(value, Sizes) and not {None, MULTIPLE}.intersection(value.sizes):
+    if isinstance(value, ShapeValue) and not {None, MULTIPLE}.intersection(value.sizes):
         array = np.array(value.sizes, np.int64)
-        return Fixed(array.reshape(()) if value.single else array)
+        return ConstantValue(array.reshape(()) if value.single else array)
     return value

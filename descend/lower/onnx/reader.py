@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MULTIPLE",
-    "Fixed",
+    "ConstantValue",
+    "GraphImporter",
     "Groups",
-    "Moved",
     "Node",
-    "Reader",
+    "Permuted",
     "Reading",
-    "Refused",
-    "Sizes",
+    "ShapeValue",
     "Tensor",
+    "UnsupportedNode",
     "Value",
-    "reading",
-    "reads",
+    "importer",
+    "imports",
 ]
 
 MULTIPLE = -2  # in Sizes: so many times the number of samples; −1 stands there as the file has it
@@ -47,7 +47,7 @@ Shape = tuple[int, ...]
 Groups = tuple[tuple[int | None, ...], ...]
 
 
-class Refused(Exception):
+class UnsupportedNode(Exception):
     """Why a node cannot be had; completes "node 'n' (Op) ..."."""
 
 
@@ -65,7 +65,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Moved:
+class Permuted:
     """An output of a layer whose samples are not the first dimension of the file's tensor.
 
     `groups` has for each dimension of the file's tensor the sizes that it is made of, None for the samples; the layer
@@ -77,7 +77,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class ConstantValue:
     """An array. A name is that of the file's own tensor, which is trained if it holds fractions.
 
     Where it is the transposed form of a matrix that has other uses too, `base` is that matrix's name.
@@ -89,20 +89,20 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ShapeValue:
     """A list of sizes, or one, of which None is the number of samples and MULTIPLE a multiple of it."""
 
     sizes: tuple[int | None, ...]
     single: bool = False
 
 
-Value = Tensor | Moved | Fixed | Sizes
-Reading = Callable[["Reader", "Node"], "Value | tuple[Value | None, ...]"]  # None: an output that nothing takes
+Value = Tensor | Permuted | ConstantValue | ShapeValue
+Reading = Callable[["GraphImporter", "Node"], "Value | tuple[Value | None, ...]"]  # None: an output that nothing takes
 
 _READINGS: dict[str, Reading] = {}
 
 
-def reads(*kinds: str) -> Callable[[Reading], Reading]:
+def imports(*kinds: str) -> Callable[[Reading], Reading]:
     """Say that the decorated function reads these operators."""
 
     def keep(function: Reading) -> Reading:
@@ -112,7 +112,7 @@ def reads(*kinds: str) -> Callable[[Reading], Reading]:
     return keep
 
 
-def reading(kind: str) -> Reading | None:
+def importer(kind: str) -> Reading | None:
     """What reads an operator; None where nothing does."""
     return _READINGS.get(kind)
 
@@ -159,25 +159,25 @@ class Node:
             Refused: it does not, or has another number of dimensions.
         """
         value = self.given(place)
-        if isinstance(value, Moved):
-            raise Refused("is given a tensor whose samples are not its first dimension")
+        if isinstance(value, Permuted):
+            raise UnsupportedNode("is given a tensor whose samples are not its first dimension")
         if not isinstance(value, Tensor):
-            raise Refused(f"takes a constant as input {place + 1}, where a layer's output is needed")
+            raise UnsupportedNode(f"takes a constant as input {place + 1}, where a layer's output is needed")
         if value.joined:
-            raise Refused("is given samples joined with other dimensions")
+            raise UnsupportedNode("is given samples joined with other dimensions")
         if not value.shape or (dims is not None and len(value.shape) != dims):
-            raise Refused(f"is given (samples, {', '.join(map(str, value.shape))}), which no layer here takes")
+            raise UnsupportedNode(f"is given (samples, {', '.join(map(str, value.shape))}), which no layer here takes")
         return value
 
-    def fixed(self, place: int) -> Fixed:
+    def fixed(self, place: int) -> ConstantValue:
         """An input that is constant.
 
         Raises:
             Refused: it is computed from the data.
         """
         value = self.given(place)
-        if not isinstance(value, Fixed):
-            raise Refused(f"computes its input {place + 1} from the data, and a constant is needed")
+        if not isinstance(value, ConstantValue):
+            raise UnsupportedNode(f"computes its input {place + 1} from the data, and a constant is needed")
         return value
 
     def ints(self, place: int, attribute: str) -> tuple[int, ...] | None:
@@ -194,7 +194,7 @@ class Node:
         return self.get(attribute, default)
 
 
-class Reader:
+class GraphImporter:
     """Makes layers; names are those of the nodes.
 
     Args:
@@ -226,11 +226,11 @@ class Reader:
             inputs = tuple(Incoming(parent.layer.name, parent.shape or (1,)) for parent in parents)
             (shape,) = layer.output_shapes(inputs, 1)
         except ConfigurationError as error:
-            raise Refused("; ".join(error.problems)) from None
+            raise UnsupportedNode("; ".join(error.problems)) from None
         self.layers.append(layer)
         return Tensor(layer, shape)
 
-    def weights(self, fixed: Fixed, owner: str, *, column_major: bool = False, turned: bool = False) -> Weights:
+    def weights(self, fixed: ConstantValue, owner: str, *, column_major: bool = False, turned: bool = False) -> Weights:
         """Weights that start as an array; one object for each tensor of the file and each form in which it is used.
 
         Args:
@@ -248,7 +248,7 @@ class Reader:
             self._weights[key] = Weights(start, None if trained else NoOptimizer(), name=name)
         return self._weights[key]
 
-    def turned(self, fixed: Fixed) -> bool:
+    def turned(self, fixed: ConstantValue) -> bool:
         """Whether a matrix of the file is in use in its transposed form, such as a table that is a classifier too."""
         return (fixed.name, True) in self._weights
 
@@ -257,7 +257,7 @@ class Reader:
         if x.shape == shape:
             return x
         if prod(x.shape) != prod(shape):
-            raise Refused(f"makes (samples, {shown(shape)}) of (samples, {shown(x.shape)})")
+            raise UnsupportedNode(f"makes (samples, {shown(shape)}) of (samples, {shown(x.shape)})")
         if (x.shape or (1,)) == (shape or (1,)):
             return Tensor(x.layer, shape)
         name = node if isinstance(node, str) else f"{node.name}/reshaped"
@@ -273,20 +273,20 @@ class Reader:
         """
         if isinstance(value, Tensor):
             return value
-        if not isinstance(value, Fixed):
-            raise Refused("computes with the number of samples")
+        if not isinstance(value, ConstantValue):
+            raise UnsupportedNode("computes with the number of samples")
         array = value.array
         if array.ndim > dims:
             if array.ndim > dims + 1:
-                raise Refused("takes a constant of more dimensions than its other inputs have")
+                raise UnsupportedNode("takes a constant of more dimensions than its other inputs have")
             array = self.of_any_sample(array, 0)
         shape = array.shape or (1,)
         array = array.reshape(shape)
         if array.dtype.kind not in "fbiu" or array.size == 0 or np.isnan(array).any():
-            raise Refused(f"takes a constant of {array.dtype} and shape {array.shape}, or one that holds NaN")
+            raise UnsupportedNode(f"takes a constant of {array.dtype} and shape {array.shape}, or one that holds NaN")
         if not np.isfinite(array).all():
             return self._with_infinities(array, node)
-        weights = self.weights(Fixed(array, value.name), self.name(f"{node.name}/constant"))
+        weights = self.weights(ConstantValue(array, value.name), self.name(f"{node.name}/constant"))
         return self.layer(WeightsLayer, f"{value.name or node.name}/constant", dims=shape, weights=[weights])
 
     def of_any_sample(self, array: NDArray[Any], axis: int) -> NDArray[Any]:
@@ -297,16 +297,16 @@ class Reader:
         """
         first = array.take(0, axis)
         if array.shape[axis] != 1 and (array.shape[axis] != self.batch or (array != np.expand_dims(first, axis)).any()):
-            raise Refused("takes a constant that is another one for each sample")
+            raise UnsupportedNode("takes a constant that is another one for each sample")
         return first
 
     def _with_infinities(self, array: NDArray[Any], node: Node) -> Tensor:
         """A constant such as the mask of an attention; weights are finite."""
-        y = self.as_tensor(Fixed(np.where(np.isfinite(array), array, 0)), node, array.ndim)
+        y = self.as_tensor(ConstantValue(np.where(np.isfinite(array), array, 0)), node, array.ndim)
         for infinity in (-np.inf, np.inf):
             there = array == infinity
             if there.any():
-                truth = self.as_tensor(Fixed(there), node, array.ndim)
+                truth = self.as_tensor(ConstantValue(there), node, array.ndim)
                 own: dict[str, Any] = {"value": 1.0, "epsilon": 0.5, "constant_if_true": True}
                 y = self.layer(Select, f"{node.name}/infinite", truth, y, value_if_true=infinity, **own)
         return y
@@ -315,17 +315,19 @@ class Reader:
         """All values in one shape, as ONNX brings them together."""
         tensors = [value for value in values if isinstance(value, Tensor)]
         if any(not one.shape for one in tensors):
-            raise Refused("takes one number a sample without a dimension of its own")
+            raise UnsupportedNode("takes one number a sample without a dimension of its own")
         dims = max(len(one.shape) for one in tensors)
         each = [self.as_tensor(value, node, dims) for value in values]
         for value, one in zip(values, each, strict=True):
             if isinstance(value, Tensor) and len(one.shape) < dims:
-                raise Refused("brings together dimensions of samples with others")
+                raise UnsupportedNode("brings together dimensions of samples with others")
         wide = [(1,) * (dims - len(one.shape)) + one.shape for one in each]
         try:
             shape = cast("Shape", np.broadcast_shapes(*wide))
         except ValueError:
-            raise Refused(f"brings together shapes that do not fit: {', '.join(shown(one) for one in wide)}") from None
+            raise UnsupportedNode(
+                f"brings together shapes that do not fit: {', '.join(shown(one) for one in wide)}"
+            ) from None
         return [self.widened(self.reshaped(one, form, node), shape, node) for one, form in zip(each, wide, strict=True)]
 
     def widened(self, x: Tensor, shape: Shape, node: Node) -> Tensor:

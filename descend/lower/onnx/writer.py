@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from descend.graph import PlannedLayer
 
-__all__ = ["OPSET", "Writer", "Writing", "writes", "writing"]
+__all__ = ["OPSET", "GraphExporter", "Writing", "exporter", "exports"]
 
 OPSET = 20
 
@@ -25,7 +25,7 @@ Writing = Callable[..., "str | tuple[str, ...]"]
 _WRITINGS: dict[type[Any], Writing] = {}
 
 
-def writes(*kinds: type[Any]) -> Callable[[Writing], Writing]:
+def exports(*kinds: type[Any]) -> Callable[[Writing], Writing]:
     """Say that the decorated function writes these kinds; their subclasses are written alike."""
 
     def keep(function: Writing) -> Writing:
@@ -35,12 +35,12 @@ def writes(*kinds: type[Any]) -> Callable[[Writing], Writing]:
     return keep
 
 
-def writing(planned: PlannedLayer) -> Writing | None:
+def exporter(planned: PlannedLayer) -> Writing | None:
     """What writes a layer; None where nothing does."""
     return next((_WRITINGS[kind] for kind in type(planned.layer).__mro__ if kind in _WRITINGS), None)
 
 
-class Writer:
+class GraphExporter:
     """Collects nodes and constants; `w("Relu", x)` writes a node and gives the name of its output.
 
     Args:

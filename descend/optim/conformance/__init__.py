@@ -5,9 +5,9 @@
 The expectations are those of the published rules, told again in float64 in `published`, and of `docs/conformance.md`.
 """
 
+from descend.optim.conformance.cli_target import arguments, load
 from descend.optim.conformance.examine import examine, survey
 from descend.optim.conformance.published import PUBLISHED, Published
-from descend.optim.conformance.report import Finding, Report, Verdict
-from descend.optim.conformance.target import arguments, load
+from descend.optim.conformance.report import CheckFinding, Report, Verdict
 
-__all__ = ["PUBLISHED", "Finding", "Published", "Report", "Verdict", "arguments", "examine", "load", "survey"]
+__all__ = ["PUBLISHED", "CheckFinding", "Published", "Report", "Verdict", "arguments", "examine", "load", "survey"]

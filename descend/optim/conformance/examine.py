@@ -19,11 +19,11 @@ from descend.optim.conformance import group_checks as groups
 from descend.optim.conformance import rule_checks as rules
 from descend.optim.conformance import state_checks as state
 from descend.optim.conformance import tensor_checks as tensors
-from descend.optim.conformance.demand import demand
+from descend.optim.conformance.candidate import Candidate, OptionRefused, first_line
+from descend.optim.conformance.cli_target import classes
 from descend.optim.conformance.published import Published, find, guess
-from descend.optim.conformance.report import Finding, Outcome, Report, Verdict, fail, not_applicable, ok
-from descend.optim.conformance.subject import Refused, Subject, first_line
-from descend.optim.conformance.target import classes
+from descend.optim.conformance.report import CheckFinding, CheckOutcome, Report, Verdict, fail, not_applicable, ok
+from descend.optim.conformance.requirements import requirements_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -39,7 +39,7 @@ class Check:
 
     name: str
     expected: str
-    look: Callable[[Subject], Outcome]
+    look: Callable[[Candidate], CheckOutcome]
 
 
 CHECKS = (
@@ -75,13 +75,13 @@ CHECKS = (
 )
 
 
-def _takes_a_step(subject: Subject) -> Outcome:
+def _takes_a_step(subject: Candidate) -> CheckOutcome:
     if subject.needs_closure:
         return not_applicable("not examined: a step of it evaluates the loss several times")
     try:
         shapes = subject.shapes
-    except Refused as problem:
-        other = demand(subject)
+    except OptionRefused as problem:
+        other = requirements_of(subject)
         return fail(str(problem)) if other is None else not_applicable(f"not examined: a step of it needs {other}")
     return ok("over weights of shape " + ", ".join(str(shape) for shape in shapes))
 
@@ -110,11 +110,11 @@ def examine(build: Build, *, rule: str | None = None, **args: Any) -> Report:
 
 
 def _examined(build: Build, rule: str | None, args: Mapping[str, Any]) -> Report:
-    plain = Subject(build, args)
+    plain = Candidate(build, args)
     _check_names(plain)
     _check_built(plain)
     published = find(rule) if rule is not None else _promised(plain)
-    subject = Subject(build, args, noisy_rule=published is not None and published.noisy)
+    subject = Candidate(build, args, noisy_rule=published is not None and published.noisy)
     first = _finding(_BEGINS, subject)
     if first.verdict is not Verdict.OK:
         return Report(subject.title, (first,))
@@ -122,15 +122,15 @@ def _examined(build: Build, rule: str | None, args: Mapping[str, Any]) -> Report
     return Report(subject.title, (first, *(_finding(check, subject) for check in others)))
 
 
-def _promised(subject: Subject) -> Published | None:
+def _promised(subject: Candidate) -> Published | None:
     """The rule that the name promises: of the class, or of the class of what a function builds."""
     try:
         return guess(subject.name) or guess(subject.class_name)
-    except Refused:
+    except OptionRefused:
         return None
 
 
-def _check_names(subject: Subject) -> None:
+def _check_names(subject: Candidate) -> None:
     """Raise RuleError for an argument that the signature does not know, where it knows all of its own."""
     if subject.takes_any:
         return
@@ -145,7 +145,7 @@ def _check_names(subject: Subject) -> None:
         )
 
 
-def _check_built(subject: Subject) -> None:
+def _check_built(subject: Candidate) -> None:
     """Raise RuleError where there is nothing to examine: what the arguments make is no optimizer over weights."""
     if missing := _missing(subject):
         raise RuleError(
@@ -154,7 +154,7 @@ def _check_built(subject: Subject) -> None:
         )
     try:
         built = cast("object", subject.built)
-    except Refused as problem:
+    except OptionRefused as problem:
         raise RuleError(
             f"{subject.title} cannot be built over a list of one matrix: {problem}; give other arguments, or examine a "
             "function that builds it"
@@ -163,7 +163,7 @@ def _check_built(subject: Subject) -> None:
         raise RuleError(f"{subject.name} builds a {type(built).__name__}, which is no torch.optim.Optimizer")
 
 
-def _rule_checks(subject: Subject, rule: Published | None) -> Iterator[Check]:
+def _rule_checks(subject: Candidate, rule: Published | None) -> Iterator[Check]:
     """The checks that ask what the rule is; with decay too where the arguments leave it off."""
     expected = "no expectation" if rule is None else f"{rule.name}: {rule.source}"
     yield Check("published rule", expected, lambda s: rules.follows_rule(s, rule, {}))
@@ -175,15 +175,15 @@ def _rule_checks(subject: Subject, rule: Published | None) -> Iterator[Check]:
     yield Check("length of the first step", length, lambda s: rules.first_length(s, rule))
 
 
-def _finding(check: Check, subject: Subject) -> Finding:
+def _finding(check: Check, subject: Candidate) -> CheckFinding:
     """What came of a check. That an optimizer refuses weights when it is built is no failure; any other error is."""
     try:
         outcome = check.look(subject)
-    except Refused as problem:
+    except OptionRefused as problem:
         outcome = not_applicable(f"refused when built: {problem}")
     except Exception as problem:
         outcome = fail(f"raised {type(problem).__name__}: {first_line(problem)}")
-    return Finding(check.name, check.expected, outcome.seen, outcome.verdict)
+    return CheckFinding(check.name, check.expected, outcome.seen, outcome.verdict)
 
 
 def survey(module: ModuleType) -> Iterator[Report]:
@@ -200,10 +200,10 @@ def survey(module: ModuleType) -> Iterator[Report]:
             yield examine(each)
         except RuleError as problem:
             needs = not_applicable(f"not examined: {problem}")
-            yield Report(each.__name__, (Finding(_BEGINS.name, _BEGINS.expected, needs.seen, needs.verdict),))
+            yield Report(each.__name__, (CheckFinding(_BEGINS.name, _BEGINS.expected, needs.seen, needs.verdict),))
 
 
-def _missing(subject: Subject) -> list[str]:
+def _missing(subject: Candidate) -> list[str]:
     """Arguments without a default that we do not know how to give."""
     _weights, *others = [name for name, default in subject.stated.items() if default is inspect.Parameter.empty] or [""]
     return [name for name in others if name != "lr" and name not in subject.args]

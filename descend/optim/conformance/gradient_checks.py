@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from descend.optim.conformance.report import Outcome, deviation, fail, not_applicable, ok
-from descend.optim.conformance.subject import Subject, Trial, gap
+from descend.optim.conformance.candidate import Candidate, CandidateRun, gap
+from descend.optim.conformance.report import CheckOutcome, deviation, fail, not_applicable, ok
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,18 +28,18 @@ __all__ = [
 ]
 
 
-def nan(subject: Subject) -> Outcome:
+def nan(subject: Candidate) -> CheckOutcome:
     """One NaN in one gradient, then two clean steps."""
     return _poisoned(subject, float("nan"))
 
 
-def infinity(subject: Subject) -> Outcome:
+def infinity(subject: Candidate) -> CheckOutcome:
     """One infinity in one gradient, then two clean steps."""
     return _poisoned(subject, float("inf"))
 
 
-def _poisoned(subject: Subject, value: float) -> Outcome:
-    trial = Trial(subject, subject.weights(torch.float32))
+def _poisoned(subject: Candidate, value: float) -> CheckOutcome:
+    trial = CandidateRun(subject, subject.weights(torch.float32))
     trial.step(*subject.gradients(1, torch.float32))
     before, bad = trial.values, subject.gradients(2, torch.float32)
     bad[0].view(-1)[0] = value
@@ -59,11 +59,11 @@ def _poisoned(subject: Subject, value: float) -> Outcome:
     return ok(f"all weights finite two clean steps later; {said}")
 
 
-def half_zeros(subject: Subject) -> Outcome:
+def half_zeros(subject: Candidate) -> CheckOutcome:
     """Gradients of zeros for fp16 weights: where the rule rests in double precision, it must rest in half precision."""
     after: dict[torch.dtype, list[Tensor]] = {}
     for dtype in (torch.float64, torch.float16):
-        trial = Trial(subject, [w.half().to(dtype) for w in subject.weights()], **subject.without_decay())
+        trial = CandidateRun(subject, [w.half().to(dtype) for w in subject.weights()], **subject.without_decay())
         for _ in range(2):
             trial.step(*(torch.zeros_like(p) for p in trial.params))
         after[dtype] = trial.values
@@ -78,7 +78,7 @@ def half_zeros(subject: Subject) -> Outcome:
     return fail("the weights changed")
 
 
-def half_large(subject: Subject) -> Outcome:
+def half_large(subject: Candidate) -> CheckOutcome:
     """Gradients of 1,000 for fp16 weights: their square is infinite there, and the weights must move all the same."""
     if subject.noisy:
         return not_applicable("it draws random numbers")
@@ -93,18 +93,18 @@ def half_large(subject: Subject) -> Outcome:
     return ok(seen) if abs(low - full) <= 0.05 * full + 3 * 2**-11 else fail(seen)
 
 
-def _moved_by(subject: Subject, dtype: torch.dtype, lr: float, steps: int) -> float:
+def _moved_by(subject: Candidate, dtype: torch.dtype, lr: float, steps: int) -> float:
     """How far weights of 1 move on average under gradients of 1,000."""
-    trial = Trial(subject, [torch.ones(4, 3, dtype=dtype)], **subject.without_decay())
+    trial = CandidateRun(subject, [torch.ones(4, 3, dtype=dtype)], **subject.without_decay())
     trial.set_rate(lr)
     for _ in range(steps):
         trial.step(torch.full((4, 3), 1e3, dtype=dtype))
     return float((trial.values[0].double() - 1).abs().mean())
 
 
-def absent_untouched(subject: Subject) -> Outcome:
+def absent_untouched(subject: Candidate) -> CheckOutcome:
     """No gradient for one tensor: weight, decay and state stay as they are."""
-    trial = Trial(subject, subject.weights(), **subject.with_decay())
+    trial = CandidateRun(subject, subject.weights(), **subject.with_decay())
     trial.step(*subject.gradients(1))
     before, state = trial.values[0], copy.deepcopy(trial.optimizer.state_dict()["state"].get(0))
     others = trial.values[1:]
@@ -118,11 +118,11 @@ def absent_untouched(subject: Subject) -> Outcome:
     return ok("weight and state unchanged to the last bit")
 
 
-def absent_count(subject: Subject) -> Outcome:
+def absent_count(subject: Candidate) -> CheckOutcome:
     """After a step without a gradient a tensor goes on as if that step had not been."""
     if subject.noisy:
         return not_applicable("it draws random numbers")
-    with_gap, without = (Trial(subject, subject.weights()) for _ in range(2))
+    with_gap, without = (CandidateRun(subject, subject.weights()) for _ in range(2))
     last = (2, 3)
     with_gap.step(*subject.gradients(1))
     with_gap.step(None, *subject.gradients(last[0])[1:])
@@ -135,10 +135,10 @@ def absent_count(subject: Subject) -> Outcome:
     return fail(f"its next step is {100 * error:.2g} % off: the step without a gradient was counted")
 
 
-def frozen(subject: Subject) -> Outcome:
+def frozen(subject: Candidate) -> CheckOutcome:
     """A tensor that is not trained, from the start."""
     weights = subject.weights()
-    trial = Trial(subject, weights, **subject.with_decay())
+    trial = CandidateRun(subject, weights, **subject.with_decay())
     trial.params[0].requires_grad_(False)
     for t in (1, 2):
         trial.step(None, *subject.gradients(t)[1:])
@@ -148,9 +148,9 @@ def frozen(subject: Subject) -> Outcome:
     return deviation(f"unchanged, with state: {', '.join(state)}") if state else ok("unchanged, and without state")
 
 
-def frozen_later(subject: Subject) -> Outcome:
+def frozen_later(subject: Candidate) -> CheckOutcome:
     """A tensor frozen after its backward pass, so that a gradient is left over."""
-    trial = Trial(subject, subject.weights())
+    trial = CandidateRun(subject, subject.weights())
     trial.step(*subject.gradients(1))
     before = trial.values[0]
     trial.params[0].requires_grad_(False)
@@ -158,9 +158,9 @@ def frozen_later(subject: Subject) -> Outcome:
     return ok("unchanged") if torch.equal(trial.values[0], before) else deviation("moved by the gradient left over")
 
 
-def gradients_kept(subject: Subject) -> Outcome:
+def gradients_kept(subject: Candidate) -> CheckOutcome:
     """The caller's gradients: other code logs or clips them after the step."""
-    trial = Trial(subject, subject.weights(), **subject.with_decay())
+    trial = CandidateRun(subject, subject.weights(), **subject.with_decay())
     given: list[tuple[int, Tensor, Tensor]] = []  # step, the gradient, and what it was: some are kept and written later
     for t, size in enumerate((1.0, 1.0, 1e3), start=1):  # the third is one that is clipped where anything is
         wanted = [size * g for g in subject.gradients(t)]
@@ -176,18 +176,18 @@ def gradients_kept(subject: Subject) -> Outcome:
     return ok("unchanged to the last bit")
 
 
-def bfloat16_moves(subject: Subject) -> Outcome:
+def bfloat16_moves(subject: Candidate) -> CheckOutcome:
     """200 steps, each too small for a bfloat16 weight of 1 to show, against the same in float32."""
     if subject.noisy:
         return not_applicable("it draws random numbers")
-    probe = Trial(subject, [torch.ones(4, 3)], **subject.without_decay())
+    probe = CandidateRun(subject, [torch.ones(4, 3)], **subject.without_decay())
     probe.step(torch.ones(4, 3))
     first = float((probe.values[0] - 1).abs().mean())
     if first == 0:
         return not_applicable("its first step does not move")
     ends: dict[torch.dtype, float] = {}
     for dtype in (torch.float32, torch.bfloat16):
-        trial = Trial(subject, [torch.ones(4, 3, dtype=dtype)], **subject.without_decay())
+        trial = CandidateRun(subject, [torch.ones(4, 3, dtype=dtype)], **subject.without_decay())
         trial.set_rate(subject.lr * 1e-3 / first)  # half a unit in the last place of 1 in bfloat16 is 2e-3 downwards
         for _ in range(200):
             trial.step(torch.ones(4, 3, dtype=dtype))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.optim.conformance.report import Outcome, fail, not_applicable, ok
-from descend.optim.conformance.subject import Refused, Subject, Trial, draw, first_line, gap
+from descend.optim.conformance.candidate import Candidate, CandidateRun, OptionRefused, draw, first_line, gap
+from descend.optim.conformance.report import CheckOutcome, fail, not_applicable, ok
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,13 +21,13 @@ SAME = 1e-9  # relative: sums may be taken in another order
 _OWN_OPTIONS = ("lr", "weight_decay", "momentum", "betas")
 
 
-def _answer(subject: Subject, groups: Sequence[dict[str, Any]]) -> str | None:
+def _answer(subject: Candidate, groups: Sequence[dict[str, Any]]) -> str | None:
     """What the optimizer says to these groups, when built or at the first step before a weight changed; else None."""
     params = list({id(p): p for group in groups for p in group["params"]}.values())
     before = [p.detach().clone() for p in params]
     try:
         optimizer = subject.over(groups)
-    except Refused as problem:
+    except OptionRefused as problem:
         return str(problem)
     for i, p in enumerate(params):
         p.grad = draw(p.shape, 100 + i)
@@ -43,13 +43,13 @@ def _parameter(seed: int) -> torch.nn.Parameter:
     return torch.nn.Parameter(draw((4, 3), seed))
 
 
-def misspelt_key(subject: Subject) -> Outcome:
+def misspelt_key(subject: Candidate) -> CheckOutcome:
     """An option of a group that does not exist."""
     said = _answer(subject, [{"params": [_parameter(0)], "weightdecay": 0.0}])
     return fail("{'weightdecay': 0.0} was accepted in silence") if said is None else ok(said)
 
 
-def _numbers(subject: Subject, key: str) -> Outcome:
+def _numbers(subject: Candidate, key: str) -> CheckOutcome:
     if key not in subject.options:
         return not_applicable(f"it has no {key}")
     taken: list[str] = []
@@ -61,17 +61,17 @@ def _numbers(subject: Subject, key: str) -> Outcome:
     return fail(f"accepted: {', '.join(taken)}") if taken else ok(said)
 
 
-def rate_of_group(subject: Subject) -> Outcome:
+def rate_of_group(subject: Candidate) -> CheckOutcome:
     """A rate of one group that is negative, NaN or infinite."""
     return _numbers(subject, "lr")
 
 
-def decay_of_group(subject: Subject) -> Outcome:
+def decay_of_group(subject: Candidate) -> CheckOutcome:
     """A weight decay of one group that is negative, NaN or infinite."""
     return _numbers(subject, "weight_decay")
 
 
-def own_options(subject: Subject) -> Outcome:
+def own_options(subject: Candidate) -> CheckOutcome:
     """Two groups with options of their own: each follows its own, whichever group is the first."""
     if subject.noisy:
         return not_applicable("it draws random numbers in the order of the list")
@@ -105,7 +105,7 @@ def _another(value: Any) -> Any:
     return type(value)(x * 0.9 for x in value) if _are_numbers(value) else value / 2 if value else 0.02
 
 
-def _mixed_up(subject: Subject, key: str, one: Any, other: Any) -> str | None:
+def _mixed_up(subject: Candidate, key: str, one: Any, other: Any) -> str | None:
     """What is wrong with an option of two groups, if anything."""
     forth = _two_groups(subject, (0, 1), ({key: one}, {key: other}))
     back = _two_groups(subject, (1, 0), ({key: other}, {key: one}))[::-1]
@@ -119,16 +119,16 @@ def _mixed_up(subject: Subject, key: str, one: Any, other: Any) -> str | None:
 
 
 def _two_groups(
-    subject: Subject, seeds: tuple[int, int], options: Sequence[dict[str, Any]], **more: Any
+    subject: Candidate, seeds: tuple[int, int], options: Sequence[dict[str, Any]], **more: Any
 ) -> list[Tensor]:
     """The weights of two groups after a few steps."""
-    trial = Trial(subject, [draw((4, 3), seed) for seed in seeds], options=options, **more)
+    trial = CandidateRun(subject, [draw((4, 3), seed) for seed in seeds], options=options, **more)
     for t in range(1, (subject.first_move or 0) + 3):
         trial.step(*(draw((4, 3), 10 * t + seed) for seed in seeds))
     return trial.values
 
 
-def twice(subject: Subject) -> Outcome:
+def twice(subject: Candidate) -> CheckOutcome:
     """The same weight twice in one group, and in two groups."""
     p, q = _parameter(0), _parameter(1)
     inside = _answer(subject, [{"params": [p, q, p]}])

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Finding", "Outcome", "Report", "Verdict", "deviation", "fail", "not_applicable", "ok"]
+__all__ = ["CheckFinding", "CheckOutcome", "Report", "Verdict", "deviation", "fail", "not_applicable", "ok"]
 
 _WIDTHS = (26, 44, 66)  # of the columns check, expected and seen
 
@@ -22,35 +22,35 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """What a check saw."""
 
     verdict: Verdict
     seen: str
 
 
-def ok(seen: str) -> Outcome:
+def ok(seen: str) -> CheckOutcome:
     """As expected."""
-    return Outcome(Verdict.OK, seen)
+    return CheckOutcome(Verdict.OK, seen)
 
 
-def fail(seen: str) -> Outcome:
+def fail(seen: str) -> CheckOutcome:
     """Not as expected."""
-    return Outcome(Verdict.FAIL, seen)
+    return CheckOutcome(Verdict.FAIL, seen)
 
 
-def deviation(seen: str) -> Outcome:
+def deviation(seen: str) -> CheckOutcome:
     """Another form that is in use."""
-    return Outcome(Verdict.DEVIATION, seen)
+    return CheckOutcome(Verdict.DEVIATION, seen)
 
 
-def not_applicable(seen: str) -> Outcome:
+def not_applicable(seen: str) -> CheckOutcome:
     """The question does not arise for this optimizer."""
-    return Outcome(Verdict.NOT_APPLICABLE, seen)
+    return CheckOutcome(Verdict.NOT_APPLICABLE, seen)
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """One line of the table."""
 
     check: str
@@ -69,10 +69,10 @@ class Report:
     """
 
     title: str
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckFinding, ...]
 
     @property
-    def failures(self) -> tuple[Finding, ...]:
+    def failures(self) -> tuple[CheckFinding, ...]:
         """The findings that are failures."""
         return tuple(finding for finding in self.findings if finding.verdict is Verdict.FAIL)
 
@@ -81,7 +81,7 @@ class Report:
         """Whether nothing failed."""
         return not self.failures
 
-    def __getitem__(self, check: str) -> Finding:
+    def __getitem__(self, check: str) -> CheckFinding:
         return next(finding for finding in self.findings if finding.check == check)
 
     def __str__(self) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from descend.optim.conformance.report import Outcome, Verdict, deviation, fail, not_applicable, ok
-from descend.optim.conformance.spelling import constants_of
-from descend.optim.conformance.subject import Refused, Subject, Trial, draw, gap
+from descend.optim.conformance.candidate import Candidate, CandidateRun, OptionRefused, draw, gap
+from descend.optim.conformance.option_names import constants_of
+from descend.optim.conformance.report import CheckOutcome, Verdict, deviation, fail, not_applicable, ok
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,16 +39,16 @@ def rates(lr: float) -> list[float]:
     return [lr if t < SHORT else lr / 2 for t in range(STEPS)]
 
 
-def _gradients(subject: Subject, t: int, nudge: float) -> list[Tensor]:
+def _gradients(subject: Candidate, t: int, nudge: float) -> list[Tensor]:
     """The gradients of step t, each element moved by a part of itself of about the size `nudge`."""
     plain = subject.gradients(t)
     moved = [draw(tuple(g.shape), 50_000 + 1000 * t + i) for i, g in enumerate(plain)] if nudge else []
     return [g * (1 + nudge * x) for g, x in zip(plain, moved, strict=True)] if nudge else plain
 
 
-def _path(subject: Subject, more: Mapping[str, Any], nudge: float = 0.0) -> list[list[Tensor]]:
+def _path(subject: Candidate, more: Mapping[str, Any], nudge: float = 0.0) -> list[list[Tensor]]:
     """The weights after each step."""
-    trial = Trial(subject, subject.weights(), **more)
+    trial = CandidateRun(subject, subject.weights(), **more)
     values: list[list[Tensor]] = []
     for t, lr in enumerate(rates(subject.lr), start=1):
         trial.set_rate(lr)
@@ -58,7 +58,7 @@ def _path(subject: Subject, more: Mapping[str, Any], nudge: float = 0.0) -> list
 
 
 def published_path(
-    rule: Published, h: Constants, subject: Subject, decay: float, nudge: float = 0.0, ahead: int = 0
+    rule: Published, h: Constants, subject: Candidate, decay: float, nudge: float = 0.0, ahead: int = 0
 ) -> list[list[Tensor]]:
     """The weights after each step by the published rule with constants h, its count of updates so much ahead."""
     weights = [w.numpy().copy() for w in subject.weights()]
@@ -103,7 +103,7 @@ def _forms(rule: Published, h: Constants) -> Iterator[tuple[str, Constants]]:
             yield f"{one}; {two}", {**h, **first, **second}
 
 
-def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, Any]) -> Outcome:
+def follows_rule(subject: Candidate, rule: Published | None, more: Mapping[str, Any]) -> CheckOutcome:
     """Whether the weights follow the published rule, in double precision, at a rate that changes once."""
     if rule is None:
         return not_applicable("no published rule known by this name")
@@ -128,15 +128,15 @@ def follows_rule(subject: Subject, rule: Published | None, more: Mapping[str, An
     )
 
 
-def _with_larger_eps(subject: Subject, more: Mapping[str, Any]) -> Subject | None:
+def _with_larger_eps(subject: Candidate, more: Mapping[str, Any]) -> Candidate | None:
     """The same with an ε that shows, where it has one number of that name and takes another."""
     name = next((name for name in ("eps", "epsilon") if isinstance(subject.options.get(name), float)), None)
     if name is None or name in more or not 0 < subject.options[name] < LARGER_EPS:
         return None
-    larger = Subject(subject.build, {**subject.args, name: LARGER_EPS}, subject.noisy_rule)
+    larger = Candidate(subject.build, {**subject.args, name: LARGER_EPS}, subject.noisy_rule)
     try:
         taken = larger.options.get(name) == LARGER_EPS
-    except Refused:
+    except OptionRefused:
         return None
     return larger if taken else None
 
@@ -144,7 +144,7 @@ def _with_larger_eps(subject: Subject, more: Mapping[str, Any]) -> Subject | Non
 Errors = list[tuple[str, float]]  # words, and how far the path is from what they say
 
 
-def _explained(paths: Paths, rule: Published, variants: Errors, mistakes: Errors, limit: float) -> Outcome | None:
+def _explained(paths: Paths, rule: Published, variants: Errors, mistakes: Errors, limit: float) -> CheckOutcome | None:
     """The form of the rule, or the mistake, that fits as closely as this, the simple ones first."""
     if paths.error <= limit:
         return deviation(f"{rule.source}, with single precision somewhere: equal to {_power(paths.error)}")
@@ -157,7 +157,7 @@ def _explained(paths: Paths, rule: Published, variants: Errors, mistakes: Errors
     return None
 
 
-def _variants(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Errors:
+def _variants(paths: Paths, subject: Candidate, rule: Published, h: Constants, decay: float) -> Errors:
     """Known other forms."""
     return [
         (words, replace(paths, wanted=published_path(rule, changed, subject, decay)).error)
@@ -165,7 +165,7 @@ def _variants(paths: Paths, subject: Subject, rule: Published, h: Constants, dec
     ]
 
 
-def _mistakes(paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float) -> Errors:
+def _mistakes(paths: Paths, subject: Candidate, rule: Published, h: Constants, decay: float) -> Errors:
     """Known ways to get it wrong."""
     ignored = published_path(rule, h, subject, 0.0)
     found = [("the weight decay is ignored", replace(paths, wanted=ignored).error)] if decay else []
@@ -188,8 +188,8 @@ def _known_mistakes(rule: Published, h: Constants, decay: float) -> Iterator[tup
 
 
 def _rounded(
-    paths: Paths, subject: Subject, rule: Published, h: Constants, decay: float, more: Mapping[str, Any]
-) -> Outcome | None:
+    paths: Paths, subject: Candidate, rule: Published, h: Constants, decay: float, more: Mapping[str, Any]
+) -> CheckOutcome | None:
     """Low precision, which answers a change below its spacing by nothing or a jump; a mistake follows smoothly."""
     if paths.error > LOW_PRECISION:
         return None
@@ -251,11 +251,11 @@ def _span(errors: list[float]) -> str:
     return f"{texts[0]} %" if texts[0] == texts[1] else f"{texts[0]} to {texts[1]} %"
 
 
-def _follows_in_the_mean(subject: Subject, h: Constants, decay: float, more: Mapping[str, Any]) -> Outcome:
+def _follows_in_the_mean(subject: Candidate, h: Constants, decay: float, more: Mapping[str, Any]) -> CheckOutcome:
     """For a rule with noise: mean and spread of the first step over many weights."""
     count = 20_000
     w, g = draw((count,), 1), draw((count,), 2)
-    trial = Trial(subject, [w], **more)
+    trial = CandidateRun(subject, [w], **more)
     trial.step(g)
     lr = subject.lr
     kick = (trial.values[0] - w + lr / 2 * (g + decay * w)) / lr**0.5
@@ -265,14 +265,14 @@ def _follows_in_the_mean(subject: Subject, h: Constants, decay: float, more: Map
     return ok(seen) if near else fail(seen)
 
 
-def single_precision(subject: Subject) -> Outcome:
+def single_precision(subject: Candidate) -> CheckOutcome:
     """Whether float32 weights follow the path of float64 ones."""
     if subject.noisy:
         return not_applicable("it draws random numbers")
     ends: list[list[Tensor]] = []
     for dtype in (torch.float64, torch.float32):
         # The same values in both, rounded once, so that a sign or a clipped entry is the same in both.
-        trial = Trial(subject, [w.float().to(dtype) for w in subject.weights()])
+        trial = CandidateRun(subject, [w.float().to(dtype) for w in subject.weights()])
         for t in range(1, SHORT + 1):
             trial.step(*(g.float().to(dtype) for g in subject.gradients(t)))
         ends.append(trial.values)
@@ -287,7 +287,7 @@ def single_precision(subject: Subject) -> Outcome:
     return deviation(f"{seen}: low precision inside") if error <= LOW_PRECISION else fail(seen)
 
 
-def first_length(subject: Subject, rule: Published | None) -> Outcome:
+def first_length(subject: Candidate, rule: Published | None) -> CheckOutcome:
     """Whether the first step of LAMB or LARS has the length that defines the rule."""
     if rule is None or rule.name not in ("LAMB", "LARS"):
         return not_applicable("only for LAMB and LARS")
@@ -309,10 +309,10 @@ def first_length(subject: Subject, rule: Published | None) -> Outcome:
 
 
 def _first_lengths(
-    subject: Subject, rule: Published, more: Mapping[str, Any], decay: float, scale: float = 1.0
+    subject: Candidate, rule: Published, more: Mapping[str, Any], decay: float, scale: float = 1.0
 ) -> list[float]:
     """How far each tensor, its weights times `scale`, moves in its first step, in units of what the rule says."""
-    trial = Trial(subject, [scale * w for w in subject.weights()], **more)
+    trial = CandidateRun(subject, [scale * w for w in subject.weights()], **more)
     gradients = subject.gradients(1)
     trial.step(*gradients)
     h = constants_of(rule, subject.options)
@@ -330,6 +330,6 @@ def _first_lengths(
     return [float((value - start).norm() / (part * start.norm())) for value, start, part in moved]
 
 
-def _wrong(subject: Subject, lengths: list[float]) -> list[int]:
+def _wrong(subject: Candidate, lengths: list[float]) -> list[int]:
     """Numbers of dimensions of the tensors whose first step is not as long as the rule says."""
     return [len(shape) for shape, length in zip(subject.shapes, lengths, strict=True) if abs(length - 1) > 1e-3]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.optim.conformance.report import Outcome, fail, not_applicable, ok
-from descend.optim.conformance.subject import Refused, Subject, Trial, draw, first_line, gap
+from descend.optim.conformance.candidate import Candidate, CandidateRun, OptionRefused, draw, first_line, gap
+from descend.optim.conformance.report import CheckOutcome, fail, not_applicable, ok
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,14 +19,14 @@ __all__ = ["added_group", "by_name", "closure", "deep_copy", "round_trip", "safe
 BEFORE, AFTER = 3, 3  # steps on each side of the break
 
 
-def _ran(subject: Subject, steps: int) -> Trial:
-    trial = Trial(subject, subject.weights())
+def _ran(subject: Candidate, steps: int) -> CandidateRun:
+    trial = CandidateRun(subject, subject.weights())
     for t in range(1, steps + 1):
         trial.step(*subject.gradients(t))
     return trial
 
 
-def _continued(trial: Trial, subject: Subject, first: int) -> list[Tensor]:
+def _continued(trial: CandidateRun, subject: Candidate, first: int) -> list[Tensor]:
     trial.count = first - 1
     for t in range(first, first + AFTER):
         trial.step(*subject.gradients(t))
@@ -39,7 +39,7 @@ def _saved(state: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def round_trip(subject: Subject) -> Outcome:
+def round_trip(subject: Candidate) -> CheckOutcome:
     """Save after three steps, load into a fresh optimizer, three more: the same bits as without the break.
 
     The rate is another by then than the one that the fresh optimizer was built with, as under any schedule.
@@ -53,7 +53,7 @@ def round_trip(subject: Subject) -> Outcome:
         state = torch.load(content, weights_only=True)
     except Exception:
         state = copy.deepcopy(stopped.optimizer.state_dict())  # that it cannot be read safely is a line of its own
-    resumed = Trial(subject, stopped.values)
+    resumed = CandidateRun(subject, stopped.values)
     resumed.optimizer.load_state_dict(state)
     values = _continued(resumed, subject, BEFORE + 1)
     if all(torch.equal(a, b) for a, b in zip(values, wanted, strict=True)):
@@ -61,7 +61,7 @@ def round_trip(subject: Subject) -> Outcome:
     return fail(f"{gap(values, wanted, subject.weights()):.0e} apart in displacement")
 
 
-def safe_file(subject: Subject) -> Outcome:
+def safe_file(subject: Candidate) -> CheckOutcome:
     """A saved state that torch reads without running code."""
     content = io.BytesIO(_saved(_ran(subject, 2).optimizer.state_dict()))
     try:
@@ -71,22 +71,22 @@ def safe_file(subject: Subject) -> Outcome:
     return ok("read, tensors and plain values alone")
 
 
-def by_name(subject: Subject) -> Outcome:
+def by_name(subject: Candidate) -> CheckOutcome:
     """Names were given; a model lists its weights in another order when the state is loaded."""
     if subject.noisy:
         return not_applicable("it draws random numbers")
     names, starts = ("first", "second"), [draw((4, 3), i) for i in range(2)]
     gradients = [[draw((4, 3), 10 * t + i) for i in range(2)] for t in range(BEFORE + 1)]
     try:
-        whole = Trial(subject, starts, names=names)
-    except Refused as problem:
+        whole = CandidateRun(subject, starts, names=names)
+    except OptionRefused as problem:
         return not_applicable(f"takes no names: {problem}")
     for each in gradients[:-1]:
         whole.step(*each)
     state, halfway = copy.deepcopy(whole.optimizer.state_dict()), whole.values
     if not state["state"]:
         return not_applicable("there is no state")
-    turned = Trial(subject, halfway[::-1], names=names[::-1])
+    turned = CandidateRun(subject, halfway[::-1], names=names[::-1])
     try:
         turned.optimizer.load_state_dict(state)
     except Exception as problem:
@@ -100,7 +100,7 @@ def by_name(subject: Subject) -> Outcome:
     return fail("state follows the position: loaded in silence for the wrong weights")
 
 
-def deep_copy(subject: Subject) -> Outcome:
+def deep_copy(subject: Candidate) -> CheckOutcome:
     """A copy of weights and optimizer goes the same way, and leaves the original alone."""
     trial = _ran(subject, BEFORE)
     twin = copy.deepcopy(trial)
@@ -114,11 +114,11 @@ def deep_copy(subject: Subject) -> Outcome:
     return fail(f"{gap(copied, own, before):.0e} apart in displacement")
 
 
-def closure(subject: Subject) -> Outcome:
+def closure(subject: Candidate) -> CheckOutcome:
     """`step(closure)` runs it with gradients enabled, returns its loss and uses its gradients."""
-    plain = Trial(subject, subject.weights())
+    plain = CandidateRun(subject, subject.weights())
     plain.step(*plain.values)
-    trial = Trial(subject, subject.weights())
+    trial = CandidateRun(subject, subject.weights())
     losses: list[float] = []
 
     def loss() -> Tensor:
@@ -139,13 +139,13 @@ def closure(subject: Subject) -> Outcome:
     return ok("the loss, and the same step") if error <= 1e-9 else fail(f"another step: {error:.0e} apart")
 
 
-def added_group(subject: Subject) -> Outcome:
+def added_group(subject: Candidate) -> CheckOutcome:
     """A group added after two steps: it moves like new, and the others go on."""
     if subject.noisy:
         return not_applicable("it draws random numbers in the order of the list")
     trial, alone = _ran(subject, 2), _ran(subject, 2)
     weights, g = draw((4, 3), 50), draw((4, 3), 51)
-    fresh = Trial(subject, [weights])
+    fresh = CandidateRun(subject, [weights])
     added = torch.nn.Parameter(weights.clone())
     trial.optimizer.add_param_group({"params": [added]})
     added.grad = g.clone()
@@ -158,7 +158,7 @@ def added_group(subject: Subject) -> Outcome:
     return ok("it moves like new") if error <= 1e-9 else fail(f"its first step is {100 * error:.2g} % off")
 
 
-def zero_grad(subject: Subject) -> Outcome:
+def zero_grad(subject: Candidate) -> CheckOutcome:
     """`zero_grad()` takes gradients away, `zero_grad(set_to_none=False)` writes zeros."""
     trial = _ran(subject, 1)
     trial.optimizer.zero_grad(set_to_none=False)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from descend.optim.conformance.report import Outcome, fail, not_applicable, ok
-from descend.optim.conformance.subject import Refused, Subject, Trial, draw, first_line, gap
+from descend.optim.conformance.candidate import Candidate, CandidateRun, OptionRefused, draw, first_line, gap
+from descend.optim.conformance.report import CheckOutcome, fail, not_applicable, ok
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,25 +20,25 @@ STEPS = 3
 SAME = 1e-9  # relative: sums may be taken in another order
 
 
-def _run(subject: Subject, weights: Sequence[Tensor], gradients: Sequence[Sequence[Tensor]]) -> Trial:
+def _run(subject: Candidate, weights: Sequence[Tensor], gradients: Sequence[Sequence[Tensor]]) -> CandidateRun:
     """The trial after these steps."""
-    trial = Trial(subject, weights)
+    trial = CandidateRun(subject, weights)
     for each in gradients:
         trial.step(*each)
     return trial
 
 
-def _steps(subject: Subject) -> int:
+def _steps(subject: Candidate) -> int:
     """How many steps it takes to see a matrix move, and one more; STEPS at least."""
     return max(STEPS, (subject.first_move or 0) + 1)
 
 
-def _judged(error: float) -> Outcome:
+def _judged(error: float) -> CheckOutcome:
     seen = "the same" if error == 0 else f"{error:.0e} apart in displacement"
     return ok(seen) if error <= SAME else fail(seen)
 
 
-def order(subject: Subject) -> Outcome:
+def order(subject: Candidate) -> CheckOutcome:
     """The same weights listed the other way round."""
     if subject.noisy:
         return not_applicable("it draws random numbers in the order of the list")
@@ -48,7 +48,7 @@ def order(subject: Subject) -> Outcome:
     return _judged(gap(back.values[::-1], forth.values, weights))
 
 
-def scalar(subject: Subject) -> Outcome:
+def scalar(subject: Candidate) -> CheckOutcome:
     """A tensor without dimensions against the same number as a vector of one."""
     if subject.noisy:
         return not_applicable("it draws random numbers")
@@ -56,7 +56,7 @@ def scalar(subject: Subject) -> Outcome:
     gradients = [draw((1,), t) for t in range(1, _steps(subject) + 1)]
     try:
         vector = _run(subject, [start], [[g] for g in gradients]).values[0]
-    except Refused:
+    except OptionRefused:
         raise
     except Exception as problem:  # of whatever kind: a rule of matrices alone, which a number says nothing about
         return not_applicable(f"takes no vector of one either: {first_line(problem)}")
@@ -66,7 +66,7 @@ def scalar(subject: Subject) -> Outcome:
     return _judged(gap([number], [vector], [start]))
 
 
-def empty(subject: Subject) -> Outcome:
+def empty(subject: Candidate) -> CheckOutcome:
     """A tensor without elements beside ordinary ones, which must move as they do without it."""
     if subject.noisy:
         return not_applicable("it draws random numbers in the order of the list")
@@ -76,7 +76,7 @@ def empty(subject: Subject) -> Outcome:
     return _judged(gap(beside.values[1:], _run(subject, weights, gradients).values, weights))
 
 
-def non_contiguous(subject: Subject) -> Outcome:
+def non_contiguous(subject: Candidate) -> CheckOutcome:
     """A transposed matrix, with gradients in both layouts, against a contiguous one."""
     if subject.noisy:
         return not_applicable("it draws random numbers")
@@ -89,7 +89,7 @@ def non_contiguous(subject: Subject) -> Outcome:
     return _judged(max(errors))
 
 
-def overlapping(subject: Subject) -> Outcome:
+def overlapping(subject: Candidate) -> CheckOutcome:
     """A weight whose elements share memory, which cannot mean anything."""
     memory = draw((12,), 0)  # as much as a kernel writes that takes no notice, so that it spoils nothing else
     shared = torch.nn.Parameter(memory[:3].expand(4, 3))
@@ -98,7 +98,7 @@ def overlapping(subject: Subject) -> Outcome:
         optimizer = subject.over([shared])
         shared.grad = draw((4, 3), 1)
         optimizer.step()
-    except Refused as problem:
+    except OptionRefused as problem:
         return ok(f"refused when built: {problem}")
     except Exception as problem:
         same = torch.equal(shared.detach(), before)
@@ -107,9 +107,9 @@ def overlapping(subject: Subject) -> Outcome:
     return fail("accepted, and stepped")
 
 
-def zero_weights(subject: Subject) -> Outcome:
+def zero_weights(subject: Candidate) -> CheckOutcome:
     """A matrix of zeros with a gradient, as zero-initialised layers have it."""
-    trial = Trial(subject, [torch.zeros(4, 3, dtype=torch.float64)])
+    trial = CandidateRun(subject, [torch.zeros(4, 3, dtype=torch.float64)])
     steps = _steps(subject)
     for t in range(1, steps + 1):
         trial.step(draw((4, 3), t))

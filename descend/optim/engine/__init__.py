@@ -16,7 +16,7 @@ kernels                how compiled ones are made in the background and kept
 """
 
 from descend.optim.engine.plain import step_plain
-from descend.optim.engine.prepare import Task
-from descend.optim.engine.settings import Settings
+from descend.optim.engine.settings import GroupSettings
+from descend.optim.engine.step_inputs import TensorUpdate
 
-__all__ = ["Settings", "Task", "step_plain"]
+__all__ = ["GroupSettings", "TensorUpdate", "step_plain"]

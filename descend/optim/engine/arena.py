@@ -24,23 +24,31 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from descend.optim.engine.guests import Guest, bring, stays
+from descend.optim.compiler.trace import STATE, Trace
+from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.noise import PIECE
-from descend.optim.engine.ownership import PLAIN_TYPES, is_dense
-from descend.optim.engine.parts import BLOCK, LARGE, TOGETHER, Direct, Part, Piece, Together
-from descend.optim.engine.prepare import LOW_PRECISION, Entry, Task, around, check_gradient, local, take_up
-from descend.optim.engine.reader import Known
-from descend.optim.engine.text import STATE, Text
+from descend.optim.engine.parameter_checks import PLAIN_TYPES, is_dense
+from descend.optim.engine.pinned import PinnedTensor, attach, is_pinned
+from descend.optim.engine.segments import BLOCK, LARGE, TOGETHER, InPlaceSegment, KernelArgs, PackedSegment, Segment
+from descend.optim.engine.step_inputs import (
+    LOW_PRECISION,
+    Entry,
+    TensorUpdate,
+    check_gradient,
+    ensure_state,
+    local,
+    wrap_like,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from descend.optim.engine.eager import Machine
+    from descend.optim.compiler.interpreter import Interpreter
+    from descend.optim.engine.gradient_scan import GradientScanner
     from descend.optim.engine.native import Native
-    from descend.optim.engine.reader import Reader
-    from descend.optim.engine.settings import Settings
+    from descend.optim.engine.settings import GroupSettings
 
-__all__ = ["Addressed", "Arena", "Gathered", "Member", "Taken", "may_live_in_an_arena", "merged"]
+__all__ = ["ActiveSlots", "AddressedGradients", "Arena", "PackedGradients", "Slot", "fits_arena", "merged"]
 
 HUGE = 2**21  # bytes of a large page of memory
 PLANS = 16  # patterns of absent gradients for which the kernel calls are remembered
@@ -49,7 +57,7 @@ _gradient = operator.attrgetter("grad")
 _is_trained = operator.attrgetter("requires_grad")
 
 
-def may_live_in_an_arena(p: Tensor) -> bool:
+def fits_arena(p: Tensor) -> bool:
     """Whether an arena can update p without anybody noticing."""
     part = local(p.detach())
     return (
@@ -60,12 +68,12 @@ def may_live_in_an_arena(p: Tensor) -> bool:
         and part.numel() > 0
         and is_dense(part)
         # Where it is, a compiled kernel for a GPU has to find it at an address that it takes.
-        and (not stays(p) or part.data_ptr() % 16 == 0)
+        and (not is_pinned(p) or part.data_ptr() % 16 == 0)
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Slot:
     """A tensor of the arena.
 
     Attributes:
@@ -105,7 +113,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ActiveSlots:
     """Who takes part in one step of an arena.
 
     Attributes:
@@ -122,7 +130,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Addressed(Taken):
+class AddressedGradients(ActiveSlots):
     """For compiled kernels on a CPU, which know where gradients are."""
 
     native: Native
@@ -133,7 +141,7 @@ class Addressed(Taken):
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered(Taken):
+class PackedGradients(ActiveSlots):
     """For kernels that take the arena part by part.
 
     Attributes:
@@ -143,7 +151,7 @@ class Gathered(Taken):
     """
 
     gradients: list[Tensor | None]
-    parts: list[Part]
+    parts: list[Segment]
     rows: list[Tensor]
 
     @torch.no_grad()
@@ -177,9 +185,9 @@ def _order(p: Tensor) -> tuple[int, ...]:
 class Arena:
     """Buffers of one layout, and the tensors that live in them. Make one with `Arena.of`."""
 
-    text: Text
-    members: list[Member]
-    guests: list[Guest]  # as many as members, or none
+    text: Trace
+    members: list[Slot]
+    guests: list[PinnedTensor]  # as many as members, or none
     buffers: dict[str, Tensor]  # "p", the entries kept for each element, "w" where "p" is a master: (rows, B)
     numbers: dict[str, Tensor]  # entries that are one number a tensor: (tensors,), float64
     counts: Tensor  # updates of each tensor: (tensors,), float64
@@ -191,22 +199,24 @@ class Arena:
     scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
     padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
     tables: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # of numbers, for each compiled kernel
-    machines: list[list[Machine]] = field(
-        default_factory=list["list[Machine]"]
+    machines: list[list[Interpreter]] = field(
+        default_factory=list["list[Interpreter]"]
     )  # of each thread, for each eager kernel
     native: Native | None = None  # how compiled kernels for a CPU see this, once there are some
     version: int = 0  # of `counts`, as torch counts writes of others
-    settled: tuple[list[Settings], dict[int, Any]] | None = None  # numbers that settings decide, as of the last step
+    settled: tuple[list[GroupSettings], dict[int, Any]] | None = (
+        None  # numbers that settings decide, as of the last step
+    )
     params: list[Tensor] = field(default_factory=list[Tensor])
     wholes: list[Tensor] = field(default_factory=list[Tensor])  # the same as the user holds them
-    plans: dict[tuple[int, ...], list[Part]] = field(default_factory=dict[tuple[int, ...], "list[Part]"])
+    plans: dict[tuple[int, ...], list[Segment]] = field(default_factory=dict[tuple[int, ...], "list[Segment]"])
     groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
-    known: Known = field(default_factory=lambda: Known([]))  # the same, and where they lie
-    entries: Known = field(default_factory=lambda: Known([]))  # the tensors of their state
+    known: TensorList = field(default_factory=lambda: TensorList([]))  # the same, and where they lie
+    entries: TensorList = field(default_factory=lambda: TensorList([]))  # the tensors of their state
     small: int = 0  # the first `small` members are small
 
     @staticmethod
-    def of(text: Text, tasks: Sequence[Task]) -> Arena:
+    def of(text: Trace, tasks: Sequence[TensorUpdate]) -> Arena:
         """Move tensors and what the engine keeps of them into an arena.
 
         Args:
@@ -214,13 +224,13 @@ class Arena:
             tasks: Tensors of one precision and device for which `may_live_in_an_arena`.
         """
         ordered = sorted(tasks, key=lambda task: local(task.param.detach()).numel() >= LARGE)
-        guests = [Guest.of(task.param) for task in ordered if stays(task.param)]
+        guests = [PinnedTensor.of(task.param) for task in ordered if is_pinned(task.param)]
         params = [guest.here for guest in guests] or [task.param for task in ordered]
         blocks = [-(-p.numel() // BLOCK) for p in params]
         starts = list(itertools.accumulate(blocks, initial=0))
         p = params[0]
         members = [
-            Member(task.name, p, task.param, task.group, task.entry, start, start + n, _order(p))
+            Slot(task.name, p, task.param, task.group, task.entry, start, start + n, _order(p))
             for task, p, start, n in zip(ordered, params, starts, blocks, strict=False)
         ]
         valid = torch.full((starts[-1],), BLOCK, dtype=torch.int32, device="cpu")
@@ -261,7 +271,7 @@ class Arena:
         """Name of the buffer of what torch holds."""
         return "w" if self.low else "p"
 
-    def blocks(self, name: str, part: Part, a: int, b: int) -> Tensor:
+    def blocks(self, name: str, part: Segment, a: int, b: int) -> Tensor:
         """Blocks a to b - 1, of this part, of a buffer."""
         if name == self.outer and part.weights is not None:
             return part.weights[a - part.start : b - part.start]
@@ -287,7 +297,7 @@ class Arena:
         """Copy every tensor into its place and make torch's tensors views of it, one after the other."""
         for i, (member, rule) in enumerate(zip(self.members, rules, strict=True)):
             p, entry = member.param, member.entry
-            take_up(entry, rule, member.whole, member.name)
+            ensure_state(entry, rule, member.whole, member.name)
             self.counts[i] = entry["step"]
             entry["step"] = self.counts[i]
             for name, buffer in self.buffers.items():
@@ -301,8 +311,8 @@ class Arena:
                 entry[key] = _moved(column[i], entry[key])
         self.params = [member.param for member in self.members]
         self.wholes = [member.whole for member in self.members]
-        self.known = Known(self.params)
-        self.entries = Known([local(x) for member in self.members for x in member.entry.values()])
+        self.known = TensorList(self.params)
+        self.entries = TensorList([local(x) for member in self.members for x in member.entry.values()])
         self.groups = sorted({member.group for member in self.members})
         self.recount()
 
@@ -312,17 +322,17 @@ class Arena:
         self.common = int(first) if bool((self.counts == first).all()) else None
         self.version = self.counts._version
 
-    def is_intact(self, reader: Reader) -> bool:
+    def is_intact(self, reader: GradientScanner) -> bool:
         """Whether weights and state all lie where the arena put them. Compiled kernels find their gradients, too."""
         if self.counts._version != self.version:
             self.recount()
-        if self.guests and not bring(self.guests):
+        if self.guests and not attach(self.guests):
             return False
         if self.native is not None:
             return self.native.look(reader)
         return reader.stayed(self.known) and reader.stayed(self.entries)
 
-    def tell(self, reader: Reader, absent: Collection[int]) -> None:
+    def tell(self, reader: GradientScanner, absent: Collection[int]) -> None:
         """Let autograd know that the weights were written, all but those.
 
         A backward pass over activations of the old weights is an error then, as with torch's optimizers, instead of a
@@ -335,18 +345,18 @@ class Arena:
         else:
             increment_version(self.wholes)
 
-    def take(self) -> Taken:
+    def take(self) -> ActiveSlots:
         """Who takes part in this step, with which gradients.
 
         Raises:
             RuleError: A gradient is of a kind that no rule takes.
         """
         if self.native is not None:
-            return Addressed(self, self.native.absent, self.native)
+            return AddressedGradients(self, self.native.absent, self.native)
         return self._gathered()
 
     @torch.no_grad()
-    def _gathered(self) -> Gathered:
+    def _gathered(self) -> PackedGradients:
         gradients = self._gradients()
         here = all(map(operator.is_not, gradients, itertools.repeat(None)))
         absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
@@ -359,7 +369,7 @@ class Arena:
                 if g is not None:
                     check_gradient(g, member.param, member.name)
             raise
-        return Gathered(self, absent, gradients, parts, rows)
+        return PackedGradients(self, absent, gradients, parts, rows)
 
     def _gradients(self) -> list[Tensor | None]:
         found = list(map(_gradient, self.params))
@@ -367,14 +377,14 @@ class Arena:
             found = [g if p.requires_grad else None for g, p in zip(found, self.params, strict=True)]
         return found
 
-    def _parts(self, absent: tuple[int, ...]) -> list[Part]:
+    def _parts(self, absent: tuple[int, ...]) -> list[Segment]:
         if absent not in self.plans:
             if len(self.plans) > PLANS:
                 self.plans.clear()
             self.plans[absent] = list(self._plan(set(absent)))
         return self.plans[absent]
 
-    def _plan(self, absent: set[int]) -> Iterator[Part]:
+    def _plan(self, absent: set[int]) -> Iterator[Segment]:
         if self.text.draws:
             for i, member in enumerate(self.members):
                 if i not in absent:
@@ -387,10 +397,10 @@ class Arena:
                 weights = None
                 if self.guests:
                     weights = member.flat(member.param.detach())[: whole * BLOCK].view(whole, BLOCK)
-                yield Direct(member.start, member.start + whole, i, i + 1, member=member, weights=weights)
+                yield InPlaceSegment(member.start, member.start + whole, i, i + 1, member=member, weights=weights)
                 yield from self._pieces(i, member, whole * BLOCK, BLOCK)
 
-    def _together(self, absent: set[int]) -> Iterator[Part]:
+    def _together(self, absent: set[int]) -> Iterator[Segment]:
         i = 0
         while i < self.small:
             if i in absent:
@@ -404,16 +414,18 @@ class Arena:
             gaps = [self.padding[: (m.stop - m.start) * BLOCK - m.param.numel()] for m in members]
             held = self.buffers[self.outer]
             copies = [(m.view(held), m.param.detach()) for m in members] if self.guests else ()
-            yield Together(start, stop, i, j, room=self.scratch[start:stop], members=members, gaps=gaps, copies=copies)
+            yield PackedSegment(
+                start, stop, i, j, room=self.scratch[start:stop], members=members, gaps=gaps, copies=copies
+            )
             i = j
 
-    def _pieces(self, i: int, member: Member, offset: int, size: int) -> Iterator[Part]:
+    def _pieces(self, i: int, member: Slot, offset: int, size: int) -> Iterator[Segment]:
         """Tensor i from element `offset` on, `size` elements at a time."""
         end = member.param.numel()
         for first in range(offset, end, size):
             count = min(size, end - first)
             start = member.start + first // BLOCK
-            piece = Piece(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
+            piece = KernelArgs(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
             if self.guests:
                 p = member.flat(member.param.detach())
                 piece.weights = p.new_zeros(piece.stop - start, BLOCK)
@@ -445,7 +457,7 @@ def _zeros(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 def _moved(place: Tensor, value: Tensor) -> Tensor:
     """A value whose part on this rank lies in this place."""
     place.copy_(local(value))
-    return around(place, value)
+    return wrap_like(place, value)
 
 
 def _by_itself(x: Tensor) -> Tensor:
@@ -457,17 +469,19 @@ def _by_itself(x: Tensor) -> Tensor:
     return torch.from_dlpack(x) if x.device.type == "cpu" else x
 
 
-def merged(tasks: Sequence[Task], texts: Mapping[bool, Sequence[Text | None]]) -> dict[tuple[Any, ...], list[Task]]:
+def merged(
+    tasks: Sequence[TensorUpdate], texts: Mapping[bool, Sequence[Trace | None]]
+) -> dict[tuple[Any, ...], list[TensorUpdate]]:
     """Tasks by what an arena has in common: device, precision, structure of the text, and whether weights stay.
 
     Args:
         tasks: Tensors that can live in an arena.
         texts: Of each group, for weights without and with a master.
     """
-    together: dict[tuple[Any, ...], list[Task]] = {}
+    together: dict[tuple[Any, ...], list[TensorUpdate]] = {}
     for task in tasks:
         text = texts[task.param.dtype in LOW_PRECISION][task.group]
         assert text is not None
-        key = (task.param.device, task.param.dtype, text.structure, stays(task.param))
+        key = (task.param.device, task.param.dtype, text.structure, is_pinned(task.param))
         together.setdefault(key, []).append(task)
     return together

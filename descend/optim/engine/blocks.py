@@ -14,22 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend.optim.engine import eager
-from descend.optim.engine.arena import Addressed, Gathered
+from descend.optim.compiler import interpreter as eager
+from descend.optim.compiler.partition import Kernel, numbers, partition, placed
+from descend.optim.engine.arena import AddressedGradients, PackedGradients
 from descend.optim.engine.noise import draw
-from descend.optim.engine.parts import BLOCK, UNIT, Direct, Part, Piece
-from descend.optim.engine.stages import Kernel, cut, numbers, placed
+from descend.optim.engine.segments import BLOCK, UNIT, InPlaceSegment, KernelArgs, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from descend.optim.engine.arena import Arena, Taken
+    from descend.optim.compiler.trace import Trace
+    from descend.optim.engine.arena import ActiveSlots, Arena
     from descend.optim.engine.cuda import Compiled
     from descend.optim.engine.native import Native
-    from descend.optim.engine.settings import Settings
-    from descend.optim.engine.text import Text
+    from descend.optim.engine.settings import GroupSettings
 
-__all__ = ["Step", "step_arena"]
+__all__ = ["ArenaStep", "step_arena"]
 
 CHUNK = 2**12  # blocks an eager kernel takes at once: 1 MiB of float32 a buffer, so that threads seldom meet
 CHUNK_ON_A_GPU = 2**17  # there a call costs more than a cache miss
@@ -37,7 +37,7 @@ ALONE = 2**12  # blocks that one thread updates sooner than several do
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ArenaStep:
     """What one step of one arena knows.
 
     Attributes:
@@ -48,9 +48,9 @@ class Step:
         compiled: For each kernel the compiled one for CUDA, or nothing.
     """
 
-    taken: Taken
-    settings: Sequence[Settings]
-    texts: Mapping[int, Text]
+    taken: ActiveSlots
+    settings: Sequence[GroupSettings]
+    texts: Mapping[int, Trace]
     seed: int
     compiled: Sequence[Compiled] = ()
 
@@ -60,21 +60,21 @@ class Step:
         return self.taken.arena
 
 
-def step_arena(step: Step) -> None:
+def step_arena(step: ArenaStep) -> None:
     """Update all members that have a gradient."""
     taken = step.taken
     known = _inputs(step)
     numbers(step.arena.text, known, 0)
-    if isinstance(taken, Addressed):
+    if isinstance(taken, AddressedGradients):
         _by_address(step, taken.native, known)
     else:
-        assert isinstance(taken, Gathered)
+        assert isinstance(taken, PackedGradients)
         _by_parts(step, taken, known)
     _store_numbers(step, known)
     step.arena.advance(taken.absent)
 
 
-def _by_address(step: Step, native: Native, known: dict[int, Any]) -> None:
+def _by_address(step: ArenaStep, native: Native, known: dict[int, Any]) -> None:
     """Call compiled kernels; what they compute themselves is computed again only where it is state."""
     arena, k = step.arena, 0
     for i, call in enumerate(native.calls):
@@ -87,11 +87,11 @@ def _by_address(step: Step, native: Native, known: dict[int, Any]) -> None:
     native.copies.clear()  # of gradients, which were needed for this step alone
 
 
-def _by_parts(step: Step, taken: Gathered, known: dict[int, Any]) -> None:
+def _by_parts(step: ArenaStep, taken: PackedGradients, known: dict[int, Any]) -> None:
     """One kernel after the other over all parts."""
     arena = step.arena
     taken.fetch()
-    for k, kernel in enumerate(cut(arena.text)):
+    for k, kernel in enumerate(partition(arena.text)):
         sums = torch.zeros(len(kernel.sums), arena.rows, dtype=arena.buffers["p"].dtype, device=arena.index.device)
         (_compiled if step.compiled else _eager)(step, taken, k, known, sums)
         totals = {at: _by_tensor(arena, blocks) for at, blocks in zip(kernel.sums, sums, strict=True)}
@@ -99,7 +99,7 @@ def _by_parts(step: Step, taken: Gathered, known: dict[int, Any]) -> None:
     taken.put_back()
 
 
-def _next_numbers(text: Text, known: dict[int, Any], stage: int, totals: Mapping[int, Tensor]) -> None:
+def _next_numbers(text: Trace, known: dict[int, Any], stage: int, totals: Mapping[int, Tensor]) -> None:
     """Compute the numbers that follow from the sums of the stage before."""
     for at, total in totals.items():
         known[at] = _root(total) if text.ops[at].name == "norm" else total
@@ -111,7 +111,7 @@ def _root(x: Tensor) -> Tensor:
     return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
-def _inputs(step: Step) -> dict[int, Any]:
+def _inputs(step: ArenaStep) -> dict[int, Any]:
     """Numbers that come from outside: a float where all tensors agree, else float64 of shape (tensors,)."""
     arena, text = step.arena, step.arena.text
     settings = [step.settings[g] for g in arena.groups]
@@ -126,7 +126,7 @@ def _inputs(step: Step) -> dict[int, Any]:
     return known
 
 
-def _settled(step: Step) -> dict[int, Any]:
+def _settled(step: ArenaStep) -> dict[int, Any]:
     """Those of them that the settings of the groups decide, which most steps leave as they are."""
     arena = step.arena
     groups = arena.groups
@@ -161,7 +161,7 @@ def _by_tensor(arena: Arena, blocks: Tensor) -> Tensor:
     return torch.from_numpy(np.bincount(arena.index.numpy()[new], weights=units[:, -1]))
 
 
-def _extra(step: Step, taken: Gathered, kernel: Kernel, i: int) -> dict[str, Tensor]:
+def _extra(step: ArenaStep, taken: PackedGradients, kernel: Kernel, i: int) -> dict[str, Tensor]:
     """The gradient and the noise of a part."""
     part = taken.parts[i]
     extra = {"g": taken.rows[i] if taken.rows else part.rows(taken.gradients)}
@@ -170,8 +170,8 @@ def _extra(step: Step, taken: Gathered, kernel: Kernel, i: int) -> dict[str, Ten
     return extra
 
 
-def _noise(step: Step, part: Part, name: str) -> Tensor:
-    assert isinstance(part, Piece)
+def _noise(step: ArenaStep, part: Segment, name: str) -> Tensor:
+    assert isinstance(part, KernelArgs)
     arena = step.arena
     room = torch.zeros(part.stop - part.start, BLOCK, dtype=arena.buffers["p"].dtype, device=arena.index.device)
     source = (step.seed, arena.members[part.first].name, int(arena.counts[part.first]) + 1)
@@ -180,9 +180,9 @@ def _noise(step: Step, part: Part, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def _compiled(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
+def _compiled(step: ArenaStep, taken: PackedGradients, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
     """One call of the compiled kernel a part."""
-    kernel = cut(step.arena.text)[k]
+    kernel = partition(step.arena.text)[k]
     table = _table(step.arena, kernel, k, known)
     # A kernel runs in the stream of the device that is current.
     with torch.cuda.device_of(step.arena.index):
@@ -207,7 +207,7 @@ def _table(arena: Arena, kernel: Kernel, k: int, known: Mapping[int, Any]) -> Te
 
 
 def _arguments(
-    arena: Arena, kernel: Kernel, k: int, part: Part, extra: Mapping[str, Tensor], table: Tensor
+    arena: Arena, kernel: Kernel, k: int, part: Segment, extra: Mapping[str, Tensor], table: Tensor
 ) -> list[Tensor]:
     """What the compiled kernel takes. What does not change from step to step is cut once; gradients are not held."""
     a, b = part.start, part.stop
@@ -224,22 +224,22 @@ def _arguments(
 class Chunk:
     """Blocks `start` to `stop` - 1 of a part, with what else the part needs by name: (blocks of the part, B)."""
 
-    part: Part
+    part: Segment
     start: int
     stop: int
     extra: Mapping[str, Any]
 
 
 @torch.no_grad()
-def _eager(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
+def _eager(step: ArenaStep, taken: PackedGradients, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
     """Chunk after chunk, shared by as many threads as torch has."""
-    arena, kernels = step.arena, cut(step.arena.text)
+    arena, kernels = step.arena, partition(step.arena.text)
     on_cpu = arena.index.device.type == "cpu"
     # Another thread would use another stream of a GPU.
     threads = torch.get_num_threads() if on_cpu and arena.rows > ALONE and arena.low is None else 1
     size = CHUNK if on_cpu else CHUNK_ON_A_GPU
     blocks = min(size, arena.rows)
-    machines = eager.machines(arena.machines, kernels, arena.buffers["p"], arena.low, blocks, threads)
+    machines = eager.interpreters(arena.machines, kernels, arena.buffers["p"], arena.low, blocks, threads)
     machine = machines[0][k]
     numbers = _narrowed(arena, kernels[k], known)
     same = {at: machine.held(value) for at, value in numbers.items() if not value.ndim}
@@ -251,7 +251,7 @@ def _eager(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: 
         for name, rows in chunk.extra.items():
             here[name] = rows[a - part.start : b - part.start]
         table = same | {at: machine.held(_column(arena, value, part, a, b)) for at, value in each.items()}
-        valid = None if isinstance(part, Direct) else arena.valid[a:b]
+        valid = None if isinstance(part, InPlaceSegment) else arena.valid[a:b]
         found = machines[thread][k].run(here, table, b - a, valid)
         for i, rows in enumerate(found):
             sums[i, a:b] = rows
@@ -260,7 +260,7 @@ def _eager(step: Step, taken: Gathered, k: int, known: Mapping[int, Any], sums: 
         eager.together(update, chunks, threads)
 
 
-def _batches(step: Step, taken: Gathered, machine: eager.Machine, size: int) -> Iterator[list[Chunk]]:
+def _batches(step: ArenaStep, taken: PackedGradients, machine: eager.Interpreter, size: int) -> Iterator[list[Chunk]]:
     """All chunks; part by part where noise is drawn, so that no more of it is kept than is needed."""
     chunks: list[Chunk] = []
     for i, part in enumerate(taken.parts):
@@ -272,7 +272,7 @@ def _batches(step: Step, taken: Gathered, machine: eager.Machine, size: int) -> 
     yield chunks
 
 
-def _held(arena: Arena, part: Part, k: int, machine: eager.Machine, a: int, b: int) -> dict[str, Any]:
+def _held(arena: Arena, part: Segment, k: int, machine: eager.Interpreter, a: int, b: int) -> dict[str, Any]:
     """The arena's own buffers of a kernel, cut to some blocks; remembered, since cutting costs as much as computing."""
     known = part.chunks.get((k, a))
     if known is None:
@@ -281,7 +281,7 @@ def _held(arena: Arena, part: Part, k: int, machine: eager.Machine, a: int, b: i
     return known
 
 
-def _column(arena: Arena, value: Tensor, part: Part, a: int, b: int) -> Tensor:
+def _column(arena: Arena, value: Tensor, part: Segment, a: int, b: int) -> Tensor:
     """A number a tensor as blocks a to b - 1 see it: of shape () where they are of one tensor, else (rows, 1)."""
     return value[part.first] if part.last - part.first == 1 else value[arena.index[a:b]][:, None]
 
@@ -293,7 +293,7 @@ def _narrowed(arena: Arena, kernel: Kernel, known: Mapping[int, Any]) -> dict[in
     return {at: x if x.dtype == torch.bool else x.to(dtype) for at, x in found.items()}
 
 
-def _store_numbers(step: Step, known: Mapping[int, Any]) -> None:
+def _store_numbers(step: ArenaStep, known: Mapping[int, Any]) -> None:
     arena = step.arena
     if not arena.numbers:
         return

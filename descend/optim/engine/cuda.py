@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from descend.optim.engine.kernels import Job, key_of
-from descend.optim.engine.parts import BLOCK
-from descend.optim.engine.stages import Kernel, cut
-from descend.optim.engine.text import Text, from_structure
+from descend.optim.compiler.cache import CompileJob, key_of
+from descend.optim.compiler.partition import Kernel, partition
+from descend.optim.compiler.trace import Trace, from_structure
+from descend.optim.engine.segments import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KEY", "Compiled", "CudaJob"]
+__all__ = ["KEY", "Compiled", "CudaCompileJob"]
 
 KEY = "descend"  # under which a finished kernel holds the key of its job
 
@@ -62,12 +62,12 @@ class Compiled:
 
 
 @functools.lru_cache(maxsize=256)
-def _text(structure: str) -> Text:
+def _text(structure: str) -> Trace:
     return from_structure(structure)
 
 
 @dataclass(frozen=True)
-class CudaJob(Job):
+class CudaCompileJob(CompileJob):
     """One kernel of a text.
 
     Attributes:
@@ -96,7 +96,7 @@ class CudaJob(Job):
     @property
     def cut(self) -> Kernel:
         """The kernel as cut from its text."""
-        return cut(_text(self.structure))[self.kernel]
+        return partition(_text(self.structure))[self.kernel]
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
@@ -110,7 +110,7 @@ class CudaJob(Job):
         root = str(Path(__file__).resolve().parents[3])
         paths = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
         process = subprocess.Popen(
-            [sys.executable, "-m", "descend.optim.engine.build"],
+            [sys.executable, "-m", "descend.optim.compiler.build"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.optim.engine.prepare import has_rows, local
+from descend.optim.engine.step_inputs import has_rows, local
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from descend.optim.engine.arena import Taken
-    from descend.optim.engine.prepare import Task
+    from descend.optim.engine.arena import ActiveSlots
+    from descend.optim.engine.step_inputs import TensorUpdate
 
 __all__ = ["POLICIES", "all_finite", "sum_is_finite", "unfit"]
 
@@ -30,7 +30,7 @@ def sum_is_finite(x: Tensor) -> bool:
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
 
 
-def all_finite(tasks: Sequence[Task], arenas: Sequence[Taken], meshes: Sequence[Any] = ()) -> bool:
+def all_finite(tasks: Sequence[TensorUpdate], arenas: Sequence[ActiveSlots], meshes: Sequence[Any] = ()) -> bool:
     """Whether every gradient is finite; one wait for the device.
 
     Args:
@@ -43,7 +43,7 @@ def all_finite(tasks: Sequence[Task], arenas: Sequence[Taken], meshes: Sequence[
 
 
 @torch.no_grad()
-def unfit(tasks: Sequence[Task]) -> list[str]:
+def unfit(tasks: Sequence[TensorUpdate]) -> list[str]:
     """Names of the weights whose gradient holds a NaN or an infinity, the same on all ranks that share a tensor."""
     return [task.name for task in tasks if not _fit(task.gradient)]
 
@@ -55,7 +55,7 @@ def _fit(g: Tensor) -> bool:
 
 
 @torch.no_grad()
-def _unfit_here(tasks: Sequence[Task]) -> bool:
+def _unfit_here(tasks: Sequence[TensorUpdate]) -> bool:
     """Whether this rank's part of any gradient holds a NaN or an infinity."""
     held = [_values(task.gradient) for task in tasks]
     sums: dict[torch.device, list[Tensor]] = {}

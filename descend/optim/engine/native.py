@@ -16,23 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from descend.optim.engine.kernels import THREADS, Job, compile_command, compiler, key_of
+from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
+from descend.optim.compiler.codegen_cpp import calls, emit_cpp
+from descend.optim.compiler.trace import from_structure
+from descend.optim.engine.gradient_scan import ABSENT, MOVED, ODD, GradientScanner
 from descend.optim.engine.noise import PIECE, draw
-from descend.optim.engine.parts import BLOCK, UNIT
-from descend.optim.engine.prepare import check_gradient
-from descend.optim.engine.reader import ABSENT, MOVED, ODD, Reader
-from descend.optim.engine.source import calls, cpp
-from descend.optim.engine.text import from_structure
+from descend.optim.engine.segments import BLOCK, UNIT
+from descend.optim.engine.step_inputs import check_gradient
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
     from pathlib import Path
 
+    from descend.optim.compiler.partition import Kernel
     from descend.optim.engine.arena import Arena
-    from descend.optim.engine.stages import Kernel
 
-__all__ = ["CpuJob", "Native"]
+__all__ = ["CpuCompileJob", "Native"]
 
 # Vectors as wide as torch's own kernels use here. Named, and not "native": the cache may be shared between machines.
 VECTORS = {
@@ -44,7 +44,7 @@ FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trap
 ALONE = 2**15  # elements that one thread updates sooner than several do; torch has the same limit
 
 
-class Work(ctypes.Structure):
+class KernelLaunch(ctypes.Structure):
     """The struct of the same name in kernel.h."""
 
     _fields_ = (
@@ -61,7 +61,7 @@ class Work(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class CpuJob(Job):
+class CpuCompileJob(CompileJob):
     """All kernels of a text.
 
     Attributes:
@@ -85,7 +85,7 @@ class CpuJob(Job):
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
         """Run the compiler."""
         key = f'extern "C" const char* key() {{ return "{self.key}"; }}\n'
-        source = cpp(from_structure(self.structure), self.dtype, self.low) + key
+        source = emit_cpp(from_structure(self.structure), self.dtype, self.low) + key
         vectors = VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())
         return compile_command(source, unfinished, [*FLAGS, *THREADS, *vectors])
 
@@ -142,13 +142,13 @@ class Native:
         held = self.arena.buffers.get(name)
         return 0 if held is None else held.data_ptr()
 
-    def _work(self, i: int) -> Work:
+    def _work(self, i: int) -> KernelLaunch:
         table, sums, units = self.tables[i], self.sums[i], len(self.tensor)
         walk = (self.tensor, self.first, self.count, self.borders, self.start)
         arrays = (*walk, self.arena.known.addresses, self.gradient, self.buffers[i], table)
-        return Work(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1)
+        return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1)
 
-    def look(self, reader: Reader) -> bool:
+    def look(self, reader: GradientScanner) -> bool:
         """Find the gradients of this step.
 
         Returns:

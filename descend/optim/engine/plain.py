@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.optim.engine.noise import noise_for
-from descend.optim.engine.prepare import has_rows, local, named_entries
+from descend.optim.engine.step_inputs import has_rows, local, named_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from descend.optim.engine.prepare import Task
-    from descend.optim.engine.settings import Settings
+    from descend.optim.engine.settings import GroupSettings
+    from descend.optim.engine.step_inputs import TensorUpdate
 
 __all__ = ["step_plain", "update"]
 
 
 @torch.no_grad()
-def step_plain(tasks: Iterable[Task], seed: int) -> None:
+def step_plain(tasks: Iterable[TensorUpdate], seed: int) -> None:
     """Apply one update to each task, one after the other."""
     for task in tasks:
         with _as_written(task.param.device.type):
@@ -48,7 +48,7 @@ def _as_written(device: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def effective_gradient(g: Tensor, p: Tensor, settings: Settings, decay: Any) -> Tensor:
+def effective_gradient(g: Tensor, p: Tensor, settings: GroupSettings, decay: Any) -> Tensor:
     """The gradient as the rule sees it. `decay` is λ, or None where the engine adds none to the gradient."""
     if settings.rescale != 1.0:
         g = g * settings.rescale
@@ -65,7 +65,7 @@ def update(
     g: Tensor,
     p: Tensor,
     s: Any,
-    settings: Settings,
+    settings: GroupSettings,
     scalars: dict[str, Any],
     provided: dict[str, Callable[..., Any]],
 ) -> tuple[Tensor, Any]:
@@ -118,7 +118,7 @@ def norm(x: Tensor, whole: Tensor) -> Tensor:
     return total(x.to(torch.float64).square(), whole).sqrt()
 
 
-def _place(task: Task) -> str:
+def _place(task: TensorUpdate) -> str:
     """The name that noise belongs to; each rank that holds another part of a tensor draws other numbers."""
     mesh = getattr(task.param, "device_mesh", None)
     return task.name if mesh is None else f"{task.name} at {mesh.get_coordinate()}"
@@ -130,7 +130,7 @@ def scalar(x: float) -> Tensor:
     return torch.tensor(x, dtype=torch.float64, device="cpu")
 
 
-def apply(task: Task, seed: int) -> None:
+def apply(task: TensorUpdate, seed: int) -> None:
     """One update of one tensor, written back in place; of a sparse gradient, of the rows that it has."""
     g, s, rows = local(task.gradient), task.state(), None
     if has_rows(g):

@@ -22,12 +22,12 @@ from descend.optim.rules.base import Rule
 __all__ = [
     "DECAY_FORMS",
     "OPTIONS",
+    "GroupSettings",
+    "GroupSettingsCache",
     "Schedule",
-    "Settings",
-    "Settled",
     "describe_options",
+    "resolve",
     "rule_fields",
-    "settle",
     "shown",
     "unknown_option",
 ]
@@ -65,7 +65,7 @@ OWN_KEYS = frozenset({"schedule", "reasons", "name", "dense_only"})
 
 
 @dataclass(frozen=True)
-class Settings:
+class GroupSettings:
     """What holds for every tensor of a group at one step.
 
     Attributes:
@@ -86,7 +86,7 @@ class Settings:
     clip: float | None
     scaled: bool
 
-    def rescaled(self, factor: float) -> Settings:
+    def rescaled(self, factor: float) -> GroupSettings:
         """The same with another factor on the gradient."""
         return replace(self, rescale=self.rescale * factor)
 
@@ -194,7 +194,7 @@ def _from_alias(
     return meant
 
 
-def settle(group: Mapping[str, Any], where: str) -> Settings:
+def resolve(group: Mapping[str, Any], where: str) -> GroupSettings:
     """The settings in force for a group.
 
     Args:
@@ -223,7 +223,7 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
             "would change nothing; leave decay out"
         )
     rescale = number(group["rescale_grad"], "rescale_grad", where)
-    return Settings(
+    return GroupSettings(
         rule=rule,
         lr=number(group["lr"], "lr", where) * number(group["lr_mult"], "lr_mult", where),
         decay=number(group["weight_decay"], "weight_decay", where),
@@ -234,19 +234,19 @@ def settle(group: Mapping[str, Any], where: str) -> Settings:
     )
 
 
-class Settled:
+class GroupSettingsCache:
     """Remembers the settings of each group while nothing in it changes, since most steps change nothing."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[list[Any], Settings]] = {}  # values of the group, none of them a tensor
+        self._held: dict[int, tuple[list[Any], GroupSettings]] = {}  # values of the group, none of them a tensor
 
-    def of(self, i: int, group: Mapping[str, Any], where: str) -> Settings:
+    def of(self, i: int, group: Mapping[str, Any], where: str) -> GroupSettings:
         """The settings of group i, as `settle` gives them."""
         values = [value for key, value in group.items() if key != "params"]
         held = self._held.get(i)
         if held is not None and held[0] == values:
             return held[1]
-        settings = settle(group, where)
+        settings = resolve(group, where)
         # A tensor may be written into and be the same object still, so such groups are read at each step.
         if not any(isinstance(value, torch.Tensor) for value in values):
             self._held[i] = (values, settings)

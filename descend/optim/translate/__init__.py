@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import RuleError, Unsupported, nearest
 from descend.optim.translate import lbann, mxnet, mxnet19, mxnet20, optax, pytorch_optimizer, torch_optim
-from descend.optim.translate.recipe import Recipe, build, call
+from descend.optim.translate.translation import Translation, build, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARIES", "from_library", "schedule_from_library"]
 
-OPTIMIZERS: dict[str, tuple[Mapping[str, Callable[..., Recipe]], Mapping[str, str]]] = {
+OPTIMIZERS: dict[str, tuple[Mapping[str, Callable[..., Translation]], Mapping[str, str]]] = {
     "mxnet-1.9": (mxnet19.OPTIMIZERS, mxnet19.REFUSED),
     "mxnet-2.0": (mxnet20.OPTIMIZERS, mxnet20.REFUSED),
     "torch": (torch_optim.OPTIMIZERS, torch_optim.REFUSED),
@@ -57,7 +57,7 @@ def _text(library: str, what: str, name: object, known: Iterable[str]) -> None:
         raise RuleError(f"{library}: the name of {what} is a text and is {name!r}; known are {', '.join(known)}")
 
 
-def recipe_from_library(library: str, name: str, kwargs: Mapping[str, Any]) -> Recipe:
+def recipe_from_library(library: str, name: str, kwargs: Mapping[str, Any]) -> Translation:
     """The recipe behind `from_library`, for those who print or compare it."""
     found = _named(library, name)
     table, _ = OPTIMIZERS[library]

@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from descend.errors import RuleError, StorageError, Unsupported
-from descend.optim.engine import ownership
+from descend.optim.engine import parameter_checks as ownership
 from descend.optim.engine.settings import number
 from descend.optim.optimizer import Optimizer
 from descend.optim.translate import from_library
-from descend.optim.translate.recipe import Member, members
+from descend.optim.translate.translation import TranslatedGroup, members
 
 __all__ = ["GluonTrainer", "TwoBit"]
 
@@ -282,7 +282,7 @@ def _shape(g: object) -> tuple[int, ...] | str:
     return tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
 
 
-def _once(params: Iterable[Any] | Mapping[str, Tensor]) -> list[Member]:
+def _once(params: Iterable[Any] | Mapping[str, Tensor]) -> list[TranslatedGroup]:
     """Each tensor once: shared weights are listed by every layer that has them."""
     given = sorted(params.items(), key=lambda item: item[0]) if isinstance(params, Mapping) else params
     found = members({"params": ownership.listed(given, "gluon.Trainer")}, "gluon.Trainer")

@@ -17,7 +17,7 @@ from descend.optim.rules.adam import AdamW
 from descend.optim.rules.hypergradient import HypergradientAdam
 from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.sgd import SGD
-from descend.optim.translate.recipe import Recipe
+from descend.optim.translate.translation import Translation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["OPTIMIZERS", "REFUSED"]
 
 
-def _sgd(learn_rate: float = 0.0, momentum: float = 0.0, nesterov: bool = False) -> Recipe:
+def _sgd(learn_rate: float = 0.0, momentum: float = 0.0, nesterov: bool = False) -> Translation:
     # Without momentum LBANN takes plain SGD, whatever nesterov says.
-    return Recipe(SGD(momentum, nesterov=nesterov and momentum > 0), learn_rate)
+    return Translation(SGD(momentum, nesterov=nesterov and momentum > 0), learn_rate)
 
 
 def _adam(
@@ -36,17 +36,17 @@ def _adam(
     beta2: float = 0.0,
     eps: float = 0.0,
     adamw_weight_decay: float = 0.0,
-) -> Recipe:
+) -> Translation:
     rule = AdamW(beta1, beta2, eps, "uncorrected", skip_nonfinite=True)
-    return Recipe(rule, learn_rate, weight_decay=adamw_weight_decay, decay="decoupled", on_nonfinite="allow")
+    return Translation(rule, learn_rate, weight_decay=adamw_weight_decay, decay="decoupled", on_nonfinite="allow")
 
 
-def _adagrad(learn_rate: float = 0.0, eps: float = 0.0) -> Recipe:
-    return Recipe(AdaGrad(eps), learn_rate)
+def _adagrad(learn_rate: float = 0.0, eps: float = 0.0) -> Translation:
+    return Translation(AdaGrad(eps), learn_rate)
 
 
-def _rmsprop(learn_rate: float = 0.0, decay_rate: float = 0.0, eps: float = 0.0) -> Recipe:
-    return Recipe(RMSProp(decay_rate, eps), learn_rate)
+def _rmsprop(learn_rate: float = 0.0, decay_rate: float = 0.0, eps: float = 0.0) -> Translation:
+    return Translation(RMSProp(decay_rate, eps), learn_rate)
 
 
 def _hypergradient_adam(
@@ -55,8 +55,8 @@ def _hypergradient_adam(
     beta1: float = 0.0,
     beta2: float = 0.0,
     eps: float = 0.0,
-) -> Recipe:
-    return Recipe(HypergradientAdam(hyper_learning_rate, beta1, beta2, eps), init_learning_rate)
+) -> Translation:
+    return Translation(HypergradientAdam(hyper_learning_rate, beta1, beta2, eps), init_learning_rate)
 
 
 def _adam_object(
@@ -65,15 +65,15 @@ def _adam_object(
     beta2: float = 0.99,
     eps: float = 1e-8,
     adamw_weight_decay: float = 0.0,
-) -> Recipe:
+) -> Translation:
     return _adam(learn_rate, beta1, beta2, eps, adamw_weight_decay)
 
 
-def _adagrad_object(learn_rate: float, eps: float = 1e-8) -> Recipe:
+def _adagrad_object(learn_rate: float, eps: float = 1e-8) -> Translation:
     return _adagrad(learn_rate, eps)
 
 
-def _rmsprop_object(learn_rate: float, decay_rate: float, eps: float = 1e-8) -> Recipe:
+def _rmsprop_object(learn_rate: float, decay_rate: float, eps: float = 1e-8) -> Translation:
     return _rmsprop(learn_rate, decay_rate, eps)
 
 
@@ -83,11 +83,11 @@ def _hypergradient_adam_object(
     beta1: float = 0.9,
     beta2: float = 0.99,
     eps: float = 1e-8,
-) -> Recipe:
+) -> Translation:
     return _hypergradient_adam(init_learning_rate, hyper_learning_rate, beta1, beta2, eps)
 
 
-OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
+OPTIMIZERS: dict[str, Callable[..., Translation]] = {
     "SGD": _sgd,
     "Adam": _adam,
     "AdaGrad": _adagrad,

@@ -30,7 +30,7 @@ from descend.optim.schedules import (
     Step,
     is_number,
 )
-from descend.optim.translate.recipe import Member, Recipe, call, check_kinds
+from descend.optim.translate.translation import TranslatedGroup, Translation, call, check_kinds
 
 if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
@@ -215,8 +215,8 @@ class Common:
         exempt: tuple[str, ...] = (),
         begin_state: bool = True,
         by_rows: bool = False,
-        refuse: Callable[[Member], str | None] = lambda member: None,
-    ) -> Recipe:
+        refuse: Callable[[TranslatedGroup], str | None] = lambda member: None,
+    ) -> Translation:
         """The recipe of an optimizer with these common arguments.
 
         Args:
@@ -235,7 +235,7 @@ class Common:
         bound = None if clip_inside else self.clip(kernel=kernel)
         erased = bound == 0  # MXNet then takes every gradient for 0; so does a factor of 0
 
-        return Recipe(
+        return Translation(
             rule,
             lr,
             weight_decay=self.wd + more_decay,
@@ -256,7 +256,7 @@ class Common:
         )
 
     def _own(
-        self, member: Member, more_decay: float, weight_names: tuple[str, ...], exempt: tuple[str, ...]
+        self, member: TranslatedGroup, more_decay: float, weight_names: tuple[str, ...], exempt: tuple[str, ...]
     ) -> dict[str, Any]:
         """What a tensor's index and name say about its rate, its decay and its scaling."""
         name = self._name(member.index)
@@ -270,7 +270,7 @@ class Common:
             "scaled": not (exempt and name is not None and name.endswith(exempt)),
         }
 
-    def _refusal(self, member: Member) -> str | None:
+    def _refusal(self, member: TranslatedGroup) -> str | None:
         if member.tensor.dtype == torch.float16 and not self.multi_precision:
             return "arithmetic in float16 throughout is not had here; MXNet's multi_precision=True is"
         return None
@@ -281,7 +281,7 @@ class Common:
         return self.param_idx2name.get(index)
 
 
-def needs_matrix(member: Member) -> str | None:
+def needs_matrix(member: TranslatedGroup) -> str | None:
     """Why GroupAdaGrad does not take a tensor that is no matrix."""
     shape = tuple(member.tensor.shape)
     return None if len(shape) == 2 else f"MXNet's GroupAdaGrad takes matrices only and this one is {shape}"
@@ -292,7 +292,9 @@ def scale_of(rescale: float) -> float:
     return 1.0 / abs(rescale) if rescale else 1.0
 
 
-def recipe(version: str, table: Mapping[str, Callable[..., Recipe]], name: str, kwargs: Mapping[str, Any]) -> Recipe:
+def recipe(
+    version: str, table: Mapping[str, Callable[..., Translation]], name: str, kwargs: Mapping[str, Any]
+) -> Translation:
     """The recipe of one optimizer of a release.
 
     Raises:
@@ -336,7 +338,7 @@ def _multiplier(what: str, given: Any, index: int, name: str | None, default: fl
     return number(found, what, f"tensor {index if name is None else name}", negative=True)
 
 
-def _unused(what: str, given: Any, found: Sequence[Member], named: Iterable[str]) -> list[str]:
+def _unused(what: str, given: Any, found: Sequence[TranslatedGroup], named: Iterable[str]) -> list[str]:
     """Sentences about factors that belong to none of the tensors; `named` are the names in param_idx2name."""
     if isinstance(given, Mapping):
         names = [*named, *(m.name for m in found if m.name is not None)]

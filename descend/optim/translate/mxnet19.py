@@ -30,21 +30,21 @@ from descend.optim.translate.mxnet import EXEMPT, Common, needs_matrix, scale_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from descend.optim.translate.recipe import Recipe
+    from descend.optim.translate.translation import Translation
 
 __all__ = ["OPTIMIZERS", "REFUSED"]
 
 
-def _sgd(common: Common, momentum: float = 0.0, lazy_update: bool = True) -> Recipe:
+def _sgd(common: Common, momentum: float = 0.0, lazy_update: bool = True) -> Translation:
     lr = common.rate(0.01, overwrites=False)
     return common.recipe(SGD(momentum, rate_inside=True), lr, kernel=True, by_rows=lazy_update)
 
 
-def _nag(common: Common, momentum: float = 0.0) -> Recipe:
+def _nag(common: Common, momentum: float = 0.0) -> Translation:
     return common.recipe(NAG(momentum), common.rate(0.01, overwrites=False), kernel=True)
 
 
-def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Recipe:
+def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Translation:
     lr = common.rate(0.01, overwrites=True)
     if momentum:
         return common.recipe(Signum(momentum, wd_lh), lr, kernel=True)
@@ -53,7 +53,7 @@ def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Recipe
     return common.sign_alone().recipe(SignSGD(), lr, kernel=True, decay="decoupled")
 
 
-def _adagrad(common: Common, eps: float = 1e-7) -> Recipe:
+def _adagrad(common: Common, eps: float = 1e-7) -> Translation:
     lr = common.rate(0.01, overwrites=False)
     return common.recipe(AdaGrad(eps, eps_inside=True), lr, kernel=False, decay="decoupled")
 
@@ -65,14 +65,14 @@ def _rmsprop(
     epsilon: float = 1e-8,
     centered: bool = False,
     clip_weights: float | None = None,
-) -> Recipe:
+) -> Translation:
     momentum = gamma2 if centered else 0.0
     limit = clip_weights if clip_weights and clip_weights > 0 else None
     rule = RMSProp(gamma1, epsilon, True, centered, momentum, momentum > 0, limit)
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True, decay="clipped")
 
 
-def _adadelta(common: Common, rho: float = 0.9, epsilon: float = 1e-5) -> Recipe:
+def _adadelta(common: Common, rho: float = 0.9, epsilon: float = 1e-5) -> Translation:
     # This release's AdaDelta has no rate at all: w ← w − δ − λ w, whatever learning_rate, schedule and lr_mult say. A
     # constant schedule refuses a rate that is set later, which would do nothing there.
     return common.without_rate().recipe(AdaDelta(rho, epsilon), Constant(1.0), kernel=False, decay="decoupled")
@@ -80,12 +80,12 @@ def _adadelta(common: Common, rho: float = 0.9, epsilon: float = 1e-5) -> Recipe
 
 def _adam(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_update: bool = True
-) -> Recipe:
+) -> Translation:
     rule = Adam(beta1, beta2, epsilon, eps_at="uncorrected")
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True, decay="clipped", by_rows=lazy_update)
 
 
-def _adamax(common: Common, beta1: float = 0.9, beta2: float = 0.999) -> Recipe:
+def _adamax(common: Common, beta1: float = 0.9, beta2: float = 0.999) -> Translation:
     rule = Adamax(beta1, beta2, eps=0.0)
     return common.recipe(rule, common.rate(2e-3, overwrites=True), kernel=False, decay="clipped")
 
@@ -96,7 +96,7 @@ def _nadam(
     beta2: float = 0.999,
     epsilon: float = 1e-8,
     schedule_decay: float = 0.004,
-) -> Recipe:
+) -> Translation:
     rule = Nadam(beta1, beta2, epsilon, schedule_decay)
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=False, decay="clipped")
 
@@ -108,7 +108,7 @@ def _lars(
     eta: float = 0.001,
     eps: float = 0.0,
     momentum_correction: bool = True,
-) -> Recipe:
+) -> Translation:
     common.refuse_negative_factor("LARS")
     correction = momentum_correction and momentum > 0
     clip = common.clip(kernel=True)
@@ -126,7 +126,7 @@ def _lbsgd(
     updates_per_epoch: int = 32,
     begin_epoch: int = 0,
     num_epochs: int = 60,
-) -> Recipe:
+) -> Translation:
     rule = LBSGD(
         momentum,
         batch_scale,
@@ -149,38 +149,38 @@ def _lamb(
     lower_bound: float | None = None,
     upper_bound: float | None = None,
     bias_correction: bool = True,
-) -> Recipe:
+) -> Translation:
     rule = LAMB(beta1, beta2, epsilon, bias_correction, *common.bounds(lower_bound, upper_bound))
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True)
 
 
-def _dcasgd(common: Common, momentum: float = 0.0, lamda: float = 0.04) -> Recipe:
+def _dcasgd(common: Common, momentum: float = 0.0, lamda: float = 0.04) -> Translation:
     if momentum:
         raise Unsupported("MXNet 1.9's DCASGD raises for every momentum but 0; mxnet-2.0's has one")
     rule = DCASGD(lamda, decay_in_square=False)
     return common.recipe(rule, common.rate(0.01, overwrites=False), kernel=False)
 
 
-def _ftrl(common: Common, lamda1: float = 0.01, beta: float = 1.0) -> Recipe:
+def _ftrl(common: Common, lamda1: float = 0.01, beta: float = 1.0) -> Translation:
     return common.recipe(FTRL(lamda1, beta), common.unattached_rate(0.1), kernel=True)
 
 
-def _ftml(common: Common, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8) -> Recipe:
+def _ftml(common: Common, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8) -> Translation:
     lr = common.rate(0.01, overwrites=False)
     return common.recipe(FTML(beta1, beta2, epsilon), lr, kernel=True, decay="clipped")
 
 
-def _sgld(common: Common) -> Recipe:
+def _sgld(common: Common) -> Translation:
     return common.recipe(SGLD(), common.rate(0.01, overwrites=False), kernel=False)
 
 
-def _group_adagrad(common: Common, eps: float = 1e-5) -> Recipe:
+def _group_adagrad(common: Common, eps: float = 1e-5) -> Translation:
     common.refuse_decay("GroupAdaGrad")
     lr = common.rate(0.01, overwrites=False)
     return common.recipe(GroupAdaGrad(eps, eps_inside=True), lr, kernel=False, refuse=needs_matrix)
 
 
-OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
+OPTIMIZERS: dict[str, Callable[..., Translation]] = {
     "sgd": _sgd,
     "ccsgd": _sgd,
     "nag": _nag,

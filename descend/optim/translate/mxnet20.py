@@ -30,28 +30,28 @@ from descend.optim.translate.mxnet import EXEMPT, Common, needs_matrix
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from descend.optim.translate.recipe import Recipe
+    from descend.optim.translate.translation import Translation
 
 __all__ = ["OPTIMIZERS", "REFUSED"]
 
 
-def _sgd(common: Common, momentum: float = 0.0, lazy_update: bool = False) -> Recipe:
+def _sgd(common: Common, momentum: float = 0.0, lazy_update: bool = False) -> Translation:
     lr = common.rate(0.1, overwrites=True)
     return common.recipe(SGD(momentum, rate_inside=True), lr, kernel=common.fused, by_rows=lazy_update)
 
 
-def _nag(common: Common, momentum: float = 0.9) -> Recipe:
+def _nag(common: Common, momentum: float = 0.9) -> Translation:
     return common.recipe(NAG(momentum), common.rate(0.1, overwrites=True), kernel=common.fused)
 
 
-def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Recipe:
+def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Translation:
     lr = common.rate(0.01, overwrites=True)
     if momentum:
         return common.recipe(Signum(momentum, wd_lh), lr, kernel=common.fused)
     return common.sign_alone().recipe(SignSGD(), lr, kernel=True, decay="decoupled", more_decay=wd_lh)
 
 
-def _adagrad(common: Common, epsilon: float = 1e-6) -> Recipe:
+def _adagrad(common: Common, epsilon: float = 1e-6) -> Translation:
     return common.recipe(AdaGrad(epsilon), common.rate(0.01, overwrites=True), kernel=False)
 
 
@@ -62,7 +62,7 @@ def _rmsprop(
     epsilon: float = 1e-8,
     centered: bool = False,
     clip_weights: float | None = None,
-) -> Recipe:
+) -> Translation:
     used = momentum if centered else 0.0
     if clip_weights and clip_weights < 0 and not common.fused:
         raise Unsupported(
@@ -73,20 +73,20 @@ def _rmsprop(
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused)
 
 
-def _adadelta(common: Common, rho: float = 0.9, epsilon: float = 1e-6) -> Recipe:
+def _adadelta(common: Common, rho: float = 0.9, epsilon: float = 1e-6) -> Translation:
     return common.recipe(AdaDelta(rho, epsilon), common.rate(1.0, overwrites=True), kernel=False)
 
 
 def _adam(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_update: bool = False
-) -> Recipe:
+) -> Translation:
     rule = Adam(beta1, beta2, epsilon, eps_at="uncorrected")
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused, by_rows=lazy_update)
 
 
 def _adamw(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, correct_bias: bool = True
-) -> Recipe:
+) -> Translation:
     if common.rescale_grad == 0:
         raise Unsupported("MXNet's AdamW counts such an update and does not make it; leave the step out instead")
     decay_at = "corrected" if common.fused else "corrected after"
@@ -96,12 +96,12 @@ def _adamw(
 
 def _adabelief(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, correct_bias: bool = True
-) -> Recipe:
+) -> Translation:
     rule = AdaBelief(beta1, beta2, epsilon, "uncorrected", correct_bias)
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused, decay="clipped")
 
 
-def _adamax(common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Recipe:
+def _adamax(common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Translation:
     return common.recipe(Adamax(beta1, beta2, epsilon), common.rate(2e-3, overwrites=True), kernel=False)
 
 
@@ -111,14 +111,14 @@ def _nadam(
     beta2: float = 0.999,
     epsilon: float = 1e-8,
     schedule_decay: float = 0.004,
-) -> Recipe:
+) -> Translation:
     rule = Nadam(beta1, beta2, epsilon, schedule_decay)
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=False)
 
 
 def _lars(
     common: Common, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 1e-8, lazy_update: bool = False
-) -> Recipe:
+) -> Translation:
     if common.fused and (common.aggregate_num or 1) > 1:
         common.refuse_negative_factor("LARS with aggregate_num")
     # Here alone a bound of 0 reaches the kernel, which then clips everything to 0.
@@ -136,7 +136,7 @@ def _lamb(
     lower_bound: float | None = None,
     upper_bound: float | None = None,
     bias_correction: bool = True,
-) -> Recipe:
+) -> Translation:
     rule = LAMB(beta1, beta2, epsilon, bias_correction, *common.bounds(lower_bound, upper_bound))
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused)
 
@@ -148,36 +148,36 @@ def _lans(
     epsilon: float = 1e-6,
     lower_bound: float | None = None,
     upper_bound: float | None = None,
-) -> Recipe:
+) -> Translation:
     clip = common.clip(kernel=common.fused)
     rule = LANS(beta1, beta2, epsilon, *common.bounds(lower_bound, upper_bound), not common.fused, clip)
     return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused, clip_inside=True)
 
 
-def _dcasgd(common: Common, momentum: float = 0.0, lamda: float = 0.04) -> Recipe:
+def _dcasgd(common: Common, momentum: float = 0.0, lamda: float = 0.04) -> Translation:
     return common.recipe(DCASGD(lamda, momentum), common.rate(0.1, overwrites=True), kernel=False)
 
 
-def _ftrl(common: Common, lamda1: float = 0.01, beta: float = 1.0) -> Recipe:
+def _ftrl(common: Common, lamda1: float = 0.01, beta: float = 1.0) -> Translation:
     return common.recipe(FTRL(lamda1, beta), common.rate(0.1, overwrites=True), kernel=common.fused)
 
 
-def _ftml(common: Common, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8) -> Recipe:
+def _ftml(common: Common, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8) -> Translation:
     rule = FTML(beta1, beta2, epsilon)
     return common.recipe(rule, common.rate(2.5e-3, overwrites=True), kernel=common.fused)
 
 
-def _sgld(common: Common) -> Recipe:
+def _sgld(common: Common) -> Translation:
     return common.recipe(SGLD(), common.rate(0.1, overwrites=True), kernel=False)
 
 
-def _group_adagrad(common: Common, epsilon: float = 1e-6) -> Recipe:
+def _group_adagrad(common: Common, epsilon: float = 1e-6) -> Translation:
     common.refuse_decay("GroupAdaGrad")
     lr = common.rate(0.01, overwrites=True)
     return common.recipe(GroupAdaGrad(epsilon), lr, kernel=False, refuse=needs_matrix)
 
 
-OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
+OPTIMIZERS: dict[str, Callable[..., Translation]] = {
     "sgd": _sgd,
     "nag": _nag,
     "signum": _signum,

@@ -21,7 +21,7 @@ from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.sgd import SGD
 from descend.optim.rules.signum import SignSGD, Signum
 from descend.optim.schedules import Constant, Cosine, Polynomial, Ramp, Schedule, Shifted, Step
-from descend.optim.translate.recipe import Recipe, falling
+from descend.optim.translate.translation import Translation, falling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,9 +54,9 @@ def _adam_rule(b1: float, b2: float, eps: float, eps_root: float, nesterov: bool
 
 def _sgd(
     learning_rate: Any, momentum: float | None = None, nesterov: bool = False, accumulator_dtype: None = None
-) -> Recipe:
+) -> Translation:
     _no(accumulator_dtype=accumulator_dtype)
-    return Recipe(SGD(momentum or 0.0, nesterov=nesterov and bool(momentum)), learning_rate)
+    return Translation(SGD(momentum or 0.0, nesterov=nesterov and bool(momentum)), learning_rate)
 
 
 def _adam(
@@ -67,9 +67,9 @@ def _adam(
     eps_root: float = 0.0,
     mu_dtype: None = None,
     nesterov: bool = False,
-) -> Recipe:
+) -> Translation:
     _no(mu_dtype=mu_dtype)
-    return Recipe(_adam_rule(b1, b2, eps, eps_root, nesterov), learning_rate)
+    return Translation(_adam_rule(b1, b2, eps, eps_root, nesterov), learning_rate)
 
 
 def _adamw(
@@ -82,15 +82,15 @@ def _adamw(
     weight_decay: float = 1e-4,
     mask: None = None,
     nesterov: bool = False,
-) -> Recipe:
+) -> Translation:
     _no(mu_dtype=mu_dtype)
     _unmasked(mask=mask)
     rule = _adam_rule(b1, b2, eps, eps_root, nesterov)
-    return Recipe(rule, learning_rate, weight_decay=weight_decay, decay="decoupled")
+    return Translation(rule, learning_rate, weight_decay=weight_decay, decay="decoupled")
 
 
-def _adagrad(learning_rate: Any, initial_accumulator_value: float = 0.1, eps: float = 1e-7) -> Recipe:
-    return Recipe(AdaGrad(eps, eps_inside=True, initial=initial_accumulator_value), learning_rate)
+def _adagrad(learning_rate: Any, initial_accumulator_value: float = 0.1, eps: float = 1e-7) -> Translation:
+    return Translation(AdaGrad(eps, eps_inside=True, initial=initial_accumulator_value), learning_rate)
 
 
 def _rmsprop(
@@ -103,10 +103,10 @@ def _rmsprop(
     momentum: float | None = None,
     nesterov: bool = False,
     bias_correction: bool = False,
-) -> Recipe:
+) -> Translation:
     _no(initial_scale=initial_scale, nesterov=nesterov, bias_correction=bias_correction)
     kept = momentum or 0.0
-    return Recipe(RMSProp(decay, eps, eps_in_sqrt, centered, kept, kept > 0), learning_rate)
+    return Translation(RMSProp(decay, eps, eps_in_sqrt, centered, kept, kept > 0), learning_rate)
 
 
 def _adadelta(
@@ -115,13 +115,13 @@ def _adadelta(
     eps: float = 1e-6,
     weight_decay: float = 0.0,
     weight_decay_mask: None = None,
-) -> Recipe:
+) -> Translation:
     _unmasked(weight_decay_mask=weight_decay_mask)
-    return Recipe(AdaDelta(rho, eps), learning_rate, weight_decay=weight_decay)
+    return Translation(AdaDelta(rho, eps), learning_rate, weight_decay=weight_decay)
 
 
-def _adamax(learning_rate: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Recipe:
-    return Recipe(Adamax(b1, b2, eps, eps_inside=True), learning_rate)
+def _adamax(learning_rate: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Translation:
+    return Translation(Adamax(b1, b2, eps, eps_inside=True), learning_rate)
 
 
 def _adamaxw(
@@ -131,10 +131,10 @@ def _adamaxw(
     eps: float = 1e-8,
     weight_decay: float = 1e-4,
     mask: None = None,
-) -> Recipe:
+) -> Translation:
     _unmasked(mask=mask)
     rule = Adamax(b1, b2, eps, eps_inside=True)
-    return Recipe(rule, learning_rate, weight_decay=weight_decay, decay="decoupled")
+    return Translation(rule, learning_rate, weight_decay=weight_decay, decay="decoupled")
 
 
 def _lion(
@@ -144,10 +144,10 @@ def _lion(
     mu_dtype: None = None,
     weight_decay: float = 1e-3,
     mask: None = None,
-) -> Recipe:
+) -> Translation:
     _no(mu_dtype=mu_dtype)
     _unmasked(mask=mask)
-    return Recipe(Lion(b1, b2), learning_rate, weight_decay=weight_decay, decay="decoupled")
+    return Translation(Lion(b1, b2), learning_rate, weight_decay=weight_decay, decay="decoupled")
 
 
 def _lamb(
@@ -158,10 +158,10 @@ def _lamb(
     eps_root: float = 0.0,
     weight_decay: float = 0.0,
     mask: None = None,
-) -> Recipe:
+) -> Translation:
     _no(eps_root=eps_root)
     _unmasked(mask=mask)
-    return Recipe(LAMB(b1, b2, eps), learning_rate, weight_decay=weight_decay)
+    return Translation(LAMB(b1, b2, eps), learning_rate, weight_decay=weight_decay)
 
 
 def _lars(
@@ -173,10 +173,10 @@ def _lars(
     trust_ratio_mask: bool | None = True,
     momentum: float = 0.9,
     nesterov: bool = False,
-) -> Recipe:
+) -> Translation:
     _unmasked(weight_decay_mask=weight_decay_mask, trust_ratio_mask=trust_ratio_mask)
     rule = LARS(momentum, trust_coefficient, eps, nesterov=nesterov and momentum > 0, ratio_of="sum")
-    return Recipe(rule, learning_rate, weight_decay=weight_decay)
+    return Translation(rule, learning_rate, weight_decay=weight_decay)
 
 
 def _adabelief(
@@ -186,23 +186,23 @@ def _adabelief(
     eps: float = 1e-16,
     eps_root: float = 1e-16,
     nesterov: bool = False,
-) -> Recipe:
+) -> Translation:
     _no(nesterov=nesterov)
     if eps != eps_root:
         raise Unsupported(f"optax's eps {eps!r} and eps_root {eps_root!r} must be equal here, as in the paper")
-    return Recipe(AdaBelief(b1, b2, eps), learning_rate)
+    return Translation(AdaBelief(b1, b2, eps), learning_rate)
 
 
-def _sign_sgd(learning_rate: Any) -> Recipe:
-    return Recipe(SignSGD(), learning_rate)
+def _sign_sgd(learning_rate: Any) -> Translation:
+    return Translation(SignSGD(), learning_rate)
 
 
-def _signum(learning_rate: Any, beta: float = 0.9, accumulator_dtype: None = None) -> Recipe:
+def _signum(learning_rate: Any, beta: float = 0.9, accumulator_dtype: None = None) -> Translation:
     _no(accumulator_dtype=accumulator_dtype)
-    return Recipe(Signum(beta), learning_rate)
+    return Translation(Signum(beta), learning_rate)
 
 
-OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
+OPTIMIZERS: dict[str, Callable[..., Translation]] = {
     "sgd": _sgd,
     "adam": _adam,
     "adamw": _adamw,

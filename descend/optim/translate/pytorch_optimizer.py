@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from descend.optim.rules.lars import LARS
-from descend.optim.translate.recipe import Member, Recipe
+from descend.optim.translate.translation import TranslatedGroup, Translation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ def _lars(
     nesterov: bool = False,
     maximize: bool = False,
     foreach: bool | None = None,
-) -> Recipe:
+) -> Translation:
     rule = LARS(
         momentum,
         trust_coefficient,
@@ -36,14 +36,14 @@ def _lars(
         one_at_zero_gradient=False,
     )
 
-    def own(member: Member) -> Mapping[str, Any]:
+    def own(member: TranslatedGroup) -> Mapping[str, Any]:
         matrix = member.tensor.dim() > 1
         return {"scaled": matrix, "weight_decay": weight_decay if matrix else 0.0}
 
-    return Recipe(rule, lr, weight_decay=weight_decay, maximize=maximize, own=own)
+    return Translation(rule, lr, weight_decay=weight_decay, maximize=maximize, own=own)
 
 
-OPTIMIZERS: dict[str, Callable[..., Recipe]] = {"lars": _lars}
+OPTIMIZERS: dict[str, Callable[..., Translation]] = {"lars": _lars}
 
 REFUSED = {
     "lamb": "its arithmetic is not LAMB's: v uncorrected, a ratio of the uncorrected direction, norms limited to 10",

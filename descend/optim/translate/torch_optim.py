@@ -20,7 +20,7 @@ from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.rprop import Rprop
 from descend.optim.rules.sgd import SGD
 from descend.optim.schedules import Constant, Cosine, MultiStep, Polynomial, Ramp, Schedule, Step
-from descend.optim.translate.recipe import Member, Recipe, falling
+from descend.optim.translate.translation import TranslatedGroup, Translation, falling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,13 +32,13 @@ __all__ = ["OPTIMIZERS", "REFUSED", "REFUSED_SCHEDULES", "SCHEDULES"]
 
 def _recipe(
     rule: Rule, lr: Any, weight_decay: float, maximize: bool, differentiable: bool, *, decoupled: bool = False
-) -> Recipe:
+) -> Translation:
     if differentiable:
         raise Unsupported(
             "differentiable=True asks for gradients through the update, which is made without a graph here"
         )
     decay = "decoupled" if decoupled else "coupled"
-    return Recipe(rule, float(lr), weight_decay=weight_decay, decay=decay, maximize=maximize)
+    return Translation(rule, float(lr), weight_decay=weight_decay, decay=decay, maximize=maximize)
 
 
 def _pair(values: Sequence[float], name: str = "betas") -> tuple[float, float]:
@@ -58,7 +58,7 @@ def _sgd(
     foreach: bool | None = None,
     differentiable: bool = False,
     fused: bool | None = None,
-) -> Recipe:
+) -> Translation:
     if nesterov and (not momentum or dampening):
         raise RuleError("torch's SGD takes nesterov only with a momentum and without dampening")
     rule = SGD(momentum, dampening, nesterov)
@@ -78,7 +78,7 @@ def _adam(
     differentiable: bool = False,
     fused: bool | None = None,
     decoupled_weight_decay: bool = False,
-) -> Recipe:
+) -> Translation:
     rule = Adam(*_pair(betas), eps, amsgrad=amsgrad)
     return _recipe(rule, lr, weight_decay, maximize, differentiable, decoupled=decoupled_weight_decay)
 
@@ -95,14 +95,14 @@ def _adamw(
     capturable: bool = False,
     differentiable: bool = False,
     fused: bool | None = None,
-) -> Recipe:
+) -> Translation:
     rule = Adam(*_pair(betas), eps, amsgrad=amsgrad)
     return _recipe(rule, lr, weight_decay, maximize, differentiable, decoupled=True)
 
 
 def _sparse_adam(
     lr: float = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8, maximize: bool = False
-) -> Recipe:
+) -> Translation:
     made = _recipe(Adam(*_pair(betas), eps, "uncorrected"), lr, 0.0, maximize, differentiable=False)
     return replace(made, by_rows=True)
 
@@ -117,7 +117,7 @@ def _adamax(
     maximize: bool = False,
     differentiable: bool = False,
     capturable: bool = False,
-) -> Recipe:
+) -> Translation:
     return _recipe(Adamax(*_pair(betas), eps, eps_inside=True), lr, weight_decay, maximize, differentiable)
 
 
@@ -133,7 +133,7 @@ def _nadam(
     maximize: bool = False,
     capturable: bool = False,
     differentiable: bool = False,
-) -> Recipe:
+) -> Translation:
     rule = Nadam(*_pair(betas), eps, momentum_decay)
     return _recipe(rule, lr, weight_decay, maximize, differentiable, decoupled=decoupled_weight_decay)
 
@@ -149,7 +149,7 @@ def _rmsprop(
     foreach: bool | None = None,
     maximize: bool = False,
     differentiable: bool = False,
-) -> Recipe:
+) -> Translation:
     rule = RMSProp(alpha, eps, centered=centered, momentum=momentum)
     return _recipe(rule, lr, weight_decay, maximize, differentiable)
 
@@ -165,7 +165,7 @@ def _adagrad(
     maximize: bool = False,
     differentiable: bool = False,
     fused: bool | None = None,
-) -> Recipe:
+) -> Translation:
     rule = AdaGrad(eps, lr_decay=lr_decay, initial=initial_accumulator_value)
     return _recipe(rule, lr, weight_decay, maximize, differentiable)
 
@@ -180,7 +180,7 @@ def _adadelta(
     capturable: bool = False,
     maximize: bool = False,
     differentiable: bool = False,
-) -> Recipe:
+) -> Translation:
     return _recipe(AdaDelta(rho, eps), lr, weight_decay, maximize, differentiable)
 
 
@@ -193,7 +193,7 @@ def _rprop(
     foreach: bool | None = None,
     maximize: bool = False,
     differentiable: bool = False,
-) -> Recipe:
+) -> Translation:
     return _recipe(Rprop(*_pair(etas, "etas"), *_pair(step_sizes, "step_sizes")), lr, 0.0, maximize, differentiable)
 
 
@@ -206,14 +206,14 @@ def _adafactor(
     *,
     foreach: bool | None = None,
     maximize: bool = False,
-) -> Recipe:
+) -> Translation:
     if len(eps) != 2:
         raise RuleError(f"eps is a pair, and its first part may be None; it is {eps!r}")
     rule = Adafactor(beta2_decay, eps[0], eps[1] or 0.0, d)
     return _recipe(rule, lr, weight_decay, maximize, differentiable=False)
 
 
-def _matrix_only(member: Member) -> str | None:
+def _matrix_only(member: TranslatedGroup) -> str | None:
     shape = tuple(member.tensor.shape)
     return None if len(shape) == 2 else f"torch's Muon takes matrices only and this one is {shape}"
 
@@ -227,15 +227,15 @@ def _muon(
     eps: float = 1e-7,
     ns_steps: int = 5,
     adjust_lr_fn: str | None = None,
-) -> Recipe:
+) -> Translation:
     if len(ns_coefficients) != 3 or None in ns_coefficients:
         raise RuleError(f"ns_coefficients are three numbers and are {ns_coefficients!r}")
     a, b, c = ns_coefficients
     rule = Muon(momentum, nesterov, ns_steps, (a, b, c), eps, adjust_lr_fn or "original", bfloat16=True)
-    return Recipe(rule, float(lr), weight_decay=weight_decay, decay="decoupled", refuse=_matrix_only)
+    return Translation(rule, float(lr), weight_decay=weight_decay, decay="decoupled", refuse=_matrix_only)
 
 
-OPTIMIZERS: dict[str, Callable[..., Recipe]] = {
+OPTIMIZERS: dict[str, Callable[..., Translation]] = {
     "SGD": _sgd,
     "Adam": _adam,
     "AdamW": _adamw,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from descend.errors import ConfigurationError
-from descend.study.analysis.extra import special
+from descend.study.analysis.optional_scipy import special
 from descend.study.analysis.values import check_fraction, counts, numbers
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from descend.errors import ConfigurationError, Refused
-from descend.study.analysis.extra import special
 from descend.study.analysis.intervals import Interval, holm, median, median_interval
+from descend.study.analysis.optional_scipy import special
 from descend.study.analysis.values import check_fraction
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from descend.study.design.arm import Arm, arm
 from descend.study.design.lint import Remark, lint, lint_edges
-from descend.study.design.points import points, seed_of
 from descend.study.design.presets import PRESETS, preset
+from descend.study.design.sampling import points, seed_of
 from descend.study.design.space import Dimension, choice, integer, linear, log, one_minus_log
 from descend.study.design.study import Study, Target, make_study, read_study
 

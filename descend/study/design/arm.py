@@ -14,9 +14,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.catalogue import entries
 from descend.errors import ConfigurationError, nearest
-from descend.study.design.roles import check_roles
+from descend.rule_index import rules
+from descend.study.design.parameter_roles import check_roles
 from descend.study.design.schedules import check_schedule
 from descend.study.design.space import Dimension, dimension, log
 
@@ -116,9 +116,9 @@ class Arm:
             return []
         if ":" in self.optimizer:
             return []
-        known = entries().get(self.optimizer.lower())
+        known = rules().get(self.optimizer.lower())
         if known is None:
-            titles = [entry.name for entry in entries().values()]
+            titles = [entry.name for entry in rules().values()]
             return [
                 f"there is no optimizer '{self.optimizer}'{nearest(self.optimizer, titles) or ';'} give a rule's name "
                 "or any torch optimizer as module:Class"
@@ -166,9 +166,9 @@ def arm(value: Any) -> Arm:
         return _of_table(value)
     if isinstance(value, str) and ":" not in value:
         rule, fixed = _SHORT.get(value.lower(), (value, {}))
-        known = entries().get(rule.lower())
+        known = rules().get(rule.lower())
         if known is None:
-            options = [*(entry.name for entry in entries().values()), *_SHORT]
+            options = [*(entry.name for entry in rules().values()), *_SHORT]
             raise ConfigurationError(f"there is no optimizer '{value}'{nearest(value, options)}")
         usual = float(dict(known.options)["lr"])
         return Arm(known.name, {"lr": log(usual / 100, usual * 100)}, fixed)

@@ -13,7 +13,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from descend.catalogue import entries
+from descend.rule_index import rules
 from descend.study.design.arm import ENGINE_OPTIONS
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _of_another_rule(name: str, arm: Arm) -> bool:
 
 def _held(arm: Arm, name: str) -> Any:
     """The value of a setting that is not searched over: as it is fixed, or by default."""
-    known = entries().get(arm.title.lower())
+    known = rules().get(arm.title.lower())
     default = dict(known.options).get(name) if known else None
     return arm.fixed.get(name, ast.literal_eval(default) if default else None)
 

@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, 
 
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.arm import Arm, arm
-from descend.study.design.points import SAMPLERS
+from descend.study.design.sampling import SAMPLERS
 from descend.study.design.workload import check_form
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from descend.study.analysis.intervals import median
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from descend.study.results import Comparison, Group, Row
+    from descend.study.results import Comparison, Group, ResultRow
 
 __all__ = [
     "Table",
@@ -200,7 +200,7 @@ def winners(comparison: Comparison, group: Group) -> Table | None:
     )
 
 
-def _sd(rows: Sequence[Row]) -> float | None:
+def _sd(rows: Sequence[ResultRow]) -> float | None:
     """From seed to seed, pooled over searches; None where a re-run failed or there is one seed."""
     squares, freedom = 0.0, 0
     for row in rows:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import ConfigurationError, nearest
 from descend.optim import Optimizer, rules
 from descend.optim.engine.settings import OPTIONS, rule_fields, unknown_option
-from descend.study.design.roles import roles_of, split_roles
+from descend.study.design.parameter_roles import roles_of, split_roles
 from descend.study.design.schedules import make_schedule
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from descend.optim.rules.base import Rule
     from descend.optim.schedules import Schedule
 
-__all__ = ["Share", "build", "is_ours", "make", "multipliers", "schedule_of", "shares"]
+__all__ = ["TrialOptimizerGroup", "build", "is_ours", "make", "multipliers", "schedule_of", "shares"]
 
 
 @dataclass(frozen=True)
-class Share:
+class TrialOptimizerGroup:
     """Weights that are told the same.
 
     Attributes:
@@ -79,13 +79,13 @@ def _told(configuration: Mapping[str, Any], module: nn.Module) -> list[tuple[tup
     return [(tuple(names), told) for names, told in groups]
 
 
-def shares(configuration: Mapping[str, Any], module: nn.Module) -> list[Share]:
+def shares(configuration: Mapping[str, Any], module: nn.Module) -> list[TrialOptimizerGroup]:
     """What every weight is told, of rules of ours.
 
     Raises:
         ConfigurationError: an option is unknown or out of range.
     """
-    return [Share(names, *_rule(told)) for names, told in _told(configuration, module)]
+    return [TrialOptimizerGroup(names, *_rule(told)) for names, told in _told(configuration, module)]
 
 
 def _rule(told: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:

@@ -19,25 +19,25 @@ from torch import nn
 
 from descend.errors import DescendError, Stopped
 from descend.launch import cores
-from descend.runtime import StopRequests
-from descend.study.running.one import run_one
+from descend.runtime import SignalHandler
 from descend.study.running.scores import Scorer
+from descend.study.running.sequential import run_trial
 from descend.study.running.stack import Stack
-from descend.study.running.together import run_together
 from descend.study.running.trial import Record, Trial
+from descend.study.running.vmapped import run_vmapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from descend.study.task import Task
+    from descend.study.task import StudyTask
 
-__all__ = ["divided", "forked", "run_in_forks", "run_in_stacks", "whether_in_forks", "whether_in_stacks"]
+__all__ = ["can_fork", "can_stack_in_processes", "divided", "forked", "run_in_forks", "run_in_stacks"]
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _POLL_SECONDS = 0.2  # between two looks whether somebody asked for an end
 
 
-def whether_in_forks(task: Task) -> str | None:
+def can_fork(task: StudyTask) -> str | None:
     """Why these trials cannot run in forks of this process; None if they can."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return "this system has no forks"
@@ -49,7 +49,7 @@ def whether_in_forks(task: Task) -> str | None:
 
 
 def run_in_forks(
-    task: Task, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
+    task: StudyTask, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
 ) -> Iterator[Record]:
     """Records of the trials as they end, in any order. Arguments are those of `run_one_by_one`.
 
@@ -66,7 +66,7 @@ def run_in_forks(
             if place >= len(trials):
                 return
             trial = trials[place]
-            yield run_one(task, trial, evaluations, scorer=scorer, kind=(kinds or {}).get(trial.arm)).line().encode()
+            yield run_trial(task, trial, evaluations, scorer=scorer, kind=(kinds or {}).get(trial.arm)).line().encode()
 
     left = {trial.id: trial for trial in trials}
     for line in forked([work] * min(cores(), len(trials))):
@@ -77,9 +77,9 @@ def run_in_forks(
         yield Record(trial, "error", message="its process was killed; too little memory is the usual cause")
 
 
-def whether_in_stacks(task: Task) -> str | None:
+def can_stack_in_processes(task: StudyTask) -> str | None:
     """Why these trials, which can run together, cannot be divided into a stack for each process; None if they can."""
-    if reason := whether_in_forks(task):
+    if reason := can_fork(task):
         return reason
     if any(isinstance(layer, _BATCH_NORM) for layer in task.module(0).modules()):
         return "statistics of batch norm are rounded in another way in a stack of another width"
@@ -93,7 +93,7 @@ def divided(trials: Sequence[Trial]) -> list[Sequence[Trial]]:
 
 
 def run_in_stacks(
-    task: Task, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
+    task: StudyTask, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
 ) -> Iterator[Record]:
     """Records of trials that are alike, a stack of them in each process. Arguments are those of `run_together`.
 
@@ -106,7 +106,7 @@ def run_in_stacks(
         Stack(task, part).trace()  # here, so that the next processes have it too
 
     def work(part: Sequence[Trial]) -> Callable[[], Iterator[bytes]]:
-        return lambda: (record.line().encode() for record in run_together(task, part, evaluations))
+        return lambda: (record.line().encode() for record in run_vmapped(task, part, evaluations))
 
     records = [Record.read(line.decode()) for line in forked([work(part) for part in parts])]
     if len(records) < len(trials):
@@ -140,7 +140,7 @@ def forked(works: Sequence[Callable[[], Iterable[bytes]]]) -> Iterator[bytes]:
             process.start()
             theirs.close()  # so that the pipe ends with the process
             pipes[ours] = process
-        with StopRequests() as stop:
+        with SignalHandler() as stop:
             while pipes:
                 for pipe in wait(list(pipes), _POLL_SECONDS):
                     said = _received(pipe, pipes)

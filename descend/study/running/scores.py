@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.experiment.losses import loss_of
-from descend.experiment.measures import measures
+from descend.experiment.metrics import build_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from descend.study.task import Task
+    from descend.study.task import StudyTask
 
 __all__ = ["Scorer"]
 
@@ -28,9 +28,9 @@ class Scorer:
         task: A prepared task.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: StudyTask) -> None:
         self.loss = loss_of(task.loss)
-        self.metrics = {"loss": self.loss, **measures(task.metrics, task.loss)}
+        self.metrics = {"loss": self.loss, **build_metrics(task.metrics, task.loss)}
         self.splits = task.measured()
         self.test = task.test
 

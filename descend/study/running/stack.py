@@ -22,13 +22,13 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from descend.data import orders
 from descend.errors import ConfigurationError
 from descend.optim.engine import plain
-from descend.optim.engine.settings import OPTIONS, Settings, rule_fields
+from descend.optim.engine.settings import OPTIONS, GroupSettings, rule_fields
 from descend.optim.rules.base import Rule
 from descend.optim.schedules import Constant
 from descend.study.running.optimizer import schedule_of, shares
 from descend.study.running.scores import Scorer
 from descend.study.running.traced import traced
-from descend.train.masks import Masks, words_of
+from descend.train.patches.dropout import ReproducibleDropout, philox_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from descend.study.running.trial import Trial
-    from descend.study.task import Task
+    from descend.study.task import StudyTask
 
 __all__ = ["Stack", "slow_in_silence"]
 
@@ -153,7 +153,7 @@ def _one_update(
         numbers: `lr`, `decay`, `t` and the rule's constants, 0-d.
     """
     options = update.options
-    settings = Settings(
+    settings = GroupSettings(
         rule=_with(update.rule, {name: numbers[name] for name in update.constants}),
         lr=0.0,  # handed in as a tensor below
         decay=float(update.decays),
@@ -173,7 +173,7 @@ def _state(kind: Any, entries: dict[str, Tensor]) -> Any:
     return None if kind is None else kind(**{name: entries.get(name) for name in kind._fields})
 
 
-class _Draws(Masks):
+class _Draws(ReproducibleDropout):
     """What random layers draw, as tensors that are handed in, so that every trial has draws of its own.
 
     Attributes:
@@ -208,7 +208,7 @@ class Stack:
         ConfigurationError: see `updates_of`.
     """
 
-    def __init__(self, task: Task, trials: Sequence[Trial]) -> None:
+    def __init__(self, task: StudyTask, trials: Sequence[Trial]) -> None:
         modules = [task.module(trial.seed) for trial in trials]
         self.trials = trials
         self.updates = updates_of(trials, modules)
@@ -374,7 +374,7 @@ class Stack:
         device = self._data[0].device
         return torch.stack(
             [
-                words_of(trial.seed, number - 1, name, call, 0, rows, device, width).to(torch.int64)
+                philox_words(trial.seed, number - 1, name, call, 0, rows, device, width).to(torch.int64)
                 for trial in self.trials
             ]
         )

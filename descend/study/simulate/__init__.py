@@ -8,7 +8,7 @@ Source: Zhang et al. 2019, https://arxiv.org/abs/1907.04164
 """
 
 from descend.study.simulate.draw import plot, table
-from descend.study.simulate.exact import Settings, first_hit, risk_curve
+from descend.study.simulate.exact import SimulationSettings, first_hit, risk_curve
 from descend.study.simulate.method import MOMENTA, Method, method
 from descend.study.simulate.problem import Modes, Quadratic
 from descend.study.simulate.sampled import sample
@@ -31,7 +31,7 @@ __all__ = [
     "Method",
     "Modes",
     "Quadratic",
-    "Settings",
+    "SimulationSettings",
     "Tuned",
     "first_hit",
     "method",

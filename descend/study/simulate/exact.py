@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["Settings", "first_hit", "risk_curve"]
+__all__ = ["SimulationSettings", "first_hit", "risk_curve"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class SimulationSettings:
     """Numbers of a rule, several at once; each (settings,).
 
     Attributes:
@@ -76,7 +76,7 @@ class _Stretches:
         return self.f[level], self.q[level]
 
 
-def _stretches(rule: Method, modes: Modes, batch_size: float, settings: Settings) -> _Stretches:
+def _stretches(rule: Method, modes: Modes, batch_size: float, settings: SimulationSettings) -> _Stretches:
     f, w = rule.system(modes.h, settings.rate, settings.momentum, settings.averaging)
     return _Stretches([f], [w[:, None] * w[None] * (modes.c / batch_size)])
 
@@ -89,7 +89,7 @@ def _risk(rule: Method, modes: Modes, moments: Array) -> Array:
 def first_hit(
     rule: Method,
     batch_size: float,
-    settings: Settings,
+    settings: SimulationSettings,
     *,
     problem: Quadratic,
     target: float,
@@ -175,7 +175,7 @@ def risk_curve(
     ones = np.ones(len(rates))
     with np.errstate(all="ignore"):
         for step in range(steps):
-            now = Settings(np.array([rate(step) for rate in rates]), momentum * ones, averaging * ones)
+            now = SimulationSettings(np.array([rate(step) for rate in rates]), momentum * ones, averaging * ones)
             powers = _stretches(rule, modes, batch_size, now)
             moments = _advance(*powers.get(0), moments)
             curve.append(_risk(rule, modes, moments))

@@ -14,7 +14,7 @@ import numpy as np
 
 from descend.errors import ConfigurationError
 from descend.study.analysis.values import numbers
-from descend.study.simulate.exact import Settings, first_hit, risk_curve
+from descend.study.simulate.exact import SimulationSettings, first_hit, risk_curve
 from descend.study.simulate.method import Method, method
 from descend.study.simulate.problem import Quadratic
 
@@ -188,7 +188,7 @@ def _best(
 ) -> Tuned:
     """The best of all combinations; equal ones by the smaller rate."""
     combined = [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
-    settings = Settings(*combined)
+    settings = SimulationSettings(*combined)
     steps = first_hit(rule, batch_size, settings, problem=problem, target=target, max_steps=max_steps)
     place = int(np.argmin(steps))
     return Tuned(float(steps[place]), *(float(values[place]) for values in combined), on_edge=())

@@ -14,7 +14,7 @@ from descend.errors import Unsupported
 from descend.graph import check, kinds
 from descend.lower import PlainModule
 from descend.lower.onnx import OPSET, export
-from descend.lower.onnx.writer import writing
+from descend.lower.onnx.writer import exporter
 from descend.runtime import generator
 
 ops = descend.ops
@@ -348,6 +348,6 @@ def test_kinds_without_a_form_are_those_of_the_documents():
 
     each = [getattr(kinds, name) for name in kinds.__all__]
     layers = [kind for kind in each if issubclass(kind, descend.Layer) and kind.refusal is None]
-    assert {kind.__name__ for kind in layers if writing(Planned(kind())) is None} >= WITHOUT
+    assert {kind.__name__ for kind in layers if exporter(Planned(kind())) is None} >= WITHOUT
     text = (Path(__file__).parents[3] / "docs" / "bridges.md").read_text()
     assert [name for name in WITHOUT if name not in text] == []

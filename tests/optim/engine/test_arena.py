@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import descend.optim
-from descend.optim.engine.arena import HUGE, Arena, may_live_in_an_arena
-from descend.optim.engine.parts import BLOCK, LARGE
+from descend.optim.engine.arena import HUGE, Arena, fits_arena
+from descend.optim.engine.segments import BLOCK, LARGE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +102,7 @@ def test_large_buffers_begin_where_a_large_page_may(elements: int) -> None:
 
 
 def test_who_may_not_live_in_an_arena() -> None:
-    assert may_live_in_an_arena(parameter(3))
-    assert not may_live_in_an_arena(parameter(0))
-    assert not may_live_in_an_arena(torch.nn.Parameter(torch.zeros(4, 4)[:, :2]))
-    assert not may_live_in_an_arena(torch.nn.Parameter(torch.zeros(3, device="meta")))
+    assert fits_arena(parameter(3))
+    assert not fits_arena(parameter(0))
+    assert not fits_arena(torch.nn.Parameter(torch.zeros(4, 4)[:, :2]))
+    assert not fits_arena(torch.nn.Parameter(torch.zeros(3, device="meta")))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import descend.optim
 from descend.errors import NumericalError
-from descend.optim.engine import kernels
+from descend.optim.compiler import cache as kernels
 
 RUNNERS = ["plain", "blocks", *(["compiled"] if kernels.compiler() else [])]
 SIZES = [1, 64, 70, 40000, 3]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import descend.optim
 from descend.errors import RuleError
-from descend.optim.engine import kernels
-from descend.optim.engine.parts import BLOCK, UNIT
-from descend.optim.engine.reader import MANY
+from descend.optim.compiler import cache as kernels
+from descend.optim.engine.gradient_scan import MANY
+from descend.optim.engine.segments import BLOCK, UNIT
 from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from descend.optim.engine import kernels, parts
+from descend.optim.compiler import cache as kernels
+from descend.optim.engine import segments as parts
 from descend.optim.optimizer import Optimizer
 from descend.optim.rules import ALL_RULES, Adam, Rule
 

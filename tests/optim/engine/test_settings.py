@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from descend.errors import RuleError
-from descend.optim.engine.settings import OPTIONS, Settled, settle
+from descend.optim.engine.settings import OPTIONS, GroupSettingsCache, resolve
 from descend.optim.rules import SGD, Adam
 
 NO_NUMBERS = [math.nan, math.inf, 10**400, "1", None, True, torch.tensor(True), torch.tensor(1j), torch.ones(2)]
@@ -25,25 +25,25 @@ def group(**changed: Any) -> dict[str, Any]:
 @given(value=st.floats(max_value=0, exclude_max=True) | st.sampled_from(NO_NUMBERS))
 def test_numbers_are_finite_and_not_negative(name: str, value: object) -> None:
     with pytest.raises(RuleError, match=f"here: {name} must be"):
-        settle(group(**{name: value}), "here")
+        resolve(group(**{name: value}), "here")
 
 
 @given(lr=st.floats(0, 1e3), factor=st.floats(0, 1e3))
 def test_the_factor_of_the_rate_is_in_the_rate(lr: float, factor: float) -> None:
-    assert settle(group(lr=lr, lr_mult=factor), "here").lr == lr * factor
-    assert settle(group(lr=torch.tensor(0.5, dtype=torch.float64)), "here").lr == 0.5
+    assert resolve(group(lr=lr, lr_mult=factor), "here").lr == lr * factor
+    assert resolve(group(lr=torch.tensor(0.5, dtype=torch.float64)), "here").lr == 0.5
 
 
 def test_ascent_turns_the_gradient() -> None:
-    assert settle(group(maximize=True, rescale_grad=0.5), "here").rescale == -0.5
+    assert resolve(group(maximize=True, rescale_grad=0.5), "here").rescale == -0.5
     with pytest.raises(RuleError, match="maximize must be True or False"):
-        settle(group(maximize=1), "here")
+        resolve(group(maximize=1), "here")
 
 
 def test_clipping_to_nothing_is_refused() -> None:
     with pytest.raises(RuleError, match="clip_value is 0, which would erase"):
-        settle(group(clip_value=0.0), "here")
-    assert settle(group(clip_value=None), "here").clip is None
+        resolve(group(clip_value=0.0), "here")
+    assert resolve(group(clip_value=None), "here").clip is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_clipping_to_nothing_is_refused() -> None:
 )
 def test_what_makes_no_sense_is_named(key: str, value: object, words: str) -> None:
     with pytest.raises(RuleError, match=words):
-        settle(group(**{key: value}), "here")
+        resolve(group(**{key: value}), "here")
 
 
 @pytest.mark.parametrize("value", ["False", 2, None, math.nan])
@@ -68,21 +68,21 @@ def test_a_flag_of_a_rule_is_true_or_false(value: object) -> None:
     words = f"x: amsgrad must be True or False and is {value!r}"
     given: Any = value
     with pytest.raises(RuleError, match=words):
-        settle(group(rule=Adam(amsgrad=given)), "x")
+        resolve(group(rule=Adam(amsgrad=given)), "x")
     with pytest.raises(RuleError, match=words):
-        settle(group(amsgrad=value), "x")
-    assert settle(group(amsgrad=1), "x").rule == Adam(amsgrad=True)
+        resolve(group(amsgrad=value), "x")
+    assert resolve(group(amsgrad=1), "x").rule == Adam(amsgrad=True)
 
 
 def test_constants_in_a_group_become_the_rules() -> None:
-    assert settle(group(beta1=0.5), "here").rule == Adam(beta1=0.5)
-    assert settle(group(betas=(0.5, 0.6)), "here").rule == Adam(beta1=0.5, beta2=0.6)
+    assert resolve(group(beta1=0.5), "here").rule == Adam(beta1=0.5)
+    assert resolve(group(betas=(0.5, 0.6)), "here").rule == Adam(beta1=0.5, beta2=0.6)
     with pytest.raises(RuleError, match=r"beta1 is 0\.4 and betas says 0\.5; set one of them"):
-        settle(group(beta1=0.4, betas=(0.5, 0.999)), "here")
+        resolve(group(beta1=0.4, betas=(0.5, 0.999)), "here")
 
 
 def test_settings_are_remembered_until_something_changes() -> None:
-    settled, told = Settled(), group(rule=SGD(momentum=0.9))
+    settled, told = GroupSettingsCache(), group(rule=SGD(momentum=0.9))
     first = settled.of(0, told, "here")
     assert settled.of(0, told, "here") is first
     told["lr"] = 0.2
@@ -90,7 +90,7 @@ def test_settings_are_remembered_until_something_changes() -> None:
 
 
 def test_a_tensor_may_be_written_into_and_is_read_each_time() -> None:
-    settled, rate = Settled(), torch.tensor(0.5)
+    settled, rate = GroupSettingsCache(), torch.tensor(0.5)
     told = group(lr=rate)
     assert settled.of(0, told, "here").lr == 0.5
     rate.fill_(0.25)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from descend.study.simulate import Quadratic, Settings, first_hit, method, risk_curve, sample
+from descend.study.simulate import Quadratic, SimulationSettings, first_hit, method, risk_curve, sample
 
 RULES = ["sgd", "heavy_ball", "nesterov", "sgd+average", "heavy_ball+average", "sgd:0.5", "nesterov:0.25"]
 SMALL = Quadratic(dimensions=20, bins=0)
@@ -53,7 +53,7 @@ def test_sgd_has_its_fixed_point():
 )
 def test_stretches_find_the_step_that_stepping_finds(rule, rate, beta, size, target):
     chosen = method(rule)
-    one = Settings(np.array([rate]), np.array([beta]), np.array([0.9]))
+    one = SimulationSettings(np.array([rate]), np.array([beta]), np.array([0.9]))
     curve = risk_curve(chosen, size, [lambda step: rate], problem=SMALL, steps=400, momentum=beta, averaging=0.9)
     hits = np.flatnonzero(curve[:, 0] <= target)
     found = first_hit(chosen, size, one, problem=SMALL, target=target, max_steps=400)[0]
@@ -66,7 +66,7 @@ def test_a_rate_above_the_limit_never_hits_and_one_below_does():
         beta = 0.0 if name == "sgd" else 0.6
         limit = limit if beta else method(name).stable_below(1.0, 0.0)
         rates = np.array([1.001, 0.999]) * limit
-        both = Settings(rates, np.full(2, beta), np.zeros(2))
+        both = SimulationSettings(rates, np.full(2, beta), np.zeros(2))
         found = first_hit(
             method(name),
             math.inf,
@@ -81,7 +81,7 @@ def test_a_rate_above_the_limit_never_hits_and_one_below_does():
 
 
 def test_gathered_coordinates_change_steps_by_less_than_a_fifth_of_a_percent():
-    one = Settings(np.array([1.9]), np.zeros(1), np.zeros(1))
+    one = SimulationSettings(np.array([1.9]), np.zeros(1), np.zeros(1))
     every, gathered = (
         first_hit(method("sgd"), 4096, one, problem=Quadratic(bins=bins), target=0.01, max_steps=10**5)[0]
         for bins in (0, 160)
@@ -109,6 +109,6 @@ def test_a_dip_of_a_risk_that_swings_is_a_hit(momentum):
         curve = risk_curve(rule, batch_size, [lambda _, r=rate: r], problem=problem, steps=600, momentum=momentum)
         target = part * problem.initial_risk
         met = np.flatnonzero(curve[:, 0] <= target)
-        one = Settings(*(np.array([x]) for x in (rate, momentum, 0.0)))
+        one = SimulationSettings(*(np.array([x]) for x in (rate, momentum, 0.0)))
         found = first_hit(rule, batch_size, one, problem=problem, target=target, max_steps=600)
         assert found[0] == (met[0] if met.size else math.inf)

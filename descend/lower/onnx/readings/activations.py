@@ -23,12 +23,12 @@ from descend.graph import (
     Subtract,
     Tanh,
 )
-from descend.lower.onnx.reader import Node, Reader, Refused, Tensor, Value, reads
+from descend.lower.onnx.reader import GraphImporter, Node, Tensor, UnsupportedNode, Value, imports
 from descend.lower.onnx.readings.steps import log_sum_exp, nonzero, times
 
 
-@reads("LeakyRelu", "Elu", "Selu", "HardSigmoid", "HardSwish", "Gelu", "PRelu")
-def activation(r: Reader, node: Node) -> Value:
+@imports("LeakyRelu", "Elu", "Selu", "HardSigmoid", "HardSwish", "Gelu", "PRelu")
+def activation(r: GraphImporter, node: Node) -> Value:
     """Activations with a number to set."""
     x = node.tensor()
     match node.kind:
@@ -43,7 +43,7 @@ def activation(r: Reader, node: Node) -> Value:
             return r.layer(Elu, node, x, alpha=nonzero(node, "alpha", node.get("alpha", 1.0)))
         case "Selu":
             if abs(node.get("alpha", 1.67326) - 1.67326) > 1e-4 or abs(node.get("gamma", 1.0507) - 1.0507) > 1e-4:
-                raise Refused("has an alpha or gamma of its own")
+                raise UnsupportedNode("has an alpha or gamma of its own")
             return r.layer(Selu, node, x)
         case "Gelu":
             return r.layer(Gelu, node, x) if node.get("approximate", "none") in ("tanh", b"tanh") else _gelu(r, node, x)
@@ -54,15 +54,15 @@ def activation(r: Reader, node: Node) -> Value:
             return r.layer(Multiply, node, x, gate) if node.kind == "HardSwish" else gate
 
 
-def _prelu(r: Reader, node: Node, x: Tensor) -> Tensor:
+def _prelu(r: GraphImporter, node: Node, x: Tensor) -> Tensor:
     """max(x, 0) + slope · min(x, 0), each channel with a slope of its own."""
     below = r.layer(MinConstant, f"{node.name}/below", x, constant=0.0)
     line = r.layer(Multiply, f"{node.name}/line", *r.broadcast(node, below, node.fixed(1)))
     return r.layer(Add, node, r.layer(Relu, f"{node.name}/above", x), line)
 
 
-@reads("Celu", "Mish")
-def smooth(r: Reader, node: Node) -> Value:
+@imports("Celu", "Mish")
+def smooth(r: GraphImporter, node: Node) -> Value:
     """α Elu(x / α), or x tanh(log(1 + eˣ))."""
     x = node.tensor()
     if node.kind == "Mish":
@@ -73,21 +73,21 @@ def smooth(r: Reader, node: Node) -> Value:
     return times(r, node.name, inner, alpha)
 
 
-def _gelu(r: Reader, node: Node, x: Tensor) -> Tensor:
+def _gelu(r: GraphImporter, node: Node, x: Tensor) -> Tensor:
     """x (1 + erf(x / √2)) / 2."""
     error = r.layer(Erf, f"{node.name}/erf", times(r, f"{node.name}/scaled", x, math.sqrt(0.5)))
     gate = r.layer(AddConstant, f"{node.name}/gate", error, constant=1.0)
     return r.layer(Multiply, node, times(r, f"{node.name}/half", x, 0.5), gate)
 
 
-@reads("Softmax", "LogSoftmax")
-def softmax(r: Reader, node: Node) -> Value:
+@imports("Softmax", "LogSoftmax")
+def softmax(r: GraphImporter, node: Node) -> Value:
     """ChannelwiseSoftmax along a dimension."""
     x = node.tensor()
     axis = node.get("axis", -1)
     axis = axis - 1 if axis > 0 else axis + len(x.shape)
     if axis < 0:
-        raise Refused("takes the softmax over samples")
+        raise UnsupportedNode("takes the softmax over samples")
     if node.kind == "LogSoftmax":
         if x.shape[axis] == prod(x.shape):
             return r.layer(LogSoftmax, node, x)

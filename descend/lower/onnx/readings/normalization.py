@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from descend.graph import BatchNormalization, ChannelwiseScaleBias, InstanceNorm, LayerNorm, LocalResponseNormalization
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Value, reads
+from descend.lower.onnx.reader import ConstantValue, GraphImporter, Node, UnsupportedNode, Value, imports
 from descend.lower.onnx.readings.steps import nonzero
 
 
-@reads("BatchNormalization")
-def batch_normalization(r: Reader, node: Node) -> Value:
+@imports("BatchNormalization")
+def batch_normalization(r: GraphImporter, node: Node) -> Value:
     """BatchNormalization; in training it follows this package's formula."""
     if node.get("training_mode", 0) or node.outputs > 1:
-        raise Refused("is written for training")
+        raise UnsupportedNode("is written for training")
     weights = [r.weights(node.fixed(i), f"{node.name}/{i}") for i in range(1, 5)]
     epsilon = nonzero(node, "epsilon", node.get("epsilon", 1e-5))
     return r.layer(
@@ -23,34 +23,35 @@ def batch_normalization(r: Reader, node: Node) -> Value:
     )
 
 
-@reads("LayerNormalization")
-def layer_normalization(r: Reader, node: Node) -> Value:
+@imports("LayerNormalization")
+def layer_normalization(r: GraphImporter, node: Node) -> Value:
     """LayerNorm."""
     x, axis, scale, bias = node.tensor(), node.get("axis", -1), node.fixed(1), node.given(2)
     start = axis - 1 if axis > 0 else axis + len(x.shape)
     if start < 0 or node.outputs > 1:
-        raise Refused("normalizes over samples, or hands out its statistics")
+        raise UnsupportedNode("normalizes over samples, or hands out its statistics")
     form = x.shape[start:]
     pairs = [(scale, "scale"), *([(node.fixed(2), "bias")] if bias is not None else [])]
     weights = [
-        r.weights(Fixed(np.broadcast_to(one.array, form), one.name), f"{node.name}/{what}") for one, what in pairs
+        r.weights(ConstantValue(np.broadcast_to(one.array, form), one.name), f"{node.name}/{what}")
+        for one, what in pairs
     ]
     fields: dict[str, Any] = {"scale": True, "bias": bias is not None, "epsilon": node.get("epsilon", 1e-5)}
     return r.layer(LayerNorm, node, x, weights=weights, start_dim=start, **fields)
 
 
-@reads("InstanceNormalization")
-def instance_normalization(r: Reader, node: Node) -> Value:
+@imports("InstanceNormalization")
+def instance_normalization(r: GraphImporter, node: Node) -> Value:
     """InstanceNorm, then a scale and a bias for each channel."""
     x, scale, bias = node.tensor(), node.fixed(1), node.fixed(2)
     y = r.layer(InstanceNorm, f"{node.name}/norm", x, epsilon=node.get("epsilon", 1e-5))
-    both = Fixed(np.stack([scale.array, bias.array], 1), f"{scale.name}_and_bias" if scale.name else None)
+    both = ConstantValue(np.stack([scale.array, bias.array], 1), f"{scale.name}_and_bias" if scale.name else None)
     weights = r.weights(both, f"{node.name}/affine", column_major=True)
     return r.layer(ChannelwiseScaleBias, node, y, weights=[weights])
 
 
-@reads("LRN")
-def local_response_normalization(r: Reader, node: Node) -> Value:
+@imports("LRN")
+def local_response_normalization(r: GraphImporter, node: Node) -> Value:
     """LocalResponseNormalization, whose α is not divided by the width."""
     width = node.get("size", 0)
     fields = {

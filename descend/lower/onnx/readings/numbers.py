@@ -72,7 +72,17 @@ from descend.graph import (
     Tan,
     Tanh,
 )
-from descend.lower.onnx.reader import MULTIPLE, Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.reader import (
+    MULTIPLE,
+    ConstantValue,
+    GraphImporter,
+    Node,
+    ShapeValue,
+    Tensor,
+    UnsupportedNode,
+    Value,
+    imports,
+)
 from descend.lower.onnx.readings.steps import known_sizes, times
 
 if TYPE_CHECKING:
@@ -118,36 +128,36 @@ _ENTRYWISE: dict[str, type[Layer]] = {
 JOINABLE = {*_ENTRYWISE, "MatMul", "Transpose", "Softmax", "Add", "Sub", "Mul", "Div", "Identity", "Dropout", "Where"}
 
 
-@reads(*_ENTRYWISE)
-def entrywise(r: Reader, node: Node) -> Value:
+@imports(*_ENTRYWISE)
+def entrywise(r: GraphImporter, node: Node) -> Value:
     """The operator of that name."""
     return r.layer(_ENTRYWISE[node.kind], node, node.tensor())
 
 
-@reads("Identity")
-def identity(r: Reader, node: Node) -> Value:
+@imports("Identity")
+def identity(r: GraphImporter, node: Node) -> Value:
     """Nothing."""
     (value,) = node.inputs
     assert value is not None
     return value
 
 
-@reads("Dropout")
-def dropout(r: Reader, node: Node) -> Value:
+@imports("Dropout")
+def dropout(r: GraphImporter, node: Node) -> Value:
     """Dropout, which does nothing in evaluation."""
     if node.outputs > 1:
-        raise Refused("hands out its mask")
+        raise UnsupportedNode("hands out its mask")
     ratio = node.float(1, "ratio", 0.5)
     return r.layer(Dropout, node, node.tensor(), keep_prob=1 - ratio) if ratio else node.tensor()
 
 
-@reads("Cast")
-def cast(r: Reader, node: Node) -> Value:
+@imports("Cast")
+def cast(r: GraphImporter, node: Node) -> Value:
     """Numbers are numbers here; fractions are rounded towards zero for whole numbers, truths are 0 and 1."""
     (value,) = node.inputs
     to = node.get("to", 0)
-    if isinstance(value, Fixed):
-        return Fixed(value.array.astype(onnx.helper.tensor_dtype_to_np_dtype(to)), value.name)
+    if isinstance(value, ConstantValue):
+        return ConstantValue(value.array.astype(onnx.helper.tensor_dtype_to_np_dtype(to)), value.name)
     if not isinstance(value, Tensor):
         assert value is not None
         return value
@@ -165,8 +175,8 @@ def cast(r: Reader, node: Node) -> Value:
 _WHOLE = (Argmax, Argmin, Ceil, Floor, Round, Sign)
 
 
-@reads("Clip")
-def clip(r: Reader, node: Node) -> Value:
+@imports("Clip")
+def clip(r: GraphImporter, node: Node) -> Value:
     """Clamp, or a bound on one side."""
     x = node.tensor()
     low, high = (node.float(i, name, unset) for i, name, unset in ((1, "min", -math.inf), (2, "max", math.inf)))
@@ -215,18 +225,18 @@ ENTRYWISE = {
 }
 
 
-@reads(*_PAIRS)
-def pair(r: Reader, node: Node) -> Value:
+@imports(*_PAIRS)
+def pair(r: GraphImporter, node: Node) -> Value:
     """Two tensors, a tensor and a number, or a tensor and a constant tensor."""
     if node.kind == "Mod" and not node.get("fmod", 0):
-        raise Refused("has the sign of the divisor (fmod 0), and Mod has that of the dividend")
-    if any(isinstance(value, Sizes) for value in node.inputs):
+        raise UnsupportedNode("has the sign of the divisor (fmod 0), and Mod has that of the dividend")
+    if any(isinstance(value, ShapeValue) for value in node.inputs):
         return _of_sizes(node)
     first, *others = node.inputs
     for other in others:
         first = _pair(r, node, first, other)
     if not isinstance(first, Tensor):  # one input alone
-        raise Refused("takes a constant alone")
+        raise UnsupportedNode("takes a constant alone")
     return first
 
 
@@ -234,19 +244,19 @@ def _of_sizes(node: Node) -> Value:
     """A size times another, which a Reshape works out, or a question that has one answer for any number of samples."""
     sizes = [known_sizes(value) for value in node.inputs]
     if node.kind == "Mul" and [len(one) for one in sizes] == [1, 1]:
-        return Sizes((MULTIPLE,), single=True)
+        return ShapeValue((MULTIPLE,), single=True)
     answers = [_same(*both) for both in _together(*sizes)] if node.kind == "Equal" else [None]
     if None in answers:
-        raise Refused("computes with the number of samples")
-    given = [value for value in node.inputs if isinstance(value, (Fixed, Sizes))]
-    single = all(one.single if isinstance(one, Sizes) else one.array.ndim == 0 for one in given)
-    return Fixed(np.array(answers).reshape(() if single else -1))
+        raise UnsupportedNode("computes with the number of samples")
+    given = [value for value in node.inputs if isinstance(value, (ConstantValue, ShapeValue))]
+    single = all(one.single if isinstance(one, ShapeValue) else one.array.ndim == 0 for one in given)
+    return ConstantValue(np.array(answers).reshape(() if single else -1))
 
 
 def _together(*each: tuple[int | None, ...]) -> list[tuple[int | None, ...]]:
     count = max(map(len, each))
     if any(len(one) not in (1, count) for one in each):
-        raise Refused("brings together lists of sizes of different lengths")
+        raise UnsupportedNode("brings together lists of sizes of different lengths")
     return list(zip(*(one if len(one) == count else one * count for one in each), strict=True))
 
 
@@ -258,27 +268,27 @@ def _same(a: int | None, b: int | None) -> bool | None:
     return False if min(known, default=1) < 1 else None
 
 
-def _pair(r: Reader, node: Node, a: Value | None, b: Value | None) -> Tensor:
-    if isinstance(a, Sizes) or isinstance(b, Sizes):
-        raise Refused("computes with the number of samples")
-    if isinstance(a, Tensor) and isinstance(b, Fixed):
+def _pair(r: GraphImporter, node: Node, a: Value | None, b: Value | None) -> Tensor:
+    if isinstance(a, ShapeValue) or isinstance(b, ShapeValue):
+        raise UnsupportedNode("computes with the number of samples")
+    if isinstance(a, Tensor) and isinstance(b, ConstantValue):
         merged = _with_bias(r, node, a, b) or _with_number(r, node, a, b)
         if merged is not None:
             return merged
-    if isinstance(a, Fixed) and isinstance(b, Tensor):
+    if isinstance(a, ConstantValue) and isinstance(b, Tensor):
         merged = _with_bias(r, node, b, a) or _number_first(r, node, a, b)
         if merged is not None:
             return merged
     return r.layer(_PAIRS[node.kind], node, *r.broadcast(node, a, b))
 
 
-def _number(fixed: Fixed, x: Tensor) -> float | None:
+def _number(fixed: ConstantValue, x: Tensor) -> float | None:
     """The number that a constant is: of one entry, which is not trained, whatever file it comes from."""
     plain = fixed.array.size == 1 and fixed.array.ndim <= len(x.shape) + 1
     return float(fixed.array.reshape(())) if plain else None
 
 
-def _with_number(r: Reader, node: Node, x: Tensor, fixed: Fixed) -> Tensor | None:
+def _with_number(r: GraphImporter, node: Node, x: Tensor, fixed: ConstantValue) -> Tensor | None:
     number = _number(fixed, x)
     if number is None or not math.isfinite(number):
         return None
@@ -292,7 +302,7 @@ def _with_number(r: Reader, node: Node, x: Tensor, fixed: Fixed) -> Tensor | Non
     return r.layer(_PAIRS[node.kind], node, x, constant)
 
 
-def _number_first(r: Reader, node: Node, fixed: Fixed, x: Tensor) -> Tensor | None:
+def _number_first(r: GraphImporter, node: Node, fixed: ConstantValue, x: Tensor) -> Tensor | None:
     number = _number(fixed, x)
     if number is None or not math.isfinite(number):
         return None
@@ -304,7 +314,7 @@ def _number_first(r: Reader, node: Node, fixed: Fixed, x: Tensor) -> Tensor | No
     return r.layer(_PAIRS[node.kind], node, constant, x)
 
 
-def _with_bias(r: Reader, node: Node, x: Tensor, fixed: Fixed) -> Tensor | None:
+def _with_bias(r: GraphImporter, node: Node, x: Tensor, fixed: ConstantValue) -> Tensor | None:
     """A product with a matrix takes the constant that is added to it alone as its bias."""
     layer = x.layer
     if node.kind != "Add" or not isinstance(layer, (FullyConnected, ChannelwiseFullyConnected)):
@@ -319,38 +329,38 @@ def _with_bias(r: Reader, node: Node, x: Tensor, fixed: Fixed) -> Tensor | None:
     return x
 
 
-@reads("Where")
-def where(r: Reader, node: Node) -> Value:
+@imports("Where")
+def where(r: GraphImporter, node: Node) -> Value:
     """Select by a truth."""
     truths, *branches = node.inputs
-    if isinstance(truths, Fixed) and any(isinstance(value, Sizes) for value in branches):
-        chosen = _together(*map(known_sizes, (Fixed(truths.array), *branches)))
-        return Sizes(tuple(yes if truth else no for truth, yes, no in chosen))
+    if isinstance(truths, ConstantValue) and any(isinstance(value, ShapeValue) for value in branches):
+        chosen = _together(*map(known_sizes, (ConstantValue(truths.array), *branches)))
+        return ShapeValue(tuple(yes if truth else no for truth, yes, no in chosen))
     if not any(isinstance(value, Tensor) for value in node.inputs):
-        raise Refused("computes with the number of samples")
+        raise UnsupportedNode("computes with the number of samples")
     truth, true, false = r.broadcast(node, *node.inputs)
     return r.layer(Select, node, truth, true, false, value=1.0, epsilon=0.5)
 
 
-@reads("IsNaN", "IsInf")
-def special(r: Reader, node: Node) -> Value:
+@imports("IsNaN", "IsInf")
+def special(r: GraphImporter, node: Node) -> Value:
     """What differs from itself, or is of infinite size."""
     x = node.tensor()
     if node.kind == "IsNaN":
         return r.layer(NotEqual, node, x, x)
     if not (node.get("detect_positive", 1) and node.get("detect_negative", 1)):
-        raise Refused("asks for one of the infinities")
+        raise UnsupportedNode("asks for one of the infinities")
     return r.layer(EqualConstant, node, r.layer(Abs, f"{node.name}/abs", x), constant=math.inf)
 
 
-@reads("Trilu")
-def triangle(r: Reader, node: Node) -> Value:
+@imports("Trilu")
+def triangle(r: GraphImporter, node: Node) -> Value:
     """Select by a constant triangle."""
     x = node.tensor()
     if len(x.shape) < 2:
-        raise Refused("takes a triangle of samples and one dimension")
+        raise UnsupportedNode("takes a triangle of samples and one dimension")
     kept = np.ones(x.shape[-2:], np.bool_)
     offset = int(node.float(1, "k", 0))
     there = np.triu(kept, offset) if node.get("upper", 1) else np.tril(kept, offset)
-    truth, x = r.broadcast(node, Fixed(there), x)
+    truth, x = r.broadcast(node, ConstantValue(there), x)
     return r.layer(Select, node, truth, x, value=1.0, epsilon=0.5, constant_if_false=True)

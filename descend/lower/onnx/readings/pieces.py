@@ -5,31 +5,40 @@ from __future__ import annotations
 import numpy as np
 
 from descend.graph import Add, Concatenation, Embedding, Gather, LessConstant, Scale, Scatter
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.reader import (
+    ConstantValue,
+    GraphImporter,
+    Node,
+    ShapeValue,
+    Tensor,
+    UnsupportedNode,
+    Value,
+    imports,
+)
 from descend.lower.onnx.readings.steps import cut, known_sizes, own_axis, picked, piece_bounds, text
 
 
-@reads("Concat")
-def concat(r: Reader, node: Node) -> Value:
+@imports("Concat")
+def concat(r: GraphImporter, node: Node) -> Value:
     """Concatenation, of tensors or of sizes."""
     if not any(isinstance(value, Tensor) for value in node.inputs):
-        return Sizes(tuple(size for value in node.inputs for size in known_sizes(value)))
+        return ShapeValue(tuple(size for value in node.inputs for size in known_sizes(value)))
     dims = max(len(value.shape) for value in node.inputs if isinstance(value, Tensor))
     axis = own_axis(node.get("axis", 0), dims)
     parts = [r.as_tensor(value, node, dims) for value in node.inputs]
     return r.layer(Concatenation, node, *parts, axis=axis)
 
 
-@reads("Slice")
-def piece(r: Reader, node: Node) -> Value:
+@imports("Slice")
+def piece(r: GraphImporter, node: Node) -> Value:
     """Slice, of a tensor or of sizes."""
     value = node.given(0)
     begins, ends = node.ints(1, "starts") or (), node.ints(2, "ends") or ()
     axes = node.ints(3, "axes") or tuple(range(len(begins)))
     steps = node.ints(4, "steps") or (1,) * len(begins)
-    if isinstance(value, Sizes):
+    if isinstance(value, ShapeValue):
         ((begin, end, step),) = zip(begins, ends, steps, strict=True)
-        return Sizes(value.sizes[begin:end:step])
+        return ShapeValue(value.sizes[begin:end:step])
     x = node.tensor()
     for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
         if axis % (len(x.shape) + 1) == 0 and begin == 0 and step == 1 and end >= 2**31 - 1:
@@ -37,13 +46,13 @@ def piece(r: Reader, node: Node) -> Value:
         own = own_axis(axis, len(x.shape))
         places = np.arange(x.shape[own])[begin:end:step]
         if not len(places):
-            raise Refused("cuts out nothing")
+            raise UnsupportedNode("cuts out nothing")
         x = picked(r, node, x, own, places)
     return x
 
 
-@reads("Split")
-def split(r: Reader, node: Node) -> Value | tuple[Value, ...]:
+@imports("Split")
+def split(r: GraphImporter, node: Node) -> Value | tuple[Value, ...]:
     """A Slice for each piece."""
     x = node.tensor()
     axis = own_axis(node.get("axis", 0), len(x.shape))
@@ -52,81 +61,83 @@ def split(r: Reader, node: Node) -> Value | tuple[Value, ...]:
     return pieces[0] if len(pieces) == 1 else pieces
 
 
-@reads("Gather")
-def gather(r: Reader, node: Node) -> Value:
+@imports("Gather")
+def gather(r: GraphImporter, node: Node) -> Value:
     """A table of vectors, or entries at constant places."""
     data, index = node.inputs[:2]
-    if isinstance(data, Sizes):
+    if isinstance(data, ShapeValue):
         wanted = node.fixed(1).array
-        return Sizes(tuple(data.sizes[int(i)] for i in wanted.reshape(-1)), single=wanted.ndim == 0)
-    if isinstance(data, Fixed):
+        return ShapeValue(tuple(data.sizes[int(i)] for i in wanted.reshape(-1)), single=wanted.ndim == 0)
+    if isinstance(data, ConstantValue):
         return _embedded(r, node, data)
-    if not isinstance(index, Fixed):
-        raise Refused("takes entries at places that are computed from the data")
+    if not isinstance(index, ConstantValue):
+        raise UnsupportedNode("takes entries at places that are computed from the data")
     x, places = node.tensor(), index.array
     axis = own_axis(node.get("axis", 0), len(x.shape))
     size = x.shape[axis]
     found = np.where(places < 0, places + size, places).reshape(-1)
     if not ((found >= 0) & (found < size)).all():
-        raise Refused(f"takes places outside 0 to {size - 1}")
+        raise UnsupportedNode(f"takes places outside 0 to {size - 1}")
     y = picked(r, node, x, axis, found)
     return r.reshaped(y, (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]), f"{node.name}/shape")
 
 
-def _embedded(r: Reader, node: Node, table: Fixed) -> Tensor:
+def _embedded(r: GraphImporter, node: Node, table: ConstantValue) -> Tensor:
     x = node.tensor(1)
     if node.get("axis", 0) != 0 or table.array.ndim != 2:
-        raise Refused("looks up something else than rows of a matrix")
+        raise UnsupportedNode("looks up something else than rows of a matrix")
     count, size = table.array.shape
     weights = r.weights(table, f"{node.name}/table", column_major=True, turned=True)
     return r.layer(Embedding, node, x, weights=[weights], num_embeddings=count, embedding_dim=size)
 
 
-@reads("OneHot")
-def one_hot(r: Reader, node: Node) -> Value:
+@imports("OneHot")
+def one_hot(r: GraphImporter, node: Node) -> Value:
     """A table of unit vectors."""
     x, size, (off, on) = node.tensor(), int(node.fixed(1).array.reshape(())), node.fixed(2).array.tolist()
     if off != 0 or node.get("axis", -1) not in (-1, len(x.shape) + 1):
-        raise Refused("writes something else than 0 where no index points, or makes another dimension than the last")
-    weights = r.weights(Fixed(np.eye(size, dtype=np.float32) * on), f"{node.name}/table", column_major=True)
+        raise UnsupportedNode(
+            "writes something else than 0 where no index points, or makes another dimension than the last"
+        )
+    weights = r.weights(ConstantValue(np.eye(size, dtype=np.float32) * on), f"{node.name}/table", column_major=True)
     return r.layer(
         Embedding, node, _counted(r, node, x, size), weights=[weights], num_embeddings=size, embedding_dim=size
     )
 
 
-def _counted(r: Reader, node: Node, index: Tensor, size: int) -> Tensor:
+def _counted(r: GraphImporter, node: Node, index: Tensor, size: int) -> Tensor:
     """Indices of which those below 0 count from the end."""
     below = r.layer(LessConstant, f"{node.name}/below", index, constant=0.0)
     return r.layer(Add, f"{node.name}/index", index, r.layer(Scale, f"{node.name}/more", below, constant=float(size)))
 
 
-@reads("GatherND")
-def gather_nd(r: Reader, node: Node) -> Value:
+@imports("GatherND")
+def gather_nd(r: GraphImporter, node: Node) -> Value:
     """Places in the first dimensions, which are the samples unless they have been moved."""
-    raise Refused(
+    raise UnsupportedNode(
         "takes entries at places of its own for each sample"
         if node.get("batch_dims", 0)
         else "takes entries along the samples"
     )
 
 
-@reads("ScatterElements")
-def scatter_elements(r: Reader, node: Node) -> Value:
+@imports("ScatterElements")
+def scatter_elements(r: GraphImporter, node: Node) -> Value:
     """What was there and a Scatter, in one dimension; with sums alone, since entries that come twice have no order."""
     if text(node.get("reduction", "none")) != "add":
-        raise Refused("puts entries in the place of others, and Scatter adds them (reduction add)")
+        raise UnsupportedNode("puts entries in the place of others, and Scatter adds them (reduction add)")
     index, updates = (r.as_tensor(node.given(place), node, 1) for place in (1, 2))
     before = r.as_tensor(node.given(0), node, 1)
     if {len(one.shape) for one in (before, index, updates)} != {1}:
-        raise Refused("scatters in more than one dimension")
+        raise UnsupportedNode("scatters in more than one dimension")
     own_axis(node.get("axis", 0), 1)
     place = _counted(r, node, index, before.shape[0])
     added = r.layer(Scatter, f"{node.name}/added", updates, place, dims=before.shape)
     return r.layer(Add, node, before, added)
 
 
-@reads("GatherElements")
-def gather_elements(r: Reader, node: Node) -> Value:
+@imports("GatherElements")
+def gather_elements(r: GraphImporter, node: Node) -> Value:
     """Gather, from one dimension."""
     x, index = node.tensor(0, 1), r.as_tensor(node.given(1), node, 1)
     own_axis(node.get("axis", 0), 1)

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from descend.graph import Abs, Argmax, Argmin, Equal, Log, Select, Sort, Sqrt, Square
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Tensor, Value, reads
+from descend.lower.onnx.reader import ConstantValue, GraphImporter, Node, Tensor, UnsupportedNode, Value, imports
 from descend.lower.onnx.readings.steps import cut, log_sum_exp, own_axis, reduced
 
 
-@reads("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
-@reads("ReduceLogSum", "ReduceLogSumExp")
-def reduction(r: Reader, node: Node) -> Value:
+@imports("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+@imports("ReduceLogSum", "ReduceLogSumExp")
+def reduction(r: GraphImporter, node: Node) -> Value:
     """MultiDimReduction."""
     x = node.tensor()
     axes = node.ints(1, "axes")
     if axes is None:
-        raise Refused("reduces over the samples")
+        raise UnsupportedNode("reduces over the samples")
     if not axes and node.get("noop_with_empty_axes", 0):
-        raise Refused("reduces nothing (noop_with_empty_axes)")
+        raise UnsupportedNode("reduces nothing (noop_with_empty_axes)")
     if node.kind == "ReduceLogSumExp":
         return log_sum_exp(r, node, x, axes, bool(node.get("keepdims", 1)))
     mode = {"ReduceMean": "mean", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "product"}.get(node.kind, "sum")
@@ -34,8 +34,8 @@ def reduction(r: Reader, node: Node) -> Value:
     return y if last is None else Tensor(r.layer(last, f"{node.name}/last", y).layer, y.shape)
 
 
-@reads("ArgMax", "ArgMin")
-def extremum(r: Reader, node: Node) -> Value:
+@imports("ArgMax", "ArgMin")
+def extremum(r: GraphImporter, node: Node) -> Value:
     """Argmax or Argmin; of several dimensions, the first or last place along one of them that holds the extremum."""
     x, last = node.tensor(), bool(node.get("select_last_index", 0))
     axis = own_axis(node.get("axis", 0), len(x.shape))
@@ -47,24 +47,24 @@ def extremum(r: Reader, node: Node) -> Value:
     there = r.layer(Equal, f"{node.name}/there", x, r.widened(best, x.shape, node))
     line = np.arange(x.shape[axis]).reshape(-1, *(1,) * (len(x.shape) - axis - 1))
     places = r.widened(
-        r.reshaped(r.as_tensor(Fixed(line), node, line.ndim), (1,) * axis + line.shape, node), x.shape, node
+        r.reshaped(r.as_tensor(ConstantValue(line), node, line.ndim), (1,) * axis + line.shape, node), x.shape, node
     )
     own: dict[str, Any] = {"value": 1.0, "epsilon": 0.5, "constant_if_false": True}
     found = r.layer(Select, f"{node.name}/places", there, places, value_if_false=-1.0 if last else line.size, **own)
     return reduced(r, node, found, "max" if last else "min", (axis + 1,), bool(node.get("keepdims", 1)))
 
 
-@reads("TopK")
-def largest(r: Reader, node: Node) -> tuple[Value | None, ...]:
+@imports("TopK")
+def largest(r: GraphImporter, node: Node) -> tuple[Value | None, ...]:
     """The first entries of a Sort; of places that of the first alone, because a Sort does not say where its entries
     were."""
     x, count = node.tensor(0, 1), int(node.fixed(1).array.reshape(()))
     own_axis(node.get("axis", -1), 1)
     falling = bool(node.get("largest", 1))
     if not 1 <= count <= x.shape[0]:
-        raise Refused(f"takes {count} of {x.shape[0]} entries")
+        raise UnsupportedNode(f"takes {count} of {x.shape[0]} entries")
     if node.takes(1) and count > 1:
-        raise Refused("hands out the places of several entries, and Sort gives their values alone")
+        raise UnsupportedNode("hands out the places of several entries, and Sort gives their values alone")
     place = r.layer(Argmax if falling else Argmin, f"{node.name}/place", x) if node.takes(1) else None
     if not node.takes(0):
         return None, place

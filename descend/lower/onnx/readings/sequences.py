@@ -22,7 +22,16 @@ from descend.graph import (
     Tanh,
     Weights,
 )
-from descend.lower.onnx.reader import Fixed, Moved, Node, Reader, Refused, Tensor, Value, reads
+from descend.lower.onnx.reader import (
+    ConstantValue,
+    GraphImporter,
+    Node,
+    Permuted,
+    Tensor,
+    UnsupportedNode,
+    Value,
+    imports,
+)
 from descend.lower.onnx.readings.steps import cut, picked, text
 
 _MAX_STEPS = 2000  # of a network that is written out: each has some fifteen layers
@@ -45,37 +54,37 @@ class _Way:
     sequence: Tensor
     size: int
 
-    def start(self, r: Reader, place: int) -> Tensor:
+    def start(self, r: GraphImporter, place: int) -> Tensor:
         """The first state of an input of the node, (1, size) for each sample; zeros where none is given."""
         given, whole = self.node.given(place), self.node.get("layout", 0)
-        if given is None or (isinstance(given, Fixed) and not given.array.any()):
+        if given is None or (isinstance(given, ConstantValue) and not given.array.any()):
             return r.layer(Constant, f"{self.node.name}/start{place}", value=0.0, num_neurons=(1, self.size))
-        if isinstance(given, Fixed):
+        if isinstance(given, ConstantValue):
             states = np.moveaxis(given.array, 1 - whole, 0)
             if (states != states[0]).any():
-                raise Refused("has a first state that is another one for each sample")
-            given = r.as_tensor(Fixed(states[0], given.name), self.node, 2)
-        elif isinstance(given, Moved) and not whole and [len(one) for one in given.groups] == [1, 1, 1]:
+                raise UnsupportedNode("has a first state that is another one for each sample")
+            given = r.as_tensor(ConstantValue(states[0], given.name), self.node, 2)
+        elif isinstance(given, Permuted) and not whole and [len(one) for one in given.groups] == [1, 1, 1]:
             directions, samples, size = (one for (one,) in given.groups)
             if samples is not None or directions is None or size is None:
-                raise Refused("has a first state that is not (directions, samples, hidden_size)")
+                raise UnsupportedNode("has a first state that is not (directions, samples, hidden_size)")
             given = Tensor(given.layer, (directions, size))
         if not isinstance(given, Tensor) or given.joined or given.shape[1:] != (self.size,):
-            raise Refused("has a first state that is not (directions, samples, hidden_size)")
+            raise UnsupportedNode("has a first state that is not (directions, samples, hidden_size)")
         return cut(r, f"{self.node.name}/start{place}", given, 0, self.place, self.place + 1)
 
     def array(self, place: int) -> np.ndarray[Any, Any]:
         """An input of weights."""
         return self.node.fixed(place).array[self.place]
 
-    def weights(self, r: Reader, place: int, what: str, array: np.ndarray[Any, Any]) -> Weights:
+    def weights(self, r: GraphImporter, place: int, what: str, array: np.ndarray[Any, Any]) -> Weights:
         """Weights made from an input of the node."""
         given = self.node.given(place)
-        name = given.name if isinstance(given, Fixed) and given.name else self.node.name
+        name = given.name if isinstance(given, ConstantValue) and given.name else self.node.name
         own = f"{name}_{what}" if self.place == 0 else f"{name}_{what}_reverse"
-        return r.weights(Fixed(array, own), self.node.name, column_major=what.endswith("matrix"))
+        return r.weights(ConstantValue(array, own), self.node.name, column_major=what.endswith("matrix"))
 
-    def all_weights(self, r: Reader, order: tuple[int, ...]) -> list[Weights]:
+    def all_weights(self, r: GraphImporter, order: tuple[int, ...]) -> list[Weights]:
         """Matrices and biases of input and state, with the gates in this order."""
         rows = np.concatenate([np.arange(gate * self.size, (gate + 1) * self.size) for gate in order])
         gates = len(order) * self.size
@@ -89,11 +98,11 @@ class _Way:
 
 
 # What a direction gives: all hidden states (length, size), if they are taken, and the last states.
-_Read = Callable[[Reader, _Way], tuple[Tensor, list[Tensor]]]
+_Read = Callable[[GraphImporter, _Way], tuple[Tensor, list[Tensor]]]
 
 
-@reads("GRU", "LSTM", "RNN")
-def recurrent(r: Reader, node: Node) -> tuple[Value | None, ...]:
+@imports("GRU", "LSTM", "RNN")
+def recurrent(r: GraphImporter, node: Node) -> tuple[Value | None, ...]:
     """One direction or both; a network that goes backwards reads the reversed sequence."""
     direction, size = text(node.get("direction", "forward")), node.get("hidden_size", 0)
     sequence = _sequence(node)
@@ -112,20 +121,20 @@ def recurrent(r: Reader, node: Node) -> tuple[Value | None, ...]:
     outputs: list[Value | None] = [None, None, None]
     if node.takes(0):
         y = _whole(r, node, "steps", hidden, axis=1)
-        outputs[0] = y if node.get("layout", 0) else Moved(y.layer, ((y.shape[0],), *groups))
+        outputs[0] = y if node.get("layout", 0) else Permuted(y.layer, ((y.shape[0],), *groups))
     for place, each in enumerate(zip(*last, strict=True), 1):
         if node.takes(place):
             rows = [r.reshaped(one, (1, size), f"{node.name}/row{place}") for one in each]
             y = _whole(r, node, f"last{place}", rows, axis=0)
-            outputs[place] = y if node.get("layout", 0) else Moved(y.layer, groups)
+            outputs[place] = y if node.get("layout", 0) else Permuted(y.layer, groups)
     return tuple(outputs[: len(node.taken)])
 
 
-def _whole(r: Reader, node: Node, what: str, parts: list[Tensor], axis: int) -> Tensor:
+def _whole(r: GraphImporter, node: Node, what: str, parts: list[Tensor], axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else r.layer(Concatenation, f"{node.name}/{what}", *parts, axis=axis)
 
 
-def _turned(r: Reader, node: Node, x: Tensor) -> Tensor:
+def _turned(r: GraphImporter, node: Node, x: Tensor) -> Tensor:
     return picked(r, replace(node, name=f"{node.name}/turned"), x, 0, np.arange(x.shape[0])[::-1])
 
 
@@ -133,9 +142,11 @@ def _sequence(node: Node) -> Tensor:
     x, first = node.given(0), node.get("layout", 0)
     if first and isinstance(x, Tensor) and len(x.shape) == 2 and not x.joined:
         return x
-    if not first and isinstance(x, Moved) and len(x.groups) == 3 and x.groups[1] == (None,):
+    if not first and isinstance(x, Permuted) and len(x.groups) == 3 and x.groups[1] == (None,):
         return Tensor(x.layer, tuple(one for (one,) in (x.groups[0], x.groups[2]) if one is not None))
-    raise Refused("takes a sequence for each sample: (length, samples, size), or with layout 1 the samples first")
+    raise UnsupportedNode(
+        "takes a sequence for each sample: (length, samples, size), or with layout 1 the samples first"
+    )
 
 
 def _refuse_what_is_unusual(node: Node, length: int) -> _Read:
@@ -144,27 +155,29 @@ def _refuse_what_is_unusual(node: Node, length: int) -> _Read:
     usual = _ACTIVATIONS[kind]
     relu = kind == "RNN" and set(functions) == {"relu"}
     if functions and not relu and functions not in ([*usual], [*usual, *usual]):
-        raise Refused(f"has the activations {', '.join(functions)}, and here there are {', '.join(usual)}")
+        raise UnsupportedNode(f"has the activations {', '.join(functions)}, and here there are {', '.join(usual)}")
     lengths = node.given(4)
-    if lengths is not None and not (isinstance(lengths, Fixed) and (lengths.array == length).all()):
-        raise Refused("ends sequences at lengths of their own")
+    if lengths is not None and not (isinstance(lengths, ConstantValue) and (lengths.array == length).all()):
+        raise UnsupportedNode("ends sequences at lengths of their own")
     if "clip" in node.attributes or node.get("input_forget", 0):
-        raise Refused("clips its gates, or forgets what it takes in")
+        raise UnsupportedNode("clips its gates, or forgets what it takes in")
     if kind == "GRU":
         if node.get("linear_before_reset", 0) != 1:
-            raise Refused("resets before the product with the state (linear_before_reset 0), as torch's GRU does not")
+            raise UnsupportedNode(
+                "resets before the product with the state (linear_before_reset 0), as torch's GRU does not"
+            )
         return _gru
     if length > _MAX_STEPS:
-        raise Refused(f"is written out step by step, has {length} of them, and {_MAX_STEPS} are allowed")
+        raise UnsupportedNode(f"is written out step by step, has {length} of them, and {_MAX_STEPS} are allowed")
     holes = node.given(7) if kind == "LSTM" else None
-    if holes is not None and not (isinstance(holes, Fixed) and not holes.array.any()):
-        raise Refused("has peepholes")
+    if holes is not None and not (isinstance(holes, ConstantValue) and not holes.array.any()):
+        raise UnsupportedNode("has peepholes")
     if kind == "LSTM":
         return _lstm
     return lambda r, way: _rnn(r, way, Relu if relu else Tanh)
 
 
-def _gru(r: Reader, way: _Way) -> tuple[Tensor, list[Tensor]]:
+def _gru(r: GraphImporter, way: _Way) -> tuple[Tensor, list[Tensor]]:
     """The layer; ONNX has its gates in the order z, r, n."""
     weights = way.all_weights(r, (1, 0, 2))
     y = r.layer(GRU, way.node, way.sequence, way.start(r, 5), weights=weights, hidden_size=way.size)
@@ -172,7 +185,7 @@ def _gru(r: Reader, way: _Way) -> tuple[Tensor, list[Tensor]]:
     return y, [cut(r, f"{way.node.name}/last", y, 0, length - 1, length) if way.node.takes(1) else y]
 
 
-def _lstm(r: Reader, way: _Way) -> tuple[Tensor, list[Tensor]]:
+def _lstm(r: GraphImporter, way: _Way) -> tuple[Tensor, list[Tensor]]:
     """c ← σ(f) ∘ c + σ(i) ∘ tanh(g) and h ← σ(o) ∘ tanh(c), with the gates i, o, f, g in this order."""
     size = way.size
 
@@ -187,7 +200,7 @@ def _lstm(r: Reader, way: _Way) -> tuple[Tensor, list[Tensor]]:
     return _steps(r, way, step, 4)
 
 
-def _rnn(r: Reader, way: _Way, activation: type[Layer]) -> tuple[Tensor, list[Tensor]]:
+def _rnn(r: GraphImporter, way: _Way, activation: type[Layer]) -> tuple[Tensor, list[Tensor]]:
     """h ← activation(W x + R h + b)."""
 
     def step(name: str, sums: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,7 +210,7 @@ def _rnn(r: Reader, way: _Way, activation: type[Layer]) -> tuple[Tensor, list[Te
 
 
 def _steps(
-    r: Reader, way: _Way, step: Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor]], gates: int
+    r: GraphImporter, way: _Way, step: Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor]], gates: int
 ) -> tuple[Tensor, list[Tensor]]:
     """All hidden states, and the last states, of a cell that is written out."""
     name, size = way.node.name, way.size

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 
 from descend.graph import Constant, TensorPermute
-from descend.lower.onnx.reader import MULTIPLE, Fixed, Moved, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.reader import (
+    MULTIPLE,
+    ConstantValue,
+    GraphImporter,
+    Node,
+    Permuted,
+    ShapeValue,
+    Tensor,
+    UnsupportedNode,
+    Value,
+    imports,
+)
 from descend.lower.onnx.readings.steps import known_sizes
 
 __all__ = ["wanted_sizes"]
@@ -17,35 +28,37 @@ __all__ = ["wanted_sizes"]
 Shape = tuple[int, ...]
 
 
-@reads("Shape")
-def shape_of(r: Reader, node: Node) -> Value:
+@imports("Shape")
+def shape_of(r: GraphImporter, node: Node) -> Value:
     """The sizes of a tensor."""
     (value,) = node.inputs
     if isinstance(value, Tensor):
         whole = (None, *value.shape)
-        return Sizes(whole[node.get("start", 0) : node.get("end", len(whole))])
-    return Sizes((len(known_sizes(value)),))
+        return ShapeValue(whole[node.get("start", 0) : node.get("end", len(whole))])
+    return ShapeValue((len(known_sizes(value)),))
 
 
-@reads("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def reshape(r: Reader, node: Node) -> Value:
+@imports("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(r: GraphImporter, node: Node) -> Value:
     """Reshape within each sample."""
     value = node.given(0)
-    if isinstance(value, Sizes):
-        return Sizes(value.sizes, single=node.kind == "Squeeze" or (node.kind == "Reshape" and not wanted_sizes(node)))
+    if isinstance(value, ShapeValue):
+        return ShapeValue(
+            value.sizes, single=node.kind == "Squeeze" or (node.kind == "Reshape" and not wanted_sizes(node))
+        )
     if not isinstance(value, Tensor):
-        raise Refused("takes a constant")
+        raise UnsupportedNode("takes a constant")
     whole = [None, *value.shape]
     match node.kind:
         case "Flatten":
             if node.get("axis", 1) != 1:
-                raise Refused(f"has axis {node.get('axis', 1)}, which joins samples with other dimensions")
+                raise UnsupportedNode(f"has axis {node.get('axis', 1)}, which joins samples with other dimensions")
             return r.reshaped(value, (prod(value.shape),), node.name)
         case "Squeeze":
             axes = node.ints(1, "axes") or tuple(i for i, size in enumerate(whole) if size == 1)
             gone = {axis % len(whole) for axis in axes}
             if 0 in gone:
-                raise Refused("takes away the dimension of the samples")
+                raise UnsupportedNode("takes away the dimension of the samples")
             return r.reshaped(
                 value, tuple(s for i, s in enumerate(whole) if i not in gone and s is not None), node.name
             )
@@ -53,7 +66,7 @@ def reshape(r: Reader, node: Node) -> Value:
             axes = node.ints(1, "axes") or ()
             new = [axis % (len(whole) + len(axes)) for axis in axes]
             if 0 in new:
-                raise Refused("puts a dimension before that of the samples")
+                raise UnsupportedNode("puts a dimension before that of the samples")
             rest = iter(value.shape)
             return r.reshaped(
                 value, tuple(1 if i in new else next(rest) for i in range(1, len(whole) + len(axes))), node.name
@@ -65,7 +78,7 @@ def reshape(r: Reader, node: Node) -> Value:
             return r.reshaped(replace(value, joined=0), _filled(r, value, wanted, node), node.name)
 
 
-def _joined(r: Reader, x: Tensor, wanted: list[int | None]) -> Tensor | None:
+def _joined(r: GraphImporter, x: Tensor, wanted: list[int | None]) -> Tensor | None:
     """A Reshape that joins samples with dimensions behind them and leaves the others: (samples · heads, ...)."""
     first, *rest = wanted or [None]
     kept = tuple(
@@ -82,96 +95,96 @@ def _joined(r: Reader, x: Tensor, wanted: list[int | None]) -> Tensor | None:
 def wanted_sizes(node: Node) -> list[int | None]:
     """The second input of a Reshape."""
     value = node.given(1)
-    if isinstance(value, Sizes):
+    if isinstance(value, ShapeValue):
         return [-1 if size == MULTIPLE else size for size in value.sizes]
     return [int(size) for size in node.fixed(1).array]
 
 
-def _filled(r: Reader, x: Tensor, wanted: list[int | None], node: Node) -> Shape:
+def _filled(r: GraphImporter, x: Tensor, wanted: list[int | None], node: Node) -> Shape:
     """The sizes of a sample that a Reshape asks for; 0 keeps a size and −1 is worked out."""
     whole = [None, *x.shape]
     keep = not node.get("allowzero", 0)
     sizes = [whole[i] if size == 0 and keep and i < len(whole) else size for i, size in enumerate(wanted)]
     first, *rest = sizes or [-2]
     if None in rest or (first is not None and first not in (-1, r.batch)):
-        raise Refused(f"joins samples with other dimensions: {wanted}")
+        raise UnsupportedNode(f"joins samples with other dimensions: {wanted}")
     known = prod(size for size in rest if size not in (-1, None))
     if -1 in rest:
         if first == -1 or not known or prod(x.shape) % known:
-            raise Refused(f"makes {wanted} of {x.shape}")
+            raise UnsupportedNode(f"makes {wanted} of {x.shape}")
         rest = [prod(x.shape) // known if size == -1 else size for size in rest]
     return tuple(size for size in rest if size is not None)
 
 
-@reads("Transpose")
-def transpose(r: Reader, node: Node) -> Value:
+@imports("Transpose")
+def transpose(r: GraphImporter, node: Node) -> Value:
     """TensorPermute."""
     x = node.tensor()
     perm = node.get("perm", list(range(len(x.shape), -1, -1)))
     if perm[0] != 0:
-        raise Refused(f"moves the dimension of the samples (perm {list(perm)})")
+        raise UnsupportedNode(f"moves the dimension of the samples (perm {list(perm)})")
     return r.layer(TensorPermute, node, x, axes=[axis - 1 for axis in perm[1:]])
 
 
-@reads("Expand", "Tile")
-def expand(r: Reader, node: Node) -> Value:
+@imports("Expand", "Tile")
+def expand(r: GraphImporter, node: Node) -> Value:
     """Tessellate."""
     value = node.given(0)
     wanted = wanted_sizes(node)
     if node.kind == "Tile":
         x = node.tensor()
         if wanted[0] != 1:
-            raise Refused("repeats samples")
+            raise UnsupportedNode("repeats samples")
         return r.widened(x, tuple(s * int(t or 1) for s, t in zip(x.shape, wanted[1:], strict=True)), node)
-    if isinstance(value, Fixed) and wanted[0] not in (None, r.batch):
+    if isinstance(value, ConstantValue) and wanted[0] not in (None, r.batch):
         if value.array.size == 1:
             return _everywhere(r, node, value.array, tuple(wanted))
         return _for_all_samples(r, node, value, wanted)
     dims = len(value.shape) + 1 if isinstance(value, Tensor) else len(wanted)
     if len(wanted) > dims:
-        raise Refused("puts dimensions before that of the samples")
+        raise UnsupportedNode("puts dimensions before that of the samples")
     sizes = tuple(int(size or 1) for size in (wanted[1:] if len(wanted) == dims else wanted))
     x = r.as_tensor(value, node, dims - 1)
     try:
         shape = np.broadcast_shapes(x.shape, sizes)
     except ValueError:
-        raise Refused(f"makes {sizes} of {x.shape}") from None
+        raise UnsupportedNode(f"makes {sizes} of {x.shape}") from None
     return r.widened(r.reshaped(x, (1,) * (len(shape) - len(x.shape)) + x.shape, node), shape, node)
 
 
-def _for_all_samples(r: Reader, node: Node, value: Fixed, wanted: list[int | None]) -> Moved:
+def _for_all_samples(r: GraphImporter, node: Node, value: ConstantValue, wanted: list[int | None]) -> Permuted:
     """A constant in a form whose samples are not the first dimension, such as the first states of recurrent layers."""
     array = value.array.reshape((1,) * (len(wanted) - value.array.ndim) + value.array.shape)
     if wanted.count(None) != 1 or array.ndim != len(wanted):
-        raise Refused("gives a constant a first dimension that is not the samples'")
+        raise UnsupportedNode("gives a constant a first dimension that is not the samples'")
     shape = tuple(max(int(size or 1), own) for size, own in zip(wanted, array.shape, strict=True))
     place = wanted.index(None)
     array = r.of_any_sample(array, place)
     sizes = shape[:place] + shape[place + 1 :]
-    y = r.as_tensor(Fixed(np.broadcast_to(array, sizes), value.name), node, len(sizes))
+    y = r.as_tensor(ConstantValue(np.broadcast_to(array, sizes), value.name), node, len(sizes))
     groups: list[tuple[int | None, ...]] = [(size,) for size in sizes]
-    return Moved(y.layer, (*groups[:place], (None,), *groups[place:]))
+    return Permuted(y.layer, (*groups[:place], (None,), *groups[place:]))
 
 
-@reads("Size")
-def count_of(r: Reader, node: Node) -> Value:
+@imports("Size")
+def count_of(r: GraphImporter, node: Node) -> Value:
     """How many entries a list of sizes has."""
     value = node.given(0)
-    if not isinstance(value, Sizes):
-        raise Refused("counts samples")
-    return Fixed(np.asarray(len(value.sizes)))
+    if not isinstance(value, ShapeValue):
+        raise UnsupportedNode("counts samples")
+    return ConstantValue(np.asarray(len(value.sizes)))
 
 
-@reads("ConstantOfShape")
-def constant_of_shape(r: Reader, node: Node) -> Value:
+@imports("ConstantOfShape")
+def constant_of_shape(r: GraphImporter, node: Node) -> Value:
     """Constant, for every sample."""
     return _everywhere(r, node, node.get("value", np.zeros(1, np.float32)), known_sizes(node.given(0)))
 
 
-def _everywhere(r: Reader, node: Node, value: Any, sizes: tuple[int | None, ...]) -> Tensor | Moved:
+def _everywhere(r: GraphImporter, node: Node, value: Any, sizes: tuple[int | None, ...]) -> Tensor | Permuted:
     """One number in all entries of sizes of which None stands for the samples."""
     if sizes.count(None) != 1 or len(sizes) < 2 or min(size or 0 for size in sizes) < 0:
-        raise Refused("computes with the number of samples")
+        raise UnsupportedNode("computes with the number of samples")
     shape = tuple(size for size in sizes if size is not None)
     y = r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)
-    return y if sizes[0] is None else Moved(y.layer, tuple((size,) for size in sizes))
+    return y if sizes[0] is None else Permuted(y.layer, tuple((size,) for size in sizes))

@@ -24,7 +24,7 @@ from descend.graph import (
     TensorPermute,
     Tessellate,
 )
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value
+from descend.lower.onnx.reader import ConstantValue, GraphImporter, Node, ShapeValue, Tensor, UnsupportedNode, Value
 
 __all__ = [
     "ahead",
@@ -50,11 +50,11 @@ def text(value: Any) -> str:
 def nonzero(node: Node, what: str, value: float) -> float:
     """A number that is not 0."""
     if value == 0:
-        raise Refused(f"has {what} 0, which means the default in a description")
+        raise UnsupportedNode(f"has {what} 0, which means the default in a description")
     return value
 
 
-def times(r: Reader, name: str, x: Tensor, factor: float) -> Tensor:
+def times(r: GraphImporter, name: str, x: Tensor, factor: float) -> Tensor:
     """x times a number."""
     return r.layer(Scale, name, x, constant=factor)
 
@@ -63,20 +63,20 @@ def own_axis(axis: int, dims: int) -> int:
     """An axis within a sample of so many dimensions."""
     own = axis % (dims + 1) - 1
     if own < 0:
-        raise Refused("works along the dimension of the samples")
+        raise UnsupportedNode("works along the dimension of the samples")
     return own
 
 
 def known_sizes(value: Value | None) -> tuple[int | None, ...]:
     """Sizes, some of which may not be known."""
-    if isinstance(value, Sizes):
+    if isinstance(value, ShapeValue):
         return value.sizes
-    if isinstance(value, Fixed):
+    if isinstance(value, ConstantValue):
         return tuple(int(size) for size in np.atleast_1d(value.array))
-    raise Refused("joins sizes with data")
+    raise UnsupportedNode("joins sizes with data")
 
 
-def cut(r: Reader, name: str, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+def cut(r: GraphImporter, name: str, x: Tensor, axis: int, begin: int, end: int) -> Tensor:
     """Entries along an axis of the sample from `begin` up to, without, `end`."""
     if (begin, end) == (0, x.shape[axis]):
         return x
@@ -92,7 +92,7 @@ def piece_bounds(node: Node, size: int) -> list[tuple[int, int]]:
     return [(end - own, end) for own, end in zip(sizes, ends, strict=True)]
 
 
-def picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
+def picked(r: GraphImporter, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
     """Entries along an axis: a run of them, all of them repeated, each of them repeated, or any."""
     size, count = x.shape[axis], len(places)
     if (np.diff(places) == 1).all():
@@ -108,30 +108,30 @@ def picked(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, 
     return _gathered(r, node, x, axis, places)
 
 
-def _gathered(r: Reader, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
+def _gathered(r: GraphImporter, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
     """Gather of the first dimension of a matrix, in any order."""
     others = (*x.shape[:axis], *x.shape[axis + 1 :])
     first = ahead(r, f"{node.name}/first", x, axis)
     rows = r.reshaped(first, (x.shape[axis], prod(others)), f"{node.name}/rows")
-    index = r.as_tensor(Fixed(places.astype(np.float32)), node, 1)
+    index = r.as_tensor(ConstantValue(places.astype(np.float32)), node, 1)
     y = r.layer(Gather, node, rows, index, axis=0)
     y = r.reshaped(y, (len(places), *others), f"{node.name}/whole")
     back = [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))]
     return y if axis == 0 else r.layer(TensorPermute, f"{node.name}/back", y, axes=back)
 
 
-def ahead(r: Reader, name: str, x: Tensor, axis: int) -> Tensor:
+def ahead(r: GraphImporter, name: str, x: Tensor, axis: int) -> Tensor:
     """x with one dimension before the others."""
     others = [one for one in range(len(x.shape)) if one != axis]
     return x if axis == 0 else r.layer(TensorPermute, name, x, axes=[axis, *others])
 
 
-def padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill: float) -> Tensor:
+def padded(r: GraphImporter, node: Node, x: Tensor, sides: list[tuple[int, int]], fill: float) -> Tensor:
     """x with so many entries of one value before and behind each dimension; fewer than none cut some off."""
     for axis, (before, behind) in enumerate(sides):
         size = x.shape[axis]
         if size + min(before, 0) + min(behind, 0) < 1:
-            raise Refused("leaves nothing")
+            raise UnsupportedNode("leaves nothing")
         x = cut(r, f"{node.name}/cut{axis}", x, axis, -min(before, 0), size + min(behind, 0))
         parts = [x]
         for count, place in ((before, 0), (behind, 2)):
@@ -144,7 +144,7 @@ def padded(r: Reader, node: Node, x: Tensor, sides: list[tuple[int, int]], fill:
     return x
 
 
-def reduced(r: Reader, node: Node, x: Tensor, mode: str, axes: tuple[int, ...], keep: bool) -> Tensor:
+def reduced(r: GraphImporter, node: Node, x: Tensor, mode: str, axes: tuple[int, ...], keep: bool) -> Tensor:
     """x without some dimensions, or with one entry in each of them."""
     own = sorted({own_axis(axis, len(x.shape)) for axis in axes})
     y = r.layer(MultiDimReduction, node, x, mode="sum" if mode == "mean" else mode, axes=own)
@@ -155,7 +155,7 @@ def reduced(r: Reader, node: Node, x: Tensor, mode: str, axes: tuple[int, ...], 
     return r.reshaped(Tensor(y.layer, left), kept if keep else left, f"{node.name}/shape")
 
 
-def log_sum_exp(r: Reader, node: Node, x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+def log_sum_exp(r: GraphImporter, node: Node, x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     """m + log Σ exp(x − m) with the maximum m, which takes no part in gradients because it changes nothing."""
     part = replace(node, name=f"{node.name}/largest")
     largest = r.layer(StopGradient, f"{node.name}/level", reduced(r, part, x, "max", axes, keep=True))

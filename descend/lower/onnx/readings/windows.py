@@ -11,14 +11,23 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from descend.graph import BilinearResize, Convolution, Deconvolution, Multiply, Pooling, TensorPermute, Upsample
-from descend.lower.onnx.reader import Fixed, Node, Reader, Refused, Sizes, Tensor, Value, reads
+from descend.lower.onnx.reader import (
+    ConstantValue,
+    GraphImporter,
+    Node,
+    ShapeValue,
+    Tensor,
+    UnsupportedNode,
+    Value,
+    imports,
+)
 from descend.lower.onnx.readings.matrices import along
 from descend.lower.onnx.readings.steps import known_sizes, padded, picked, reduced, text
 
 Shape = tuple[int, ...]
 
 
-def _window(r: Reader, node: Node, x: Tensor, size: Shape, fill: float) -> tuple[Tensor, dict[str, Any]]:
+def _window(r: GraphImporter, node: Node, x: Tensor, size: Shape, fill: float) -> tuple[Tensor, dict[str, Any]]:
     """What a window goes over, and its stride, padding and dilation.
 
     Where the ends of a dimension are padded differently, x is padded before it, with `fill`.
@@ -59,8 +68,8 @@ def _over(begun: int, end: int, span: int, stride: int) -> int:
     return (count - 1) * stride + span - begun - end
 
 
-@reads("Pad")
-def pad(r: Reader, node: Node) -> Value:
+@imports("Pad")
+def pad(r: GraphImporter, node: Node) -> Value:
     """Constants before and behind; or entries that are mirrored, repeated or wrapped."""
     x, mode = node.tensor(), text(node.get("mode", "constant"))
     how: Any = mode  # numpy's names for them are the same
@@ -70,12 +79,12 @@ def pad(r: Reader, node: Node) -> Value:
     for axis, before, behind in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         sides[axis % dims] = (before, behind)
     if sides[0] != (0, 0):
-        raise Refused("adds samples")
+        raise UnsupportedNode("adds samples")
     if mode == "constant":
         return padded(r, node, x, sides[1:], node.float(2, "value", 0.0))
     for axis, (before, behind) in enumerate(sides[1:]):
         if min(before, behind) < 0:
-            raise Refused("cuts entries off while it repeats others")
+            raise UnsupportedNode("cuts entries off while it repeats others")
         x = picked(
             r,
             replace(node, name=f"{node.name}/{axis}"),
@@ -86,8 +95,8 @@ def pad(r: Reader, node: Node) -> Value:
     return x
 
 
-@reads("Conv")
-def convolution(r: Reader, node: Node) -> Value:
+@imports("Conv")
+def convolution(r: GraphImporter, node: Node) -> Value:
     """Convolution."""
     kernel = node.fixed(1)
     count, _, *size = kernel.array.shape
@@ -95,8 +104,8 @@ def convolution(r: Reader, node: Node) -> Value:
     return r.layer(Convolution, node, x, out_channels=count, **_kernel(r, node), **fields)
 
 
-@reads("ConvTranspose")
-def deconvolution(r: Reader, node: Node) -> Value:
+@imports("ConvTranspose")
+def deconvolution(r: GraphImporter, node: Node) -> Value:
     """Deconvolution; what padding takes off the two ends differently is cut off behind it."""
     _, channels, *size = node.fixed(1).array.shape
     x, dims = node.tensor(0, len(size) + 1), len(size)
@@ -121,7 +130,7 @@ def _taken_off(node: Node, space: Shape, stride: Shape, whole: list[int]) -> lis
     return list(zip(pads[: len(space)], pads[len(space) :], strict=True))
 
 
-def _kernel(r: Reader, node: Node) -> dict[str, Any]:
+def _kernel(r: GraphImporter, node: Node) -> dict[str, Any]:
     """The fields of a convolution that come from its kernel and bias."""
     kernel, bias = node.fixed(1), node.given(2)
     weights = [r.weights(kernel, f"{node.name}/kernel")]
@@ -132,12 +141,12 @@ def _kernel(r: Reader, node: Node) -> dict[str, Any]:
     return {**own, "weights": weights, "has_bias": bias is not None}
 
 
-@reads("MaxPool", "AveragePool")
-def pooling(r: Reader, node: Node) -> Value:
+@imports("MaxPool", "AveragePool")
+def pooling(r: GraphImporter, node: Node) -> Value:
     """Pooling."""
     size = tuple(node.get("kernel_shape", ()))
     if node.outputs > 1 or any(one != 1 for one in node.get("dilations", [])):
-        raise Refused("hands out places, or has dilations")
+        raise UnsupportedNode("hands out places, or has dilations")
     if node.kind == "MaxPool":
         return _pooled(r, node, *_window(r, node, node.tensor(), size, -math.inf), size, "max")
     x, counted = node.tensor(), bool(node.get("count_include_pad", 0))
@@ -153,24 +162,24 @@ def pooling(r: Reader, node: Node) -> Value:
         low, high = (-begin, n + end) if counted else (0, n)
         count = np.minimum(first + k, high) - np.maximum(first, low)
         factors = factors * (k / count).reshape(-1, *(1,) * (len(size) - axis - 1))
-    return r.layer(Multiply, node, *r.broadcast(node, mean, Fixed(factors)))
+    return r.layer(Multiply, node, *r.broadcast(node, mean, ConstantValue(factors)))
 
 
-def _pooled(r: Reader, node: Node, x: Tensor, window: dict[str, Any], size: Shape, mode: str) -> Tensor:
+def _pooled(r: GraphImporter, node: Node, x: Tensor, window: dict[str, Any], size: Shape, mode: str) -> Tensor:
     own: dict[str, Any] = {"pool_mode": mode, "num_dims": len(size), "has_vectors": True, "pool_dims": size}
     return r.layer(Pooling, node, x, pool_strides=window["stride"], pool_pads=window["padding"], **own)
 
 
-@reads("GlobalAveragePool", "GlobalMaxPool")
-def global_pooling(r: Reader, node: Node) -> Value:
+@imports("GlobalAveragePool", "GlobalMaxPool")
+def global_pooling(r: GraphImporter, node: Node) -> Value:
     """A reduction over space."""
     x = node.tensor()
     axes = tuple(range(2, len(x.shape) + 1))
     return reduced(r, node, x, "mean" if node.kind == "GlobalAveragePool" else "max", axes, True)
 
 
-@reads("DepthToSpace", "SpaceToDepth")
-def space_and_depth(r: Reader, node: Node) -> Value:
+@imports("DepthToSpace", "SpaceToDepth")
+def space_and_depth(r: GraphImporter, node: Node) -> Value:
     """Blocks of an image as channels, or the other way."""
     x, b = node.tensor(0, 3), node.get("blocksize", 1)
     channels, height, width = x.shape
@@ -186,8 +195,8 @@ def space_and_depth(r: Reader, node: Node) -> Value:
     return r.reshaped(r.layer(TensorPermute, f"{node.name}/turned", apart, axes=axes), shape, node.name)
 
 
-@reads("Resize")
-def resize(r: Reader, node: Node) -> Value:
+@imports("Resize")
+def resize(r: GraphImporter, node: Node) -> Value:
     """Upsample by whole factors, BilinearResize of images, and otherwise a product with a matrix for each dimension."""
     x = node.tensor()
     after, scales = _resized(node, x.shape)
@@ -211,7 +220,7 @@ def resize(r: Reader, node: Node) -> Value:
     if len(after) == 3 and after[0] == x.shape[0] and plain and exact:
         return r.layer(BilinearResize, node, x, height=after[1], width=after[2])
     if place == "tf_crop_and_resize" or text(node.get("keep_aspect_ratio_policy", "stretch")) != "stretch":
-        raise Refused(f"has mode {mode}, {place}, from {x.shape} to {after}")
+        raise UnsupportedNode(f"has mode {mode}, {place}, from {x.shape} to {after}")
     for axis, (new, scale) in enumerate(zip(after, scales, strict=True)):
         if (new, scale) != (x.shape[axis], 1):
             x = along(r, node, x, axis, _weights_of_places(node, x.shape[axis], new, scale))
@@ -223,18 +232,18 @@ def _resized(node: Node, before: Shape) -> tuple[Shape, list[float]]:
     scales, sizes = node.given(2), node.given(3)
     axes = [axis % (len(before) + 1) for axis in node.get("axes", range(len(before) + 1))]
     wanted: list[Any] = [None, *before]
-    if isinstance(sizes, (Fixed, Sizes)) and len(known_sizes(sizes)) == len(axes):
+    if isinstance(sizes, (ConstantValue, ShapeValue)) and len(known_sizes(sizes)) == len(axes):
         for axis, size in zip(axes, known_sizes(sizes), strict=True):
             wanted[axis] = size
         after = tuple(wanted[1:])
         if None not in after and min(after) > 0:
             return after, [new / old for new, old in zip(after, before, strict=True)]
-    elif isinstance(scales, Fixed) and scales.array.size == len(axes):
+    elif isinstance(scales, ConstantValue) and scales.array.size == len(axes):
         factors = dict(zip(axes, scales.array.tolist(), strict=True))
         each = [factors.get(axis, 1.0) for axis in range(1, len(before) + 1)]
         if factors.get(0, 1.0) == 1:
             return tuple(_scaled(size, scale) for size, scale in zip(before, each, strict=True)), each
-    raise Refused("computes its size from the data, or changes the number of samples")
+    raise UnsupportedNode("computes its size from the data, or changes the number of samples")
 
 
 def _scaled(size: int, scale: float) -> int:

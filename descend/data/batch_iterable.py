@@ -1,0 +1,142 @@
+"""Batches that somebody else has made: a list of them, an object that can be gone through again, or a function."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from descend.data.batches import Batch, share
+from descend.data.nested_fields import as_rows
+from descend.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from torch import Tensor
+
+__all__ = ["BatchIterable"]
+
+
+class BatchIterable:
+    """Batches as they come, in the order in which they come.
+
+    The sizes of an epoch are known from the beginning for a list and after the first epoch for anything else. A run
+    that is continued within an epoch takes the first batches once more and leaves them unused; of a list it skips them.
+
+    Args:
+        source: A list or tuple of batches; an object whose `iter()` begins anew each time; a function without
+            arguments, or with the number of the epoch, that returns an iterable.
+        batch_size: Size of every batch but the last; None takes them as they are.
+        role: What the samples are for.
+        rank: This rank, which takes its share of each batch.
+        ranks: Number of ranks.
+        unit: Samples of a batch that stay together on one rank.
+
+    Raises:
+        ConfigurationError: the source can be gone through once only.
+        DataError: a list is empty, or a batch is of another size.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[Any] | Callable[..., Iterable[Any]],
+        batch_size: int | None,
+        role: str,
+        rank: int = 0,
+        ranks: int = 1,
+        unit: int = 1,
+    ) -> None:
+        self._open = _opener(source)
+        self._list = source if isinstance(source, (list, tuple)) else None
+        self.batch_size = batch_size
+        self.role = role
+        self.rank = rank
+        self.ranks = ranks
+        self.unit = unit
+        self._sizes: list[int] | None = None
+        if self._list is not None:
+            rows = (as_rows(batch, self._place(step)) for step, batch in enumerate(self._list))
+            self._sizes = [_length(row) for row in rows]
+            self._check_some(len(self._sizes), 0)
+            for step, size in enumerate(self._sizes):
+                self._check_size(size, step, step == len(self._sizes) - 1)
+
+    @property
+    def num_samples(self) -> int | None:
+        """See `Feed.num_samples`."""
+        return None if self._sizes is None else sum(self._sizes)
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """See `Feed.steps_per_epoch`."""
+        return None if self._sizes is None else len(self._sizes)
+
+    @property
+    def first_size(self) -> int | None:
+        """See `Feed.first_size`."""
+        return self.batch_size if self._sizes is None else self._sizes[0]
+
+    @property
+    def last_size(self) -> int | None:
+        """See `Feed.last_size`."""
+        return None if self._sizes is None else self._sizes[-1]
+
+    def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
+        """See `Feed.epoch`."""
+        sizes: list[int] = [] if self._list is None else list(self._sizes or [])[:start_step]
+        batches = iter(self._open(epoch)) if self._list is None else iter(self._list[start_step:])
+        step = len(sizes)
+        following = next(batches, None)
+        while following is not None:
+            batch, following = following, next(batches, None)
+            rows = as_rows(batch, self._place(step))
+            size = _length(rows)
+            self._check_size(size, step, following is None)
+            if step >= start_step:
+                yield self._batch(rows, epoch, step, sum(sizes), size, following is None)
+            sizes.append(size)
+            step += 1
+        self._check_some(step, epoch)
+        self._sizes = sizes
+
+    def _batch(self, rows: dict[str, Tensor], epoch: int, step: int, first: int, size: int, last: bool) -> Batch:
+        begin, end = share(size, self.rank, self.ranks, self.unit)
+        fields = {name: row[begin:end] for name, row in rows.items()}
+        return Batch(fields, np.arange(first + begin, first + end, dtype=np.int64), epoch, step, size, last, begin)
+
+    def _place(self, step: int) -> str:
+        return f"batch {step} for '{self.role}'"
+
+    def _check_size(self, size: int, step: int, last: bool) -> None:
+        wanted = self.batch_size
+        if wanted is None or size == wanted or (last and 0 < size < wanted):
+            return
+        raise DataError(
+            f"{self._place(step)} has {size} samples and batch_size is {wanted}: make them equal (the last batch of an "
+            "epoch may be smaller), or pass batch_size=None to take the batches as they are"
+        )
+
+    def _check_some(self, steps: int, epoch: int) -> None:
+        if steps == 0:
+            raise DataError(
+                f"epoch {epoch} for '{self.role}' has 0 batches, and 1 or more are needed; if the first epoch had "
+                "some, hand in a list or a function that opens the data anew"
+            )
+
+
+def _length(rows: dict[str, Tensor]) -> int:
+    return len(next(iter(rows.values())))
+
+
+def _opener(source: Any) -> Callable[[int], Iterable[Any]]:
+    """A function from the number of an epoch to its batches."""
+    if hasattr(source, "__iter__"):
+        if hasattr(source, "__next__"):
+            raise ConfigurationError(
+                f"the data are a {type(source).__name__}, which can be gone through once, and every epoch needs them "
+                "again: hand in a list of batches, or the function that makes the generator, without calling it"
+            )
+        return lambda epoch: source
+    return source if inspect.signature(source).parameters else lambda epoch: source()

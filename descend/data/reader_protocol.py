@@ -1,0 +1,105 @@
+"""What a reader is: a number of samples, each with the same named fields, to be had by their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from descend.data.description import Reader
+
+__all__ = ["Array", "Field", "Format", "OpenReader", "SampleSource", "one_hot"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a field offers of each sample: an array of this shape and type."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class SampleSource(Protocol):
+    """The samples of a data set as they stand in its files."""
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What each sample has, by name."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """The samples with these numbers: for each field an array (n, *shape)."""
+        ...
+
+
+class OpenReader(Protocol):
+    """A data set in a role, ready to be read. Anything of this form can feed a run.
+
+    `len(reader)` and `reader.fields` are known without reading the samples.
+    """
+
+    @property
+    def role(self) -> str:
+        """One of "train", "validate", "test", "tournament"."""
+        ...
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether each epoch has an order of its own."""
+        ...
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What each sample has, by name."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
+        """Read samples.
+
+        Args:
+            indices: (n,) numbers in [0, len(self)), in any order; n may be 0.
+            epoch: From 0 up; random transforms give each epoch something else.
+
+        Returns:
+            For each field an array (n, *shape), whose content is a function of the arguments alone.
+
+        Raises:
+            DataError: a sample cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Format:
+    """What there is to know of one kind of reader.
+
+    Args:
+        open: Makes a source of a description and a seed, reading no more than is needed for its fields and its length;
+            raises DataError where the data are not what the description says.
+        uses: The fields of `Reader` that it reads, besides those that are common to all.
+    """
+
+    open: Callable[[Reader, int], SampleSource]
+    uses: frozenset[str]
+
+
+def one_hot(labels: Array, num_labels: int) -> NDArray[np.float32]:
+    """(n,) labels in [0, num_labels) as (n, num_labels) rows with a single 1."""
+    rows = np.zeros((len(labels), num_labels), dtype=np.float32)
+    rows[np.arange(len(labels)), labels] = 1
+    return rows

@@ -1,0 +1,118 @@
+"""What an experiment would take on many ranks: measured on this process, foretold by `descend.launch.forecast`."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.callbacks.console import muted
+from descend.errors import ConfigurationError
+from descend.experiment.run import prepare
+from descend.experiment.runner import execute
+from descend.launch.forecast import Network, Profile, fit_network, forecast
+from descend.train import BatchedIterativeOptimizer, Callback, Steps
+from descend.train.strategies.buckets import BUCKET_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from descend.experiment.experiment import Experiment
+    from descend.experiment.runner import Work
+    from descend.train import EpochView
+
+__all__ = ["forecast_table", "profile_of"]
+
+_STEPS = 15  # of each size; the first ones warm up
+_WARM = 3
+_SIZES = 4  # the batch size, a half of it, a quarter, an eighth
+
+
+class _Watch(Callback):
+    """Keeps what a short run shows."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.state_bytes = 0
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`."""
+        self.seconds += epoch.step_seconds
+        entries = [value for state in epoch.run.optimizer.state.values() for value in state.values()]
+        tensors = [entry for entry in entries if isinstance(entry, torch.Tensor) and entry.dim()]
+        self.state_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def profile_of(experiment: Experiment) -> Profile:
+    """Make a few steps of several sizes on this process; nothing is written.
+
+    Raises:
+        ConfigurationError: the experiment is wrong, or its data make a single size of mini-batch only.
+    """
+    full = experiment.trainer.mini_batch_size
+    sizes = sorted({max(full >> i, 1) for i in range(_SIZES)}, reverse=True)
+    if len(sizes) < 2:
+        raise ConfigurationError("mini_batch_size=1 cannot be shared out, so there is nothing to foretell")
+    found = [_steps(experiment, size) for size in sizes]
+    # Other programs only make a step longer.
+    seconds = [min(watch.seconds[_WARM:] or watch.seconds) for watch, _ in found]
+    watch, work = found[0]
+    fixed, each = fit_network(sizes, seconds)
+    tensors = [*work.task.module.parameters(), *work.task.module.buffers()]
+    trained = [p for p in work.task.module.parameters() if p.requires_grad]
+    gradients = sum(p.numel() * p.element_size() for p in trained)
+    messages = max(math.ceil(gradients / BUCKET_BYTES), 1)
+    return Profile(
+        fixed, each, sum(t.numel() * t.element_size() for t in tensors), gradients, messages, watch.state_bytes
+    )
+
+
+def _steps(experiment: Experiment, size: int) -> tuple[_Watch, Work]:
+    """A few steps of one size."""
+    watch = _Watch()
+    trainer = replace(experiment.trainer, mini_batch_size=size, random_seed=experiment.trainer.random_seed or 1)
+    trainer.training_algo, trainer.callbacks = BatchedIterativeOptimizer(), []
+    model = copy.copy(experiment.model)
+    model.callbacks = []
+    with muted(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = prepare(replace(experiment, trainer=trainer, model=model))
+        only = {mode: feed for mode, feed in made.data.items() if mode.role == "train"}
+        work = replace(
+            made,
+            data=only,
+            callbacks=(watch,),
+            algorithm=BatchedIterativeOptimizer(stop=Steps(_STEPS)),
+            outside=_nothing,
+        )
+        execute(work, None, keep_files=False)
+    return watch, work
+
+
+def _nothing(directory: object) -> dict[str, float]:
+    return {}
+
+
+def forecast_table(profile: Profile, network: Network, batch_size: int, ranks: Sequence[int]) -> str:
+    """One line for each number of ranks."""
+    lines = [
+        f"one rank: {profile.fixed_seconds * 1e3:.3g} ms a step and {profile.sample_seconds * 1e6:.3g} µs a sample, "
+        f"measured; {profile.gradient_bytes:,} bytes of gradients in {profile.messages} messages",
+        f"network: {network.latency_seconds * 1e6:g} µs a message, {network.bytes_per_second / 1e9:g} GB/s",
+        f"mini-batch: {batch_size:,} samples",
+        "",
+        "  ranks   ms/step   sums ms  waiting  samples/s  efficiency  worth from batch  MB/rank  MB, shared out",
+    ]
+    for count in ranks:
+        one = forecast(profile, network, batch_size, count)
+        least = f"{math.ceil(one.least_batch):,}" if math.isfinite(one.least_batch) else "never"
+        lines.append(
+            f"{count:7,} {one.step_seconds * 1e3:9.2f} {one.sum_seconds * 1e3:9.2f} {one.waiting:8.0%} "
+            f"{one.samples_per_second:10,.0f} {one.efficiency:11.0%} {least:>17} {one.memory_bytes / 1e6:8.1f} "
+            f"{one.sharded_bytes / 1e6:15.1f}"
+        )
+    return "\n".join(lines)

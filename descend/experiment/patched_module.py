@@ -1,0 +1,105 @@
+"""A user's module while it is trained: what holds for `fit` and for `run` of a model made of a torch module."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from descend.data import Batches
+from descend.errors import Unsupported
+from descend.experiment.batch_norm import BatchNormGroups, spans_ranks
+from descend.train.patches.dropout import ReproducibleDropout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from descend.data import Feed
+    from descend.experiment.module_task import ModuleTask
+    from descend.runtime import Communicator
+    from descend.train.micro_batch import MicroBatch
+    from descend.train.strategies.buffers import RunningStatistics
+
+__all__ = ["TrainingPatches", "device_of", "patched_for_training"]
+
+
+class TrainingPatches(NamedTuple):
+    """What a run asks of a module that is being trained."""
+
+    begin: Callable[[MicroBatch], None]  # to be called with each part of a mini-batch before it goes through the module
+    unit: int | None  # samples that micro-batches are made of; None where a mini-batch cannot be cut
+    running: list[
+        RunningStatistics
+    ]  # the running statistics of its batch norm layers, where each rank has its own groups
+    in_turns: bool = False  # whether all ranks go through it as often, because groups lie on several of them
+
+
+def device_of(module: torch.nn.Module) -> torch.device:
+    """Where the module is.
+
+    Raises:
+        Unsupported: its weights are on several devices.
+    """
+    devices = {p.device for p in module.parameters()}
+    if len(devices) > 1:
+        places = ", ".join(sorted(map(str, devices)))
+        raise Unsupported(f"the weights of {type(module).__name__} are on several devices ({places}); move them to one")
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def _one_sample(task: ModuleTask, feed: Batches) -> None:
+    """Let the first sample go through a module that is to be trained, which leaves no trace in it."""
+    module, device = task.module, device_of(task.module)
+    modes = [(part, part.training) for part in module.modules()]
+    fields = feed.reader.read(np.zeros(1, dtype=np.int64))
+    module.eval()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            task.pass_through({name: torch.as_tensor(values).to(device) for name, values in fields.items()})
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextmanager
+def patched_for_training(
+    task: ModuleTask,
+    seed: int,
+    feed: Feed,
+    micro_batch_size: int | str | None = None,
+    batch_norm_group_size: int | None = None,
+    process: Communicator | None = None,
+) -> Generator[TrainingPatches]:
+    """Let random layers draw by sample and batch norm work by groups, and leave every part of the module as it was.
+
+    Args:
+        task: The module and its losses.
+        seed: Of the run.
+        feed: The training data.
+        micro_batch_size: Samples that go through the module at once.
+        batch_norm_group_size: Samples that share the statistics of batch norm; None for those that go through at once.
+        process: This process among the ranks that train the module; None for one.
+    """
+    module = task.module
+    before = [(part, part.training) for part in module.modules()]
+    with ReproducibleDropout(module, seed) as masks:
+        sizes = (micro_batch_size, batch_norm_group_size)
+        joint = process is not None and spans_ranks(module, *sizes, feed.first_size, process.world_size)
+        norms = BatchNormGroups(module, feed, *sizes, process if joint else None)
+
+        def begin(part: MicroBatch) -> None:
+            masks.begin(part.step, part.count, part.position)
+            norms.begin(part)
+            task.begin(part)
+
+        try:
+            if isinstance(feed, Batches):
+                norms.look(partial(_one_sample, task, feed))
+            yield TrainingPatches(begin, norms.unit, norms.running, joint)
+        finally:
+            norms.close()
+            for part, training in before:
+                part.training = training

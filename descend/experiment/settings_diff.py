@@ -1,0 +1,111 @@
+"""What is different between a checkpoint and the run that continues it: each difference applies or is refused.
+
+field: checkpoint -> now: action
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["SettingChange", "changed_options", "compare", "refuse"]
+
+OPTION = "optimizer."  # begins the name of an option of the optimizer
+
+_APPLY = {
+    "batch_size": "applies; the position among the samples is kept",
+    "micro_batch_size": "applies; the updates are the same",
+    "stop": "applies, counted from the beginning of the run",
+    "optimizer.lr": "applies",
+    "optimizer.weight_decay": "applies",
+    "clip_value": "applies",
+    "clip_norm": "applies",
+    "clip_global_norm": "applies",
+    "on_nonfinite": "applies",
+    "precision": "applies",
+    "loss": "applies",
+    "algorithm": "applies",
+    "metrics": "applies; a pass under way is measured by them from here on",
+    "skip_bad": "applies",
+    "validation samples": "applies",
+    "test samples": "applies",
+}
+_REFUSE = {
+    "samples": "refused: the rest of the epoch would be of other samples; continue with the same data",
+    "seed": "refused: the order of the samples would change within the epoch; keep the seed",
+    "shuffle": "refused: the order of the samples would change within the epoch; keep it",
+    "optimizer": "refused: its state is of another rule; pass reset_optimizer=True (--reset-optimizer) to empty it",
+}
+_OPTION_REFUSED = (
+    "refused: the state depends on it; pass reset_optimizer=True (--reset-optimizer) to begin with an empty state"
+)
+
+
+@dataclass(frozen=True)
+class SettingChange:
+    """One difference.
+
+    Attributes:
+        field: What differs.
+        before: Its value in the checkpoint.
+        now: Its value now.
+        action: What is done about it.
+    """
+
+    field: str
+    before: Any
+    now: Any
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.before} -> {self.now}: {self.action}"
+
+    @property
+    def refused(self) -> bool:
+        """Whether the run cannot be continued like this."""
+        return self.action.startswith("refused")
+
+
+def compare(before: Mapping[str, Any], now: Mapping[str, Any], reset_optimizer: bool) -> list[SettingChange]:
+    """All differences between the settings of a checkpoint and those of now.
+
+    Args:
+        before: Plain values by field, as read from the checkpoint.
+        now: The same of this run.
+        reset_optimizer: Whether the optimizer's state is to begin anew.
+    """
+    now = json.loads(json.dumps(dict(now)))  # tuples are lists in a checkpoint
+    fields = [field for field in {**before, **now} if before.get(field) != now.get(field)]
+    if not reset_optimizer and "optimizer" in fields:  # the options of another rule are no news
+        fields = [field for field in fields if not field.startswith(OPTION)]
+    return [
+        SettingChange(field, before.get(field), now.get(field), _action(field, reset_optimizer)) for field in fields
+    ]
+
+
+def _action(field: str, reset_optimizer: bool) -> str:
+    if field.startswith("optimizer") and reset_optimizer:
+        return "applies, with an empty state"
+    if field in _APPLY:
+        return _APPLY[field]
+    return _REFUSE.get(field, _OPTION_REFUSED if field.startswith(OPTION) else "refused: keep it as it was")
+
+
+def refuse(changes: Sequence[SettingChange], checkpoint: object) -> None:
+    """Raise ConfigurationError if one of the differences cannot be; nothing was changed then."""
+    if refused := [str(change) for change in changes if change.refused]:
+        more = [f"and {len(refused) - 5} more"] if len(refused) > 5 else []
+        what = f"{checkpoint} cannot be continued with these settings; nothing was changed:"
+        remedy = "set them as they were, or pass weights_only=True (--weights-only) to begin anew with its weights"
+        raise ConfigurationError([what, *refused[:5], *more, remedy])
+
+
+def changed_options(changes: Sequence[SettingChange]) -> tuple[str, ...]:
+    """The options of the optimizer whose present value is to stand over the saved one."""
+    return tuple(change.field.removeprefix(OPTION) for change in changes if change.field.startswith(OPTION))

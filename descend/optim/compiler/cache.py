@@ -1,0 +1,289 @@
+"""Compiled kernels: where they are kept, and how one comes to be without anybody waiting for it.
+
+A kernel is made by a compiler in a process of its own and kept in the folder of torch's own compile cache. The
+training process only loads the finished file, which takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import RuleError
+from descend.optim.compiler.trace import Untraceable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "THREADS",
+    "CompileJob",
+    "CompilePolicy",
+    "KernelCompiler",
+    "compile_command",
+    "compiler",
+    "folder",
+    "key_of",
+    "obstacle",
+]
+
+# The sources that decide what a kernel computes and how it is called.
+SOURCES = (
+    "compiler/build.py",
+    "compiler/codegen_cpp.py",
+    "compiler/kernel.h",
+    "compiler/partition.py",
+    "compiler/trace.py",
+    "engine/arena.py",
+    "engine/cuda.py",
+    "engine/gradient_scan.py",
+    "engine/gradients.cpp",
+    "engine/native.py",
+)
+EAGERLY = "this optimizer runs eagerly, with the same results"
+# Where the compiler has it beside it; elsewhere kernels run in one thread.
+THREADS = ("-fopenmp",) if sys.platform == "linux" else ()
+PATIENCE_SECONDS = 1.0  # a run that ends sooner is not worth a compiler
+
+
+@functools.cache
+def digest() -> str:
+    """Of `SOURCES`: kernels of other sources are other kernels."""
+    here = Path(__file__).parents[1]
+    return hashlib.sha256(b"\0".join((here / name).read_bytes() for name in SOURCES)).hexdigest()
+
+
+def key_of(*facts: Any) -> str:
+    """A name for a kernel that depends on these facts, on our sources and on torch."""
+    return hashlib.sha256(json.dumps([digest(), torch.__version__, *facts]).encode()).hexdigest()[:32]
+
+
+class CompileJob:
+    """Something to be compiled. Two jobs are equal if what one has loaded serves both.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        suffix: Of the finished file.
+        wanted: Whether an optimizer that cannot have it should say so.
+    """
+
+    device: str
+    suffix: str
+    wanted: bool = True
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Says all that the finished file depends on."""
+        raise NotImplementedError
+
+    @property
+    def path(self) -> Path:
+        """Where the finished file lies."""
+        return folder() / f"{self.key}{self.suffix}"
+
+    def start(self, unfinished: Path) -> subprocess.Popen[str]:
+        """Begin to make it, in a process and session of its own with its standard error on a pipe.
+
+        Raises:
+            Untraceable: It cannot be had for this device.
+            OSError: The process cannot be started.
+        """
+        raise NotImplementedError
+
+    def load(self) -> Any:
+        """What the finished file holds.
+
+        Raises:
+            OSError: It cannot be loaded, and so RuntimeError.
+        """
+        raise NotImplementedError
+
+
+def folder() -> Path:
+    """Our part of torch's compile cache, which follows TORCHINDUCTOR_CACHE_DIR."""
+    user = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    root = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(Path(tempfile.gettempdir()) / f"torchinductor_{user}")
+    return Path(root) / "descend"
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nobody else can have put the file there: it holds code that will run."""
+    if not hasattr(os, "getuid"):
+        return True
+    return all(x.stat().st_uid == os.getuid() and not x.stat().st_mode & 0o022 for x in (path.parent, path))
+
+
+def compiler() -> str | None:
+    """The C++ compiler of this machine, as torch finds it, or None."""
+    wanted = [os.environ.get("CXX", ""), "g++", "clang++"]
+    return next((found for name in wanted if name and (found := shutil.which(name))), None)
+
+
+def compile_command(
+    source: str, unfinished: Path, flags: Sequence[str], libraries: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start the C++ compiler on a source, to make a shared library."""
+    found = compiler()
+    assert found is not None
+    process = subprocess.Popen(
+        [found, "-shared", "-fPIC", *flags, "-x", "c++", "-", *libraries, "-o", str(unfinished)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(source)
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def obstacle(device: str) -> str | None:
+    """Why nothing can be compiled for a device here, or None."""
+    if device == "cuda":
+        return None if shutil.which("ptxas") or torch.cuda.is_available() else "no CUDA device"
+    return None if compiler() else "no C++ compiler is on the path"
+
+
+@dataclass
+class KernelCompiler:
+    """What has been compiled and loaded in this process, and the processes that make more of it."""
+
+    loaded: dict[CompileJob, Any] = field(default_factory=dict[CompileJob, Any])
+    failed: set[Path] = field(default_factory=set[Path])
+    building: dict[Path, subprocess.Popen[str]] = field(default_factory=dict[Path, "subprocess.Popen[str]"])
+    told: set[str] = field(default_factory=set[str])
+
+    def take(self, jobs: Sequence[CompileJob]) -> list[Any]:
+        """All of these if all are finished, else none."""
+        taken = [self._load(job) for job in jobs]
+        return taken if all(held is not None for held in taken) else []
+
+    def _load(self, job: CompileJob) -> Any:
+        path = job.path
+        if job not in self.loaded and path not in self.failed and path.exists():
+            try:
+                if not _is_ours(path):
+                    raise PermissionError(f"{path} may have been written by somebody else")
+                self.loaded[job] = job.load()
+            except (RuntimeError, OSError) as problem:
+                self._fails(job, f"a compiled kernel cannot be loaded ({problem})")
+        return self.loaded.get(job)
+
+    def has_failed(self, job: CompileJob) -> bool:
+        """Whether this cannot be had here."""
+        return job.path in self.failed
+
+    def _fails(self, job: CompileJob, why: str) -> None:
+        self.failed.add(job.path)
+        if job.wanted:
+            self.tell(f"{why}; {EAGERLY}")
+
+    def order(self, jobs: Sequence[CompileJob]) -> None:
+        """Have these made in processes of their own, unless that has begun or cannot be done."""
+        for job in jobs:
+            if job.path in self.failed or job.path in self.building or job.path.exists():
+                continue
+            why = obstacle(job.device)
+            if why is not None:
+                self._fails(job, why)
+                continue
+            folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                self.building[job.path] = job.start(_unfinished(job))
+                atexit.register(self._leave, job)
+            except (Untraceable, OSError) as problem:
+                self._fails(job, f"a kernel cannot be made ({problem})")
+
+    def collect(self, jobs: Sequence[CompileJob], wait: bool = False) -> None:
+        """Notice processes that have ended.
+
+        Raises:
+            RuleError: With `wait`, when a kernel could not be made.
+        """
+        for job in jobs:
+            process = self.building.get(job.path)
+            if process is not None and (wait or process.poll() is not None):
+                self._end(job, process)
+        if wait and any(job.wanted and self.has_failed(job) for job in jobs):
+            raise RuleError('runner="compiled" cannot be had here; runner="auto" takes the next best')
+
+    def _end(self, job: CompileJob, process: subprocess.Popen[str], quiet: bool = False) -> None:
+        """Take leave of a process and put what it made, whole, where it belongs."""
+        _, said = process.communicate()
+        del self.building[job.path]
+        unfinished = _unfinished(job)
+        if process.returncode == 0 and unfinished.exists():
+            unfinished.chmod(0o600)
+            unfinished.replace(job.path)
+            return
+        unfinished.unlink(missing_ok=True)
+        if not quiet:
+            last = said.strip().splitlines()[-1:] or ["no message"]
+            self._fails(job, f"compiling a kernel failed ({last[0]})")
+
+    def _leave(self, job: CompileJob) -> None:
+        """At the end of a run: keep what is finished, and let nothing go on."""
+        process = self.building.get(job.path)
+        if process is None:
+            return
+        if process.poll() is None:
+            _stop(process)
+        self._end(job, process, quiet=True)
+
+    def tell(self, line: str) -> None:
+        """Say something once."""
+        if line not in self.told:
+            self.told.add(line)
+            warnings.warn(f"descend: {line}", stacklevel=2)
+
+
+def _unfinished(job: CompileJob) -> Path:
+    return job.path.with_suffix(f".{os.getpid()}{job.suffix}")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """End a compiler and what it started, which would keep the run from ending."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGTERM)
+    else:
+        process.terminate()
+
+
+@dataclass
+class CompilePolicy:
+    """When an optimizer may have kernels made: once the run has shown that it lasts."""
+
+    began: float | None = None
+    looked: float = 0.0
+
+    def lasts(self) -> bool:
+        """Whether the run has gone on for `PATIENCE_SECONDS`."""
+        now = time.monotonic()
+        self.began = now if self.began is None else self.began
+        return now - self.began > PATIENCE_SECONDS
+
+    def may_look(self) -> bool:
+        """Whether it is time to ask again for finished kernels; the file system is not asked at each step."""
+        now = time.monotonic()
+        if now - self.looked < 0.25:
+            return False
+        self.looked = now
+        return True

@@ -1,0 +1,234 @@
+"""A text cut into kernels: what each reads, computes, writes and sums.
+
+Kernel k computes all elements of stage k. It writes the new weights and state that are ready, and for each norm or
+total the sums over blocks from which stage k + 1 gets its numbers. A later kernel computes again what it needs from
+what is stored, so no direction is kept in memory between kernels; a new value overwrites the old only after its
+last reader.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from descend.optim.compiler.trace import FUNCTIONS, Op, Ref, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+ARITHMETIC: Mapping[str, Callable[[float, float], Any]] = {
+    f"operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow")
+}
+
+__all__ = ["Kernel", "block_sums", "carry_out", "elements", "needed", "numbers", "partition", "placed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One pass over the blocks.
+
+    Attributes:
+        text: The text it is cut from.
+        loads: Place in the text of each value that it reads: name of the buffer.
+        writes: Name of each buffer that it writes: place of the value.
+        sums: Places of the reductions whose sums over blocks it returns, in order.
+        numbers: Places of the numbers it needs, in the order of the rows of its table.
+        order: Places of the operations to carry out, in order.
+    """
+
+    text: Trace
+    loads: Mapping[int, str]
+    writes: Mapping[str, int]
+    sums: tuple[int, ...]
+    numbers: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @functools.cached_property
+    def noises(self) -> list[str]:
+        """Names of the buffers that hold noise."""
+        return [name for name in self.loads.values() if name.startswith("noise ")]
+
+    @functools.cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of all buffers it reads or writes, in the order in which it takes them.
+
+        A buffer whose old value moves into another as it is comes after that other: the compiler stores new values in
+        this order, and a mere copy of an input late, so the old value would be gone.
+        """
+        moved = {self.loads.get(self._copied(at)) for at in self.writes.values()}
+        return tuple(sorted({*self.loads.values(), *self.writes}, key=lambda name: (name in moved, name)))
+
+    def _copied(self, at: int) -> int:
+        """The value that this one is a mere copy of, or itself."""
+        op = self.text.ops[at]
+        return self._copied(op.refs[0]) if op.name in ("clone", "detach") and at not in self.loads else at
+
+
+@functools.lru_cache(maxsize=256)
+def partition(text: Trace) -> tuple[Kernel, ...]:
+    """The kernels of a text, in order."""
+    ops = text.ops
+    news = {name: at for name, at in text.outputs.items() if ops[at].kind == "element" and not _is_input(ops[at], name)}
+    stage = {name: ops[at].stage for name, at in news.items()}
+    last = max([op.stage for op in ops if op.kind == "element"], default=0)
+    for _ in range(len(stage) * (last + 1) + 1):
+        kernels = tuple(_kernel(text, news, stage, k) for k in range(last + 1))
+        late = {
+            name: k
+            for k, kernel in enumerate(kernels)
+            for name in kernel.loads.values()
+            if _read_old(kernel, name, stage, k)
+        }
+        if not late:
+            return tuple(kernel for kernel in kernels if kernel.writes or kernel.sums)
+        stage |= late
+    raise AssertionError("a write was deferred more often than there are kernels")
+
+
+def _is_input(op: Op, name: str) -> bool:
+    return op.name == "input" and op.args == (name,)
+
+
+def _read_old(kernel: Kernel, name: str, stage: Mapping[str, int], k: int) -> bool:
+    """Whether kernel k reads the old value of a buffer that an earlier kernel overwrites."""
+    old = any(held == name and kernel.text.ops[at].name == "input" for at, held in kernel.loads.items())
+    return old and stage.get(name, k) < k
+
+
+def _kernel(text: Trace, news: Mapping[str, int], stage: Mapping[str, int], k: int) -> Kernel:
+    stored = {news[name]: name for name, at_stage in stage.items() if at_stage < k}
+    writes = {name: news[name] for name, at_stage in stage.items() if at_stage == k}
+    sums = tuple(
+        at for at, op in enumerate(text.ops) if op.name in ("norm", "total") and text.ops[op.refs[0]].stage == k
+    )
+    roots = [*writes.values(), *(text.ops[at].refs[0] for at in sums)]
+    # Down to values that lie in a buffer, and to numbers.
+    below = needed(text.ops, roots, lambda at: at in stored or text.ops[at].kind == "number")
+    loads = {
+        at: stored.get(at, str(text.ops[at].args[0])) for at in below if at in stored or text.ops[at].name == "input"
+    }
+    elements = [at for at in below if text.ops[at].kind == "element"]
+    used = {ref for at in elements if at not in loads for ref in text.ops[at].refs}
+    outer = tuple(sorted(ref for ref in {*used, *roots} if text.ops[ref].kind == "number"))
+    return Kernel(text, {at: n for at, n in loads.items() if at in elements}, writes, sums, outer, tuple(elements))
+
+
+def needed(ops: tuple[Op, ...], roots: Iterable[int], is_given: Callable[[int], bool]) -> list[int]:
+    """Places of these values and of all that they come from, down to what is given, in order."""
+    seen: set[int] = set()
+    todo = list(roots)
+    while todo:
+        at = todo.pop()
+        if at not in seen:
+            seen.add(at)
+            if not is_given(at):
+                todo.extend(ops[at].refs)
+    return sorted(seen)
+
+
+def elements(
+    kernel: Kernel,
+    buffers: Mapping[str, Tensor],
+    table: Mapping[int, Any],
+    low: torch.dtype | None,
+    valid: Tensor,
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Carry a kernel out on some blocks, eagerly or under a tracer.
+
+    Args:
+        kernel: What to compute.
+        buffers: (rows, B) views by name.
+        table: Value of each number, of shape () or (rows, 1), by its place.
+        low: Precision of weights that have a master, else None.
+        valid: (rows,), how many elements of each block belong to a tensor; the rest is left out of sums.
+
+    Returns:
+        New values by the name of their buffer, and sums over the blocks, each (rows,).
+    """
+    ops = kernel.text.ops
+    values: dict[int, Any] = dict(table)
+    wide = torch.float32 if low else None
+    for at in kernel.order:
+        if at in kernel.loads:
+            values[at] = buffers[kernel.loads[at]]
+        else:
+            values[at] = carry_out(ops[at], values, {"widen": wide, "narrow": low})
+    sums = [block_sums(ops[at].name, values[ops[at].refs[0]], valid) for at in kernel.sums]
+    return {name: values[at] for name, at in kernel.writes.items()}, sums
+
+
+def block_sums(reduction: str, x: Tensor, valid: Tensor) -> Tensor:
+    """The part of a norm or total that each block contributes; what lies beyond the tensor is left out."""
+    inside = torch.arange(x.shape[-1], device=x.device) < valid[:, None]
+    return torch.where(inside, x * x if reduction == "norm" else x, 0.0).sum(-1)
+
+
+def carry_out(op: Op, values: Mapping[int, Any], casts: Mapping[str, torch.dtype | None]) -> Any:
+    """The value of one operation, given those it reads and what "widen" and "narrow" mean."""
+    args = [values[x.at] if isinstance(x, Ref) else x for x in op.args]
+    if op.name in casts:
+        return args[0].to(casts[op.name])
+    named = {key: values[x.at] if isinstance(x, Ref) else x for key, x in op.kwargs}
+    return FUNCTIONS[op.name](*args, **named)
+
+
+def numbers(text: Trace, known: dict[int, Any], stage: int) -> None:
+    """Compute all numbers of one stage into `known`, in float64.
+
+    Args:
+        text: Whose numbers.
+        known: Values so far by place; inputs, literals, norms and totals of this stage must be in it.
+        stage: Which stage.
+    """
+    for at, function, left, right in _of_stage(text, stage):
+        if function is not None:
+            # In Python's floats where they mean the same, which takes a tenth of the time.
+            x = known[left.at] if isinstance(left, Ref) else left
+            y = known[right.at] if isinstance(right, Ref) else right
+            if type(x) is float and type(y) is float:
+                try:
+                    value = function(x, y)
+                except (ZeroDivisionError, OverflowError):
+                    value = None  # infinity or NaN for a tensor
+                if type(value) is float:
+                    known[at] = value
+                    continue
+        known[at] = _number(text.ops[at], known)
+
+
+Line = tuple[int, "Callable[[float, float], Any] | None", "Ref | float", "Ref | float"]
+
+
+@functools.lru_cache(maxsize=256)
+def _of_stage(text: Trace, stage: int) -> tuple[Line, ...]:
+    """The numbers to compute in a stage: place, and function and arguments of those that are plain arithmetic."""
+    ops = [(at, op) for at, op in enumerate(text.ops) if op.kind == "number" and op.stage == stage]
+    return tuple(_line(at, op) for at, op in ops if op.name not in ("input", "literal", "norm", "total"))
+
+
+def _line(at: int, op: Op) -> Line:
+    if op.name not in ARITHMETIC or op.kwargs:
+        return at, None, 0.0, 0.0
+    left, right = (x if isinstance(x, Ref) else float(x) for x in op.args)
+    return at, ARITHMETIC[op.name], left, right
+
+
+def _number(op: Op, known: Mapping[int, Any]) -> Any:
+    """The value of one number, by torch."""
+    values = {ref: known[ref] for ref in op.refs}
+    devices = [value.device for value in values.values() if isinstance(value, Tensor)]
+    device = next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+    value = carry_out(op, {ref: placed(value, device) for ref, value in values.items()}, {})
+    return float(value) if value.ndim == 0 and value.dtype == torch.float64 and value.device.type == "cpu" else value
+
+
+def placed(value: Any, device: torch.device) -> Tensor:
+    """A number as a tensor on a device, without waiting for it; not every function takes one from elsewhere."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    return torch.full((), value, dtype=torch.float64, device=device)

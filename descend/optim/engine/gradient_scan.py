@@ -1,0 +1,179 @@
+"""Finding the gradients of many tensors, and that nobody moved anything: by a small library, or by Python.
+
+Python takes a microsecond for each tensor, more than a kernel takes to update a small one; the library takes a
+hundredth of that. It is compiled as kernels are, against torch's headers, and serves all rules.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
+from descend.optim.engine.parameter_checks import PLAIN_TYPES
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["ABSENT", "MANY", "MOVED", "ODD", "GradientScanner", "ScannerCompileJob", "TensorList"]
+
+SOURCE = Path(__file__).with_name("gradients.cpp")
+FLAGS = ("-O2", "-std=c++20", "-w")
+ABSENT, ODD, MOVED = 1, 2, 4  # what was seen: no gradient, one that lies otherwise than the weights, weights elsewhere
+HEADER_BYTES = object.__basicsize__  # of a Python object; behind it torch keeps its pointer, and a list its length
+MANY = 512  # tensors that several threads look at sooner than one does
+
+
+class ScanArgs(ctypes.Structure):
+    """The struct of the same name in gradients.cpp."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("objects", "addresses", "gradients")),
+        ("header", ctypes.c_int64),
+    )
+
+
+class TensorList:
+    """Tensors, with where each lay when this was made.
+
+    Attributes:
+        tensors: They.
+        objects: Their identities.
+        addresses: Of their elements.
+        gradients: Address of the gradient of each as it was last looked at, 0 for none.
+        given: The same for the library.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = list(tensors)
+        self.objects: NDArray[np.int64] = np.array([id(x) for x in self.tensors], dtype=np.int64)
+        self.addresses: NDArray[np.int64] = np.array([x.data_ptr() for x in self.tensors], dtype=np.int64)
+        self.gradients: NDArray[np.int64] = np.zeros_like(self.objects)
+        arrays = (self.objects, self.addresses, self.gradients)
+        given = ScanArgs(len(self.tensors), *(x.ctypes.data for x in arrays), HEADER_BYTES)
+        self.given = ctypes.byref(given)
+
+
+class GradientScanner:
+    """Looks at tensors one by one, in Python."""
+
+    def look(self, known: TensorList, beside: TensorList) -> int:
+        """Find the gradients: the address of each, 0 for none and -1 for one that lies otherwise than the weights.
+
+        Args:
+            known: The weights.
+            beside: Their state, which must lie where it lay as they must.
+
+        Returns:
+            What was seen, ABSENT | ODD | MOVED; after MOVED the addresses mean nothing.
+        """
+        if not self.stayed(known) or not self.stayed(beside):
+            return MOVED
+        known.gradients[:] = found = [_address(p) for p in known.tensors]
+        return (ABSENT if 0 in found else 0) | (ODD if -1 in found else 0)
+
+    def stayed(self, known: TensorList) -> bool:
+        """Whether all tensors lie where they lay."""
+        return list(map(Tensor.data_ptr, known.tensors)) == known.addresses.tolist()
+
+    def written(self, known: TensorList) -> None:
+        """Tell autograd that those with a gradient were written."""
+        increment_version([p for p, g in zip(known.tensors, known.gradients.tolist(), strict=True) if g])
+
+    def same(self, held: Sequence[Tensor], known: TensorList) -> bool:
+        """Whether a list holds these tensors."""
+        return len(held) == len(known.tensors) and all(map(operator.is_, held, known.tensors))
+
+
+def _address(p: Tensor) -> int:
+    g = p.grad
+    if g is None or not p.requires_grad:
+        return 0
+    plain = type(g) in PLAIN_TYPES and g.layout is torch.strided and not g.is_neg()
+    alike = plain and g.dtype is p.dtype and g.device == p.device and g.shape == p.shape and g.stride() == p.stride()
+    return g.data_ptr() if alike else -1
+
+
+class ScannerLibrary(GradientScanner):
+    """The same by a finished `ReaderJob`."""
+
+    def __init__(self, path: Path) -> None:
+        # The interpreter stays locked meanwhile: these look at Python's objects.
+        library = ctypes.PyDLL(str(path))
+        self._look, self._stayed, self._same = library.look, library.stayed, library.same
+        self._written = library.written
+        self._look.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+        self._written.restype = None
+        for function in (self._look, self._stayed, self._same):
+            function.restype = ctypes.c_int64
+
+    def look(self, known: TensorList, beside: TensorList) -> int:
+        """See `Reader`."""
+        threads = torch.get_num_threads() if len(known.tensors) >= MANY else 1
+        return self._look(known.given, beside.given, threads)
+
+    def stayed(self, known: TensorList) -> bool:
+        """See `Reader`."""
+        return bool(self._stayed(known.given))
+
+    def written(self, known: TensorList) -> None:
+        """See `Reader`."""
+        self._written(known.given)
+
+    def same(self, held: Sequence[Tensor], known: TensorList) -> bool:
+        """See `Reader`."""
+        if type(held) is not list:
+            return super().same(held, known)
+        return bool(self._same(known.given, ctypes.c_void_p(id(held) + HEADER_BYTES)))
+
+
+@dataclass(frozen=True)
+class ScannerCompileJob(CompileJob):
+    """The library, for this version of torch and of Python."""
+
+    device = "cpu"
+    suffix = ".so"
+    wanted = False  # without it the same is done in Python
+
+    @functools.cached_property
+    def key(self) -> str:
+        """See `Job`."""
+        return key_of("reader", compiler(), FLAGS, THREADS)
+
+    def start(self, unfinished: Path) -> subprocess.Popen[str]:
+        """Run the compiler, with the headers that torch brings."""
+        home = Path(torch.__file__).parent
+        # The library is the one that torch has loaded; it is named so that its functions are found.
+        libraries = [f"-L{home / 'lib'}", "-lc10"]
+        flags = [*FLAGS, *THREADS, f"-I{home / 'include'}"]
+        return compile_command(SOURCE.read_text(), unfinished, flags, libraries)
+
+    def load(self) -> ScannerLibrary:
+        """Load the finished library, if torch keeps its pointer where it is looked for, and Python a list's items."""
+        probe = torch.zeros(1, device="cpu")
+        if _words(probe, 1) != [getattr(probe, "_cdata", 0)]:
+            raise RuntimeError("this version of torch keeps its tensors elsewhere")
+        held = [probe]
+        count, items = _words(held, 2)
+        if count != 1 or ctypes.c_ssize_t.from_address(items).value != id(probe):
+            raise RuntimeError("this version of Python keeps the items of a list elsewhere")
+        return ScannerLibrary(self.path)
+
+
+def _words(x: object, count: int) -> list[int]:
+    """What stands behind the header of a Python object."""
+    where: Any = id(x) + HEADER_BYTES
+    return list((ctypes.c_ssize_t * count).from_address(where))

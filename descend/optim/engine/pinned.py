@@ -1,0 +1,75 @@
+"""Weights that an arena updates where they are: distributed tensors, and those that other processes look at.
+
+Whoever made them knows their memory by its address (FSDP2 gathers the whole weights from there), so it may not move. An
+arena sees an ordinary parameter over this rank's part of them in their stead, with this rank's part of their gradient.
+Rules that go element by element need no more; norms and noise are of the whole tensor, and such rules run plainly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.optim.engine.step_inputs import aligned, local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+__all__ = ["PinnedTensor", "attach", "detach", "is_pinned"]
+
+
+def is_pinned(p: Tensor) -> bool:
+    """Whether p has to stay where it is."""
+    # torch says of all memory on a GPU that it is shared.
+    return hasattr(p, "device_mesh") or (p.device.type == "cpu" and p.is_shared())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PinnedTensor:
+    """Weights that stay where they are.
+
+    Attributes:
+        whole: As the user holds them.
+        here: This rank's part, an ordinary parameter over the same memory.
+    """
+
+    whole: Tensor
+    here: Tensor
+
+    @staticmethod
+    def of(p: Tensor) -> PinnedTensor:
+        """See the class."""
+        return PinnedTensor(p, local(p.detach()).detach().requires_grad_())
+
+    def is_home(self) -> bool:
+        """Whether the weights lie where they lay; to be called without gradients."""
+        now, here = local(self.whole), self.here
+        return now.data_ptr() == here.data_ptr() and now.dtype is here.dtype and now.shape == here.shape
+
+
+@torch.no_grad()
+def attach(guests: Iterable[PinnedTensor]) -> bool:
+    """Give the parts their gradients of this step.
+
+    Returns:
+        Whether all lie where they lay; if not, nobody may be updated.
+    """
+    for guest in guests:
+        if not guest.is_home():
+            return False
+        p, g = guest.whole, guest.whole.grad
+        if g is None or not p.requires_grad:
+            guest.here.grad = None
+        else:
+            guest.here.grad = local(aligned(g, p)).to(guest.here.dtype)
+    return True
+
+
+def detach(guests: Iterable[PinnedTensor]) -> None:
+    """Hold their gradients no longer."""
+    for guest in guests:
+        guest.here.grad = None

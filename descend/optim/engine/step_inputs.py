@@ -1,0 +1,326 @@
+"""From what torch holds to one task a tensor: who takes part in this step, with which gradient and which state.
+
+absent gradient   nothing happens to the weights: no moment, no count, no decay
+zero gradient     momentum and decay act as they do for any other value
+frozen            untouched, and no state is ever made
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from descend.errors import RuleError, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from torch import Tensor
+
+    from descend.optim.engine.settings import GroupSettings
+    from descend.optim.rules.base import Rule
+
+__all__ = [
+    "LOW_PRECISION",
+    "Entry",
+    "TensorUpdate",
+    "aligned",
+    "check_gradient",
+    "distribute_like",
+    "ensure_state",
+    "has_rows",
+    "local",
+    "move_state",
+    "named_entries",
+    "names_of",
+    "open_entry",
+    "open_states",
+    "tasks_of",
+    "template",
+    "wrap_like",
+]
+
+# Weights too coarse to take small updates: they are updated in float32 and rounded once a step.
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+Entry = dict[str, Any]
+
+
+def local(x: Tensor) -> Tensor:
+    """This rank's part of a distributed tensor, or the tensor itself."""
+    to_local = getattr(x, "to_local", None)
+    return x if to_local is None else to_local()
+
+
+def wrap_like(part: Tensor, like: Tensor) -> Tensor:
+    """A tensor distributed as `like` is, with this part on this rank; the part itself where `like` is whole."""
+    if not hasattr(like, "device_mesh"):
+        return part
+    whole = cast("Any", like)
+    return type(whole).from_local(
+        part, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
+def distribute_like(x: Tensor, like: Tensor) -> Tensor:
+    """x cut up among ranks as `like` is, or put together again; every rank has all of x where it is whole."""
+    if hasattr(like, "device_mesh") and not hasattr(x, "device_mesh"):
+        from torch.distributed.tensor import distribute_tensor
+
+        mesh, placements = cast("Any", like).device_mesh, cast("Any", like).placements
+        return distribute_tensor(x.to(mesh.device_type), mesh, placements, src_data_rank=None)
+    if hasattr(x, "device_mesh") and not hasattr(like, "device_mesh"):
+        return cast("Any", x).full_tensor()
+    return x
+
+
+def aligned(g: Tensor, p: Tensor) -> Tensor:
+    """The gradient distributed as the weights are: what ranks still have to add up is added."""
+    wanted = getattr(p, "placements", None)
+    if wanted is None or getattr(g, "placements", wanted) == wanted:
+        return g
+    return cast("Any", g).redistribute(cast("Any", p).device_mesh, wanted)
+
+
+def template(rule: Rule, p: Tensor) -> Any:
+    """The rule's state for weights like p, without memory: names, shapes and kinds of its entries."""
+    dtype = torch.float32 if p.dtype in LOW_PRECISION else p.dtype
+    if hasattr(p, "device_mesh"):
+        return rule.init(torch.empty_like(p, dtype=dtype, device="meta"))
+    try:
+        return _template(rule, p.shape, dtype)
+    except TypeError:  # a rule with a list among its constants cannot be a key
+        return rule.init(torch.empty(p.shape, dtype=dtype, device="meta"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _template(rule: Rule, shape: torch.Size, dtype: torch.dtype) -> Any:
+    # Asked for several times a step by rules that run tensor by tensor; making it takes longer than a small update.
+    return rule.init(torch.empty(shape, dtype=dtype, device="meta"))
+
+
+def named_entries(state: Any) -> dict[str, Tensor]:
+    """The tensors of a rule's state by name; a rule without state has none."""
+    held: dict[str, Any] = {} if state is None else state._asdict()
+    return {name: value for name, value in held.items() if value is not None}
+
+
+def open_entry(entry: Entry, rule: Rule, p: Tensor) -> None:
+    """Make what the engine keeps of p: its step count, its float32 master and the rule's state."""
+    with torch.no_grad():
+        master = p.detach().to(torch.float32) if p.dtype in LOW_PRECISION else p.detach()
+        made = {name: value.clone() for name, value in named_entries(rule.init(master)).items()}
+        if master.dtype != p.dtype:
+            made["master"] = master
+    # Counted in float64, which is exact up to 2^53 steps; a tensor because torch's tools expect one.
+    entry.update(step=torch.zeros((), dtype=torch.float64, device="cpu"), **made)
+
+
+def move_state(entry: Entry, rule: Rule, p: Tensor) -> None:
+    """Move and cast the state to where the weights went, e.g. by `model.to(device)` after construction."""
+    kinds = {name: value.dtype for name, value in named_entries(template(rule, p)).items()}
+    for name, value in entry.items():
+        if name in kinds or name == "master":
+            entry[name] = value.to(device=p.device, dtype=kinds.get(name, value.dtype))
+    if p.dtype in LOW_PRECISION and "master" not in entry:
+        entry["master"] = p.detach().to(torch.float32)
+    if p.dtype not in LOW_PRECISION:
+        entry.pop("master", None)
+
+
+def has_rows(g: Tensor) -> bool:
+    """Whether g is a sparse gradient: whole rows of a tensor, as embeddings have them."""
+    return g.layout is torch.sparse_coo and g.sparse_dim() == 1
+
+
+def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None, dense_only: str | None = None) -> None:
+    """Refuse a gradient that cannot be used, naming the weights.
+
+    Args:
+        g: The gradient.
+        p: The weights.
+        name: How they are called.
+        rule: Their rule; None where gradients have to be dense, since the weights live among others.
+        dense_only: Why these weights take no sparse gradients although the rule does.
+
+    Raises:
+        Unsupported: The gradient is sparse and `dense_only` says why there is no such update.
+        RuleError: The gradient is sparse and the rule does not go by rows, or of another shape or on another device.
+    """
+    if g.layout is not torch.strided and dense_only:
+        raise Unsupported(f"'{name}' has a sparse gradient, and {dense_only}; build the embedding with sparse=False")
+    if g.layout is not torch.strided and not (rule is not None and rule.rowwise and has_rows(g)):
+        owner = f"which {type(rule).__name__} does not take" if rule is not None else "and had dense ones before"
+        raise RuleError(
+            f"'{name}' has a sparse gradient ({g.layout}), {owner}; build the embedding with sparse=False, or give "
+            "these weights SGD, AdaGrad or Adam in a group of their own, which go by rows"
+        )
+    if g.shape != p.shape or g.device != p.device:
+        raise RuleError(
+            f"'{name}' is {tuple(p.shape)} on {p.device} and its gradient {tuple(g.shape)} on {g.device}; "
+            "run backward again after moving or reshaping the weights"
+        )
+
+
+def ensure_state(entry: Entry, rule: Rule, p: Tensor, name: str) -> None:
+    """Make the state of weights that are updated for the first time, else see that it fits and lies where they lie.
+
+    Where nothing but the count was kept, as under SGD until a scheduler gave it a momentum, the state begins now.
+
+    Raises:
+        RuleError: Somebody changed the state: an entry is missing, no tensor, or of another shape.
+    """
+    wanted = named_entries(template(rule, p))
+    if "step" not in entry or (wanted and entry.keys() <= {"step", "master"}):
+        held = {key: entry[key] for key in ("master",) if key in entry}
+        open_entry(entry, rule, p)
+        entry.update(held)
+    for key, like in wanted.items():
+        held = entry.get(key)
+        if not isinstance(held, torch.Tensor) or held.shape != like.shape:
+            found = "nothing" if held is None else f"{tuple(held.shape)}" if hasattr(held, "shape") else repr(held)
+            raise RuleError(
+                f"the state '{key}' of '{name}' must be a tensor of shape {tuple(like.shape)} and is {found}; an empty "
+                "entry starts it anew"
+            )
+    move_state(entry, rule, p)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorUpdate:
+    """One tensor that takes part in a step.
+
+    Attributes:
+        name: As the user named the weights, or "group i, weights j".
+        group: Number of their group.
+        param: The weights as torch holds them.
+        gradient: Their gradient; only read.
+        settings: What holds for their group.
+        entry: `Optimizer.state[param]`: `step`, the rule's entries, and `master` for low precision.
+    """
+
+    name: str
+    group: int
+    param: Tensor
+    gradient: Tensor
+    settings: GroupSettings
+    entry: Entry
+
+    @property
+    def count(self) -> int:
+        """Updates of this tensor so far."""
+        return int(self.entry["step"])
+
+    def state(self) -> Any:
+        """The rule's state as its named tuple, on this rank's part of the weights."""
+        form = template(self.settings.rule, self.param)
+        if form is None:
+            return None
+        return form._replace(**{name: local(self.entry[name]) for name in named_entries(form)})
+
+    def weights(self, rows: Tensor | None = None) -> Tensor:
+        """The weights to update, or some rows of them, in the precision of the state.
+
+        Where somebody wrote into low-precision weights since the last step, the master takes what was written.
+        """
+        p = _rows(local(self.param.detach()), rows)
+        master = self.entry.get("master")
+        if master is None:
+            return p
+        master = _rows(local(master), rows)
+        return master.copy_(torch.where(master.to(p.dtype) == p, master, p.to(master.dtype)))
+
+    def write(self, new: Tensor, after: Any, rows: Tensor | None = None) -> None:
+        """Store the new weights and state, or some rows of them, in place and count the update."""
+        entries = named_entries(after)
+        places = {
+            name: local(self.entry[name]) for name in (*entries, *(("master",) if "master" in self.entry else ()))
+        }
+        weights = local(self.param.detach())
+        if rows is None:
+            # What a rule returns may be what another place held: the weights as state, two entries that change places.
+            held = {_memory(place) for place in (*places.values(), weights)}
+            entries = {name: _apart(x, held - {_memory(places[name])}) for name, x in entries.items()}
+            new = _apart(new, held - {_memory(places.get("master", weights))})
+        for name, value in entries.items():
+            if places[name] is not value:
+                _put(places[name], value, rows)
+        if "master" in places:
+            _put(places["master"], new, rows)
+        _put(weights, new, rows)
+        self.entry["step"] += 1
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _apart(value: Tensor, held: set[int]) -> Tensor:
+    """A new value, copied where it lies in memory that is held."""
+    return value.clone() if _memory(value) in held else value
+
+
+def _rows(x: Tensor, rows: Tensor | None) -> Tensor:
+    return x if rows is None else x[rows]
+
+
+def _put(place: Tensor, value: Tensor, rows: Tensor | None) -> None:
+    """Copy a tensor, or some rows of it, to its place; a number stays one number."""
+    if rows is None or not place.ndim:
+        place.copy_(value)
+    else:
+        place.index_copy_(0, rows, value.to(place.dtype))
+
+
+def names_of(groups: list[dict[str, Any]]) -> list[list[str]]:
+    """How each tensor of each group is called in errors, tables and state dicts."""
+    return [
+        list(group["param_names"])
+        if "param_names" in group
+        else [f"group {i}, weights {j}" for j in range(len(group["params"]))]
+        for i, group in enumerate(groups)
+    ]
+
+
+def tasks_of(
+    groups: list[dict[str, Any]],
+    settings: list[GroupSettings],
+    names: list[list[str]],
+    state: Mapping[Tensor, Entry],
+    without: Collection[int] = (),
+) -> list[TensorUpdate]:
+    """Everybody who has a gradient and is not frozen, in the order of the groups.
+
+    Args:
+        groups: Torch's groups.
+        settings: What holds for each.
+        names: Of the tensors of each.
+        state: What the engine keeps of each tensor.
+        without: Identities of tensors that are left out.
+
+    Raises:
+        RuleError: A gradient is of a kind that cannot be used.
+    """
+    tasks: list[TensorUpdate] = []
+    for i, (group, common, called) in enumerate(zip(groups, settings, names, strict=True)):
+        for p, name in zip(group["params"], called, strict=True):
+            g = p.grad
+            if id(p) in without or g is None or not p.requires_grad:
+                continue
+            check_gradient(g, p, name, common.rule, group.get("dense_only"))
+            if common.rule.whole_tensor and hasattr(p, "device_mesh"):
+                raise RuleError(
+                    f"'{name}' is distributed over ranks and {type(common.rule).__name__} needs whole matrices; give "
+                    "it another rule in a group of its own, or keep it whole on every rank"
+                )
+            tasks.append(TensorUpdate(name, i, p, aligned(g, p), common, state[p]))
+    return tasks
+
+
+def open_states(tasks: list[TensorUpdate]) -> None:
+    """Make the state of tensors that are updated for the first time; move it where the weights moved."""
+    for task in tasks:
+        ensure_state(task.entry, task.settings.rule, task.param, task.name)

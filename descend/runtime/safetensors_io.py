@@ -1,0 +1,167 @@
+"""Files of named tensors in the safetensors format, with a checksum for each tensor.
+
+A file is the length of a header (8 bytes, little-endian), the header (JSON: type, shape and place of each tensor), and
+the bytes of the tensors. Checksums are taken of what is written, not of what is found in the file afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import StorageError, Unsupported
+from descend.filenames import unescape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["check_layout", "damaged_tensors", "read_tensors", "require_storable", "write_tensors"]
+
+_CODES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+_BYTES = {code: kind.itemsize for kind, code in _CODES.items()}
+_LARGEST_HEADER = 100_000_000  # the limit of the safetensors library
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Write a new file and put it on the disk.
+
+    Returns:
+        Its size in "bytes", its "sha256", and of each tensor [begin, end, CRC-32] in "tensors".
+
+    Raises:
+        StorageError: a tensor is of a type that the format does not know.
+        OSError: it cannot be written.
+    """
+    rows = {name: _bytes(name, tensor) for name, tensor in tensors.items()}
+    order = sorted(rows, key=lambda name: (-tensors[name].element_size(), name))  # every tensor begins aligned
+    header: dict[str, Any] = {}
+    end = 0
+    for name in order:
+        begin, end = end, end + rows[name].numel()
+        code, shape = _CODES[tensors[name].dtype], list(tensors[name].shape)
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    first = struct.pack("<Q", len(text)) + text
+    digest, facts = hashlib.sha256(first), dict[str, list[int]]()
+    with path.open("xb") as file:
+        file.write(first)
+        for name in order:
+            data: Any = rows[name].numpy()
+            digest.update(data)
+            begin, end = (len(first) + offset for offset in header[name]["data_offsets"])
+            facts[name] = [begin, end, zlib.crc32(data)]
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": len(first) + end_of(header), "sha256": digest.hexdigest(), "tensors": facts}
+
+
+def end_of(header: Mapping[str, Any]) -> int:
+    """How many bytes the tensors of a header take."""
+    return max((entry["data_offsets"][1] for entry in header.values()), default=0)
+
+
+def require_storable(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Find out before a run that it could not be saved.
+
+    Raises:
+        Unsupported: a tensor is of a type that the format does not know; all such are named.
+    """
+    if wrong := [name for name, tensor in tensors.items() if not _is_storable(tensor)]:
+        kinds = ", ".join(f"'{name}' ({tensors[name].dtype}, {tensors[name].layout})" for name in wrong[:5])
+        raise Unsupported(f"no checkpoint can hold {kinds}: use another type, or run without a directory")
+
+
+def _is_storable(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in _CODES and tensor.layout is torch.strided
+
+
+def _bytes(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if not _is_storable(tensor):
+        kind = f"{tensor.dtype}, {tensor.layout}"
+        raise StorageError(f"'{name}' is of a type that no checkpoint can hold ({kind}); keep it out of the module")
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def check_layout(path: Path) -> None:
+    """Compare the header with the size of the file, before anything is allocated for what it promises.
+
+    Raises:
+        StorageError: the header is no header, or promises what the file does not hold.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+        if not 2 <= length <= min(size - 8, _LARGEST_HEADER):
+            raise StorageError(f"{path} says that its header has {length:,} bytes and the file has {size:,}")
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+        ends = [_end(entry) for name, entry in header.items() if name != "__metadata__"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StorageError(f"{path} has a header that is not one of safetensors ({type(error).__name__})") from error
+    if max(ends, default=0) != size - 8 - length:
+        raise StorageError(f"{path} promises {max(ends, default=0):,} bytes of tensors and holds {size - 8 - length:,}")
+
+
+def _end(entry: Mapping[str, Any]) -> int:
+    """Where a tensor ends, if what is said of it fits together."""
+    begin, end = entry["data_offsets"]
+    shape = entry["shape"]
+    if min(0, begin, *shape) < 0 or end - begin != math.prod(shape) * _BYTES[entry["dtype"]]:
+        raise ValueError(entry)
+    return end
+
+
+def damaged_tensors(path: Path, facts: Mapping[str, Any]) -> list[str]:
+    """Names of the tensors whose bytes are not those that were written, by the facts of `write_tensors`."""
+    found: list[str] = []
+    with path.open("rb") as file:
+        for name, (begin, end, crc) in facts.items():
+            file.seek(begin)
+            if zlib.crc32(file.read(end - begin)) != crc:
+                found.append(unescape(name))
+    return found
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file by name.
+
+    Raises:
+        StorageError: it is not a file of this format.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    check_layout(path)
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,91 @@
+"""Settings of an optimizer by weights: torch keeps them by group, so weights are set apart where they differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import torch
+
+__all__ = ["current_learning_rates", "options_of", "set_each", "set_option", "split_groups"]
+
+_BETAS = ("beta1", "beta2")
+
+
+def split_groups(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
+    """The groups that hold `weights` and nothing else, made by cutting groups in two where it is needed."""
+    wanted = {id(p) for p in weights}
+    cut = False
+    for group in list(optimizer.param_groups):
+        inside = [id(p) in wanted for p in group["params"]]
+        if any(inside) and not all(inside):
+            optimizer.param_groups.append(_cut(group, inside))
+            cut = True
+    if cut and hasattr(optimizer, "regrouped"):
+        optimizer.regrouped()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  # our own optimizers
+    return [group for group in optimizer.param_groups if group["params"] and id(group["params"][0]) in wanted]
+
+
+def _cut(group: dict[str, Any], inside: list[bool]) -> dict[str, Any]:
+    """Take what is inside out of `group`; returns it as a group with the same options."""
+    apart = dict(group)
+    for key in ("params", "param_names"):
+        if key in group:
+            members = list(zip(group[key], inside, strict=True))
+            apart[key] = [member for member, taken in members if taken]
+            group[key] = [member for member, taken in members if not taken]
+    return apart
+
+
+def set_option(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor], option: str, value: Any) -> None:
+    """Give `weights` another value of an option such as "lr"; all others keep theirs."""
+    for group in split_groups(optimizer, weights):
+        _store(group, option, value)
+
+
+def set_each(optimizer: torch.optim.Optimizer, values: Mapping[torch.Tensor, Any], option: str) -> None:
+    """Give each of these weights its own value of an option."""
+    groups = _alone(optimizer)
+    if any(id(p) not in groups for p in values):
+        for p in values:
+            split_groups(optimizer, [p])
+        groups = _alone(optimizer)
+    for p, value in values.items():
+        _store(groups[id(p)], option, value)
+
+
+def _alone(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+    return {id(group["params"][0]): group for group in optimizer.param_groups if len(group["params"]) == 1}
+
+
+def _value(group: Mapping[str, Any], option: str) -> Any:
+    """An option of a group; torch keeps β₁ and β₂ as one option `betas`."""
+    if option in _BETAS and option not in group and "betas" in group:
+        return group["betas"][_BETAS.index(option)]
+    return group.get(option)
+
+
+def _store(group: dict[str, Any], option: str, value: Any) -> None:
+    if option in _BETAS and option not in group and "betas" in group:
+        betas = list(group["betas"])
+        betas[_BETAS.index(option)] = value
+        group["betas"] = tuple(betas)
+    else:
+        group[option] = value
+
+
+def options_of(optimizer: torch.optim.Optimizer, option: str) -> dict[int, Any]:
+    """The value in force for each tensor, by its identity."""
+    return {id(p): _value(group, option) for group in optimizer.param_groups for p in group["params"]}
+
+
+def current_learning_rates(optimizer: torch.optim.Optimizer) -> dict[int, float]:
+    """The rate of the step to come for each tensor, by its identity; where there is a schedule, what that says."""
+    found: dict[int, float] = {}
+    for group in optimizer.param_groups:
+        schedule = group.get("schedule")
+        rate = schedule(cast("Any", optimizer).updates) if schedule else group.get("lr", 1.0)
+        found.update({id(p): float(rate) * float(group.get("lr_mult", 1.0)) for p in group["params"]})
+    return found

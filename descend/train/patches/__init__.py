@@ -1,0 +1,1 @@
+"""What patches a module for training: reproducible dropout, batch norm groups and synchronized batch norm."""

@@ -1,0 +1,190 @@
+"""Random layers whose draws do not depend on how a batch is cut.
+
+While it is entered, what a dropout layer draws for a sample is a function of (seed, step, name of the layer, which call
+of it in the forward pass, position of the sample in the mini-batch): the same for one part or many, one rank or many.
+It covers the modules of torch that are listed in `_LAYERS`. What a module draws by functions, such as
+torch.nn.functional.dropout or the dropout inside nn.LSTM and nn.MultiheadAttention, still depends on (seed, step) and
+on how the batch is cut.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from descend.runtime import seed_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+__all__ = ["ReproducibleDropout", "philox_words", "unsupported_dropout"]
+
+_WORD = 2**32
+_PER_COUNT = 8  # 32-bit numbers that Philox makes of one value of its counter
+_ALPHA = 1.7580993408473766  # minus the limit of SELU at minus infinity, Klambauer et al. 2017, section 2
+
+
+def unsupported_dropout(module: nn.Module) -> list[str]:
+    """Names of the modules of torch that drop entries by functions of their own."""
+    kinds = (nn.MultiheadAttention, nn.RNNBase)
+    return [name for name, part in module.named_modules() if isinstance(part, kinds) and part.dropout > 0]
+
+
+class ReproducibleDropout:
+    """Takes over the random layers of a module until it is left.
+
+    Args:
+        module: The module; its layers get a `forward` of their own for the time being.
+        seed: Of the run.
+    """
+
+    def __init__(self, module: nn.Module, seed: int) -> None:
+        self._layers = [(name, layer) for name, layer in module.named_modules() if type(layer) in _LAYERS]
+        self._seed = seed
+        self._step = self._count = self._position = 0
+        self._calls: dict[str, int] = {}
+
+    def begin(self, step: int, count: int, position: int) -> None:
+        """Say which samples the next forward pass is for: `count` of them, from `position` in the mini-batch on."""
+        self._step, self._count, self._position = step, count, position
+        self._calls.clear()
+
+    def __enter__(self) -> Self:
+        for name, layer in self._layers:
+            layer.forward = self._replacement(name, layer)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for _, layer in self._layers:
+            del layer.forward  # what is left is the method of its class
+
+    def _replacement(self, name: str, layer: Any) -> Callable[[Tensor], Tensor]:
+        original, apply = layer.forward, _LAYERS[type(layer)]
+
+        def forward(input: Tensor) -> Tensor:  # noqa: A002  # torch's name for it
+            if not layer.training or not self._count or not input.ndim or len(input) % self._count:
+                return original(input)
+            call = self._calls[name] = self._calls.get(name, 0) + 1
+            first = self._position * (len(input) // self._count)
+            result = apply(layer, input, self.words(name, call, first, len(input), input.device))
+            return original(input) if result is None else result
+
+        return forward
+
+    def words(self, name: str, call: int, first: int, rows: int, device: torch.device) -> Callable[[int], Tensor]:
+        """From the numbers that a row needs to what a call of a layer draws; see `words_of`."""
+        return partial(philox_words, self._seed, self._step, name, call, first, rows, device)
+
+
+def philox_words(
+    seed: int, step: int, name: str, call: int, first: int, rows: int, device: torch.device, width: int
+) -> Tensor:
+    """Whole numbers, (rows, width), equally likely in [0, 2³²).
+
+    Args:
+        seed: Of the run.
+        step: Number of the update.
+        name: Of the layer.
+        call: Number of the call in one forward pass, from 1.
+        first: Row of the whole mini-batch that row 0 is.
+        rows: Of the layer's input.
+        device: Where they are wanted.
+        width: Numbers that a row needs.
+    """
+    return _words(seed_of(seed, "mask", name, step, call), first, rows, device, width)
+
+
+def _words(key: int, first: int, rows: int, device: torch.device, width: int) -> Tensor:
+    """(rows, width) whole numbers, equally likely in [0, 2³²); row i is a function of (key, first + i) alone."""
+    return _on_cpu(key, first, rows, width) if device.type == "cpu" else _on_device(key, first, rows, width, device)
+
+
+def _on_cpu(key: int, first: int, rows: int, width: int) -> Tensor:
+    """By Philox 4x64-10 (Salmon et al. 2011), whose counter may begin anywhere."""
+    counts = -(-width // _PER_COUNT)
+    raw = np.random.Philox(key=key, counter=[first * counts, 0, 0, 0]).random_raw(rows * counts * _PER_COUNT // 2)
+    words = raw.view(np.uint32).reshape(rows, counts * _PER_COUNT)[:, :width]
+    return torch.from_numpy(words)
+
+
+def _on_device(key: int, first: int, rows: int, width: int, device: torch.device) -> Tensor:
+    """By SplitMix64 of the element's number, in a handful of kernels; see `descend.data.counter_rng`."""
+    x = torch.arange(first * width, (first + rows) * width, dtype=torch.int64, device=device) + 1
+    x = x * _signed(0x9E3779B97F4A7C15) + _signed(key)
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return _shifted(x, 32).reshape(rows, width)
+
+
+def _signed(x: int) -> int:
+    return x - 2**64 if x >= 2**63 else x
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
+def _kept(words: Any, width: int, p: float) -> Tensor:
+    """(rows, width) truth values, each false with probability p."""
+    drawn = words(width)
+    if drawn.dtype == torch.uint32:  # NumPy compares these, and torch does not on a CPU
+        return torch.from_numpy(drawn.numpy() >= np.uint32(min(round(p * _WORD), _WORD - 1)))
+    return drawn >= round(p * _WORD)
+
+
+def _mask(layer: Any, x: Tensor, words: Any, features: bool) -> Tensor | None:
+    """True where x is kept, in a form that broadcasts; None where the layer draws nothing or takes single samples."""
+    if not 0 < layer.p < 1:
+        return None
+    if not features:
+        return _kept(words, math.prod(x.shape[1:]), layer.p).reshape(x.shape)
+    return _kept(words, x.shape[1], layer.p).reshape(*x.shape[:2], *(1,) * (x.ndim - 2)) if x.ndim > 2 else None
+
+
+def _dropout(features_of: int | None) -> Any:
+    def apply(layer: Any, x: Tensor, words: Any) -> Tensor | None:
+        if features_of is not None and x.ndim != features_of:
+            return None
+        mask = _mask(layer, x, words, features_of is not None)
+        return None if mask is None else x * mask.to(x.dtype).mul_(1 / (1 - layer.p))
+
+    return apply
+
+
+def _alpha_dropout(features: bool) -> Any:
+    """Dropout that keeps mean 0 and variance 1: Klambauer et al. 2017, section 3, "New Dropout Technique"."""
+
+    def apply(layer: Any, x: Tensor, words: Any) -> Tensor | None:
+        mask = _mask(layer, x, words, features)
+        if mask is None:
+            return None
+        scale = (1 - layer.p) ** -0.5 * (1 + layer.p * _ALPHA**2) ** -0.5
+        return scale * (torch.where(mask, x, -_ALPHA) + _ALPHA * layer.p)
+
+    return apply
+
+
+def _rrelu(layer: Any, x: Tensor, words: Any) -> Tensor:
+    """Slopes of negative inputs, equally likely in [lower, upper): Xu et al. 2015."""
+    drawn = words(math.prod(x.shape[1:])).to(torch.float64).reshape(x.shape) / _WORD
+    slope = (layer.lower + (layer.upper - layer.lower) * drawn).to(x.dtype)
+    return torch.where(x >= 0, x, x * slope)
+
+
+_LAYERS: dict[type[nn.Module], Any] = {
+    nn.Dropout: _dropout(None),
+    nn.Dropout1d: _dropout(3),
+    nn.Dropout2d: _dropout(4),
+    nn.Dropout3d: _dropout(5),
+    nn.AlphaDropout: _alpha_dropout(features=False),
+    nn.FeatureAlphaDropout: _alpha_dropout(features=True),
+    nn.RReLU: _rrelu,
+}

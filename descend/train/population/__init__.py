@@ -1,0 +1,1 @@
+"""Populations of trainers: LTFB, its exchange strategies, and what carries them out."""

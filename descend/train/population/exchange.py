@@ -1,0 +1,286 @@
+"""A model on its way from one trainer to another: what of a session moves with it, and how it is sent.
+
+weights and buffers, the optimizer's state and options, the step that schedules follow, the loss scale, and what
+callbacks and the local algorithm remember. Where a trainer stands in its data is its own and stays.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load as tensors_from
+from safetensors.torch import save as bytes_of
+from torch import distributed
+
+from descend.runtime import (
+    flatten,
+    optimizer_state,
+    read_state,
+    read_weights,
+    restore_optimizer,
+    save_checkpoint,
+    unflatten,
+)
+from descend.train.param_groups import split_groups
+from descend.train.progress import Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from descend.launch import TrainerLayout
+    from descend.runtime import Communicator
+    from descend.train.population.ltfb import ExchangeStrategy
+    from descend.train.session import Session
+
+__all__ = ["STATE", "ModelState", "ModelTransport", "capture_model", "restore_model"]
+
+STATE = "LTFB"  # where an algorithm's state keeps how far a tournament has come
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """A model apart from its trainer.
+
+    Attributes:
+        tensors: By path.
+        plain: Everything else, as `descend.runtime.flatten` leaves it.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    plain: Any
+
+
+def capture_model(session: Session, names: Iterable[str] = (), whole: bool = True) -> ModelState:
+    """A copy of a session's model. All ranks of a trainer take it together; of a sharded optimizer the first has all.
+
+    Args:
+        session: The trainer's.
+        names: The weights that are meant; none for all.
+        whole: Whether the optimizer and all else comes too.
+    """
+    wanted = set(names)
+    weights = {name: tensor for name, tensor in _tensors(session).items() if not wanted or name in wanted}
+    nested: dict[str, Any] = {"weights": weights, "form": _form(session)}
+    if whole:
+        optimizer = optimizer_state(session.optimizer, _names(session))
+        if session.sharding:
+            optimizer = session.sharding.gathered(optimizer)
+        if wanted:
+            optimizer["weights"] = {name: entry for name, entry in optimizer["weights"].items() if name in wanted}
+        scaler = session.numerics.scaler
+        nested |= {
+            "optimizer": optimizer,
+            "step": session.contexts[Mode.TRAIN].step,
+            "callbacks": _remembered(session),
+            "loss_scale": scaler.state_dict() if scaler else None,
+            "algorithm": {name: state for name, state in session.algorithm_state.items() if name != STATE},
+        }
+    tensors, plain = flatten(nested)
+    return ModelState({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, plain)
+
+
+def restore_model(session: Session, genome: ModelState) -> None:
+    """Let a session go on with a model that was taken, from this session or from another."""
+    # An optimizer keeps the tensors that it is given, and several trainers may be given one model.
+    nested = unflatten(genome.plain, {name: tensor.clone() for name, tensor in genome.tensors.items()})
+    if nested["form"] is not None:
+        session.task.take_form(nested["form"])  # pyright: ignore[reportAttributeAccessIssue]  # the task it came from has it
+    own = _tensors(session)
+    with torch.no_grad():
+        for name, tensor in nested["weights"].items():
+            own[name].copy_(tensor)
+    if "optimizer" not in nested:
+        return
+    _give_optimizer(session, nested["optimizer"])
+    session.contexts[Mode.TRAIN].step = nested["step"]
+    session.callbacks.load_state(nested["callbacks"])
+    if session.numerics.scaler and nested["loss_scale"]:
+        session.numerics.scaler.load_state_dict(nested["loss_scale"])
+    kept = {STATE: session.algorithm_state[STATE]} if STATE in session.algorithm_state else {}
+    session.algorithm_state = {**nested["algorithm"], **kept}
+
+
+def _give_optimizer(session: Session, state: dict[str, Any]) -> None:
+    """State and options by the names of weights; weights that did not travel keep their state."""
+    parameters = dict(session.task.module.named_parameters())
+    for group in state["groups"]:
+        split_groups(session.optimizer, [parameters[name] for name in group["weights"] if name in parameters])
+    kept = optimizer_state(session.optimizer, _names(session))["weights"]
+    entries = {**{name: entry for name, entry in kept.items() if name not in state["weights"]}, **state["weights"]}
+    whole = {"groups": state["groups"], "weights": entries}
+    restore_optimizer(session.optimizer, _names(session), session.sharding.kept(whole) if session.sharding else whole)
+
+
+def _tensors(session: Session) -> dict[str, torch.Tensor]:
+    module = session.task.module
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _names(session: Session) -> dict[torch.Tensor, str]:
+    return {p: name for name, p in session.task.module.named_parameters()}
+
+
+def _form(session: Session) -> Any:
+    """What layers compute, where that can change."""
+    form = getattr(session.task, "form", None)
+    return form() if form else None
+
+
+def _remembered(session: Session) -> dict[str, Any]:
+    """What callbacks remember of the model; what they remember of files on the disk is the trainer's own."""
+    own = {type(callback).__name__ for callback in session.callbacks.all if callback.saves}
+    return {name: state for name, state in session.callbacks.state().items() if name.rpartition(" ")[0] not in own}
+
+
+class ModelTransport:
+    """Brings models from trainers to trainers.
+
+    Args:
+        world: This process among all ranks.
+        shares: Which ranks work for which trainers.
+        processes: Of each trainer of this process, this process among the ranks of that trainer.
+        name: The model's name, for files.
+
+    Attributes:
+        sent_bytes: What this process has sent so far.
+    """
+
+    def __init__(
+        self, world: Communicator, shares: TrainerLayout, processes: Mapping[int, Communicator], name: str
+    ) -> None:
+        self._world, self._shares, self._processes, self._name = world, shares, processes, name
+        self.sent_bytes = 0
+
+    def deliver(
+        self, moves: Iterable[tuple[int, int]], taken: Mapping[int, ModelState], way: ExchangeStrategy, number: int
+    ) -> dict[int, ModelState]:
+        """Carry out moves, in an order that is the same on all ranks.
+
+        Args:
+            moves: (from, to) as numbers of trainers.
+            taken: The models of this process' trainers.
+            way: How they travel.
+            number: Of the exchange.
+
+        Returns:
+            For each trainer of this process that a model came to, that model.
+        """
+        moves = list(moves)
+        if way.strategy == "checkpoint_file":
+            self._write(moves, taken, way, number)
+        received: dict[int, ModelState] = {}
+        with self._world.status.waiting_patiently():
+            for source, target in moves:
+                found = self._carry(source, target, taken, way, number)
+                if found is not None:
+                    received[target] = found
+            return {
+                target: self._shared(self._processes[target], received.get(target))
+                for _, target in moves
+                if target in self._processes
+            }
+
+    def _carry(
+        self, source: int, target: int, taken: Mapping[int, ModelState], way: ExchangeStrategy, number: int
+    ) -> ModelState | None:
+        """One move, as far as it concerns the first rank of the two trainers."""
+        here, sender, receiver = self._world.rank, self._shares.first_of(source), self._shares.first_of(target)
+        if way.strategy == "checkpoint_file":
+            return self._read(source, way, number) if here == receiver else None
+        if sender == receiver:
+            return taken[source] if here == receiver else None
+        piecewise = way.strategy == "sendrecv_weights"
+        if here == sender:
+            self._send(taken[source], receiver, piecewise)
+        return self._receive(sender, piecewise) if here == receiver else None
+
+    def _send(self, genome: ModelState, rank: int, piecewise: bool) -> None:
+        pieces = [_packed(genome)] if not piecewise else [_text(_layout(genome)), *genome.tensors.values()]
+        self._put(torch.tensor([pieces[0].numel()]), rank)
+        for piece in pieces:
+            self._put(piece.reshape(-1).view(torch.uint8), rank)
+
+    def _receive(self, rank: int, piecewise: bool) -> ModelState:
+        length = int(self._got(torch.zeros(1, dtype=torch.int64), rank))
+        first = self._got(torch.zeros(length, dtype=torch.uint8), rank)
+        if not piecewise:
+            return _unpacked(first)
+        layout = json.loads(bytes(first.numpy()))
+        tensors = {name: torch.zeros(shape, dtype=getattr(torch, kind)) for name, shape, kind in layout["tensors"]}
+        for name, tensor in tensors.items():
+            data = self._got(torch.zeros(tensor.numel() * tensor.element_size(), dtype=torch.uint8), rank)
+            tensors[name] = data.view(tensor.dtype).view(tensor.shape)
+        return ModelState(tensors, layout["plain"])
+
+    def _put(self, tensor: torch.Tensor, rank: int) -> None:
+        self.sent_bytes += tensor.numel() * tensor.element_size()
+        with self._world.status.wait(f"rank {rank} to take a model"):
+            distributed.send(tensor.to(self._world.device), rank)
+
+    def _got(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
+        there = tensor.to(self._world.device)
+        with self._world.status.wait(f"a model of rank {rank}"):
+            distributed.recv(there, rank)
+        return there.cpu()
+
+    def _shared(self, process: Communicator, genome: ModelState | None) -> ModelState:
+        """What the first rank of a trainer has received, on all of its ranks."""
+        if process.world_size == 1 and genome is not None:
+            return genome
+        packed = _packed(genome) if genome is not None else torch.zeros(0, dtype=torch.uint8)
+        length = process.all_reduce(torch.tensor([packed.numel()], device=process.device))  # the others bring nothing
+        if genome is None:
+            packed = torch.zeros(int(length), dtype=torch.uint8)
+        moved = packed.to(process.device)
+        process.broadcast(0, [moved])
+        return _unpacked(moved.cpu())
+
+    # ---- files
+
+    def _write(
+        self, moves: Iterable[tuple[int, int]], taken: Mapping[int, ModelState], way: ExchangeStrategy, number: int
+    ) -> None:
+        """Let the first rank of each trainer that gives a model write it, and wait until all have."""
+        for source in {source: None for source, _ in moves}:
+            if self._shares.first_of(source) == self._world.rank:
+                state = {"settings": {}, "genome": taken[source].plain}
+                self._folder(source, way).mkdir(parents=True, exist_ok=True)
+                path = save_checkpoint(self._folder(source, way), number, taken[source].tensors, {}, state)
+                self.sent_bytes += sum(file.stat().st_size for file in path.iterdir())
+        with self._world.status.waiting_patiently():
+            self._world.all_gather_object(number)
+
+    def _read(self, source: int, way: ExchangeStrategy, number: int) -> ModelState:
+        path = self._folder(source, way) / f"step-{number}"
+        return ModelState(read_weights(path), read_state(path)[1]["genome"])
+
+    def _folder(self, trainer: int, way: ExchangeStrategy) -> Path:
+        return Path(way.checkpoint_dir or "") / f"{self._name}_trainer{trainer}"
+
+
+def _layout(genome: ModelState) -> dict[str, Any]:
+    forms = [
+        [name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in genome.tensors.items()
+    ]
+    return {"tensors": forms, "plain": genome.plain}
+
+
+def _text(value: Any) -> torch.Tensor:
+    """Plain values as bytes."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _packed(genome: ModelState) -> torch.Tensor:
+    """A whole model as bytes: the length of the plain part, that part, and the tensors."""
+    text, tensors = json.dumps(genome.plain).encode(), bytes_of(genome.tensors)
+    return torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text + tensors), dtype=torch.uint8)
+
+
+def _unpacked(packed: torch.Tensor) -> ModelState:
+    data = bytes(packed.numpy())
+    end = 8 + int.from_bytes(data[:8], "little")
+    return ModelState(tensors_from(data[end:]), json.loads(data[8:end]))

@@ -1,0 +1,466 @@
+"""Several trainers at work: rounds of training by themselves, and models that change hands between them.
+
+    play            for each round: train, meet, exchange, save; then train once more
+    exchange        who meets whom is a function of the seed and the round, so all ranks know it without being told
+    lineage         who took whose model, with which scores, and how it was changed: told to all, kept by the first rank
+
+A process holds the trainers of its block of ranks, one after the other; a process that is alone holds all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import ConfigurationError, NumericalError, Stopped, nearest
+from descend.launch import TrainerLayout, as_trainer
+from descend.runtime import Communicator, SaveRequest, generator
+from descend.train.evaluation import evaluate
+from descend.train.param_groups import current_learning_rates
+from descend.train.population.exchange import STATE, ModelState, ModelTransport, capture_model, restore_model
+from descend.train.population.ltfb import (
+    ExchangeStrategy,
+    MetricStrategy,
+    MutationStrategy,
+    RandomPairwiseExchange,
+    RegularizedEvolution,
+    TruncationSelectionExchange,
+)
+from descend.train.progress import ExecutionContext, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from descend.train.algorithms import TrainingAlgorithm
+    from descend.train.population.ltfb import LTFB, MetaLearningStrategy
+    from descend.train.session import Session
+
+__all__ = ["ExchangeResult", "Population", "TrainerRun", "check_mutation"]
+
+_KEPT = 2  # checkpoints of exchanges: where a crash comes between those of two trainers, all go back to the one before
+
+
+@dataclass
+class TrainerRun:
+    """One trainer.
+
+    Attributes:
+        number: From 0.
+        session: What it trains.
+    """
+
+    number: int
+    session: Session
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """How far it has come: "round", whether it has "trained" in that, "reason", and why it has "failed"."""
+        begun = {"round": 0, "trained": False, "reason": "", "failed": None, "form": None}
+        return self.session.algorithm_state.setdefault(STATE, begun)
+
+
+@dataclass
+class ExchangeResult:
+    """What an exchange did to one trainer.
+
+    Attributes:
+        round: Number of the exchange, from 0.
+        step: Updates that its model had by then.
+        trainer: Its number.
+        partner: Whom it met, or whose model it might have taken; None where it met nobody.
+        scores: Of its own model, by metric.
+        partner_scores: Of its partner's model; empty where it met nobody.
+        took: Whose model it goes on with; None for its own.
+        changed: What a mutation changed: before and after, by name.
+        rates: The learning rates of the step to come, each once, the lowest first.
+    """
+
+    round: int
+    step: int
+    trainer: int
+    partner: int | None = None
+    scores: dict[str, float] = field(default_factory=dict[str, float])
+    partner_scores: dict[str, float] = field(default_factory=dict[str, float])
+    took: int | None = None
+    changed: dict[str, Any] = field(default_factory=dict[str, Any])
+    rates: list[float] = field(default_factory=list[float])
+
+
+class Population:
+    """The trainers of a run, as one of its processes sees them.
+
+    Args:
+        players: Those of this process.
+        shares: Which ranks work for which trainers.
+        world: This process among all ranks.
+        seed: Decides who meets whom, and what a mutation draws.
+        say: Tells the user something; of several ranks the first does.
+        record: Takes the outcomes of each exchange; likewise.
+    """
+
+    def __init__(
+        self,
+        players: Sequence[TrainerRun],
+        shares: TrainerLayout,
+        world: Communicator,
+        seed: int,
+        say: Callable[[str], None],
+        record: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    ) -> None:
+        self.players, self.shares = list(players), shares
+        self._world, self._seed, self._say, self._record = world, seed, say, record
+        self._name = players[0].session.name
+        processes = {player.number: player.session.communicator for player in players}
+        self.courier = ModelTransport(world, shares, processes, self._name)
+        self._stopped: str | None = None
+
+    @classmethod
+    def alone(cls, session: Session) -> Population:
+        """A population of one."""
+        ranks = session.communicator.world_size
+        return cls(
+            [TrainerRun(0, session)], TrainerLayout(1, ranks, ranks), session.communicator, session.seed, session.say
+        )
+
+    def play(self, algorithm: LTFB) -> list[str]:
+        """Carry out a tournament.
+
+        Returns:
+            Why each trainer of this process stopped in the end.
+
+        Raises:
+            Stopped: a signal asked for an end; those who had not come to the end of their round go on there.
+            NumericalError: the gradients of all trainers are not finite.
+        """
+        for player in self.players:
+            begun = player.state["round"] or player.state["trained"]
+            if begun and player.session.began == ExecutionContext(Mode.TRAIN):
+                player.session.began = None  # limits count from the beginning of a round, not of the run
+            if player.state["form"] is not None:
+                player.session.task.take_form(player.state["form"])  # pyright: ignore[reportAttributeAccessIssue]  # it was given by this task
+        while (number := self.players[0].state["round"]) < algorithm.metalearning_steps:
+            self._train(algorithm.local_algo)
+            self._exchange(algorithm.strategy, number)
+        self._train(algorithm.local_algo)
+        return [player.state["reason"] for player in self.players]
+
+    def each(self, algorithm: TrainingAlgorithm) -> list[str]:
+        """Let every trainer go its own way; returns why each stopped."""
+        self._train(algorithm)
+        return [player.state["reason"] for player in self.players]
+
+    def tell(self, words: Mapping[int, Any]) -> dict[int, Any]:
+        """Let all ranks know a plain value of each trainer, given those of the trainers of this process."""
+        own = {str(number): word for number, word in words.items() if self._speaks(number)}
+        with self._world.status.waiting_patiently():
+            told = self._world.all_gather_object(own)
+        everything = {int(number): word for some in told for number, word in some.items()}
+        return dict(sorted(everything.items()))
+
+    def _speaks(self, number: int) -> bool:
+        return self.shares.first_of(number) == self._world.rank
+
+    # ---- a round by oneself
+
+    def _train(self, algorithm: TrainingAlgorithm) -> None:
+        """Let each trainer do its part of a round, and meet; a signal ends it for all."""
+        for player in self.players:
+            if self._stopped is None and not player.state["trained"] and not player.state["failed"]:
+                with as_trainer(player.number, self.shares.trainers):
+                    self._train_one(player, algorithm)
+        words = {p.number: {"stopped": self._asked(p), "failed": p.state["failed"]} for p in self.players}
+        told = self.tell(words)
+        if stopped := next((word["stopped"] for word in told.values() if word["stopped"]), None):
+            raise Stopped(stopped)
+        failed = [f"trainer {number}: {word['failed']}" for number, word in told.items() if word["failed"]]
+        if len(failed) == len(told):
+            raise NumericalError([*failed, "no trainer is left whose model could be taken over"])
+
+    def _asked(self, player: TrainerRun) -> str | None:
+        """Why all are to end, where this trainer has been told so."""
+        signal = player.session.agreed_stop()
+        return self._stopped or (signal and f"stopped by {signal} between two rounds")
+
+    def _train_one(self, player: TrainerRun, algorithm: TrainingAlgorithm) -> None:
+        try:
+            player.state["reason"] = algorithm.apply(player.session)
+        except Stopped as stopped:
+            who = f"trainer {player.number}: " if self.shares.trainers > 1 else ""
+            self._stopped = f"{who}{stopped}"
+            return
+        except NumericalError as error:
+            player.state["failed"] = player.state["reason"] = error.problems[0]
+            self._say(f"trainer {player.number} waits for the next exchange: {error.problems[0]}")
+        player.state["trained"] = True
+
+    # ---- an exchange
+
+    def _exchange(self, strategy: MetaLearningStrategy, number: int) -> None:
+        """Carry out exchange `number` and save what stands after it."""
+        way = getattr(strategy, "exchange_strategy", ExchangeStrategy())
+        match strategy:
+            case RandomPairwiseExchange():
+                outcomes = self._pairwise(strategy, number, way)
+            case TruncationSelectionExchange():
+                outcomes = self._truncation(strategy, number, way)
+            case RegularizedEvolution():
+                outcomes = self._evolution(strategy, number, way)
+            case _:
+                raise ConfigurationError(f"{type(strategy).__name__} is no strategy that a population knows")
+        sessions = {player.number: player.session for player in self.players}
+        for one in outcomes:
+            one.rates = sorted(set(current_learning_rates(sessions[one.trainer].optimizer).values()))
+        for player in self.players:
+            player.state.update(round=number + 1, trained=False)
+        told = {trainer: ExchangeResult(**word) for trainer, word in self.tell(_words(outcomes)).items()}
+        for line in self._lines(strategy, list(told.values())):
+            self._say(line)
+        self._record([asdict(outcome) for outcome in told.values()])
+        for player in self.players:
+            player.session.fix_rows()
+            player.session.save(SaveRequest("exchange", keep=_KEPT))
+
+    def _pairwise(self, strategy: RandomPairwiseExchange, number: int, way: ExchangeStrategy) -> list[ExchangeResult]:
+        order = self._drawn(number)
+        pairs = list(zip(order[::2], order[1::2], strict=False))
+        partners = {**dict(pairs), **{b: a for a, b in pairs}}
+        taken = {p.number: capture_model(p.session, way.weights_names, way.whole) for p in self.players}
+        received = self.courier.deliver([move for a, b in pairs for move in ((a, b), (b, a))], taken, way, number)
+        return [
+            self._duel(player, strategy, number, partners.get(player.number), taken, received)
+            for player in self.players
+        ]
+
+    def _duel(
+        self,
+        player: TrainerRun,
+        strategy: RandomPairwiseExchange,
+        number: int,
+        partner: int | None,
+        taken: Mapping[int, ModelState],
+        received: Mapping[int, ModelState],
+    ) -> ExchangeResult:
+        """Let a trainer choose between its own model and its partner's."""
+        outcome = self._outcome(player, number, partner)
+        outcome.scores = self._scores(player, strategy)
+        if partner is None:
+            return outcome
+        restore_model(player.session, received[player.number])
+        outcome.partner_scores = self._scores(player, strategy, failed=False)
+        if beats(outcome.partner_scores, outcome.scores, strategy.metrics):
+            self._taken_over(player, outcome, partner, strategy.mutation_strategy)
+        else:
+            restore_model(player.session, taken[player.number])
+        return outcome
+
+    def _truncation(
+        self, strategy: TruncationSelectionExchange, number: int, way: ExchangeStrategy
+    ) -> list[ExchangeResult]:
+        scores = self.tell({p.number: self._scores(p, strategy) for p in self.players})
+        ranking = sorted(scores, key=lambda trainer: (*_order(scores[trainer], strategy.metrics), trainer))
+        k = min(strategy.truncation_k, sum(not _order(scores[trainer], strategy.metrics)[0] for trainer in ranking))
+        sources = {trainer: ranking[i % k] for i, trainer in enumerate(ranking) if i >= k} if k else {}
+        return self._taken_from(sources, scores, strategy.mutation_strategy, number, way)
+
+    def _evolution(self, strategy: RegularizedEvolution, number: int, way: ExchangeStrategy) -> list[ExchangeResult]:
+        scores = self.tell({p.number: self._scores(p, strategy) for p in self.players})
+        sample = self._drawn(number)[: strategy.sample_size]
+        best = min(sample, key=lambda trainer: (*_order(scores[trainer], strategy.metrics), trainer))
+        oldest = number % self.shares.trainers
+        lost = _order(scores[best], strategy.metrics)[0]
+        return self._taken_from({} if lost else {oldest: best}, scores, strategy.mutation_strategy, number, way)
+
+    def _taken_from(
+        self,
+        sources: Mapping[int, int],
+        scores: Mapping[int, dict[str, float]],
+        mutation: MutationStrategy,
+        number: int,
+        way: ExchangeStrategy,
+    ) -> list[ExchangeResult]:
+        """Let trainers take over models.
+
+        Args:
+            sources: Whose model goes to whom: for the number of who takes it, that of who gives it.
+            scores: Of every trainer.
+            mutation: How they are changed.
+            number: Of the exchange.
+            way: How they travel.
+        """
+        giving = set(sources.values())
+        taken = {p.number: capture_model(p.session) for p in self.players if p.number in giving}
+        moves = [(source, target) for target, source in sources.items()]
+        received = self.courier.deliver(moves, taken, way, number)
+        outcomes: list[ExchangeResult] = []
+        for player in self.players:
+            source = sources.get(player.number)
+            outcome = self._outcome(player, number, source)
+            outcome.scores = scores[player.number]
+            if source is not None:
+                outcome.partner_scores = scores[source]
+                restore_model(player.session, received[player.number])
+                self._taken_over(player, outcome, source, mutation)
+            outcomes.append(outcome)
+        return outcomes
+
+    def _outcome(self, player: TrainerRun, number: int, partner: int | None) -> ExchangeResult:
+        return ExchangeResult(number, player.session.contexts[Mode.TRAIN].step, player.number, partner)
+
+    def _taken_over(self, player: TrainerRun, outcome: ExchangeResult, source: int, mutation: MutationStrategy) -> None:
+        outcome.took, player.state["failed"] = source, None
+        player.session.began = None  # it is set where the trainer has failed within its round
+        player.session.skipped_in_a_row = 0
+        draws = generator(self._seed, "mutation", outcome.round, player.number)
+        outcome.changed = mutate(player.session, mutation, draws)
+        form = getattr(player.session.task, "form", None)
+        player.state["form"] = form() if form else None
+
+    def _scores(
+        self, player: TrainerRun, strategy: MetaLearningStrategy, failed: bool | None = None
+    ) -> dict[str, float]:
+        """What decides, on the trainer's own tournament samples; NaN for one whose gradient was not finite."""
+        if player.state["failed"] if failed is None else failed:
+            return dict.fromkeys(strategy.metrics, math.nan)
+        with as_trainer(player.number, self.shares.trainers), player.session.undisturbed():
+            values = evaluate(player.session, Mode.TOURNAMENT)
+        if missing := [name for name in strategy.metrics if name not in values]:
+            raise ConfigurationError(
+                f"{type(strategy).__name__} names a metric '{missing[0]}' that does not exist"
+                f"{nearest(missing[0], values)}"
+            )
+        return {name: values[name] for name in strategy.metrics}
+
+    def _drawn(self, number: int) -> list[int]:
+        """The trainers in an order that chance has made."""
+        draws = generator(self._seed, "tournament", number)
+        return torch.randperm(self.shares.trainers, generator=draws).tolist()
+
+    # ---- what is printed
+
+    def _lines(self, strategy: MetaLearningStrategy, outcomes: Sequence[ExchangeResult]) -> list[str]:
+        lines: list[str] = []
+        for one in outcomes:
+            if isinstance(strategy, RandomPairwiseExchange):
+                lines.append(self._pair_line(one))
+            elif one.took is not None:
+                lines += _moved_lines(one)
+        return lines
+
+    def _pair_line(self, one: ExchangeResult) -> str:
+        """LBANN's line about the winner of a pair."""
+        partner = one.trainer if one.partner is None else one.partner
+        theirs = one.scores if one.partner is None else one.partner_scores
+        chosen = one.trainer if one.took is None else one.took
+        return (
+            f'LTFB (model "{self._name}", step {one.round}): trainer {one.trainer} selected model from trainer '
+            f"{chosen} (trainer {one.trainer} score = {_shown(one.scores)}, trainer {partner} score = {_shown(theirs)})"
+            f"{_changes(one)}"
+        )
+
+
+def _moved_lines(one: ExchangeResult) -> list[str]:
+    """LBANN's lines about a model that was sent; it has two spaces before the number of who gets it."""
+    what, giver, taker = f"In LTFB TSE step {one.round}, trainer", _shown(one.partner_scores), _shown(one.scores)
+    return [
+        f"{what} {one.took} with score {giver} sends model to trainer  {one.trainer} with score {taker}",
+        f"{what} {one.trainer} with score {taker} receives model from trainer {one.took} with score {giver}"
+        f"{_changes(one)}",
+    ]
+
+
+def _shown(scores: Mapping[str, float]) -> str:
+    values = [f"{value:g}" for value in scores.values()]
+    return values[0] if len(values) == 1 else ", ".join(values)
+
+
+def _changes(one: ExchangeResult) -> str:
+    return "".join(f", {name}: {before} -> {after}" for name, (before, after) in one.changed.items())
+
+
+def _words(outcomes: Sequence[ExchangeResult]) -> dict[int, Any]:
+    return {outcome.trainer: asdict(outcome) for outcome in outcomes}
+
+
+def beats(theirs: Mapping[str, float], own: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -> bool:
+    """Whether another model is better than one's own: in every metric, and not just as good."""
+    return all(_better(theirs[name], own[name], way) for name, way in metrics.items())
+
+
+def _better(a: float, b: float, way: MetricStrategy) -> bool:
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(b) and not math.isnan(a)
+    return a > b if way is MetricStrategy.HIGHER_IS_BETTER else a < b
+
+
+def _order(scores: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -> tuple[bool, float]:
+    """What sorts trainers by their one metric, the best first and NaN last."""
+    ((name, way),) = metrics.items()
+    value = scores[name]
+    if math.isnan(value):
+        return True, 0.0
+    return False, -value if way is MetricStrategy.HIGHER_IS_BETTER else value
+
+
+def check_mutation(strategy: MutationStrategy, optimizer: torch.optim.Optimizer, task: Any) -> None:
+    """Refuse a change that cannot be made, before anything is trained.
+
+    Args:
+        strategy: The change.
+        optimizer: What it may change the options of.
+        task: What it may change the layers of.
+
+    Raises:
+        ConfigurationError: the optimizer or the model has nothing that could be changed like that.
+    """
+    if strategy.strategy == "perturb_hyperparameters":
+        problems = [problem for option in strategy.options.split() for problem in _fixed(optimizer, option)]
+        if problems:
+            raise ConfigurationError(problems)
+    if strategy.strategy == "replace_activation":
+        if not hasattr(task, "replace_activation"):
+            raise ConfigurationError("replace_activation works on graphs, and the model here is a torch module")
+        task.activations()
+
+
+def _fixed(optimizer: torch.optim.Optimizer, option: str) -> list[str]:
+    """Why an option cannot be multiplied by a factor; nothing where it can."""
+    groups = [group for group in optimizer.param_groups if option in group]
+    if option == "lr" and any(group.get("schedule") for group in groups):
+        what = "follows a schedule, which would undo the change"
+    elif not groups:
+        what = f"is not there{nearest(option, [str(name) for name in optimizer.param_groups[0]])}"
+    elif not all(isinstance(group[option], (int, float)) for group in groups):
+        what = f"is {groups[0][option]!r}"
+    else:
+        return []
+    return [f"perturb_hyperparameters: '{option}' {what}; it is to be a number in every group of the optimizer"]
+
+
+def mutate(session: Session, strategy: MutationStrategy, draws: torch.Generator) -> dict[str, Any]:
+    """Change a model that was taken over; returns what was before and is now, by name.
+
+    Raises:
+        ConfigurationError: the model has nothing that could be changed like that.
+    """
+    check_mutation(strategy, session.optimizer, session.task)
+    if strategy.strategy == "perturb_hyperparameters":
+        return {option: _perturbed(session, option, strategy, draws) for option in strategy.options.split()}
+    if strategy.strategy == "replace_activation":
+        task: Any = session.task
+        name, before, after = task.replace_activation(draws)
+        return {name: [before, after]}
+    return {}
+
+
+def _perturbed(session: Session, option: str, strategy: MutationStrategy, draws: torch.Generator) -> list[float]:
+    """Multiply or divide one option of all groups; its value in the first group, before and after."""
+    groups = [group for group in session.optimizer.param_groups if option in group]
+    up = bool(torch.randint(2, (), generator=draws))
+    before: float = groups[0][option]
+    for group in groups:
+        value = group[option] * strategy.factor if up else group[option] / strategy.factor
+        group[option] = min(max(value, strategy.lowest), strategy.highest)
+    return [before, groups[0][option]]

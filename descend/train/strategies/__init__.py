@@ -1,0 +1,1 @@
+"""Strategies: where parameters live and how ranks communicate; one file each."""

@@ -1,0 +1,1 @@
+"""Gradient transforms: what happens to whole gradients between backward pass and update; one file each."""

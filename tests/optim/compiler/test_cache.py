@@ -1,0 +1,220 @@
+"""Compiled kernels: never waited for by a run that does not need them, and not needed at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import descend.optim
+from descend.errors import RuleError
+from descend.optim.compiler import cache as kernels
+from descend.optim.compiler.trace import trace
+from descend.optim.engine import arena_manager as residence
+from descend.optim.engine import cuda, native
+from descend.optim.engine.settings import GroupSettings
+from descend.optim.rules import Rule
+
+
+@pytest.fixture
+def workshop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> kernels.KernelCompiler:
+    """An empty cache, and a process that remembers no kernel."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    fresh = kernels.KernelCompiler()
+    monkeypatch.setattr(residence, "_workshop", fresh)
+    return fresh
+
+
+def optimizer(runner: str = "auto") -> Any:
+    p = torch.nn.Parameter(torch.ones(100))
+    p.grad = torch.ones(100)
+    return descend.optim.Adam([p], runner=runner)
+
+
+def test_a_short_run_starts_no_compiler(workshop: kernels.KernelCompiler) -> None:
+    ours = optimizer()
+    for _ in range(20):
+        ours.step()
+    assert not workshop.building
+    assert not kernels.folder().exists()
+
+
+def test_without_a_compiler_everything_works_and_one_line_says_so(
+    workshop: kernels.KernelCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(kernels.CompilePolicy, "may_look", lambda _: True)
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler is on the path; this optimizer runs eagerly"):
+        optimizer().step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer().step()
+    with pytest.raises(RuleError, match='runner="compiled" cannot be had here'):
+        optimizer("compiled").step()
+
+
+@dataclass(frozen=True)
+class Unwritten(Rule):
+    def direction(self, g: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.sinc(g), None
+
+
+def test_a_rule_that_has_no_form_in_cpp_runs_eagerly_and_one_line_says_so(
+    workshop: kernels.KernelCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", sys.executable)  # not asked, since there is nothing to compile
+    monkeypatch.setattr(kernels, "PATIENCE_SECONDS", -1.0)
+    p = torch.nn.Parameter(torch.zeros(4))
+    p.grad = torch.tensor([0.0, 0.5, 1.0, -0.5])
+    with pytest.warns(UserWarning, match=r"a kernel cannot be made \(sinc has no form in C\+\+ here\)"):
+        descend.optim.Optimizer([p], Unwritten(), lr=1.0).step()
+    torch.testing.assert_close(p.detach(), torch.tensor([-1.0, -2 / math.pi, 0.0, -2 / math.pi]))
+
+
+def test_a_kernel_that_cannot_be_loaded_or_trusted_is_left_aside(workshop: kernels.KernelCompiler) -> None:
+    ours = optimizer("blocks")
+    ours.step()
+    path = residence.jobs_of(ours._residence.arenas[0])[0].path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not a kernel")
+    path.chmod(0o666)
+    auto = optimizer()
+    with pytest.warns(UserWarning, match="may have been written by somebody else"):
+        auto.step()
+    torch.testing.assert_close(auto.param_groups[0]["params"][0], ours.param_groups[0]["params"][0])
+    path.chmod(0o600)
+    workshop.failed.clear()
+    with pytest.warns(UserWarning, match="cannot be loaded"):
+        optimizer().step()
+
+
+def test_one_kernel_serves_all_sizes_rates_and_constants() -> None:
+    def jobs(shape: tuple[int, ...], **options: Any) -> list[kernels.CompileJob]:
+        p = torch.nn.Parameter(torch.ones(shape))
+        p.grad = torch.ones(shape)
+        ours = descend.optim.Adam([p], runner="blocks", **options)
+        ours.step()
+        return [*residence.jobs_of(ours._residence.arenas[0])]
+
+    assert jobs((3,)) == jobs((500, 70), lr=0.3, beta1=0.5, eps=1e-3)
+    assert jobs((3,), weight_decay=0.1) == jobs((4, 5), weight_decay=0.2)
+    assert jobs((3,)) != jobs((3,), weight_decay=0.1)
+
+
+def adam_structure() -> str:
+    return trace(GroupSettings(descend.optim.rules.Adam(), 0.1, 0.0, "coupled", 1.0, None, True), False).structure
+
+
+def adam_job() -> native.CpuCompileJob:
+    return native.CpuCompileJob(adam_structure(), "float32", None)
+
+
+def test_kernels_of_other_sources_are_other_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = adam_job().path
+    for name in kernels.SOURCES:
+        source = Path(kernels.__file__).with_name(name)
+        (tmp_path / name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
+    kernels.digest.cache_clear()
+    assert adam_job().path == here
+    (tmp_path / "stages.py").write_bytes(b"# another meaning")
+    kernels.digest.cache_clear()
+    there = adam_job().path
+    monkeypatch.undo()
+    kernels.digest.cache_clear()
+    assert there != here == adam_job().path
+
+
+def test_a_kernel_for_cuda_is_not_called_with_what_it_does_not_expect() -> None:
+    calls: list[list[torch.Tensor]] = []
+    job = cuda.CudaCompileJob(adam_structure(), 0, "float32", None, 0)
+    kernel = cuda.Compiled(lambda given: calls.append(given) or [], job.dtypes, len(job.cut.numbers))
+
+    def arguments() -> list[torch.Tensor]:
+        index, valid = torch.zeros(7, dtype=torch.int32), torch.full((7,), 64, dtype=torch.int32)
+        return [*(torch.zeros(7, 64) for _ in "gpmv"), index, valid, torch.zeros(kernel.numbers, 3)]
+
+    kernel(arguments())
+    wrong = [arguments() for _ in range(6)]
+    wrong[0].pop(0)
+    wrong[1][0] = torch.zeros(7, 64, dtype=torch.float64)
+    wrong[2][1] = torch.zeros(6, 64)
+    wrong[3][-1] = torch.zeros(kernel.numbers + 1, 3)
+    wrong[4][-2] = torch.zeros(6, dtype=torch.int32)
+    wrong[5][-1] = torch.zeros(kernel.numbers)
+    for given in wrong:
+        with pytest.raises(TypeError, match="was given"):
+            kernel(given)
+    assert len(calls) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+def test_a_kernel_under_another_name_is_left_aside(workshop: kernels.KernelCompiler) -> None:
+    ours = optimizer("compiled")
+    ours.step()
+    (job,) = residence.jobs_of(ours._residence.arenas[0])
+    other = dataclasses.replace(job, dtype="float64")
+    shutil.copy(job.path, other.path)
+    assert workshop.take([job])
+    with pytest.warns(UserWarning, match="holds another kernel than its name says"):
+        assert not workshop.take([other])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(kernels.obstacle("cpu") is not None, reason="no C++ compiler")
+def test_a_long_run_gets_its_kernel_in_the_background(
+    workshop: kernels.KernelCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "PATIENCE_SECONDS", 0.0)
+    ours, plain = optimizer(), optimizer("plain")
+    until = time.monotonic() + 300.0
+    while ours._residence.arenas == [] or (not ours._residence.arenas[0].native and time.monotonic() < until):
+        ours.step()
+        plain.step()
+        time.sleep(0.05)
+    assert ours._residence.arenas[0].native
+    torch.testing.assert_close(ours.param_groups[0]["params"][0], plain.param_groups[0]["params"][0])
+
+
+@pytest.mark.slow
+def test_nothing_is_left_running_when_a_run_ends_early(tmp_path: Path) -> None:
+    script = (
+        "import torch, descend.optim\n"
+        "from descend.optim.engine import kernels, residence\n"
+        "kernels.PATIENCE_SECONDS = -1.0\n"
+        "p = torch.nn.Parameter(torch.ones(10)); p.grad = torch.ones(10)\n"
+        "descend.optim.Adam([p]).step()\n"
+        "print([process.pid for process in residence._workshop.building.values()][0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pid = int(done.stdout)
+    until = time.monotonic() + 10.0
+    while Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < until:
+        if b"c++" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            break
+        time.sleep(0.1)
+    else:
+        assert not Path(f"/proc/{pid}").exists()

@@ -1,0 +1,85 @@
+"""Measuring the ways of running trials: what it says, and how long it goes on."""
+
+import warnings
+
+import pytest
+import torch
+from study_tasks import mlp, trial
+from torch import nn
+
+from descend.errors import ConfigurationError
+from descend.study.design import Study
+from descend.study.running import executor_choice as choose
+from descend.study.running.scheduler import conduct
+from descend.study.running.stack import Stack
+from descend.study.running.trial_store import Memory
+from descend.study.task import StudyTask
+
+TOGETHER = choose.Executor("together", choose.run_vmapped, 64, "asked for")
+
+
+class Attention(nn.Module):
+    """One head over five places; torch's own kernel of it has no rule for stacks on a CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined, self.head = nn.Linear(8, 24), nn.Linear(8, 3)
+
+    def forward(self, x):
+        query, key, value = self.joined(x).unflatten(-1, (3, 1, 8)).permute(2, 0, 3, 1, 4)
+        return self.head(nn.functional.scaled_dot_product_attention(query, key, value).flatten(1, 2).mean(1))
+
+
+def test_measuring_a_stack_says_nothing_of_vmap_and_all_that_others_say():
+    class Telling(nn.Module):
+        def forward(self, x):
+            warnings.warn("of the user", UserWarning, stacklevel=1)
+            return x
+
+    x, y = torch.randn(80, 5, 8), torch.randint(0, 3, (80,))
+    for model, said in ((Attention, []), (lambda: nn.Sequential(Attention(), Telling()), ["of the user"])):
+        task = StudyTask(model, nn.CrossEntropyLoss(), (x, y), (x, y)).prepared()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            choose.seconds_a_step(TOGETHER, task, [trial(i, steps=4) for i in range(2)], {}, 2)
+            Stack(task, [trial(i, steps=70) for i in range(2)]).trace()
+        assert sorted({str(one.message) for one in told}) == said
+
+
+@pytest.mark.parametrize(("enough", "steps"), [(0.0, 2), (1e9, 13)])
+def test_a_slow_stack_is_measured_with_few_steps(monkeypatch, enough, steps):
+    monkeypatch.setattr(choose, "_ENOUGH_SECONDS", enough)
+    taken = []
+    step = Stack.step
+
+    def counted(stack, number):
+        taken.append(number)
+        step(stack, number)
+
+    monkeypatch.setattr(Stack, "step", counted)
+    choose.seconds_a_step(TOGETHER, mlp(width=4).prepared(), [trial(i) for i in range(2)], {})
+    assert taken == list(range(1, steps + 1))
+
+
+@pytest.mark.parametrize(("steps", "measured"), [(100, ["one", "together"]), (1000, ["one", "together", "stacks"])])
+def test_processes_are_measured_where_a_run_is_long_enough_to_gain_by_them(monkeypatch, steps, measured):
+    asked = []
+
+    def seconds(way, task, trials, kinds, count=12):
+        asked.append(way.name)
+        return {"one": 1e-2, "together": 1e-3, "stacks": 1e-4}[way.name]
+
+    monkeypatch.setattr(choose, "seconds_a_step", seconds)
+    monkeypatch.setattr(choose, "cores", lambda: 2)
+    for name in ("whether_in_forks", "whether_in_stacks"):
+        monkeypatch.setattr(choose, name, lambda task: None)
+    monkeypatch.setattr(choose, "whether_together", lambda task, trials, kinds: None)
+    chosen = choose.choose(None, [trial(i, steps=steps) for i in range(5)], 1, "auto", {})
+    assert asked == measured
+    assert chosen.name == measured[-1]
+
+
+def test_an_unknown_executor_is_a_mistake_of_a_finished_study_too():
+    study = Study(workload=mlp, batch_sizes=32, steps=1, arms={"a": "SGD"}, trials=1, searches=1, shortlist=1)
+    with pytest.raises(ConfigurationError, match="no executor 'fast'"):
+        conduct(study, Memory(), executor="fast")

@@ -1,0 +1,406 @@
+"""Whole studies on the digits: the same records alone, together, killed, and by several processes."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from study_tasks import mlp
+from torch import nn
+
+from descend.errors import ConfigurationError, DescendError, StorageError
+from descend.study.comparing import read_directory
+from descend.study.design import Arm, Study, log
+from descend.study.progress import status_of
+from descend.study.running import executor_choice as choose
+from descend.study.running import processes
+from descend.study.running import trial_store as ledger
+from descend.study.running import vmapped as together
+from descend.study.running.plan import pending, total_trials
+from descend.study.running.scheduler import conduct, run_in_processes
+from descend.study.running.trial import Record
+from descend.study.running.trial_store import Memory, StudyDirectory
+from descend.study.task import StudyTask
+
+WORKLOAD = f"{Path(__file__).parents[2] / 'study_tasks.py'}:mlp"
+
+
+@pytest.fixture(autouse=True)
+def _two_processors(monkeypatch):
+    """As many as a study needs to be divided at all, whatever this host has."""
+    for room in (choose, processes):
+        monkeypatch.setattr(room, "cores", lambda: 2)
+
+
+def study(**fields):
+    arms = {"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)}), "adam": Arm("Adam", {"lr": log(1e-3, 1e-1)})}
+    sizes = {"trials": 4, "searches": 2, "shortlist": 2, "shortlist_seeds": 2, "confirmation_seeds": 3}
+    given = {"workload": WORKLOAD, "steps": (20,), "evaluations": 2, "arms": arms, **sizes, **fields}
+    return Study(batch_sizes=(32,), **given)
+
+
+def scores(records):
+    return {name: (record.status, record.scores) for name, record in sorted(records.items())}
+
+
+def test_alone_and_together_agree():
+    """Winners may differ only where rounding decides; here none does."""
+    alone = conduct(study(), Memory(), executor="one")
+    together = conduct(study(), Memory(), executor="together")
+    assert len(alone) == total_trials(study())
+    assert alone.keys() == together.keys()
+    for name, record in alone.items():
+        assert together[name].status == record.status
+        assert together[name].scores["train"]["loss"] == pytest.approx(record.scores["train"]["loss"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_study_that_was_killed_goes_on_to_the_same_records(tmp_path):
+    whole = conduct(study(), Memory(), executor="one")
+    code = f"""
+import sys; sys.path[:0] = [{str(Path.cwd())!r}, {str(Path(WORKLOAD).parent)!r}]
+from study_tasks import mlp
+from descend.study.running.scheduler import work
+work({str(tmp_path)!r}, "one")
+"""
+    StudyDirectory(tmp_path, study())
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", code])
+        before = len(StudyDirectory(tmp_path).records())
+        deadline = time.monotonic() + 60
+        while len(StudyDirectory(tmp_path).records()) < before + 3 and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        old = time.time() - 1000
+        for lease in (tmp_path / "leases").iterdir():
+            os.utime(lease, (old, old))
+    with StudyDirectory(tmp_path, study()) as directory:
+        records = conduct(study(), directory, executor="one")
+    assert scores(records) == scores(whole)
+
+
+@pytest.mark.slow
+def test_processes_share_a_study(tmp_path):
+    StudyDirectory(tmp_path, study())
+    run_in_processes(tmp_path, 2, "one")
+    records = StudyDirectory(tmp_path).records()
+    assert scores(records) == scores(conduct(study(), Memory(), executor="one"))
+    lines = sum(len(file.read_text().splitlines()) for file in (tmp_path / "records").iterdir())
+    assert lines == len(records)
+    assert list((tmp_path / "leases").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_anywhere_lose_nothing_and_run_nothing_twice(tmp_path, monkeypatch):
+    """Two machines by their names share the directory; one process after the other is killed at moments by chance."""
+    longer = study(steps=(300,))  # so that there is something to kill whenever it is looked for
+    whole = conduct(longer, Memory(), executor="one")
+    monkeypatch.setattr(ledger, "LEASE_SECONDS", 2.0)
+    code = """
+import socket, sys
+sys.path[:0] = sys.argv[3:]
+socket.gethostname = lambda: sys.argv[2]
+from descend.study.running import scheduler as conduct, trial_store as ledger
+ledger.LEASE_SECONDS, ledger._BEAT_SECONDS = 2.0, 0.2
+conduct.work(sys.argv[1], "one")
+"""
+    StudyDirectory(tmp_path, longer)
+    chance = random.Random(0)
+
+    def start(host):
+        places = [str(Path.cwd()), str(Path(WORKLOAD).parent)]
+        return subprocess.Popen([sys.executable, "-c", code, str(tmp_path), host, *places])
+
+    def killed(process):
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    running = {host: start(host) for host in ("first", "second")}
+    deadline, kills = time.monotonic() + 600, 0
+    while len(StudyDirectory(tmp_path).records()) < len(whole):
+        assert time.monotonic() < deadline
+        assert all(process.poll() in (None, 0) for process in running.values())
+        time.sleep(chance.uniform(0.05, 0.5))
+        if kills < 6 and len(StudyDirectory(tmp_path).records()) > 2 * kills:
+            host = chance.choice(list(running))
+            killed(running[host])
+            running[host], kills = start(host), kills + 1
+    for process in running.values():
+        assert process.wait(60) == 0
+    assert kills
+    assert scores(StudyDirectory(tmp_path).records()) == scores(whole)
+    lines = [line for file in (tmp_path / "records").iterdir() for line in file.read_text().splitlines()]
+    assert len(lines) == len(whole)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_study_with_its_claims_given_back(tmp_path):
+    code = f"""
+import sys; sys.path[:0] = [{str(Path.cwd())!r}, {str(Path(WORKLOAD).parent)!r}]
+from descend.study.running.scheduler import work
+work({str(tmp_path)!r}, sys.argv[1])
+"""
+    long = study(steps=(2000,))
+    StudyDirectory(tmp_path, long)
+    for executor in ("together", "one"):
+        process = subprocess.Popen([sys.executable, "-c", code, executor])
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "leases").iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1.0)
+        process.terminate()
+        assert process.wait(60) == 75
+        assert list((tmp_path / "leases").iterdir()) == []
+
+
+@pytest.mark.parametrize(("undivided", "divided"), [("one", "processes"), ("together", "stacks")])
+def test_processes_give_what_one_gives(undivided, divided):
+    """To the last bit, over steps that are traced as well; groups of every size are divided."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    longer = study(steps=(70,), searches=1)
+    try:
+        alone, apart = (conduct(longer, Memory(), executor=way) for way in (undivided, divided))
+    finally:
+        torch.set_num_threads(threads)
+    assert scores(alone) == scores(apart)
+
+
+def test_a_process_that_a_trial_kills_is_an_error_of_that_trial():
+    class Deadly(nn.Linear):
+        def forward(self, x):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    deadly = StudyTask(lambda: Deadly(64, 10), nn.CrossEntropyLoss(), mlp().train).prepared()
+    with pytest.raises(DescendError, match="its process was killed"):
+        conduct(study(), Memory(), executor="processes", task=deadly)
+
+
+@pytest.mark.parametrize("fault", ["raises", "kills"])
+def test_what_one_trial_does_to_its_process_is_not_done_to_the_stacks_beside_it(fault):
+    """A stack that falls is halved until the trial that fells it is alone, in a process of its own."""
+    (wild,) = [one.id for one in pending(study(searches=1), {}) if one.arm == "sgd" and one.index == 2]
+
+    def run(task, trials, evaluations, kinds):
+        def work():
+            if wild in [one.id for one in trials]:
+                if fault == "kills":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise ValueError("mine")
+            return (one.line().encode() for one in together.run_vmapped(task, trials, evaluations))
+
+        lines = list(processes.forked([work]))
+        if len(lines) < len(trials):
+            raise DescendError("killed")
+        return iter([Record.read(line.decode()) for line in lines])
+
+    small = study(searches=1, shortlist=1, confirmation_seeds=1)
+    falling = choose.Executor("stacks", run, 64, "to fall")
+    assert scores(conduct(small, Memory(), executor=falling)).keys() == scores(conduct(small, Memory())).keys()
+
+
+def test_what_was_decided_by_a_machine_with_processors_runs_on_one_without(monkeypatch):
+    """With the same bits, and a process among several does not divide its stacks again."""
+    small = study(searches=1, shortlist=1, confirmation_seeds=1)
+    known = conduct(small, Memory(), executor="together")
+    decided = Memory()
+    for kind in ("sgd/b32", "adam/b32"):
+        decided.decide(kind, "stacks")
+    assert scores(conduct(small, decided, forks=False)) == scores(known)
+    monkeypatch.setattr(processes, "cores", lambda: 1)
+    again = Memory()
+    for kind in ("sgd/b32", "adam/b32"):
+        again.decide(kind, "stacks")
+    assert scores(conduct(small, again)) == scores(known)
+
+
+def test_a_stack_without_memory_is_halved(monkeypatch):
+    widths = []
+
+    class Small(together.Stack):
+        def __init__(self, task, trials):
+            widths.append(len(trials))
+            if len(trials) > 2:
+                raise torch.OutOfMemoryError("too many at once")
+            super().__init__(task, trials)
+
+    small = study(searches=1, shortlist=1, confirmation_seeds=1)
+    known = conduct(small, Memory(), executor="together")
+    monkeypatch.setattr(together, "Stack", Small)
+    assert scores(conduct(small, Memory(), executor="together")) == scores(known)
+    assert max(widths) > 2
+
+
+def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
+    asked = []
+
+    def slow(way, *_):
+        asked.append(way.name)
+        return {"one": 1.0, "together": 5.0, "stacks": 5.0, "processes": 5.0}[way.name]
+
+    def fast(way, *_):
+        return {"one": 5.0, "together": 1.0, "stacks": 5.0, "processes": 5.0}[way.name]
+
+    class Enough(Exception):
+        pass
+
+    def said(records, record):
+        if len(records) == 5:
+            raise Enough
+
+    monkeypatch.setattr(choose, "seconds_a_step", slow)
+    with StudyDirectory(tmp_path, study()) as directory, pytest.raises(Enough):
+        conduct(study(), directory, said=said)
+    monkeypatch.setattr(choose, "seconds_a_step", fast)
+    ran = []
+    monkeypatch.setattr(choose, "run_together", lambda *_: pytest.fail("the arm was begun one by one"))
+
+    def noted(records, record):
+        ran.append(record.trial.arm)
+        if len(ran) == 2:
+            raise Enough
+
+    with StudyDirectory(tmp_path, study()) as directory, pytest.raises(Enough):
+        conduct(study(), directory, said=noted)
+    assert ran == ["sgd", "sgd"]
+    assert asked[:2] == ["one", "together"]
+
+
+def test_a_guess_too_low_does_not_make_processes_measure_for_ever(monkeypatch):
+    counts: dict[str, int] = {}
+
+    def measured(way, task, trials, kinds, count=12):
+        counts[way.name] = count
+        return 1e-9
+
+    monkeypatch.setattr(choose, "seconds_a_step", measured)
+    monkeypatch.setattr(choose, "cores", lambda: 2)
+    monkeypatch.setattr(choose, "whether_in_forks", lambda task: None)
+    monkeypatch.setattr(choose, "whether_together", lambda task, trials, kinds: "not here")
+    alike = [SimpleNamespace(steps=10**10)] * 2
+    choose.choose(None, alike, 1, "auto", {})
+    assert counts["processes"] <= 500
+
+
+def test_a_directory_with_records_of_other_settings_is_not_gone_on_with(tmp_path):
+    small = study(arms={"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)})}, sampler="grid", searches=1, shortlist=1)
+    with StudyDirectory(tmp_path, small) as directory:
+        conduct(small, directory, executor="one")
+    more = Study(**{**dict(small), "trials": 5})
+    with (
+        StudyDirectory(tmp_path, more) as directory,
+        pytest.raises(ConfigurationError, match=r"search/001 ran with lr"),
+    ):
+        conduct(more, directory, executor="one")
+
+
+def test_an_error_is_repeated_once_and_then_told():
+    class Broken(nn.Linear):
+        def forward(self, x):
+            raise ValueError("mine")
+
+    tried = []
+    broken = StudyTask(lambda: Broken(64, 10), nn.CrossEntropyLoss(), mlp().train).prepared()
+    with pytest.raises(DescendError, match="ValueError: mine"):
+        conduct(study(), Memory(), executor="one", task=broken, said=lambda records, record: tried.append(record))
+    assert len(tried) == 2
+
+
+def test_what_cannot_run_together_is_refused_only_when_asked_for():
+    arms = {"torch": Arm("torch.optim:SGD", {"lr": log(1e-2, 1.0)})}
+    small = study(arms=arms, searches=1, confirmation_seeds=1)
+    assert len(conduct(small, Memory())) == total_trials(small)
+    with pytest.raises(ConfigurationError, match="cannot run together"):
+        conduct(small, Memory(), executor="together")
+    with pytest.raises(ConfigurationError, match="did you mean 'together'"):
+        conduct(small, Memory(), executor="togther")
+
+
+def test_a_process_helps_with_another_arm_in_that_arms_own_way(tmp_path):
+    """Somebody else holds all trials of the arm that runs together; the other arm's optimizer cannot."""
+    arms = {"sgd": Arm("SGD", {"lr": log(1e-2, 1.0)}), "torch": Arm("torch.optim:SGD", {"lr": log(1e-2, 1.0)})}
+    small = study(arms=arms, searches=1, confirmation_seeds=1)
+
+    class Enough(Exception):
+        pass
+
+    def said(records, record):
+        assert record.trial.arm == "torch"
+        assert record.status == "done"
+        if record.trial.phase == "confirmation":
+            raise Enough
+
+    with StudyDirectory(tmp_path, small) as holder, StudyDirectory(tmp_path) as helper:
+        holder.claim([one for one in pending(small, {}) if one.arm == "sgd"], 100)
+        with pytest.raises(Enough):
+            conduct(small, helper, said=said)
+
+
+def test_a_class_and_an_argument_of_the_workload_can_be_searched():
+    arms = {"mine": Arm(torch.optim.SGD, {"lr": log(1e-2, 1.0), "workload.width": log(4, 9)}, {})}
+    described = study(
+        workload=lambda width: mlp(width=int(width)), arms=arms, trials=2, searches=1, confirmation_seeds=1
+    )
+    records = conduct(described, Memory())
+    widths = {record.trial.configuration["workload.width"] for record in records.values()}
+    assert len(widths) == 2
+    assert all(record.status == "done" for record in records.values())
+
+
+@pytest.mark.slow
+def test_what_processes_meet_is_told_with_its_exit_code(tmp_path):
+    StudyDirectory(tmp_path, study())
+    (tmp_path / "records" / "other.jsonl").write_text("{}\n")
+    with pytest.raises(StorageError, match=r"(?s)other\.jsonl:1: not a record.*2 of 2 processes .* \[5, 5\]") as error:
+        run_in_processes(tmp_path, 2, "one")
+    assert len(error.value.problems) == 2  # what both say stands once
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_started_them(tmp_path):
+    StudyDirectory(tmp_path, study(steps=(200_000,)))  # longer than anybody waits
+    code = f"""
+import sys; sys.path[:0] = [{str(Path.cwd())!r}]
+from descend.study.running.scheduler import run_in_processes
+if __name__ == "__main__":
+    run_in_processes({str(tmp_path)!r}, 2, "one")
+"""
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    parent = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+    while not list((tmp_path / "leases").iterdir()):
+        assert parent.poll() is None
+    os.kill(parent.pid, signal.SIGKILL)
+    assert parent.stderr is not None
+    parent.stderr.read()  # to its end, which comes when the last of its children is gone
+    parent.wait()
+    assert list((tmp_path / "leases").iterdir()) == []
+
+
+def test_records_of_other_settings_are_not_shown_either(tmp_path):
+    StudyDirectory(tmp_path, study())
+    first = pending(study(), {})[0]
+    other = replace(first, configuration={**first.configuration, "lr": 0.5})
+    (tmp_path / "records" / "a.jsonl").write_text(Record(other, "diverged", failed_at=1).line() + "\n")
+    for look in (read_directory, status_of):
+        with pytest.raises(ConfigurationError, match=r"ran with lr 0\.5 and not"):
+            look(tmp_path)
+
+
+def test_a_record_without_the_metric_is_told(tmp_path):
+    StudyDirectory(tmp_path, study(trials=1, shortlist=1))
+    scores = {"validation": {"loss": [1.0]}}
+    records = [Record(one, "done", (0,), scores) for one in pending(study(trials=1, shortlist=1), {})]
+    (tmp_path / "records" / "a.jsonl").write_text("".join(one.line() + "\n" for one in records))
+    with pytest.raises(StorageError, match="has no 'accuracy' on validation samples"):
+        read_directory(tmp_path)
