@@ -7,7 +7,7 @@ from descend.data import ArrayReader, Batches
 from descend.runtime import Communicator
 from descend.train import Callbacks, Mode
 from descend.train.session import Session
-from descend.train.task import Losses, Ratio
+from descend.train.objective import Losses, Ratio
 
 
 class Regression:

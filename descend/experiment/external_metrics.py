@@ -13,8 +13,6 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from descend.errors import ConfigurationError
 from descend.graph import ExecutableMetric, PythonMetric
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from descend.graph import BaseMetric
-    from descend.runtime import Communicator
 
 __all__ = ["ExternalMetrics"]
 
@@ -33,14 +30,13 @@ class ExternalMetrics:
     Args:
         metrics: Their descriptions.
         place: Where LBANN keeps the model's files, below the run directory.
-        process: This process among its ranks.
 
     Raises:
         ConfigurationError: a Python file cannot be imported, or has no such function.
     """
 
-    def __init__(self, metrics: Iterable[BaseMetric], place: str, process: Communicator) -> None:
-        self._place, self._process = place, process
+    def __init__(self, metrics: Iterable[BaseMetric], place: str) -> None:
+        self._place = place
         self._ask: dict[str, Callable[[Path], Any]] = {}
         for metric in metrics:
             if isinstance(metric, ExecutableMetric):
@@ -49,18 +45,13 @@ class ExternalMetrics:
                 self._ask[metric.name] = self._function(metric)
 
     def __call__(self, directory: Path | None) -> Mapping[str, float]:
-        """Every metric now, the same on all ranks.
+        """Every metric now; rank zero asks for all.
 
         Raises:
             ConfigurationError: a program failed, or gave no number.
         """
-        if not self._ask:
-            return {}
         where = Path() if directory is None else directory
-        asked = self._process.rank == 0
-        found = [_number(name, ask(where)) if asked else 0.0 for name, ask in self._ask.items()]
-        values = self._process.all_reduce(torch.tensor(found, dtype=torch.float64)).tolist()
-        return dict(zip(self._ask, values, strict=True))
+        return {name: _number(name, ask(where)) for name, ask in self._ask.items()}
 
     def _program(self, metric: ExecutableMetric) -> Callable[[Path], str]:
         command = [metric.filename, *shlex.split(metric.other_args), self._place]
@@ -82,7 +73,7 @@ class ExternalMetrics:
 
     def _function(self, metric: PythonMetric) -> Callable[[Path], Any]:
         function = _function_of(metric)
-        return lambda directory: function(str(directory / self._place), self._process.rank)
+        return lambda directory: function(str(directory / self._place), 0)
 
 
 def _function_of(metric: PythonMetric) -> Callable[[str, int], Any]:

@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING
 import torch
 
 from descend.errors import ConfigurationError
-from descend.graph import Elu, Input, LeakyRelu, Relu, Sigmoid, Tanh
+from descend.graph import (
+    BatchNormalization,
+    Elu,
+    EntrywiseBatchNormalization,
+    Input,
+    LeakyRelu,
+    Relu,
+    Sigmoid,
+    Tanh,
+)
 from descend.runtime import seed_of
-from descend.train.task import Losses, Ratio
+from descend.train.objective import Losses, Ratio, Task
+from descend.train.strategies.buffers import RunningStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
+    from descend.data import Batch
     from descend.graph import Layer, Plan, PlannedLayer
     from descend.lower import LoweredModel
     from descend.train.micro_batch import MicroBatch
@@ -30,7 +42,7 @@ _ACTIVATIONS: Mapping[str, Callable[..., Layer]] = {
 }
 
 
-class GraphTask:
+class GraphTask(Task):
     """The objective and the metrics of a graph.
 
     Every term of an LBANN objective is a scalar for each sample, so a batch's numerator is the sum of the scaled terms
@@ -41,10 +53,24 @@ class GraphTask:
         plan: The checked graph.
         seed: Where the random numbers of its layers begin.
         autocast: The type that torch computes in where that is safe; None computes in the type of the weights.
+        unit: In training, micro-batches are made of whole units of so many samples; None where none can be split.
+        external: Metrics that the graph does not compute, given the run directory.
     """
 
-    def __init__(self, module: LoweredModel, plan: Plan, seed: int = 0, autocast: torch.dtype | None = None) -> None:
+    module: LoweredModel
+
+    def __init__(
+        self,
+        module: LoweredModel,
+        plan: Plan,
+        seed: int = 0,
+        autocast: torch.dtype | None = None,
+        unit: int | None = 1,
+        external: Callable[[Path | None], Mapping[str, float]] = lambda directory: {},
+    ) -> None:
         self.module = module
+        self.micro_batch_unit, self._external = unit, external
+        self.running_statistics = running_statistics_of(plan)
         self._autocast = autocast
         if autocast is not None:
             module.widen()
@@ -54,7 +80,7 @@ class GraphTask:
         self._plan = plan
         self._replaced: dict[str, str] = {}
 
-    def begin(self, part: MicroBatch) -> None:
+    def _begin(self, part: MicroBatch) -> None:
         """Say which samples the next forward pass is for: what random layers draw is a function of it."""
         mode = "training" if self.module.training else "evaluation"
         seed = seed_of(self._seed, mode, part.step, part.batch.epoch, part.batch.step)
@@ -104,8 +130,14 @@ class GraphTask:
         self.take_form({**self._replaced, name: chosen})
         return name, now[name], chosen
 
-    def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
-        """See `descend.train.task.Task.losses`."""
+    def external_metrics(self, directory: Path | None) -> Mapping[str, float]:
+        """See `descend.train.objective.Task.external_metrics`."""
+        return self._external(directory)
+
+    def losses(self, micro_batch: MicroBatch) -> Losses:
+        """See `descend.train.objective.Task.losses`."""
+        self._begin(micro_batch)
+        fields = micro_batch.fields
         # Somebody who looks on sees each layer, and a compiled module has none.
         module = self.module if self.module.on_layer is None else self.module.forward
         if self._autocast is None:
@@ -134,3 +166,20 @@ class GraphTask:
 def _activation(planned: PlannedLayer) -> str | None:
     """Which of the activations that stand for each other a layer is."""
     return next((name for name, kind in _ACTIVATIONS.items() if kind.__name__ == planned.kind), None)
+
+
+def running_statistics_of(plan: Plan) -> list[RunningStatistics]:
+    """The running statistics of a graph, by the names of its weights."""
+    unit = plan.batch_norm_group_size
+
+    def groups(batch: Batch) -> int:
+        return -(-len(batch.ids) // unit) if unit else 1
+
+    found: list[RunningStatistics] = []
+    for planned in plan.layers:
+        layer = planned.layer
+        if isinstance(layer, BatchNormalization):
+            found.append(RunningStatistics(tuple(planned.weights[2:4]), float(layer.setting("decay")), None, groups))
+        elif isinstance(layer, EntrywiseBatchNormalization):
+            found.append(RunningStatistics(tuple(planned.weights[:2]), float(layer.decay), None, groups))
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -24,9 +25,9 @@ from descend.experiment.precision import precision_of
 from descend.lower.module import LoweredModel, PlainModule
 from descend.runtime import Communicator
 from descend.train.activations import ActivationRecorder
-from descend.train.memory import part_size, retry_on_oom
-from descend.train.micro_batch import MicroBatch
-from descend.train.task import Totals
+from descend.train.memory import MicroBatchSize, retry_on_oom
+from descend.train.micro_batch import MicroBatch, split_into_micro_batches
+from descend.train.objective import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -150,24 +151,25 @@ def evaluate(
     totals = Totals()
 
     def of_part(part: MicroBatch) -> Totals:
-        task.begin(part)
-        sums, losses = Totals(), task.losses(part.fields)
-        for name, ratio in {"objective": losses.objective, **losses.metrics}.items():
-            sums.add(name, ratio)
+        sums = Totals()
+        sums.add_losses(task.losses(part))
         return sums
 
     _through(module, data, batch_size, micro_batch_size, workers, of_part, totals.join)
     return totals.values()
 
 
-class _Sizes:
-    """What of a session `within_memory` asks for."""
+class _Inference:
+    """What `retry_on_oom` needs, without a run."""
 
-    def __init__(self, process: Communicator, micro_batch_size: int | str | None) -> None:
-        self.communicator = process
-        self.adaptive = not isinstance(micro_batch_size, int)
-        self.micro_batch_size = micro_batch_size if isinstance(micro_batch_size, int) else None
-        self.say = say
+    def __init__(self, communicator: Communicator, micro_batch_size: int | str | None) -> None:
+        self.communicator = communicator
+        fixed = isinstance(micro_batch_size, int)
+        self.micro_batch_size = MicroBatchSize(micro_batch_size if fixed else None, adaptive=not fixed)
+
+    def say(self, text: str) -> None:
+        """Print for the user."""
+        say(text)
 
 
 @torch.no_grad()
@@ -182,7 +184,7 @@ def _through(
 ) -> int:
     """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
     process, seen = Communicator(device=device_of(module)), 0
-    sizes = _Sizes(process, micro_batch_size)
+    memory = _Inference(process, micro_batch_size)
     source = (data,) if isinstance(data, torch.Tensor) else data
     with ExitStack() as stack:
         feed = open_data(source, Loading(batch_size=batch_size, shuffle=False, role="test", workers=workers))
@@ -191,37 +193,17 @@ def _through(
             stack.callback(reader.close)
         stack.enter_context(_evaluating(module))
         for batch in feed.epoch(0):
-            parts = retry_on_oom(sizes, batch.size, 1, _attempt(process, sizes, batch, of_part), lambda: None)
-            for part in parts:
-                keep(part)
+            compute = partial(_compute, memory, batch, of_part)
+            for found in retry_on_oom(memory, batch.size, 1, compute, undo=lambda: None):
+                keep(found)
             seen += batch.size
     return seen
 
 
-def _attempt(
-    process: Communicator, sizes: _Sizes, batch: Batch, of_part: Callable[[MicroBatch], Any]
-) -> Callable[[], list[Any]]:
-    """All parts of a batch, with the size that is in force then."""
-    fields = {name: process.to_device(array) for name, array in batch.fields.items()}
-    count = len(batch.ids)
-
-    def attempt() -> list[Any]:
-        size = part_size(sizes.micro_batch_size, count, 1)
-        return [
-            of_part(
-                MicroBatch(
-                    {name: tensor[start : start + size] for name, tensor in fields.items()},
-                    batch,
-                    0,
-                    start,
-                    min(size, count - start),
-                    start,
-                )
-            )
-            for start in range(0, count, size)
-        ]
-
-    return attempt
+def _compute(memory: _Inference, batch: Batch, of_part: Callable[[MicroBatch], Any]) -> list[Any]:
+    """What `of_part` returns for each micro-batch of the size that is in force."""
+    size = memory.micro_batch_size.samples
+    return [of_part(part) for part in split_into_micro_batches(batch, memory.communicator, size)]
 
 
 @contextmanager

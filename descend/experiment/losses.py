@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from descend.errors import ConfigurationError, DataError, Unsupported, nearest
-from descend.train.task import Ratio
+from descend.train.objective import Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

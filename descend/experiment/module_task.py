@@ -15,23 +15,24 @@ from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss, looked_at
 from descend.train.memory import out_of_memory
 from descend.train.patches.dropout import unsupported_dropout
-from descend.train.task import Losses
+from descend.train.objective import Losses, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
     from descend.experiment.losses import Loss
+    from descend.experiment.patched_module import TrainingPatches
     from descend.train.micro_batch import MicroBatch
-    from descend.train.task import Ratio
+    from descend.train.objective import Ratio
 
 __all__ = ["TARGET_NAMES", "ModuleTask"]
 
 TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
 
 
-class ModuleTask:
+class ModuleTask(Task):
     """A user's module and what it is trained for; the module itself is only called.
 
     Args:
@@ -64,8 +65,14 @@ class ModuleTask:
         self._labels: LabelCheck | None = None
         self._part: MicroBatch | None = None
         self._cut_before = False
+        self._before_forward: Callable[[MicroBatch], None] = lambda micro_batch: None
 
-    def begin(self, part: MicroBatch) -> None:
+    def patch(self, patches: TrainingPatches) -> None:
+        """Train with patches of the module, see `descend.experiment.patched_module`."""
+        self.micro_batch_unit, self.running_statistics = patches.unit, patches.running
+        self.needs_lockstep, self._before_forward = patches.in_turns, patches.begin
+
+    def _begin(self, part: MicroBatch) -> None:
         """Look at the targets of the batch that `part` opens.
 
         Raises:
@@ -79,8 +86,11 @@ class ModuleTask:
         if self._labels and part.start == 0:
             self._labels.check(part.batch)
 
-    def losses(self, fields: Mapping[str, Tensor]) -> Losses:
-        """See `descend.train.task.Task.losses`."""
+    def losses(self, micro_batch: MicroBatch) -> Losses:
+        """See `descend.train.objective.Task.losses`."""
+        self._before_forward(micro_batch)
+        self._begin(micro_batch)
+        fields = micro_batch.fields
         inputs, names = self._names or ([], [])
         values = nested(fields) if self._nested else fields
         targets = [values[name] for name in names]
@@ -109,9 +119,6 @@ class ModuleTask:
             self._nested = any("/" in name for name in fields)
             self._settle(fields)
         self._call(nested(fields), self._names[0] if self._names else [])
-
-    def penalty(self) -> None:
-        """Nothing of the objective depends on weights alone."""
 
     def _objective(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         if isinstance(self._loss, FunctionLoss) and self._part and count < self._part.batch.size:

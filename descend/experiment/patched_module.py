@@ -27,14 +27,19 @@ __all__ = ["TrainingPatches", "device_of", "patched_for_training"]
 
 
 class TrainingPatches(NamedTuple):
-    """What a run asks of a module that is being trained."""
+    """What the patches of a module ask of its training.
 
-    begin: Callable[[MicroBatch], None]  # to be called with each part of a mini-batch before it goes through the module
-    unit: int | None  # samples that micro-batches are made of; None where a mini-batch cannot be cut
-    running: list[
-        RunningStatistics
-    ]  # the running statistics of its batch norm layers, where each rank has its own groups
-    in_turns: bool = False  # whether all ranks go through it as often, because groups lie on several of them
+    Attributes:
+        begin: Called with each micro-batch before it goes through the module.
+        unit: Samples that micro-batches are made of; None where a mini-batch cannot be split.
+        running: The running statistics of its batch norm layers, where each rank has groups of its own.
+        in_turns: Whether groups span ranks, so that all ranks go through the module as often.
+    """
+
+    begin: Callable[[MicroBatch], None]
+    unit: int | None
+    running: list[RunningStatistics]
+    in_turns: bool = False
 
 
 def device_of(module: torch.nn.Module) -> torch.device:
@@ -93,7 +98,6 @@ def patched_for_training(
         def begin(part: MicroBatch) -> None:
             masks.begin(part.step, part.count, part.position)
             norms.begin(part)
-            task.begin(part)
 
         try:
             if isinstance(feed, Batches):

@@ -1,8 +1,8 @@
-"""A run of several trainers: each a session of its own with a folder of its own, and what holds them together.
+"""A run of several trainers: each with a run and a folder of its own.
 
     run_dir/
         experiment.prototext, run.json, log.txt     of the whole
-        tournament.jsonl                            who took whose model: one row for each trainer and exchange
+        tournament.jsonl                            exchanges of models: one row for each trainer and exchange
         trainer0/ ...                               a run directory for each: rows, checkpoints
 
 A run that continues goes back to the newest round that every trainer has a checkpoint of.
@@ -17,20 +17,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from descend.callbacks.console import say
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
+from descend.experiment.run_store import DirectoryStore, NoFiles, facts_of, logging_to
 from descend.experiment.runner import (
-    Opened,
     Result,
-    Work,
+    begin_or_resume,
     check_exchange,
-    facts_of,
+    execute,
     finish,
-    logging,
-    open_run,
+    opened,
     result_of,
     save_stopped,
     saved_after_error,
@@ -45,7 +42,7 @@ from descend.runtime import (
     within_trainer,
     write_beside,
 )
-from descend.train import LTFB, Mode
+from descend.train import LTFB
 from descend.train.population.exchange import STATE
 from descend.train.population.runner import Population, TrainerRun
 
@@ -55,21 +52,25 @@ if TYPE_CHECKING:
 
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
+    from descend.train.run import Run
+    from descend.train.store import RunStore
 
-__all__ = ["TrainerContext", "assign_ranks", "execute_population", "stored_trainers", "trainer_seed"]
+__all__ = ["RunOptions", "TrainerContext", "assign_ranks", "execute_all", "stored_trainers", "trainer_seed"]
 
 
 @dataclass(frozen=True)
 class TrainerContext:
-    """The place of one trainer.
+    """One of several trainers.
 
     Attributes:
         number: Its number.
-        process: This process among the ranks of the trainer.
+        communicator: This process among the ranks of the trainer.
+        store: Where it keeps rows and checkpoints.
     """
 
     number: int
-    process: Communicator
+    communicator: Communicator
+    store: RunStore
 
 
 def trainer_seed(seed: int, number: int) -> int:
@@ -112,168 +113,223 @@ def assign_ranks(
     return shares
 
 
-def execute_population(
-    make: Callable[[TrainerContext], Work],
-    shares: TrainerLayout,
-    world: Communicator,
-    seed: int,
-    run_dir: str | os.PathLike[str] | None,
-    *,
-    keep_files: bool = True,
-    resume: bool = False,
+@dataclass(frozen=True)
+class RunOptions:
+    """Where a run is kept and who carries it out, as both doors take it.
+
+    Attributes:
+        run_dir: A new or empty directory; with `resume`, that of the run to continue; None makes a dated one.
+        keep_files: False keeps no files at all.
+        resume: Continue the newest good checkpoint of `run_dir`; without one, begin.
+        reset_optimizer: With `resume`, continue the checkpoint with an optimizer without state.
+        weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
+        trainers: How many train the model; None for one a block of ranks.
+        procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
+    """
+
+    run_dir: str | os.PathLike[str] | None = None
+    keep_files: bool = True
+    resume: bool = False
+    reset_optimizer: bool = False
+    weights_only: bool = False
+    trainers: int | None = None
+    procs_per_trainer: int | None = None
+
+    @property
+    def continued(self) -> str | os.PathLike[str] | None:
+        """The directory of the run that is continued; None for a new run."""
+        return self.run_dir if self.resume else None
+
+
+def execute_all(
+    make: Callable[[TrainerContext], Run], layout: TrainerLayout, world: Communicator, seed: int, options: RunOptions
 ) -> Result:
-    """Carry out a run of several trainers.
+    """Carry out a run of one trainer or several.
 
     Args:
-        make: Makes the run of one trainer; called for those of this process, in order.
-        shares: Which ranks work for which trainers.
+        make: Builds the run of one trainer; called for those of this process, in order.
+        layout: Which ranks work for which trainers.
         world: This process among all ranks.
         seed: Of the whole.
-        run_dir: As in `conduct`.
-        keep_files: As in `conduct`.
-        resume: As in `conduct`.
+        options: Where the run is kept.
 
     Returns:
         What came of the first trainer of this process; `trainers` has those of all of its trainers.
 
     Raises:
-        As `conduct`.
+        As `descend.experiment.runner.execute`.
     """
-    own = within_trainer(world, shares)
-    seats = [TrainerContext(number, own) for number in shares.of_rank(world.rank)]
+    if layout.trainers == 1:
+        store = DirectoryStore(lambda: options.run_dir) if options.keep_files else NoFiles()
+        return execute(make(TrainerContext(0, world, store)))
+    return _execute_population(make, layout, world, seed, options)
+
+
+def _execute_population(
+    make: Callable[[TrainerContext], Run], layout: TrainerLayout, world: Communicator, seed: int, options: RunOptions
+) -> Result:
+    own, top = within_trainer(world, layout), _TopDirectory(world, options)
+    contexts = [TrainerContext(number, own, top.store(number)) for number in layout.of_rank(world.rank)]
     with ExitStack() as stack:
-        requests = stack.enter_context(SignalHandler())
-        stack.enter_context(torch.random.fork_rng())
-        works: list[Work] = []
-        for seat in seats:
-            with as_trainer(seat.number, shares.trainers):
-                works.append(make(seat))
-        _check(works, world)
-        top, folder = _directory(world, works[0], run_dir, resume) if keep_files else (None, None)
-        if top is not None:
-            stack.callback(top.close)
-        stack.enter_context(logging(top))
-        opened: list[Opened] = []
-        for seat, work in zip(seats, works, strict=True):
-            place = None if folder is None else folder / f"trainer{seat.number}"
-            with as_trainer(seat.number, shares.trainers):
-                one = open_run(work, place, requests, keep_files=keep_files, resume=resume)
-                opened.append(stack.enter_context(one))
-        lineage = _Lineage(None if top is None else top.path / "tournament.jsonl")
-        players = [TrainerRun(seat.number, one.session) for seat, one in zip(seats, opened, strict=True)]
-        population = Population(players, shares, world, seed, say, lineage.add)
-        chosen, number = _chosen(population, opened) if resume else ({}, 0)
-        _begin_all(top, opened, players, chosen, works[0], seed, shares.trainers)
+        signals = stack.enter_context(SignalHandler())
+        runs: list[Run] = []
+        for context in contexts:
+            with as_trainer(context.number, layout.trainers):
+                runs.append(make(context))
+        _check(runs, world)
+        stack.enter_context(top.opened(runs[0].name))
+        for context, run in zip(contexts, runs, strict=True):
+            with as_trainer(context.number, layout.trainers):
+                stack.enter_context(opened(run, signals))
+        lineage = _Lineage(None if top.files is None else top.files.path / "tournament.jsonl")
+        players = [TrainerRun(context.number, run) for context, run in zip(contexts, runs, strict=True)]
+        population = Population(players, layout, world, seed, say, lineage.add)
+        chosen, number = _chosen(population) if options.resume else ({}, 0)
+        _begin_all(top.files, players, chosen, seed, layout.trainers)
         lineage.keep(number)
-        for one in opened:
-            stack.enter_context(one.end_noted())
-        if top is not None:
-            stack.enter_context(_whole_noted(top))
-        reasons = _carry_out(population, opened, works[0])
+        for run in runs:
+            stack.enter_context(run.store.noting_end(run))
+        stack.enter_context(top.noting_end())
+        reasons = _run_population(population)
     results = [
-        replace(result_of(one, reason), trainer=seat.number)
-        for seat, one, reason in zip(seats, opened, reasons, strict=True)
+        replace(result_of(run, reason), trainer=context.number)
+        for context, run, reason in zip(contexts, runs, reasons, strict=True)
     ]
     return replace(results[0], trainers=tuple(results))
 
 
-def _check(works: Sequence[Work], world: Communicator) -> None:
+class _TopDirectory:
+    """The directory of the whole, which belongs to rank zero of all.
+
+    Args:
+        world: This process among all ranks.
+        options: Where the run is kept.
+
+    Attributes:
+        files: The directory, on rank zero, once it is open; None elsewhere and where no files are kept.
+    """
+
+    def __init__(self, world: Communicator, options: RunOptions) -> None:
+        self._world, self._options = world, options
+        self._folder = Path()
+        self.files: RunDirectory | None = None
+
+    def store(self, trainer: int) -> RunStore:
+        """Where one trainer keeps its rows and checkpoints."""
+        if not self._options.keep_files:
+            return NoFiles()
+        return DirectoryStore(lambda: self._folder / f"trainer{trainer}")
+
+    @contextmanager
+    def opened(self, name: str) -> Generator[None]:
+        """Within this block the directory is there, and what is printed goes into its log as well."""
+        if not self._options.keep_files:
+            yield
+            return
+
+        def open_it() -> str:
+            self.files = RunDirectory(self._options.run_dir, name, resume=self._options.resume)
+            return str(self.files.path)
+
+        with ExitStack() as stack:
+            self._folder = Path(self._world.on_rank_zero(open_it))
+            if self.files is not None:
+                stack.callback(self.files.close)
+            stack.enter_context(logging_to(self.files))
+            yield
+
+    @contextmanager
+    def noting_end(self) -> Generator[None]:
+        """Leave in the directory how the whole ended."""
+        code = 0
+        try:
+            yield
+        except BaseException as error:
+            code = exit_code(error)
+            raise
+        finally:
+            if self.files is not None:
+                self.files.note_end({"exit_code": code})
+
+
+def _check(runs: Sequence[Run], world: Communicator) -> None:
     """Refuse trainers whose models cannot be exchanged.
 
     Raises:
         ConfigurationError: weights differ between trainers; a table says which. Or a model that was taken over could
             not be changed as it should be.
     """
-    for work in works:
-        check_exchange(work)
+    for run in runs:
+        check_exchange(run)
     forms = [
         {
             name: f"{tuple(tensor.shape)} {tensor.dtype}"
-            for name, tensor in (*work.task.module.named_parameters(), *work.task.module.named_buffers())
+            for name, tensor in (*run.parameters.items(), *run.task.module.named_buffers())
         }
-        for work in works
+        for run in runs
     ]
     if any(form != forms[0] for form in forms):
         raise ConfigurationError("the trainers' models differ in names or shapes of weights; make them equal")
-    world.require_equal({**forms[0], "algorithm": repr(works[0].algorithm)}, "the trainers' models and algorithms")
+    world.require_equal({**forms[0], "algorithm": repr(runs[0].config.algorithm)}, "the trainers' models and algorithms")
 
 
-def _directory(
-    world: Communicator, work: Work, run_dir: str | os.PathLike[str] | None, resume: bool
-) -> tuple[RunDirectory | None, Path]:
-    """The directory of the whole, which belongs to the first rank of all, and its place."""
-    directory: RunDirectory | None = None
-
-    def opened() -> str:
-        nonlocal directory
-        directory = RunDirectory(run_dir, work.name, resume=resume)
-        return str(directory.path)
-
-    folder = Path(world.on_rank_zero(opened))
-    return directory, folder
-
-
-def _chosen(population: Population, opened: Sequence[Opened]) -> tuple[dict[int, Path], int]:
+def _chosen(population: Population) -> tuple[dict[int, Path], int]:
     """The checkpoint from which each trainer of this process goes on, and the round that all of them are in.
 
-    Trainers that one process trains one after the other have not all come to a first checkpoint when it is killed: who
-    has none begins its first round.
+    Trainers that one process trains one after the other have not all come to a first checkpoint when it is killed: one
+    without a checkpoint begins its first round.
 
     Raises:
         StorageError: a trainer has none of that round.
     """
     players = population.players
-    own = {player.number: _rounds(one) for player, one in zip(players, opened, strict=True)}
-    told = population.tell(own)
-    common = min(max((number for _, number in rounds), default=0) for rounds in told.values())
+    known = population.tell({player.number: _rounds(player.run) for player in players})
+    common = min(max((number for _, number in rounds), default=0) for rounds in known.values())
     if lost := [
-        trainer for trainer, rounds in told.items() if rounds and all(number != common for _, number in rounds)
+        trainer for trainer, rounds in known.items() if rounds and all(number != common for _, number in rounds)
     ]:
         raise StorageError(
             f"trainer {lost[0]} has no good checkpoint of round {common}, which is the newest of another trainer; "
             "begin anew in another directory"
         )
     chosen = {
-        player.number: Path(next(path for path, number in told[player.number] if number == common))
+        player.number: Path(next(path for path, number in known[player.number] if number == common))
         for player in players
-        if told[player.number]
+        if known[player.number]
     }
     return chosen, common
 
 
-def _rounds(one: Opened) -> list[tuple[str, int]]:
+def _rounds(run: Run) -> list[tuple[str, int]]:
     """The good checkpoints of a trainer, the newest first, with the round that each was taken in."""
-    if one.archive is None:
+    checkpoints = run.store.checkpoints if isinstance(run.store, DirectoryStore) else None
+    if checkpoints is None:
         return []
-    one.archive.open()
+    checkpoints.open()
     found: list[tuple[str, int]] = []
-    for checkpoint in good_checkpoints(one.archive.folder):
-        algorithm: dict[str, Any] = read_state(checkpoint)[1].get("algorithm", {})
+    for checkpoint in good_checkpoints(checkpoints.folder):
+        algorithm: dict[str, Any] = read_state(checkpoint)[1]["parts"].get("algorithm", {})
         found.append((str(checkpoint), int(algorithm.get(STATE, {}).get("round", 0))))
     return found
 
 
 def _begin_all(
-    top: RunDirectory | None,
-    opened: Sequence[Opened],
-    players: Sequence[TrainerRun],
-    chosen: dict[int, Path],
-    work: Work,
-    seed: int,
-    trainers: int,
+    top: RunDirectory | None, players: Sequence[TrainerRun], chosen: dict[int, Path], seed: int, trainers: int
 ) -> None:
-    """Write what the directories begin with, or bring all trainers to where their checkpoints stand."""
-    for player, one in zip(players, opened, strict=True):
-        one.begin(bool(chosen), chosen.get(player.number))
+    """Write what the directories begin with, or bring all trainers to where their checkpoints are."""
+    first = players[0].run
+    for player in players:
+        with player.run.store.logging():
+            begin_or_resume(player.run, chosen.get(player.number))
     if top is None:
         return
     if chosen and (top.path / "run.json").is_file():
-        at = opened[0].session.contexts[Mode.TRAIN]
+        at = first.state.training
         top.note_restart(at.step, at.epoch, [])
         return
-    for name, text in work.files.items():
+    for name, text in first.config.files.items():
         top.keep_text(name, text)
-    top.write_json("run.json", {**facts_of(work), "random_seed": seed, "trainers": trainers})
+    top.write_json("run.json", {**facts_of(first), "random_seed": seed, "trainers": trainers})
 
 
 class _Lineage:
@@ -297,48 +353,36 @@ class _Lineage:
             write_beside(self._path, "".join(f"{json.dumps(row)}\n" for row in self._rows))
 
 
-@contextmanager
-def _whole_noted(top: RunDirectory) -> Generator[None]:
-    """Leave in the directory of the whole how it ended."""
-    code = 0
-    try:
-        yield
-    except BaseException as error:
-        code = exit_code(error)
-        raise
-    finally:
-        top.note_end({"exit_code": code})
-
-
-def _carry_out(population: Population, opened: Sequence[Opened], work: Work) -> list[str]:
+def _run_population(population: Population) -> list[str]:
     """Let all trainers train, and finish each; on a signal, save all of them."""
-    algorithm, trainers = work.algorithm, population.shares.trainers
+    players, trainers = population.players, population.shares.trainers
+    algorithm = players[0].run.config.algorithm
 
-    def for_each(act: Callable[[Opened], object]) -> None:
-        for player, one in zip(population.players, opened, strict=True):
+    def for_each(act: Callable[[Run], object]) -> None:
+        for player in players:
             with as_trainer(player.number, trainers):
-                act(one)
+                act(player.run)
 
     with ExitStack() as stack:
-        for player, one in zip(population.players, opened, strict=True):
-            stack.enter_context(one.session.announced(partial(as_trainer, player.number, trainers)))
+        for player in players:
+            stack.enter_context(player.run.announced(partial(as_trainer, player.number, trainers)))
         try:
             reasons = population.play(algorithm) if isinstance(algorithm, LTFB) else population.each(algorithm)
-            by_session = dict(zip(map(id, opened), reasons, strict=True))
+            by_run = {id(player.run): reason for player, reason in zip(players, reasons, strict=True)}
 
-            def end(one: Opened) -> None:
+            def end(run: Run) -> None:
                 # Where trainers end on ranks of their own, none of them can stop before its end any more.
-                with one.session.undisturbed() if population.shares.blocks > 1 else nullcontext():
-                    finish(one.session, by_session[id(one)], algorithm.trains)
+                with run.stop.deferred() if population.shares.blocks > 1 else nullcontext():
+                    finish(run, by_run[id(run)], algorithm.trains)
 
             for_each(end)
         except Stopped as stopped:
             said: list[str] = []
             reason = stopped
-            for_each(lambda one: said.append(save_stopped(one.session, reason)))
+            for_each(lambda run: said.append(save_stopped(run, reason)))
             raise Stopped(f"{stopped}; {said[0]}") from None
         except NumericalError as error:
             lines: list[str] = []
-            for_each(lambda one: lines.extend(saved_after_error(one.session)))
+            for_each(lambda run: lines.extend(saved_after_error(run)))
             raise NumericalError([*error.problems, *lines]) from None
     return reasons

@@ -1,7 +1,10 @@
 """Training algorithms, stopping criteria, events, contexts and the trainer. Works with any nn.Module; knows no graph.
 
-The names here describe a run and need no torch; `descend.train.loop` carries it out.
+The names here describe a run and need no torch, those of strategies aside; `descend.train.loop` carries it out.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from descend.train.algorithms import SGD, BatchedIterativeOptimizer, TrainingAlgorithm
 from descend.train.batch_inference import BatchedInference
@@ -20,10 +23,12 @@ from descend.train.population.ltfb import (
 from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
 from descend.train.stopping_text import AllOfLimits, AnyOfLimits, Limits, ReachedLimit
-from descend.train.strategies.delayed import ParameterServer
-from descend.train.strategies.majority_vote import MajorityVote
 from descend.train.trainer import DataCoordinator, Trainer, TransformDataField
 from descend.train.transforms.kfac import KFAC
+
+if TYPE_CHECKING:
+    from descend.train.strategies.majority_vote import MajorityVote as MajorityVote
+    from descend.train.strategies.parameter_server import ParameterServer as ParameterServer
 
 __all__ = [
     "KFAC",
@@ -68,3 +73,12 @@ __all__ = [
     "TransformDataField",
     "TruncationSelectionExchange",
 ]
+
+_STRATEGIES = {"MajorityVote": "majority_vote", "ParameterServer": "parameter_server"}
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a strategy, which needs torch."""
+    if name in _STRATEGIES:
+        return getattr(importlib.import_module(f"descend.train.strategies.{_STRATEGIES[name]}"), name)
+    raise AttributeError(f"module 'descend.train' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""Training algorithms as values: what to do with a session until it is done.
+"""Training algorithms as values: what to do with a run until it is done.
 
 An algorithm is described by plain fields, so it can be written to a prototext; `apply` brings in the loop, and torch
 with it.
@@ -17,7 +17,7 @@ from descend.train.stopping_text import AnyOfLimits, Limits, limits_of, stop_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from descend.train.session import Session
+    from descend.train.run import Run
 
 __all__ = ["SGD", "BatchedIterativeOptimizer", "TrainingAlgorithm"]
 
@@ -33,7 +33,7 @@ class TrainingAlgorithm(metaclass=StrictKeywords):
 
     name: str
 
-    def apply(self, session: Session) -> str:
+    def apply(self, run: Run) -> str:
         """Train, and return the reason for having stopped."""
         raise NotImplementedError(f"{type(self).__name__} defines no apply()")
 
@@ -147,11 +147,11 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
         parts = criterion.criteria if isinstance(criterion, AnyOf) else (criterion,)
         return next((part.epochs for part in parts if isinstance(part, Epochs)), None)
 
-    def apply(self, session: Session) -> str:
+    def apply(self, run: Run) -> str:
         """See `TrainingAlgorithm.apply`."""
         from descend.train.loop import train  # torch comes in here, not when a description is read
 
-        return train(session, self.stopping(session.epochs or 0))
+        return train(run, self.stopping(run.epochs or 0))
 
 
 def _plain(steps: int, epochs: int, seconds: float) -> tuple[Limits, ...]:

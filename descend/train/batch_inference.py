@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from descend.train.events import StepView
-    from descend.train.session import Session
+    from descend.train.run import Run
 
 __all__ = ["BatchedInference"]
 
@@ -61,21 +61,21 @@ class BatchedInference(TrainingAlgorithm):
         if missing := [word for word in self.modes.split() if Mode(word) not in known]:
             raise ConfigurationError(f"algorithm '{self.name}': there are no data for {', '.join(missing)}")
 
-    def apply(self, session: Session) -> str:
+    def apply(self, run: Run) -> str:
         """See `TrainingAlgorithm.apply`."""
         from descend.train.evaluation import evaluate  # torch comes in here, not when a description is read
 
-        self.check_modes(session.data)
+        self.check_modes(run.data)
         said: list[str] = []
         for mode in map(Mode, self.modes.split()):
             outputs = _Outputs(tuple(self.layers.split()))
-            watching, session.callbacks = session.callbacks, Callbacks((*session.callbacks.all, outputs))
+            watching, run.callbacks = run.callbacks, Callbacks((*run.callbacks.all, outputs))
             try:
-                evaluate(session, mode)
+                evaluate(run, mode)
             finally:
-                session.callbacks = watching
-            session.outputs.update({f"{mode.value}/{name}": tensor for name, tensor in outputs.joined().items()})
-            said.append(f"{session.history[-1]['samples']:,} {mode.value} samples")
+                run.callbacks = watching
+            run.state.outputs.update({f"{mode.value}/{name}": tensor for name, tensor in outputs.joined().items()})
+            said.append(f"{run.state.history[-1]['samples']:,} {mode.value} samples")
         return f"went through {' and '.join(said)}"
 
 

@@ -191,16 +191,16 @@ class Callbacks:
             for event in Event
         }
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The state of every callback that has one, by its class's name and its number among those of that class."""
         states = {name: _own(callback, "state")(callback) for name, callback in self._named().items()}
         return {name: state for name, state in states.items() if state}
 
-    def load_state(self, states: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Give each callback its state; one that was not there when it was saved begins anew."""
         for name, callback in self._named().items():
-            if name in states:
-                _own(callback, "load_state")(callback, states[name])
+            if name in state_dict:
+                _own(callback, "load_state")(callback, state_dict[name])
 
     def _named(self) -> dict[str, Callback]:
         seen: Counter[str] = Counter()

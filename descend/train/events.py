@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.train.activations import ActivationRecorder
     from descend.train.control import RunControl
-    from descend.train.task import Ratio
+    from descend.train.objective import Ratio
 
 __all__ = ["EpochView", "EvaluationView", "Event", "PartView", "RunView", "StepView"]
 

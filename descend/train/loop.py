@@ -1,7 +1,7 @@
-"""The training loop: pass after pass over the training samples, and step after step in each.
+"""The training loop: epoch after epoch, and step after step in each.
 
-`events.py` shows the order of its moments, `step.py` what a step is, `evaluation.py` what follows a pass, `endings.py`
-what cuts one short and `session.py` all that stays between them.
+`events.py` shows the order of its moments, `step.py` what a step is, `evaluation.py` what follows an epoch, and
+`state.py` all that stays between them.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from descend.errors import DataError
-from descend.train.endings import interruptible, raise_if_stop_requested, stop_reason
 from descend.train.evaluation import evaluate
 from descend.train.events import EpochView, Event
+from descend.train.interruption import interruptible, raise_if_stop_requested
 from descend.train.progress import Mode
-from descend.train.session import EpochProgress
-from descend.train.step import take_step
+from descend.train.state import EpochProgress
+from descend.train.step import train_step
 
 if TYPE_CHECKING:
-    from descend.train.events import RunView
-    from descend.train.session import Session
+    from descend.train.run import Run
     from descend.train.stopping import Stop
 
 __all__ = ["train"]
 
 
-def train(session: Session, stop: Stop) -> str:
+def train(run: Run, stop: Stop) -> str:
     """Train until `stop` says why it is enough.
 
     Returns:
@@ -36,77 +35,98 @@ def train(session: Session, stop: Stop) -> str:
         Stopped: a signal asked for an end; the step that was under way is finished.
         NumericalError: a gradient was not finite. Everything is as it was before that step.
     """
-    if session.began is None:
-        session.began = replace(session.contexts[Mode.TRAIN])
-    reason = None
-    if session.epoch_progress is None or session.epoch_progress.reported:
-        reason = stop_reason(session, stop)
+    state, reason = run.state, None
+    if state.began is None:
+        state.began = replace(state.training)
+    if state.epoch_progress is None or state.epoch_progress.reported:
+        reason = _stop_reason(run, stop)
     while reason is None:
-        reason = _epoch(session, stop)
-    session.began = None
+        reason = _epoch(run, stop)
+    state.began = None
     return reason
 
 
-def _epoch(session: Session, stop: Stop) -> str | None:
-    """One pass over the training samples, or what is left of it, and the validation that follows."""
-    context, batches, run = session.contexts[Mode.TRAIN], session.data[Mode.TRAIN], session.view()
-    gathered = session.epoch_progress = session.epoch_progress or EpochProgress(context.samples, len(session.history))
-    session.rewind(gathered.rows_before)
-    gathered.reported = gathered.reporting = False
-    epoch, total = context.epoch, batches.num_samples
-    session.meet(f"the beginning of epoch {epoch}, step {context.step}")
-    samples = context.samples - gathered.samples_before
-    view = EpochView(epoch, context.step, run, samples=(samples, total), position=context.position)
-    session.callbacks.fire(Event.BEFORE_EPOCH, view)
-    reason = _steps(session, stop, gathered, run)
-    session.step_began, gathered.reporting = None, True
-    values = gathered.totals.over(session.communicator).values() | dict(session.outside())
-    samples, position = context.samples - gathered.samples_before, context.position
-    if gathered.skipped:
-        values["skipped_steps"] = float(gathered.skipped)
-    session.keep(Mode.TRAIN, values, samples, gathered.seconds)
-    if Mode.VALIDATION in session.data:
-        evaluate(session, Mode.VALIDATION)
-    if gathered.complete:
+def _stop_reason(run: Run, stop: Stop) -> str | None:
+    """Why training ends here, as a callback or the criterion says it; None where it goes on."""
+    return run.stop.reason or stop.reason(run.progress())
+
+
+def _epoch(run: Run, stop: Stop) -> str | None:
+    """One epoch, or what is left of it, and the validation that follows."""
+    state, data = run.state, run.data[Mode.TRAIN]
+    context, number, total = state.training, state.training.epoch, data.num_samples
+    progress = state.epoch_progress = state.epoch_progress or EpochProgress(context.samples, len(state.history))
+    run.rewind(progress.rows_before)
+    progress.reported = progress.reporting = False
+    run.epoch_view = run.view()
+    run.strategy.synchronize(f"the beginning of epoch {number}, step {context.step}")
+    seen = (context.samples - progress.samples_before, total)
+    before = EpochView(number, context.step, run.epoch_view, samples=seen, position=context.position)
+    run.callbacks.fire(Event.BEFORE_EPOCH, before)
+    reason = _steps(run, stop, progress)
+    state.step_began, progress.reporting = None, True
+    values = progress.totals.over(run.communicator).values() | run.external_metrics()
+    seen, position = (context.samples - progress.samples_before, total), context.position
+    if progress.skipped:
+        values["skipped_steps"] = float(progress.skipped)
+    run.record(Mode.TRAIN, values, seen[0], progress.seconds)
+    if Mode.VALIDATION in run.data:
+        evaluate(run, Mode.VALIDATION)
+    if progress.complete:
         context.finish_epoch()
-        session.epoch_progress = None
-    gathered.reported = True
-    units, times = session.task.units, tuple(gathered.step_seconds)
-    view = EpochView(
-        epoch, context.step, run, values, units, (samples, total), gathered.seconds, times, gathered.complete, position
+        state.epoch_progress = None
+    progress.reported = True
+    after = EpochView(
+        number,
+        context.step,
+        run.epoch_view,
+        values,
+        run.task.units,
+        seen,
+        progress.seconds,
+        tuple(progress.step_seconds),
+        progress.complete,
+        position,
     )
-    session.callbacks.fire(Event.AFTER_EPOCH, view)
-    return reason or stop_reason(session, stop)
+    run.callbacks.fire(Event.AFTER_EPOCH, after)
+    return reason or _stop_reason(run, stop)
 
 
-def _steps(session: Session, stop: Stop, gathered: EpochProgress, run: RunView) -> str | None:
-    """The steps of a pass that are still to be made; the reason if one of them was the last of the run."""
-    context = session.contexts[Mode.TRAIN]
-    session.task.module.train()
-    if gathered.complete:
+def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
+    """The steps of an epoch that are still to be made; the reason if one of them was the last of the run."""
+    state = run.state
+    run.task.module.train()
+    if progress.complete:
         return None
-    if reason := stop_reason(session, stop):  # a checkpoint of the last step of all
+    if reason := _stop_reason(run, stop):  # a checkpoint of the last step of all
         return reason
-    session.step_began = session.communicator.now()
-    while not gathered.complete:  # once, unless a callback changes the size of a mini-batch on the way
-        session.recut = False
-        with contextlib.closing(session.batches_to_come()) as steps:
-            for batch in interruptible(session, steps):
-                take_step(session, batch, gathered, run)
-                now = session.communicator.now()
-                for_step, session.step_began = now - session.step_began, now
-                gathered.step_seconds.append(for_step)
-                gathered.seconds += for_step
-                session.seconds += for_step
-                raise_if_stop_requested(session)
-                # A pass that is complete is followed by its validation first, which a criterion may want to see.
-                if not batch.last and (reason := stop_reason(session, stop)):
+    state.step_began = run.communicator.now()
+    while not progress.complete:  # once, unless a callback changes the size of a mini-batch on the way
+        state.rebatch = False
+        with contextlib.closing(run.strategy.batches()) as batches:
+            for batch in interruptible(run, batches):
+                train_step(run, batch)
+                _note_time(run, progress)
+                raise_if_stop_requested(run)
+                # An epoch that is complete is followed by its validation first, which a criterion may want to see.
+                if not batch.last and (reason := _stop_reason(run, stop)):
                     return reason
-                if session.recut:
+                if state.rebatch:
                     break
-        if not gathered.complete and not session.recut:
+        if not progress.complete and not state.rebatch:
+            context = state.training
             raise DataError(
                 f"epoch {context.epoch} ended after {context.taken:,} samples, before its last mini-batch: the data "
                 "have become fewer since the run began; continue with the same data"
             )
     return None
+
+
+def _note_time(run: Run, progress: EpochProgress) -> None:
+    """Count the time of the step that has just ended."""
+    state, now = run.state, run.communicator.now()
+    seconds = now - (state.step_began or now)
+    state.step_began = now
+    progress.step_seconds.append(seconds)
+    progress.seconds += seconds
+    state.seconds += seconds

@@ -1,15 +1,16 @@
-"""What fits into memory: micro-batches that are made smaller when a device, or this machine, has no more."""
+"""What fits into memory: micro-batches that are made smaller when a device, or this machine, runs out of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from descend.runtime import Communicator
 
-__all__ = ["MicroBatchSizes", "RemoteOutOfMemory", "out_of_memory", "part_size", "retry_on_oom"]
+__all__ = ["MicroBatchSize", "Memory", "RemoteOutOfMemory", "out_of_memory", "part_size", "retry_on_oom"]
 
 _T = TypeVar("_T")
 # torch has a class of its own for its allocators on devices alone.
@@ -17,23 +18,29 @@ _PHRASES = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_A
 
 
 class RemoteOutOfMemory(MemoryError):
-    """Another rank has no memory left, so all of them make the step again."""
+    """Another rank is out of memory, so all of them repeat the step."""
 
 
-class MicroBatchSizes(Protocol):
-    """What goes through a module part by part: a session, or what stands for one.
+@dataclass
+class MicroBatchSize:
+    """How many samples go through a module at once.
 
     Attributes:
-        micro_batch_size: Samples that go through at once; None for all.
-        adaptive: Whether that may be changed.
-        communicator: Where it happens.
-        say: Tells the user something.
+        samples: None for all of a mini-batch.
+        adaptive: Whether a step that runs out of memory is repeated with smaller micro-batches.
     """
 
-    micro_batch_size: int | None
-    adaptive: bool
-    communicator: Communicator
-    say: Callable[[str], None]
+    samples: int | None = None
+    adaptive: bool = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"samples": self.samples}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what was found; a size that the user has set stays."""
+        if self.adaptive:
+            self.samples = state_dict["samples"]
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -51,45 +58,65 @@ def part_size(wanted: int | None, count: int, unit: int | None) -> int:
     Args:
         wanted: As many as were asked for; None for all.
         count: Samples of the mini-batch, or of this rank's share.
-        unit: A micro-batch is made of whole units, and of one at least; None where it cannot be cut.
+        unit: A micro-batch is made of whole units, and of one at least; None where it cannot be split.
     """
     if unit is None or wanted is None:
         return count
     return max(wanted // unit, 1) * unit
 
 
+class Memory(Protocol):
+    """What samples go through: a run, or what stands for one.
+
+    Attributes:
+        micro_batch_size: Changed where it is adaptive, and stays so.
+    """
+
+    micro_batch_size: MicroBatchSize
+
+    @property
+    def communicator(self) -> Communicator:
+        """Knows the device."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Print for the user."""
+        ...
+
+
 def retry_on_oom(
-    session: MicroBatchSizes, count: int, unit: int | None, attempt: Callable[[], _T], undo: Callable[[], None]
+    memory: Memory, count: int, unit: int | None, attempt: Callable[[], _T], *, undo: Callable[[], None]
 ) -> _T:
-    """What `attempt` returns; where memory runs out and micro-batches may be chosen, once more with smaller ones.
+    """What `attempt` returns; where memory runs out, once more with smaller micro-batches.
 
     Args:
-        session: Its micro-batch size is changed, and stays so.
+        memory: The run.
         count: Samples that `attempt` is about.
         unit: As in `part_size`.
-        attempt: Goes through the samples.
+        attempt: Computes with the samples.
         undo: Takes back what an attempt that failed has left.
     """
     import torch
 
+    size = memory.micro_batch_size
     while True:
-        size = part_size(session.micro_batch_size, count, unit)
+        samples = part_size(size.samples, count, unit)
         try:
             return attempt()
         except (RuntimeError, MemoryError) as error:
-            if not session.adaptive or not out_of_memory(error):
+            if not size.adaptive or not out_of_memory(error):
                 raise
-            if size <= (unit or size) and not isinstance(error, RemoteOutOfMemory):
-                error.add_note(_cannot_be_cut(size, unit))
+            if samples <= (unit or samples) and not isinstance(error, RemoteOutOfMemory):
+                error.add_note(_cannot_be_split(samples, unit))
                 raise
-            session.micro_batch_size = part_size(-(-min(size, count) // 2), count, unit)
+            size.samples = part_size(-(-min(samples, count) // 2), count, unit)
         undo()
-        if session.communicator.device.type == "cuda":
+        if memory.communicator.device.type == "cuda":
             torch.cuda.empty_cache()
-        session.say(f"out of memory: micro-batches of {session.micro_batch_size:,} from here on, the same updates")
+        memory.say(f"out of memory: micro-batches of {size.samples:,} from here on, the same updates")
 
 
-def _cannot_be_cut(size: int, unit: int | None) -> str:
+def _cannot_be_split(size: int, unit: int | None) -> str:
     if unit is None:
         return (
             f"the mini-batch of {size:,} samples cannot be cut into micro-batches, because a layer works on all of it: "

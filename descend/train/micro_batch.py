@@ -1,24 +1,19 @@
-"""A mini-batch goes through the module in parts, in training and in evaluation alike."""
+"""A mini-batch goes through the module in micro-batches, in training, evaluation and inference alike."""
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from descend.train.memory import part_size
-from descend.train.progress import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import torch
 
     from descend.data import Batch
-    from descend.train.session import Session
-    from descend.train.task import Losses, Totals
+    from descend.runtime import Communicator
 
-__all__ = ["MicroBatch", "accumulate", "forward", "padding_micro_batches", "run_padding", "split_into_micro_batches"]
+__all__ = ["MicroBatch", "split_into_micro_batches"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +27,9 @@ class MicroBatch:
         start: Where the samples begin in the share.
         count: Number of samples.
         position: Where they begin in the mini-batch of all ranks.
-        counts: Whether they count; see `turns.py`.
+        index: Number of this micro-batch in the share, from 0.
+        of: How many micro-batches the share has.
+        counts: Whether its samples count; padding, which keeps ranks in lockstep, does not.
     """
 
     fields: dict[str, torch.Tensor]
@@ -41,49 +38,42 @@ class MicroBatch:
     start: int
     count: int
     position: int
+    index: int = 0
+    of: int = 1
     counts: bool = True
 
 
-def split_into_micro_batches(session: Session, batch: Batch, unit: int | None = 1) -> Iterator[MicroBatch]:
-    """The mini-batch cut into micro-batches of whole units, on the device of the run."""
-    count, step = len(batch.ids), session.contexts[Mode.TRAIN].step
-    if not count:  # of a rank without samples; modules need not take empty inputs
-        return
-    fields = {name: session.communicator.to_device(array) for name, array in batch.fields.items()}
-    before = batch.position
-    size = part_size(session.micro_batch_size, count, unit)
+def split_into_micro_batches(
+    batch: Batch, communicator: Communicator, size: int | None, unit: int | None = 1, step: int = 0
+) -> list[MicroBatch]:
+    """The micro-batches of a mini-batch, on the device of the run.
+
+    Args:
+        batch: This rank's share; a share without samples has no micro-batches, since modules need not take empty
+            inputs.
+        communicator: Knows the device.
+        size: Samples of a micro-batch; None for all.
+        unit: Micro-batches are made of whole units of so many samples; None where the mini-batch cannot be split.
+        step: Updates applied so far.
+    """
+    count = len(batch.ids)
+    if not count:
+        return []
+    fields = {name: communicator.to_device(array) for name, array in batch.fields.items()}
+    size = part_size(size, count, unit)
     if size >= count:
-        yield MicroBatch(fields, batch, step, 0, count, before)
-        return
-    for start in range(0, count, size):
-        some = {name: tensor[start : start + size] for name, tensor in fields.items()}
-        yield MicroBatch(some, batch, step, start, min(size, count - start), before + start)
-
-
-def forward(session: Session, part: MicroBatch) -> Losses:
-    """Let a part go through the module."""
-    session.before_part(part)
-    return session.task.losses(part.fields)
-
-
-def accumulate(totals: Totals, losses: Losses) -> None:
-    """Add what came of a part to the sums."""
-    totals.add("objective", losses.objective)
-    for name, ratio in losses.metrics.items():
-        totals.add(name, ratio)
-
-
-def padding_micro_batches(session: Session, batch: Batch, some: Sequence[MicroBatch]) -> list[MicroBatch]:
-    """Parts that count nothing, where all ranks have to go through the module as often."""
-    return session.turns.spare(batch, some, session.contexts[Mode.TRAIN].step) if session.turns else []
-
-
-def run_padding(session: Session, some: Sequence[MicroBatch], backward: bool = False) -> None:
-    """Go through the module with parts that count nothing."""
-    for part in some:
-        trace = session.turns.no_side_effects() if session.turns else contextlib.nullcontext()
-        with trace, session.watch.paused():
-            top = forward(session, part).objective.numerator
-            if backward and top.requires_grad:
-                with session.cut.backward() if session.cut else contextlib.nullcontext():
-                    torch.autograd.backward(top, torch.zeros_like(top))
+        return [MicroBatch(fields, batch, step, 0, count, batch.position)]
+    starts = range(0, count, size)
+    return [
+        MicroBatch(
+            fields={name: tensor[start : start + size] for name, tensor in fields.items()},
+            batch=batch,
+            step=step,
+            start=start,
+            count=min(size, count - start),
+            position=batch.position + start,
+            index=index,
+            of=len(starts),
+        )
+        for index, start in enumerate(starts)
+    ]

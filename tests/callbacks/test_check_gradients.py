@@ -6,7 +6,7 @@ from toys import Regression, data
 import descend
 from descend.callbacks import CheckGradients
 from descend.errors import ConfigurationError, NumericalError
-from descend.train.task import Losses, Ratio
+from descend.train.objective import Losses, Ratio
 
 
 class Wrong(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""A model on its way from one trainer to another: what of a session moves with it, and how it is sent.
+"""A model on its way from one trainer to another: what of a run moves with it, and how it is sent.
 
 weights and buffers, the optimizer's state and options, the step that schedules follow, the loss scale, and what
 callbacks and the local algorithm remember. Where a trainer stands in its data is its own and stays.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
     from descend.train.population.ltfb import ExchangeStrategy
-    from descend.train.session import Session
+    from descend.train.run import Run
 
 __all__ = ["STATE", "ModelState", "ModelTransport", "capture_model", "restore_model"]
 
@@ -54,86 +54,75 @@ class ModelState:
     plain: Any
 
 
-def capture_model(session: Session, names: Iterable[str] = (), whole: bool = True) -> ModelState:
-    """A copy of a session's model. All ranks of a trainer take it together; of a sharded optimizer the first has all.
+def capture_model(run: Run, names: Iterable[str] = (), whole: bool = True) -> ModelState:
+    """A copy of a run's model. All ranks of a trainer take it together; of a sharded optimizer the first has all.
 
     Args:
-        session: The trainer's.
+        run: The trainer's.
         names: The weights that are meant; none for all.
         whole: Whether the optimizer and all else comes too.
     """
     wanted = set(names)
-    weights = {name: tensor for name, tensor in _tensors(session).items() if not wanted or name in wanted}
-    nested: dict[str, Any] = {"weights": weights, "form": _form(session)}
+    weights = {name: tensor for name, tensor in _tensors(run).items() if not wanted or name in wanted}
+    nested: dict[str, Any] = {"weights": weights, "form": _form(run)}
     if whole:
-        optimizer = optimizer_state(session.optimizer, _names(session))
-        if session.sharding:
-            optimizer = session.sharding.gathered(optimizer)
+        optimizer = OptimizerState(run.optimizer, run.task.module).state_dict()
         if wanted:
             optimizer["weights"] = {name: entry for name, entry in optimizer["weights"].items() if name in wanted}
-        scaler = session.numerics.scaler
         nested |= {
             "optimizer": optimizer,
-            "step": session.contexts[Mode.TRAIN].step,
-            "callbacks": _remembered(session),
-            "loss_scale": scaler.state_dict() if scaler else None,
-            "algorithm": {name: state for name, state in session.algorithm_state.items() if name != STATE},
+            "step": run.state.step,
+            "callbacks": _remembered(run),
+            "precision": run.precision.state_dict(),
+            "algorithm": {name: state for name, state in run.state.algorithm.items() if name != STATE},
         }
     tensors, plain = flatten(nested)
     return ModelState({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, plain)
 
 
-def restore_model(session: Session, genome: ModelState) -> None:
-    """Let a session go on with a model that was taken, from this session or from another."""
+def restore_model(run: Run, genome: ModelState) -> None:
+    """Let a run go on with a model that was taken, from this run or from another."""
     # An optimizer keeps the tensors that it is given, and several trainers may be given one model.
     nested = unflatten(genome.plain, {name: tensor.clone() for name, tensor in genome.tensors.items()})
     if nested["form"] is not None:
-        session.task.take_form(nested["form"])  # pyright: ignore[reportAttributeAccessIssue]  # the task it came from has it
-    own = _tensors(session)
+        run.task.take_form(nested["form"])  # pyright: ignore[reportAttributeAccessIssue]  # the task it came from has it
+    own = _tensors(run)
     with torch.no_grad():
         for name, tensor in nested["weights"].items():
             own[name].copy_(tensor)
     if "optimizer" not in nested:
         return
-    _give_optimizer(session, nested["optimizer"])
-    session.contexts[Mode.TRAIN].step = nested["step"]
-    session.callbacks.load_state(nested["callbacks"])
-    if session.numerics.scaler and nested["loss_scale"]:
-        session.numerics.scaler.load_state_dict(nested["loss_scale"])
-    kept = {STATE: session.algorithm_state[STATE]} if STATE in session.algorithm_state else {}
-    session.algorithm_state = {**nested["algorithm"], **kept}
+    _give_optimizer(run, nested["optimizer"])
+    run.state.training.step = nested["step"]
+    run.callbacks.load_state_dict(nested["callbacks"])
+    run.precision.load_state_dict(nested["precision"])
+    kept = {STATE: run.state.algorithm[STATE]} if STATE in run.state.algorithm else {}
+    run.state.algorithm = {**nested["algorithm"], **kept}
 
 
-def _give_optimizer(session: Session, state: dict[str, Any]) -> None:
-    """State and options by the names of weights; weights that did not travel keep their state."""
-    parameters = dict(session.task.module.named_parameters())
-    for group in state["groups"]:
-        split_groups(session.optimizer, [parameters[name] for name in group["weights"] if name in parameters])
-    kept = optimizer_state(session.optimizer, _names(session))["weights"]
+def _give_optimizer(run: Run, state: dict[str, Any]) -> None:
+    """State and options by the names of parameters; parameters that did not travel keep their state."""
+    names: dict[torch.Tensor, str] = {p: name for name, p in run.parameters.items()}
+    kept = optimizer_state(run.optimizer, names)["weights"]
     entries = {**{name: entry for name, entry in kept.items() if name not in state["weights"]}, **state["weights"]}
-    whole = {"groups": state["groups"], "weights": entries}
-    restore_optimizer(session.optimizer, _names(session), session.sharding.kept(whole) if session.sharding else whole)
+    OptimizerState(run.optimizer, run.task.module).load_state_dict({"groups": state["groups"], "weights": entries})
 
 
-def _tensors(session: Session) -> dict[str, torch.Tensor]:
-    module = session.task.module
+def _tensors(run: Run) -> dict[str, torch.Tensor]:
+    module = run.task.module
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _names(session: Session) -> dict[torch.Tensor, str]:
-    return {p: name for name, p in session.task.module.named_parameters()}
-
-
-def _form(session: Session) -> Any:
+def _form(run: Run) -> Any:
     """What layers compute, where that can change."""
-    form = getattr(session.task, "form", None)
+    form = getattr(run.task, "form", None)
     return form() if form else None
 
 
-def _remembered(session: Session) -> dict[str, Any]:
+def _remembered(run: Run) -> dict[str, Any]:
     """What callbacks remember of the model; what they remember of files on the disk is the trainer's own."""
-    own = {type(callback).__name__ for callback in session.callbacks.all if callback.saves}
-    return {name: state for name, state in session.callbacks.state().items() if name.rpartition(" ")[0] not in own}
+    own = {type(callback).__name__ for callback in run.callbacks.all if callback.saves}
+    return {name: state for name, state in run.callbacks.state_dict().items() if name.rpartition(" ")[0] not in own}
 
 
 class ModelTransport:

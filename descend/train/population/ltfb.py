@@ -21,7 +21,7 @@ from descend.train.algorithms import BatchedIterativeOptimizer, TrainingAlgorith
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from descend.train.session import Session
+    from descend.train.run import Run
     from descend.train.stopping import Stop
 
 __all__ = [
@@ -451,8 +451,8 @@ class LTFB(TrainingAlgorithm):
         if problems:
             raise ConfigurationError(problems)
 
-    def apply(self, session: Session) -> str:
+    def apply(self, run: Run) -> str:
         """See `TrainingAlgorithm.apply`: a trainer that is alone."""
         from descend.train.population.runner import Population  # torch comes in here, not when a description is read
 
-        return Population.alone(session).play(self)[0]
+        return Population.alone(run).play(self)[0]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from descend.train.algorithms import TrainingAlgorithm
     from descend.train.population.ltfb import LTFB, MetaLearningStrategy
-    from descend.train.session import Session
+    from descend.train.run import Run
 
 __all__ = ["ExchangeResult", "Population", "TrainerRun", "check_mutation"]
 
@@ -49,17 +49,17 @@ class TrainerRun:
 
     Attributes:
         number: From 0.
-        session: What it trains.
+        run: What it trains.
     """
 
     number: int
-    session: Session
+    run: Run
 
     @property
     def state(self) -> dict[str, Any]:
         """How far it has come: "round", whether it has "trained" in that, "reason", and why it has "failed"."""
         begun = {"round": 0, "trained": False, "reason": "", "failed": None, "form": None}
-        return self.session.algorithm_state.setdefault(STATE, begun)
+        return self.run.state.algorithm.setdefault(STATE, begun)
 
 
 @dataclass
@@ -112,17 +112,17 @@ class Population:
     ) -> None:
         self.players, self.shares = list(players), shares
         self._world, self._seed, self._say, self._record = world, seed, say, record
-        self._name = players[0].session.name
-        processes = {player.number: player.session.communicator for player in players}
+        self._name = players[0].run.name
+        processes = {player.number: player.run.communicator for player in players}
         self.courier = ModelTransport(world, shares, processes, self._name)
         self._stopped: str | None = None
 
     @classmethod
-    def alone(cls, session: Session) -> Population:
+    def alone(cls, run: Run) -> Population:
         """A population of one."""
-        ranks = session.communicator.world_size
+        ranks = run.communicator.world_size
         return cls(
-            [TrainerRun(0, session)], TrainerLayout(1, ranks, ranks), session.communicator, session.seed, session.say
+            [TrainerRun(0, run)], TrainerLayout(1, ranks, ranks), run.communicator, run.seed, run.say
         )
 
     def play(self, algorithm: LTFB) -> list[str]:
@@ -137,10 +137,10 @@ class Population:
         """
         for player in self.players:
             begun = player.state["round"] or player.state["trained"]
-            if begun and player.session.began == ExecutionContext(Mode.TRAIN):
-                player.session.began = None  # limits count from the beginning of a round, not of the run
+            if begun and player.run.state.began == ExecutionContext(Mode.TRAIN):
+                player.run.state.began = None  # limits count from the beginning of a round, not of the run
             if player.state["form"] is not None:
-                player.session.task.take_form(player.state["form"])  # pyright: ignore[reportAttributeAccessIssue]  # it was given by this task
+                player.run.task.take_form(player.state["form"])  # pyright: ignore[reportAttributeAccessIssue]  # it was given by this task
         while (number := self.players[0].state["round"]) < algorithm.metalearning_steps:
             self._train(algorithm.local_algo)
             self._exchange(algorithm.strategy, number)
@@ -181,12 +181,12 @@ class Population:
 
     def _asked(self, player: TrainerRun) -> str | None:
         """Why all are to end, where this trainer has been told so."""
-        signal = player.session.agreed_stop()
+        signal = player.run.strategy.stop_requested()
         return self._stopped or (signal and f"stopped by {signal} between two rounds")
 
     def _train_one(self, player: TrainerRun, algorithm: TrainingAlgorithm) -> None:
         try:
-            player.state["reason"] = algorithm.apply(player.session)
+            player.state["reason"] = algorithm.apply(player.run)
         except Stopped as stopped:
             who = f"trainer {player.number}: " if self.shares.trainers > 1 else ""
             self._stopped = f"{who}{stopped}"
@@ -210,7 +210,7 @@ class Population:
                 outcomes = self._evolution(strategy, number, way)
             case _:
                 raise ConfigurationError(f"{type(strategy).__name__} is no strategy that a population knows")
-        sessions = {player.number: player.session for player in self.players}
+        sessions = {player.number: player.run for player in self.players}
         for one in outcomes:
             one.rates = sorted(set(current_learning_rates(sessions[one.trainer].optimizer).values()))
         for player in self.players:
@@ -220,14 +220,14 @@ class Population:
             self._say(line)
         self._record([asdict(outcome) for outcome in told.values()])
         for player in self.players:
-            player.session.fix_rows()
-            player.session.save(SaveRequest("exchange", keep=_KEPT))
+            player.run.state.fix_rows()
+            player.run.store.save(player.run, SaveRequest("exchange", keep=_KEPT))
 
     def _pairwise(self, strategy: RandomPairwiseExchange, number: int, way: ExchangeStrategy) -> list[ExchangeResult]:
         order = self._drawn(number)
         pairs = list(zip(order[::2], order[1::2], strict=False))
         partners = {**dict(pairs), **{b: a for a, b in pairs}}
-        taken = {p.number: capture_model(p.session, way.weights_names, way.whole) for p in self.players}
+        taken = {p.number: capture_model(p.run, way.weights_names, way.whole) for p in self.players}
         received = self.courier.deliver([move for a, b in pairs for move in ((a, b), (b, a))], taken, way, number)
         return [
             self._duel(player, strategy, number, partners.get(player.number), taken, received)
@@ -248,12 +248,12 @@ class Population:
         outcome.scores = self._scores(player, strategy)
         if partner is None:
             return outcome
-        restore_model(player.session, received[player.number])
+        restore_model(player.run, received[player.number])
         outcome.partner_scores = self._scores(player, strategy, failed=False)
         if beats(outcome.partner_scores, outcome.scores, strategy.metrics):
             self._taken_over(player, outcome, partner, strategy.mutation_strategy)
         else:
-            restore_model(player.session, taken[player.number])
+            restore_model(player.run, taken[player.number])
         return outcome
 
     def _truncation(
@@ -291,7 +291,7 @@ class Population:
             way: How they travel.
         """
         giving = set(sources.values())
-        taken = {p.number: capture_model(p.session) for p in self.players if p.number in giving}
+        taken = {p.number: capture_model(p.run) for p in self.players if p.number in giving}
         moves = [(source, target) for target, source in sources.items()]
         received = self.courier.deliver(moves, taken, way, number)
         outcomes: list[ExchangeResult] = []
@@ -301,21 +301,21 @@ class Population:
             outcome.scores = scores[player.number]
             if source is not None:
                 outcome.partner_scores = scores[source]
-                restore_model(player.session, received[player.number])
+                restore_model(player.run, received[player.number])
                 self._taken_over(player, outcome, source, mutation)
             outcomes.append(outcome)
         return outcomes
 
     def _outcome(self, player: TrainerRun, number: int, partner: int | None) -> ExchangeResult:
-        return ExchangeResult(number, player.session.contexts[Mode.TRAIN].step, player.number, partner)
+        return ExchangeResult(number, player.run.state.step, player.number, partner)
 
     def _taken_over(self, player: TrainerRun, outcome: ExchangeResult, source: int, mutation: MutationStrategy) -> None:
         outcome.took, player.state["failed"] = source, None
-        player.session.began = None  # it is set where the trainer has failed within its round
-        player.session.skipped_in_a_row = 0
+        player.run.state.began = None  # it is set where the trainer has failed within its round
+        player.run.state.skipped_in_a_row = 0
         draws = generator(self._seed, "mutation", outcome.round, player.number)
-        outcome.changed = mutate(player.session, mutation, draws)
-        form = getattr(player.session.task, "form", None)
+        outcome.changed = mutate(player.run, mutation, draws)
+        form = getattr(player.run.task, "form", None)
         player.state["form"] = form() if form else None
 
     def _scores(
@@ -324,8 +324,8 @@ class Population:
         """What decides, on the trainer's own tournament samples; NaN for one whose gradient was not finite."""
         if player.state["failed"] if failed is None else failed:
             return dict.fromkeys(strategy.metrics, math.nan)
-        with as_trainer(player.number, self.shares.trainers), player.session.undisturbed():
-            values = evaluate(player.session, Mode.TOURNAMENT)
+        with as_trainer(player.number, self.shares.trainers), player.run.stop.deferred():
+            values = evaluate(player.run, Mode.TOURNAMENT)
         if missing := [name for name in strategy.metrics if name not in values]:
             raise ConfigurationError(
                 f"{type(strategy).__name__} names a metric '{missing[0]}' that does not exist"
@@ -439,25 +439,25 @@ def _fixed(optimizer: torch.optim.Optimizer, option: str) -> list[str]:
     return [f"perturb_hyperparameters: '{option}' {what}; it is to be a number in every group of the optimizer"]
 
 
-def mutate(session: Session, strategy: MutationStrategy, draws: torch.Generator) -> dict[str, Any]:
+def mutate(run: Run, strategy: MutationStrategy, draws: torch.Generator) -> dict[str, Any]:
     """Change a model that was taken over; returns what was before and is now, by name.
 
     Raises:
         ConfigurationError: the model has nothing that could be changed like that.
     """
-    check_mutation(strategy, session.optimizer, session.task)
+    check_mutation(strategy, run.optimizer, run.task)
     if strategy.strategy == "perturb_hyperparameters":
-        return {option: _perturbed(session, option, strategy, draws) for option in strategy.options.split()}
+        return {option: _perturbed(run, option, strategy, draws) for option in strategy.options.split()}
     if strategy.strategy == "replace_activation":
-        task: Any = session.task
+        task: Any = run.task
         name, before, after = task.replace_activation(draws)
         return {name: [before, after]}
     return {}
 
 
-def _perturbed(session: Session, option: str, strategy: MutationStrategy, draws: torch.Generator) -> list[float]:
+def _perturbed(run: Run, option: str, strategy: MutationStrategy, draws: torch.Generator) -> list[float]:
     """Multiply or divide one option of all groups; its value in the first group, before and after."""
-    groups = [group for group in session.optimizer.param_groups if option in group]
+    groups = [group for group in run.optimizer.param_groups if option in group]
     up = bool(torch.randint(2, (), generator=draws))
     before: float = groups[0][option]
     for group in groups:

@@ -1,88 +1,164 @@
-"""What the ranks of a run agree on in each step: sums, whether to stop, and buffers that are the same on all."""
+"""Data parallelism: each rank computes a share of every mini-batch, and gradients are all-reduced.
+
+    backward        of the last micro-batch: gradients are sent bucket by bucket as soon as they are complete
+    reduce          the rest is sent; ranks synchronize, add up numerator and denominator, and divide once
+    optimizer_step  the same on all ranks; then buffers, such as running statistics, are made equal
+
+`buckets.py` sends gradients, `buffers.py` synchronizes buffers, `lockstep.py` pads micro-batches where forward passes
+communicate.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.runtime.dtensor import is_sharded
-from descend.train.memory import RemoteOutOfMemory
-from descend.train.nonfinite_report import diagnose_batch, has_nonfinite_input
-from descend.train.sharding import Sharding
+from descend.train.memory import RemoteOutOfMemory, out_of_memory
+from descend.train.nonfinite_report import diagnose_batch
+from descend.train.objective import Ratio
+from descend.train.strategies.base import Strategy, divide, divisor_of, summed
 from descend.train.strategies.buckets import GradientReducer
 from descend.train.strategies.buffers import BufferSynchronizer
+from descend.train.strategies.lockstep import no_side_effects, padding_micro_batches
+from descend.train.transforms.base import Gradients
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
     from descend.data import Batch
-    from descend.train.session import Session
+    from descend.runtime import Communicator
+    from descend.train.micro_batch import MicroBatch
+    from descend.train.objective import Totals
+    from descend.train.run import Run
 
-__all__ = ["DataParallelStep"]
+__all__ = ["DataParallel", "all_gather_names"]
 
-_FLAGS = 2  # numbers that every step brings along: short of memory, buffers changed
+_FLAGS = 2  # numbers that every step brings along: out of memory, buffers changed
 
 
-class DataParallelStep:
-    """One rank among several; see `reduction.py` and `statistics.py` for gradients and buffers.
-
-    Args:
-        session: The run.
+class DataParallel(Strategy):
+    """One rank among several.
 
     Attributes:
-        signal: The signal that has asked a rank for an end, known to all ranks since they last met; or None.
-        reduction: What sums the gradients.
-        divided_by: What gradients have been divided by where they are put in their places.
-        sharding: Which rank keeps the optimizer's state of which weights; None where all keep all of it.
+        reducer: Sums the gradients over ranks.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._process = session, session.communicator
-        self.signal: str | None = None
-        self.divided_by = 1.0
-        summed_here = {
-            name: p for name, p in session.weights.items() if not is_sharded(p)
-        }  # FSDP2 sums those of its own
-        self.reduction = GradientReducer(
-            summed_here, session.communicator, summed=session.vote is None, say=session.say
-        )
-        self.sharding = Sharding(session.weights, session.communicator) if session.shard_optimizer else None
-        self._buffers = BufferSynchronizer(session.task.module, session.running, session.communicator)
-        self._others = False
+    reduces_gradients: bool = True
+    divides_early: bool = True  # whether gradients are divided by a power of two before they are summed
+    overlaps: bool = True  # whether gradients are sent during the last backward pass
+    pads_evaluation: bool = False
 
-    def synchronize(self, at: str, values: torch.Tensor | None = None) -> torch.Tensor:
-        """Wait for all ranks to come to the same place; what they bring, added up.
+    def setup(self, run: Run) -> None:
+        """See `Strategy.setup`; all ranks call it together."""
+        super().setup(run)
+        self._communicator = run.communicator
+        self._signal: str | None = None
+        self._buffers_changed = False
+        self._pads = run.task.needs_lockstep
+        self.can_repeat_step = not self._pads  # no rank can leave a step that others wait in
+        whole = {name: p for name, p in self.parameters.items() if not is_sharded(p)}
+        self.reducer = GradientReducer(whole, run.communicator, summed=self.reduces_gradients, say=run.say)
+        self._buffers = BufferSynchronizer(run.task.module, run.task.running_statistics, run.communicator)
+        self.synchronize("the beginning of the run")
 
-        Raises:
-            DataError: they are at different places.
-        """
-        asks = self._session.stop_requested() is not None
-        room = 2 + _FLAGS + len(self.reduction.names)
-        met = self._process.synchronize(at, asks, values, room)
-        if met.stop_requested and self.signal is None:
-            self.signal = next(name for name in self._process.all_gather_object(self._session.stop_requested()) if name)
-        return met.sums
+    # ---- mini-batches
 
-    def begin(self) -> None:
-        """A step begins."""
-        self._buffers.keep()
+    def largest_share(self, batch: Batch) -> int:
+        """See `Strategy.largest_share`."""
+        unit = self._run.task.micro_batch_unit or 1
+        return math.ceil(math.ceil(batch.size / unit) / self._communicator.world_size) * unit
 
-    def begin_accumulation(self, batch: Batch) -> None:
-        """The gradient of a step is worked out, perhaps once more.
+    def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
+        """See `Strategy.micro_batches`."""
+        own = list(super().micro_batches(batch))
+        padding = self._padding(batch, own) if self._pads else ()
+        self._watches_last = self.overlaps and not padding
+        yield from own
+        self._run_padding(padding, backward=True)
+
+    def evaluation_micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
+        """See `Strategy.evaluation_micro_batches`."""
+        own = list(super().evaluation_micro_batches(batch))
+        padding = self._padding(batch, own) if self.pads_evaluation else ()
+        yield from own
+        self._run_padding(padding, backward=False)
+
+    def _padding(self, batch: Batch, own: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        return padding_micro_batches(batch, own, self._run.state.step, self._communicator)
+
+    def _run_padding(self, padding: Sequence[MicroBatch], backward: bool) -> None:
+        """Forward and backward passes whose loss has weight 0."""
+        run = self._run
+        for micro_batch in padding:
+            effects = no_side_effects(run.task.module, run.task.needs_lockstep)
+            with effects, run.activations.paused():
+                top = run.task.losses(micro_batch).objective.numerator
+                if backward and top.requires_grad:
+                    with self.communicating_backward():
+                        torch.autograd.backward(top, torch.zeros_like(top))
+
+    # ---- gradients
+
+    @contextlib.contextmanager
+    def accumulating(self, batch: Batch) -> Generator[None]:
+        """See `Strategy.accumulating`; where memory runs out and the step can be repeated, all ranks repeat it.
 
         Most losses count samples, whose number all ranks know beforehand. Gradients are divided by the largest power of
-        two within it on their way, which changes no bit of their sum; where that is the number itself, they need not be
-        gone through again.
+        two within it on their way, which changes no bit of their sum; where that is the number itself, one division is
+        saved.
         """
-        elsewhere = self._session.vote or self._session.cut  # voters sum nothing, and FSDP2 by itself
-        self.divided_by = 1.0 if elsewhere else float(1 << batch.size.bit_length() - 1)
-        self.reduction.begin(self.divided_by)
+        self._buffers.keep()
+        self._divided_by = float(1 << batch.size.bit_length() - 1) if self.divides_early else 1.0
+        self.reducer.begin(self._divided_by)
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if out_of_memory(error):
+                self._report_out_of_memory(batch, error)
+            raise
 
-    def enable_overlap(self) -> None:
-        """The last of this rank's backward passes begins; whatever gradient is whole may be sent."""
-        self.reduction.watch()
+    def _report_out_of_memory(self, batch: Batch, error: BaseException) -> None:
+        if self._run.micro_batch_size.adaptive:
+            self._all_reduce(batch, torch.zeros(2, dtype=torch.float64), short=error)
+        elif not self.can_repeat_step:
+            error.add_note(
+                "the ranks wait for each other within a step, so it cannot be made again with smaller micro-batches: "
+                "set micro_batch_size"
+            )
 
-    def all_reduce(self, batch: Batch, sums: torch.Tensor, short: BaseException | None = None) -> torch.Tensor:
-        """Sum the gradients, and numerator and denominator, over ranks, which meet while gradients are on their way.
+    def backward(self, objective: Ratio, micro_batch: MicroBatch) -> Ratio:
+        """See `Strategy.backward`; gradients of the last one are sent as soon as they are complete."""
+        if self._watches_last and micro_batch.index == micro_batch.of - 1:
+            self.reducer.watch()
+        top, bottom = objective
+        with self.communicating_backward():
+            self._backward(top, 1.0)
+        return Ratio(top.detach(), bottom)
+
+    def communicating_backward(self) -> contextlib.AbstractContextManager[Any]:
+        """Around a backward pass, for strategies whose backward passes communicate."""
+        return contextlib.nullcontext()
+
+    def reduce(self, batch: Batch, ratios: Sequence[Ratio], totals: Totals) -> Gradients:
+        """See `Strategy.reduce`."""
+        run, own = self._run, summed(ratios)
+        top, bottom = self._all_reduce(batch, own)
+        run.precision.unscale(run.optimizer)
+        bottom = divisor_of(bottom)
+        divisor = self.divisor(divisor_of(own[1]), bottom)
+        divide(self.local_parameters(), divisor / self._divided_by)
+        return Gradients(run, batch, Ratio(top.to(run.communicator.device), bottom), totals, bottom)
+
+    def divisor(self, own: torch.Tensor | float, joint: torch.Tensor | float) -> torch.Tensor | float:
+        """What the gradients are divided by: this rank's denominator, or that of all ranks."""
+        return joint
+
+    def _all_reduce(self, batch: Batch, sums: torch.Tensor, short: BaseException | None = None) -> torch.Tensor:
+        """Sum the gradients, and numerator and denominator, over ranks, which synchronize while gradients are sent.
 
         Args:
             batch: This rank's share.
@@ -93,40 +169,70 @@ class DataParallelStep:
             (2,) float64 on the CPU.
 
         Raises:
-            OutOfMemoryElsewhere: it has on another rank.
+            RemoteOutOfMemory: it has on another rank.
             DataError: the ranks do not have the same mini-batch.
         """
-        self.reduction.send()
+        self.reducer.send()
         flags = torch.tensor([short is not None, self._buffers.others_changed()], dtype=torch.float64)
-        brought = torch.cat([sums.cpu(), flags, self.reduction.counts()])
+        brought = torch.cat([sums.cpu(), flags, self.reducer.counts()])
         last = ", the last" if batch.last else ""
         at = f"epoch {batch.epoch}, mini-batch {batch.step} of {batch.size} samples{last}"
-        met = self.synchronize(at, brought)
-        self.reduction.wait()
+        found = self._synchronize(at, brought)
+        self.reducer.wait()
         if short is not None:
             raise short
-        if met[2] > 0:
+        if found[2] > 0:
             raise RemoteOutOfMemory("another rank has no memory left")
-        self._others = bool(met[3] > 0)
-        self.reduction.scatter(met[2 + _FLAGS :])
-        return met[:2]
-
-    def end(self, batch: Batch) -> None:
-        """A step has been made: bring the buffers together."""
-        self._buffers.settle(batch, self._others)
+        self._buffers_changed = bool(found[3] > 0)
+        self.reducer.scatter(found[2 + _FLAGS :])
+        return found[:2]
 
     def diagnose(self, batch: Batch) -> list[str]:
-        """What there is to say about the samples of a step whose gradient is not finite: whose rank they were on."""
-        local = self.reduction.local.values()
-        cut = self._session.cut is not None  # then nobody has seen what its own samples give
-        own = any(not bool(torch.isfinite(_values(gradient)).all()) for gradient in local) or (
-            cut and has_nonfinite_input(batch)
-        )
-        told = self._process.all_gather_object(diagnose_batch(batch) if own else None)
-        lines = [f"rank {rank}: {line}" for rank, line in enumerate(told) if line]
-        if cut:
-            return lines or ["the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"]
+        """See `Strategy.diagnose`: on which rank the samples were."""
+        own = any(not bool(torch.isfinite(_values(gradient)).all()) for gradient in self.reducer.local.values())
+        lines = self.by_rank(diagnose_batch(batch) if own else None)
         return lines or ["the gradients of all ranks are finite, and their sum is not"]
+
+    def by_rank(self, line: str | None) -> list[str]:
+        """The lines of all ranks that have one."""
+        of_all = self._communicator.all_gather_object(line)
+        return [f"rank {rank}: {line}" for rank, line in enumerate(of_all) if line]
+
+    # ---- the update
+
+    def optimizer_step(self, batch: Batch) -> None:
+        """See `Strategy.optimizer_step`."""
+        super().optimizer_step(batch)
+        self._buffers.settle(batch, self._buffers_changed)
+
+    # ---- agreement
+
+    def synchronize(self, at: str) -> None:
+        """See `Strategy.synchronize`.
+
+        Raises:
+            DataError: the ranks are at different places.
+        """
+        self._synchronize(at)
+
+    def _synchronize(self, at: str, values: torch.Tensor | None = None) -> torch.Tensor:
+        """Wait for all ranks to come to the same place; what they bring, added up."""
+        asks = self._run.stop.requested() is not None
+        room = 2 + _FLAGS + len(self.reducer.names)
+        found = self._communicator.synchronize(at, asks, values, room)
+        if found.stop_requested and self._signal is None:
+            asked = self._communicator.all_gather_object(self._run.stop.requested())
+            self._signal = next(name for name in asked if name)
+        return found.sums
+
+    def stop_requested(self) -> str | None:
+        """See `Strategy.stop_requested`."""
+        return self._signal
+
+
+def all_gather_names(names: Sequence[str], communicator: Communicator) -> list[str]:
+    """Names that any rank has, on all ranks, each once."""
+    return list({name: None for some in communicator.all_gather_object(list(names)) for name in some})
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:

@@ -1,11 +1,10 @@
-"""SGD whose gradients come late: each was computed at weights that have been updated several times since.
+"""Stale gradients: each was computed at parameters that have been updated several times since.
 
-    update t     p ← rule(p, g(pₜ₋ₖ))     k, the delay: updates between the moment a worker fetched its weights and the
-                                          one its gradient was applied
-    DCASGD       the weights that the worker had, pₜ₋ₖ, take the place of q in the rule: one copy for each worker
+    update t     p ← rule(p, g(pₜ₋ₖ))     k, the delay: updates between the moment a worker fetched its parameters and
+                                          the one its gradient was applied
+    DCASGD       the parameters that the worker had, pₜ₋ₖ, take the place of q in the rule: one copy for each worker
 
-`ParameterServer` says that it is so. On several ranks delays come about, see `server.py`; on one process they are made,
-by `MadeDelays` below. Both are a `Late`, which is what the loop knows.
+On several ranks delays happen, see `parameter_server.py`; on one process `SimulatedDelays` makes them.
 
 Source: Zheng et al. 2017, Algorithms 1 and 2, https://arxiv.org/abs/1609.08326
 """
@@ -13,186 +12,122 @@ Source: Zheng et al. 2017, Algorithms 1 and 2, https://arxiv.org/abs/1609.08326
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
+import torch
 
-from descend.errors import ConfigurationError
-from descend.strict_keywords import StrictKeywords
-from descend.train.nonfinite_report import diagnose_batch
-from descend.train.progress import Mode
+from descend.train.callback import Callback
+from descend.train.strategies.base import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-
-    import torch
+    from collections.abc import Callable, Mapping
 
     from descend.data import Batch
-    from descend.train.session import Session
-    from descend.train.task import Totals
+    from descend.train.events import RunView, StepView
+    from descend.train.transforms.base import Gradients
 
-__all__ = ["ParameterServer", "SimulatedDelays", "StaleGradients", "compensated_by", "restore_stale_weights"]
-
-
-@dataclass(frozen=True)
-class ParameterServer(metaclass=StrictKeywords):
-    """Asynchronous descent: rank 0 keeps the weights and makes the updates, each other rank sends it gradients.
-
-    On one process there is no delay, unless `delays` or `largest_delay` make some.
-
-    Args:
-        delays: On one process: the gradient of update t, from 0, is computed at the weights of delays[t mod n] updates
-            ago, or at the first ones where there were fewer.
-        largest_delay: The same with delays drawn from 0 up to this number, each as likely.
-        seed: Of these draws; a delay depends on it and on the number of the update alone.
-        every_steps: Record the delay of one in so many updates as a row of the history; 0 records none.
-
-    Raises:
-        ConfigurationError: a number is negative or not whole, or both kinds of delays are asked for.
-    """
-
-    delays: Sequence[int] = ()
-    largest_delay: int = 0
-    seed: int = 0
-    every_steps: int = 1
-
-    def __post_init__(self) -> None:
-        numbers = {"largest_delay": self.largest_delay, "seed": self.seed, "every_steps": self.every_steps}
-        numbers |= {f"delays[{i}]": delay for i, delay in enumerate(self.delays)}
-        problems = [
-            f"ParameterServer: {name} is {number!r} and is to be a whole number of at least 0"
-            for name, number in numbers.items()
-            if type(number) is not int or number < 0
-        ]
-        if self.delays and self.largest_delay:
-            problems.append("ParameterServer: delays= says each delay and largest_delay= draws them; leave out one")
-        if problems:
-            raise ConfigurationError(problems)
-        object.__setattr__(self, "delays", tuple(self.delays))
-
-    @classmethod
-    def of(cls, wanted: Any) -> ParameterServer | None:
-        """What a user has asked for by `asynchronous`.
-
-        Raises:
-            ConfigurationError: it is neither a ParameterServer nor None.
-        """
-        if wanted is None or isinstance(wanted, cls):
-            return wanted
-        raise ConfigurationError(f"asynchronous is {wanted!r} and is to be descend.ParameterServer() or None")
-
-    @property
-    def made(self) -> bool:
-        """Whether delays are made on one process."""
-        return bool(self.delays or self.largest_delay)
-
-    @property
-    def oldest(self) -> int:
-        """The longest of the delays that are made."""
-        return max((*self.delays, self.largest_delay))
-
-    def delay(self, update: int) -> int:
-        """The delay that is made for an update, from 0."""
-        if self.delays:
-            return self.delays[update % len(self.delays)]
-        return int(np.random.default_rng((self.seed, update)).integers(self.largest_delay + 1))
+__all__ = ["RecordDelays", "SimulatedDelays", "StaleGradients", "compensated_by", "restore_stale_weights"]
 
 
-class StaleGradients:
-    """Where the loop's gradients come from when they come late.
+class StaleGradients(Strategy):
+    """Base of the strategies whose gradients are stale.
 
     Attributes:
-        asked: The signal that has asked a worker for an end; None on one process.
-        delay: Of the newest gradient.
+        delay: Of the newest gradient, in updates.
         worker: The rank that it came from.
     """
 
-    asked: str | None = None
     delay: int = 0
     worker: int = 0
 
-    def batches(self, session: Session, epoch: int, position: int, taken: int) -> Generator[Batch]:
-        """The mini-batches of an epoch in the order in which their gradients are applied; see `Feed.epoch`."""
-        return session.data[Mode.TRAIN].epoch(epoch, position, taken)
-
-    def gradient(
-        self, session: Session, compute: Callable[[], tuple[torch.Tensor, Totals]]
-    ) -> tuple[torch.Tensor, Totals]:
-        """Leave the gradient of a mini-batch in the module; return its objective and its sums.
-
-        Args:
-            session: The run.
-            compute: Does so at the present weights.
-        """
-        raise NotImplementedError
-
-    def before_update(self, session: Session) -> None:
-        """An update by the newest gradient is about to be made."""
-        raise NotImplementedError
-
-    def diagnose(self, batch: Batch) -> list[str]:
-        """What there is to say about the samples of a gradient that is not finite."""
-        return [diagnose_batch(batch)]
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
-
 
 class SimulatedDelays(StaleGradients):
-    """Delays on one process: weights of some updates ago are put in place while a gradient is computed.
+    """Delays on one process: parameters of some updates ago are put in place while a gradient is computed.
 
     Args:
-        rule: Says the delays.
+        delay_of: The delay of an update, from 0.
+        oldest: The longest delay.
     """
 
-    def __init__(self, rule: ParameterServer) -> None:
-        self._rule = rule
-        self._past: deque[dict[str, torch.Tensor]] = deque(maxlen=rule.oldest)  # weights before the newest updates
+    def __init__(self, delay_of: Callable[[int], int], oldest: int) -> None:
+        self._delay_of, self._oldest = delay_of, oldest
+        self._past: deque[dict[str, torch.Tensor]] = deque(maxlen=oldest)  # parameters before the newest updates
 
-    def gradient(
-        self, session: Session, compute: Callable[[], tuple[torch.Tensor, Totals]]
-    ) -> tuple[torch.Tensor, Totals]:
-        """See `Late.gradient`."""
-        self.delay = min(self._rule.delay(session.contexts[Mode.TRAIN].step), len(self._past))
+    def gradients(self, batch: Batch, compute: Callable[[], Gradients]) -> Gradients:
+        """See `Strategy.gradients`."""
+        self.delay = min(self._delay_of(self._run.state.step), len(self._past))
         if not self.delay:
             return compute()
-        now = _copies(session.weights)
-        _put(session.weights, self._past[-self.delay])
+        now = _copies(self.parameters)
+        _put(self.parameters, self._past[-self.delay])
         try:
             return compute()
         finally:
-            _put(session.weights, now)
+            _put(self.parameters, now)
 
-    def before_update(self, session: Session) -> None:
-        """See `Late.before_update`."""
-        now = session.weights
-        restore_stale_weights(session.optimizer, now, self._past[-self.delay] if self.delay else now)
-        if self._rule.oldest:
+    def optimizer_step(self, batch: Batch) -> None:
+        """See `Strategy.optimizer_step`."""
+        now = self.parameters
+        restore_stale_weights(self._run.optimizer, now, self._past[-self.delay] if self.delay else now)
+        if self._oldest:
             self._past.append(_copies(now))
+        super().optimizer_step(batch)
 
-    def state(self) -> dict[str, Any]:
-        """See `Late.state`; by weights, the oldest first."""
-        return {"past": [dict(weights) for weights in self._past]}
+    def own_state(self) -> dict[str, Any]:
+        """See `Strategy.own_state`; by parameters, the oldest first."""
+        return {"past": [dict(parameters) for parameters in self._past]}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """See `Late.load_state`."""
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """See `Strategy.load_own_state`."""
         self._past.clear()
-        self._past.extend({name: tensor.clone() for name, tensor in weights.items()} for weights in state["past"])
+        self._past.extend({name: tensor.clone() for name, tensor in past.items()} for past in state["past"])
+
+
+class RecordDelays(Callback):
+    """Records the delay of updates as `train/delay`, with the rank of the worker, and says at the end what they were.
+
+    Runs:  after_step.
+    Reads: the strategy. Changes nothing.
+    Costs: a row of the history each time.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ("updates", "total", "largest")
+    records: ClassVar[tuple[str, ...]] = ("delay", "worker", "mini_batch")
+
+    def __init__(self, strategy: StaleGradients, every_steps: int, say: Callable[[str], None]) -> None:
+        self._strategy, self._every_steps, self._say = strategy, every_steps, say
+        self.updates = self.total = self.largest = 0
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        self.updates = self.total = self.largest = 0
+
+    def after_step(self, step: StepView) -> None:
+        """See `Callback.after_step`."""
+        strategy = self._strategy
+        self.updates, self.total = self.updates + 1, self.total + strategy.delay
+        self.largest = max(self.largest, strategy.delay)
+        if self._every_steps and step.step % self._every_steps == 0:
+            found = {"delay": strategy.delay, "worker": strategy.worker, "mini_batch": step.batch.step}
+            step.run.control.record(found, step.step)
+
+    def after_training(self, run: RunView) -> None:
+        """See `Callback.after_training`."""
+        if self.updates:
+            self._say(
+                f"delays of {self.updates:,} gradients: {self.total / self.updates:.2f} updates on average, "
+                f"{self.largest} at most"
+            )
 
 
 def restore_stale_weights(
     optimizer: torch.optim.Optimizer, weights: Mapping[str, torch.Tensor], had: Mapping[str, torch.Tensor]
 ) -> None:
-    """Let DCASGD compensate for what has become of the weights that a gradient was computed at.
+    """Let DCASGD compensate for the staleness of a gradient.
 
     Args:
-        optimizer: Any; another rule does not look at such weights.
-        weights: By name.
+        optimizer: Any; another rule does not use such parameters.
+        weights: The parameters by name.
         had: What they were when the worker fetched them.
     """
     compensated = compensated_by(optimizer)
@@ -202,7 +137,7 @@ def restore_stale_weights(
 
 
 def compensated_by(optimizer: torch.optim.Optimizer) -> set[int]:
-    """Identities of the weights whose rule asks what they were when their gradient was computed."""
+    """Identities of the parameters whose rule uses what they were when their gradient was computed."""
     groups = [group for group in optimizer.param_groups if type(group.get("rule")).__name__ == "DCASGD"]
     return {id(p) for group in groups for p in group["params"]}
 
@@ -212,8 +147,6 @@ def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _put(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
-    import torch
-
     with torch.no_grad():
         for name, p in weights.items():
             p.copy_(values[name])

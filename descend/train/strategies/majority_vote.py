@@ -1,4 +1,4 @@
-"""One bit an element: every rank sends the signs of its own momentum, and the majority decides where each weight goes.
+"""Majority vote, one bit an element: every rank sends the signs of its momentum, and the majority decides.
 
     mᵣ ← μ mᵣ + (1 − μ) gᵣ            gᵣ: the mean gradient of the samples of rank r
     v = sign(Σᵣ sign(mᵣ))             which the optimizer, SignSGD, takes for the gradient: p ← p − lr v
@@ -15,26 +15,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from descend.errors import ConfigurationError, Unsupported
+from descend.runtime.dtensor import is_sharded
 from descend.strict_keywords import StrictKeywords
+from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+from descend.train.strategies.base import StrategyDescription
+from descend.train.strategies.data_parallel import DataParallel, all_gather_names
+from descend.train.transforms.kfac import KFAC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import torch
-
+    from descend.data import Batch
     from descend.runtime import Communicator
+    from descend.train.run import Run
 
-__all__ = ["MajorityVote", "Vote", "all_gather_names", "check_optimizer", "pack", "unpack"]
+__all__ = ["MajorityVote", "MajorityVoting", "pack", "unpack"]
 
 _BLOCK = 64  # elements; a row of zeros costs a 64th of its bits, and a single zero 8 bytes
 
 
 @dataclass(frozen=True)
-class MajorityVote(metaclass=StrictKeywords):
+class MajorityVote(StrategyDescription, metaclass=StrictKeywords):
     """Signum with majority vote: what several ranks send of their gradients is one bit an element.
 
-    It belongs to the optimizer SignSGD. With momentum 0 it is SignSGD with majority vote; on one rank it is Signum.
+    A strategy for `fit`; it belongs to the optimizer SignSGD. With momentum 0 it is SignSGD with majority vote; on one rank it is Signum.
 
     Args:
         momentum: μ of each rank's own running mean, in [0, 1).
@@ -49,7 +56,7 @@ class MajorityVote(metaclass=StrictKeywords):
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
-            raise ConfigurationError(f"MajorityVote: momentum is {self.momentum!r} and is to be in [0, 1)")
+            raise ConfigurationError(f"MajorityVote: momentum must be in [0, 1), got {self.momentum!r}")
 
     @classmethod
     def of(cls, wanted: MajorityVote | str | None) -> MajorityVote | None:
@@ -63,37 +70,74 @@ class MajorityVote(metaclass=StrictKeywords):
         if wanted == cls.WORD:
             return cls()
         raise ConfigurationError(
-            f"gradient_compression is {wanted!r} and is to be 'sign', descend.MajorityVote(momentum=0.9) or None"
+            f"gradient_compression must be 'sign', descend.MajorityVote(momentum=0.9) or None, got {wanted!r}"
         )
 
+    def create(self, world: Communicator) -> MajorityVoting:
+        """See `StrategyDescription.create`."""
+        return MajorityVoting(self)
 
-class Vote:
-    """The votes of a run.
+    def problems(self, run: Run, world: Communicator, trainers: int) -> list[str]:
+        """See `StrategyDescription.problems`."""
+        rules = {type(group.get("rule")).__name__ for group in run.optimizer.param_groups}
+        problems: list[str] = []
+        if rules != {"SignSGD"}:
+            named = ", ".join(sorted(rules - {"NoneType"})) or type(run.optimizer).__name__
+            problems.append(
+                f"gradient_compression votes on signs, which SignSGD follows, and the optimizer is {named}: take "
+                "descend.optim.SignSGD, and for Signum's momentum descend.MajorityVote(momentum=0.9)"
+            )
+        if isinstance(run.optimizer, ZeroRedundancyOptimizer):
+            problems.append("gradient_compression and shard_optimizer: SignSGD has no state to share out")
+        if isinstance(run.config.algorithm, KFAC):
+            problems.append("gradient_compression: K-FAC needs the gradient itself; leave one of them out")
+        if any(is_sharded(p) for p in run.parameters.values()):
+            problems.append("gradient_compression: the signs of a gradient are not there before it has been summed")
+        return problems
+
+
+class MajorityVoting(DataParallel):
+    """The strategy that `MajorityVote` describes.
 
     Args:
         rule: What is voted on.
-        process: This process among its ranks.
 
     Attributes:
-        sent_bytes: What this rank has handed to votes so far.
+        sent_bytes: What this rank has sent of votes so far.
     """
 
-    def __init__(self, rule: MajorityVote, process: Communicator) -> None:
-        self._rule, self._process = rule, process
+    reduces_gradients = False
+    divides_early = False
+    overlaps = False
+    resets_with_optimizer = True
+
+    def __init__(self, rule: MajorityVote) -> None:
+        self._rule = rule
         self._momentum: dict[str, torch.Tensor] = {}
         self.sent_bytes = 0
 
-    def cast(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
-        """Put the vote in the places of the gradients.
+    def divisor(self, own: torch.Tensor | float, joint: torch.Tensor | float) -> torch.Tensor | float:
+        """See `DataParallel.divisor`: a rank votes by the mean of its own samples."""
+        return own
+
+    def union(self, names: Sequence[str]) -> list[str]:
+        """See `Strategy.union`: gradients differ between ranks."""
+        return all_gather_names(names, self._communicator)
+
+    def optimizer_step(self, batch: Batch) -> None:
+        """See `Strategy.optimizer_step`; the optimizer takes the vote for the gradient."""
+        self._vote(self.parameters)
+        super().optimizer_step(batch)
+
+    def _vote(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
+        """Replace gradients by the vote.
 
         Args:
-            weights: By name; those without a gradient take no part, which is so on all ranks or on none.
+            weights: By name; those without a gradient, which have none on any rank, take no part.
 
         Raises:
             Unsupported: a gradient is sparse.
         """
-        import torch
-
         voting = {name: p for name, p in weights.items() if p.grad is not None}
         if sparse := [name for name, p in voting.items() if p.grad is not None and p.grad.is_sparse]:
             raise Unsupported(f"'{sparse[0]}' has a sparse gradient, and a vote is on all elements: use sparse=False")
@@ -106,8 +150,6 @@ class Vote:
 
     def _sign(self, name: str, p: torch.nn.Parameter) -> torch.Tensor:
         """The sign of this rank's momentum, int8."""
-        import torch
-
         assert p.grad is not None
         gradient = p.grad.detach()
         if self._rule.momentum:
@@ -118,52 +160,31 @@ class Vote:
 
     def _sum(self, signs: torch.Tensor) -> torch.Tensor:
         """(n,) int8 or wider, the signs of all ranks added up."""
-        import torch
-
-        if self._process.world_size == 1:
+        if self._communicator.world_size == 1:
             return signs
         packed = pack(signs)
         self.sent_bytes += packed.numel()
         total = torch.zeros(len(signs), dtype=torch.int16, device=signs.device)
-        for part in self._process.all_gather(packed):
+        for part in self._communicator.all_gather(packed):
             total += unpack(part, len(signs))
         return total
 
-    def state(self) -> dict[str, Any]:
-        """The momenta of all ranks by weights, on the first rank; (ranks, *shape) each."""
-        import torch
+    def own_state(self) -> dict[str, Any]:
+        """The momenta of all ranks by parameters, on rank zero; (ranks, *shape) each."""
+        found = {name: self._communicator.all_gather_cat(held[None]) for name, held in sorted(self._momentum.items())}
+        return found if self._communicator.is_rank_zero else {name: torch.zeros(0) for name in found}
 
-        found = {name: self._process.all_gather_cat(held[None]) for name, held in sorted(self._momentum.items())}
-        return found if self._process.is_rank_zero else {name: torch.zeros(0) for name in found}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load_own_state(self, state: dict[str, Any]) -> None:
         """Take back this rank's momenta; where there were other ranks, the mean of theirs."""
-        ranks, rank = self._process.world_size, self._process.rank
+        ranks, rank = self._communicator.world_size, self._communicator.rank
         self._momentum = {
-            name: (held[rank] if len(held) == ranks else held.mean(0)).to(self._process.device).clone()
+            name: (held[rank] if len(held) == ranks else held.mean(0)).to(self._communicator.device).clone()
             for name, held in state.items()
         }
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that does something else with a vote than to follow it.
-
-    Raises:
-        ConfigurationError: it is not SignSGD.
-    """
-    rules = {type(group.get("rule")).__name__ for group in optimizer.param_groups}
-    if rules != {"SignSGD"}:
-        named = ", ".join(sorted(rules - {"NoneType"})) or type(optimizer).__name__
-        raise ConfigurationError(
-            f"gradient_compression votes on signs, which SignSGD follows, and the optimizer is {named}: take "
-            "descend.optim.SignSGD, and for Signum's momentum descend.MajorityVote(momentum=0.9)"
-        )
-
-
 def pack(signs: torch.Tensor) -> torch.Tensor:
     """(n,) −1, 0 or 1 as bytes: the bits of what is above 0, and what of the rest is 0 where anything is."""
-    import torch
-
     zeros = signs == 0
     parts = [_bits(signs > 0)]
     if bool(zeros.any()):
@@ -176,8 +197,6 @@ def pack(signs: torch.Tensor) -> torch.Tensor:
 
 def unpack(packed: torch.Tensor, count: int) -> torch.Tensor:
     """(count,) int8, what `pack` was given."""
-    import torch
-
     first = -(-count // 8)
     signs = _flags(packed[:first], count).to(torch.int8) * 2 - 1
     rest = packed[first:]
@@ -193,15 +212,11 @@ def unpack(packed: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _powers(like: torch.Tensor) -> torch.Tensor:
-    import torch
-
     return torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=like.device)
 
 
 def _bits(flags: torch.Tensor) -> torch.Tensor:
     """Truth values as bytes, eight in each; the last one is filled up with zeros."""
-    import torch
-
     whole = torch.cat([flags, flags.new_zeros(-len(flags) % 8)]).view(-1, 8)
     return (whole.to(torch.uint8) * _powers(flags)).sum(1, dtype=torch.uint8)
 
@@ -209,8 +224,3 @@ def _bits(flags: torch.Tensor) -> torch.Tensor:
 def _flags(packed: torch.Tensor, count: int) -> torch.Tensor:
     """The first so many truth values of bytes."""
     return ((packed[:, None] & _powers(packed)) != 0).view(-1)[:count]
-
-
-def all_gather_names(faulty: Sequence[str], process: Communicator) -> list[str]:
-    """Names of weights whose gradient is not finite on some rank, on all ranks."""
-    return list({name: None for some in process.all_gather_object(list(faulty)) for name in some})

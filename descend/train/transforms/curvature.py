@@ -26,7 +26,8 @@ from torch.overrides import TorchFunctionMode
 from descend.errors import ConfigurationError, nearest
 from descend.train.layers import plan_of
 from descend.train.param_groups import current_learning_rates
-from descend.train.progress import Mode
+from descend.train.transforms.base import GradientTransform
+from descend.train.transforms.check_finite import CheckFinite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
 
     from descend.runtime import Communicator
     from descend.train.micro_batch import MicroBatch
-    from descend.train.session import Session
+    from descend.train.run import Run
+    from descend.train.transforms.base import Gradients, Withheld
     from descend.train.transforms.kfac import KFAC
 
 __all__ = ["Curvature", "patches"]
 
-_KEY = "kfac"  # in the session's state of algorithms
+_KEY = "kfac"  # in the run's state of algorithms
 
 
 class _Use(NamedTuple):
@@ -89,27 +91,27 @@ class _Sums:
         return cls(bias, transposed, inputs, errors, samples, positions)
 
 
-class Curvature:
-    """The preconditioner of `KFAC`. Its averages and inverses stand in the session's state and are saved with it.
+class Curvature(GradientTransform):
+    """The preconditioner of `KFAC`. Its averages and inverses stand in the run's state and are saved with it.
 
     Args:
         settings: The algorithm.
-        session: What it works on.
+        run: What it works on.
 
     Raises:
         ConfigurationError: a layer to be left out does not exist.
     """
 
-    def __init__(self, settings: KFAC, session: Session) -> None:
+    def __init__(self, settings: KFAC, run: Run) -> None:
         self._settings = settings
-        self._session = session
+        self._run, self._check = run, run.transforms.one(CheckFinite)
         left_out = set(settings.disable_layers.split())
-        layers = _layer_of_each_weight(session.task.module)
+        layers = _layer_of_each_weight(run.task.module)
         if unknown := sorted(left_out.difference(layers.values())):
             raise ConfigurationError(
                 [f"KFAC: disable_layers: there is no layer '{x}'{nearest(x, layers.values())}" for x in unknown]
             )
-        self._names = {id(p): name for name, p in session.weights.items() if layers.get(name) not in left_out}
+        self._names = {id(p): name for name, p in run.parameters.items() if layers.get(name) not in left_out}
         self._sums: dict[str, _Sums] = {}
         self._denominator: Tensor | float = 1.0
         self._gathers = False
@@ -118,33 +120,28 @@ class Curvature:
     # Gathering
 
     def begin(self) -> None:
-        """See `Preconditioner.begin`."""
+        """See `GradientTransform.begin`."""
         self._sums = {}
         step = self._step
         self._gathers = not self._blocks or (step - 1) % self._settings.interval(step) == 0
 
     @contextlib.contextmanager
     def observing(self, part: MicroBatch) -> Generator[None]:
-        """See `Preconditioner.watching`."""
+        """See `GradientTransform.observing`."""
         if not self._gathers:
             yield
             return
         with _Uses(self._names, part.count, self._heard):
             yield
 
-    def finish_accumulation(self, denominator: Tensor | float) -> None:
-        """See `Preconditioner.gathered`."""
-        scaler = self._session.numerics.scaler
-        self._denominator = denominator * (1.0 if scaler is None else scaler.get_scale())
-
     @property
     def _step(self) -> int:
         """Number of the update under way, from 1."""
-        return self._session.contexts[Mode.TRAIN].step + 1
+        return self._run.state.step + 1
 
     @property
     def _blocks(self) -> dict[str, dict[str, Any]]:
-        return self._session.algorithm_state.get(_KEY, {})
+        return self._run.state.algorithm.get(_KEY, {})
 
     @torch.no_grad()
     def _heard(self, use: _Use, error: Tensor) -> None:
@@ -167,26 +164,27 @@ class Curvature:
     # Preconditioning
 
     @torch.no_grad()
-    def apply(self) -> list[str]:
-        """See `Preconditioner.apply`."""
+    def __call__(self, gradients: Gradients) -> Withheld | None:
+        """Precondition the gradients; where one is not finite then, nothing is kept of the step."""
         began = time.monotonic()
-        weights = self._session.weights
+        self._denominator = gradients.divisor * self._run.precision.loss_scale
+        weights = self._run.parameters
         blocks = {name: _placed(block, weights[name].device) for name, block in self._blocks.items()}
         if self._gathers:
             self._average(blocks)
             self._invert(blocks)
-        rates = current_learning_rates(self._session.optimizer)
+        rates = current_learning_rates(self._run.optimizer)
         for name, block in blocks.items():
             self._precondition(name, block, rates)
-        faulty = self._session.numerics.nonfinite_parameters(weights)
-        if not faulty:
-            self._session.algorithm_state = {**self._session.algorithm_state, _KEY: blocks}
+        withheld = self._check.look_again(gradients, weights)
+        if withheld is None:
+            self._run.state.algorithm = {**self._run.state.algorithm, _KEY: blocks}
             self._tell(blocks, time.monotonic() - began)
-        return faulty
+        return withheld
 
     def _average(self, blocks: dict[str, dict[str, Any]]) -> None:
         """Take this step's factors into the averages; layers in which nothing counted keep theirs."""
-        self._sums = _over_ranks(self._sums, self._session.communicator)
+        self._sums = _over_ranks(self._sums, self._run.communicator)
         if not blocks and not self._sums:
             raise ConfigurationError(
                 "KFAC: the module has no fully connected or convolution layer that is trained; use "
@@ -209,7 +207,7 @@ class Curvature:
         of_a, of_g = self._settings.dampings(self._step)
         due = (self._step - 1) % self._settings.compute_interval == 0
         invert = _by_eigenvalues if self._settings.use_eigen_decomposition else _by_cholesky
-        process = self._session.communicator
+        process = self._run.communicator
         for i, block in enumerate(blocks.values()):
             if not due and "A_inverse" in block:
                 continue
@@ -224,8 +222,8 @@ class Curvature:
                 process.broadcast(owner, [block["A_inverse"], block["G_inverse"]])
 
     def _precondition(self, name: str, block: Mapping[str, Any], rates: Mapping[int, float]) -> None:
-        weight = self._session.weights[name]
-        bias = self._session.weights[block["bias"]] if block["bias"] else None
+        weight = self._run.parameters[name]
+        bias = self._run.parameters[block["bias"]] if block["bias"] else None
         bias_grad = None if bias is None else bias.grad
         if weight.grad is None or (bias is not None and bias_grad is None):
             return  # frozen since, or without a part in this objective
@@ -249,11 +247,11 @@ class Curvature:
     # Telling
 
     def _tell(self, blocks: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
-        say, settings = self._session.say, self._settings
+        say, settings = self._run.say, self._settings
         if not self._told:
             self._told = True
             taken = {*blocks, *(block["bias"] for block in blocks.values())}
-            others = [name for name, p in self._session.weights.items() if p.requires_grad and name not in taken]
+            others = [name for name, p in self._run.parameters.items() if p.requires_grad and name not in taken]
             say(
                 f"K-FAC: factors for {', '.join(blocks)}"
                 + (f"; by their rule alone: {', '.join(others)}" * bool(others))

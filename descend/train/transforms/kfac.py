@@ -28,7 +28,7 @@ from descend.train.algorithms import BatchedIterativeOptimizer, TrainingAlgorith
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from descend.train.session import Session
+    from descend.train.run import Run
     from descend.train.stopping import Stop
 
 __all__ = ["KFAC"]
@@ -202,17 +202,15 @@ class KFAC(TrainingAlgorithm):
         """See `TrainingAlgorithm.until`."""
         return replace(self, first_order_optimizer=self.first_order_optimizer.until(stop))
 
-    def apply(self, session: Session) -> str:
+    def apply(self, run: Run) -> str:
         """See `TrainingAlgorithm.apply`."""
-        from descend.train.transforms.curvature import Curvature  # torch comes in here, not when a description is read
+        from descend.train.transforms.check_finite import CheckFinite  # torch comes in here, not with a description
+        from descend.train.transforms.curvature import Curvature
 
         for line in self.without_effect():
-            session.say(line)
-        session.preconditioner = Curvature(self, session)
-        try:
-            return self.first_order_optimizer.apply(session)
-        finally:
-            session.preconditioner = None
+            run.say(line)
+        with run.transforms.inserted(Curvature(self, run), after=CheckFinite):
+            return self.first_order_optimizer.apply(run)
 
 
 class _Unnamed:

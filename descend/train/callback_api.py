@@ -13,7 +13,7 @@ from descend.data import Batches
 from descend.errors import ConfigurationError, nearest
 from descend.runtime import generator, seed_step
 from descend.train.layers import plan_of
-from descend.train.micro_batch import MicroBatch, forward
+from descend.train.micro_batch import MicroBatch
 from descend.train.param_groups import options_of, set_each, set_option
 from descend.train.progress import Mode
 from descend.train.stopping import whole
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data import Batch
-    from descend.train.session import Session
+    from descend.train.run import Run
 
 __all__ = ["RunControl"]
 
@@ -39,34 +39,34 @@ def _count(name: str, value: Any) -> int:
     found: Any = whole(value)
     if type(found) is not int or found < 1:
         raise ConfigurationError(
-            f"{name} has become {value!r} and is to be a whole number above 0: look at what sets it"
+            f"{name} must be an integer above 0 and has become {value!r}: look at what sets it"
         )
     return found
 
 
 class RunControl:
-    """The hands of the callbacks on one run.
+    """What callbacks may change in a run.
 
     Args:
-        session: The run.
+        run: The run.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     # Weights
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
         """Every weights object and buffer by name."""
-        module = self._session.task.module
+        module = self._run.task.module
         return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
     @property
     def trained(self) -> dict[str, torch.Tensor]:
         """The weights that the optimizer updates, by name."""
-        held = options_of(self._session.optimizer, "lr")
-        return {name: p for name, p in self._session.task.module.named_parameters() if id(p) in held}
+        held = options_of(self._run.optimizer, "lr")
+        return {name: p for name, p in self._run.task.module.named_parameters() if id(p) in held}
 
     def select(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Those of the trained weights that are named; all of them where nothing is named.
@@ -96,7 +96,7 @@ class RunControl:
         return {name: weights[name] for layer in layers for name in self._names_of(layer)}
 
     def _names_of(self, layer: str) -> list[str]:
-        module = self._session.task.module
+        module = self._run.task.module
         plan = plan_of(module)
         if plan is not None:
             found = next((planned for planned in plan.layers if planned.name == layer), None)
@@ -121,12 +121,12 @@ class RunControl:
 
     def options(self, option: str) -> dict[str, Any]:
         """An option of the optimizer by weights; None where their rule has no such option."""
-        held = options_of(self._session.optimizer, option)
+        held = options_of(self._run.optimizer, option)
         return {name: held[id(p)] for name, p in self.trained.items()}
 
     def set_option(self, option: str, value: Any, names: Sequence[str] = ()) -> None:
         """Set an option of the optimizer, such as "beta1", for these weights or all."""
-        set_option(self._session.optimizer, self.select(names).values(), option, value)
+        set_option(self._run.optimizer, self.select(names).values(), option, value)
 
     def set_each(self, option: str, values: Mapping[str, Any]) -> None:
         """Set an option of the optimizer for each weights object by its name.
@@ -139,13 +139,13 @@ class RunControl:
                 f"the optimizer of weights '{missing[0]}' has no option '{option}'; descend's own optimizers have it"
             )
         trained = self.trained
-        set_each(self._session.optimizer, {trained[name]: value for name, value in values.items()}, option)
+        set_each(self._run.optimizer, {trained[name]: value for name, value in values.items()}, option)
 
     # The course of the run
 
     def stop(self, reason: str) -> None:
         """End training after this step or, between two epochs, now. `reason` is the sentence of log and result."""
-        self._session.asked_to_stop = self._session.asked_to_stop or reason
+        self._run.stop.stop(reason)
 
     @property
     def batch_size(self) -> int:
@@ -156,16 +156,16 @@ class RunControl:
     @batch_size.setter
     def batch_size(self, size: int) -> None:
         batches, size = self._batches(), _count("batch_size", size)
-        self._session.recut = size != batches.batch_size and not batches.drop_last
+        self._run.state.rebatch = size != batches.batch_size and not batches.drop_last
         batches.batch_size = size
 
     @property
     def samples(self) -> int:
         """Training samples seen since the run began."""
-        return self._session.contexts[Mode.TRAIN].samples
+        return self._run.state.training.samples
 
     def _batches(self) -> Batches:
-        feed = self._session.data[Mode.TRAIN]
+        feed = self._run.data[Mode.TRAIN]
         if not isinstance(feed, Batches):
             raise ConfigurationError("the training data come in mini-batches of their own; a callback cannot cut them")
         return feed
@@ -173,56 +173,55 @@ class RunControl:
     @property
     def micro_batch_size(self) -> int | None:
         """Samples that go through the module at once."""
-        return self._session.micro_batch_size
+        return self._run.micro_batch_size.samples
 
     @micro_batch_size.setter
     def micro_batch_size(self, size: int | None) -> None:
-        self._session.micro_batch_size = None if size is None else _count("micro_batch_size", size)
+        self._run.micro_batch_size.samples = None if size is None else _count("micro_batch_size", size)
 
     @property
     def batch(self) -> Batch:
         """The training mini-batch; another one can be put in its place in `before_step`."""
-        return self._session.batches[Mode.TRAIN]
+        return self._run.state.batches[Mode.TRAIN]
 
     @batch.setter
     def batch(self, batch: Batch) -> None:
-        self._session.batches[Mode.TRAIN] = batch
+        self._run.state.batches[Mode.TRAIN] = batch
 
     def evaluate(self, mode: Mode) -> dict[str, float]:
         """Objective and metrics over all samples of `mode`, now; the row goes into the history."""
         from descend.train.evaluation import evaluate
 
-        session = self._session
-        values = evaluate(session, mode)
-        session.fix_rows()
+        run = self._run
+        values = evaluate(run, mode)
+        run.state.fix_rows()
         return values
 
     def record(self, values: Mapping[str, float], step: int) -> None:
         """Add a row to the history and to `metrics.jsonl`, and let stopping criteria see its values as `train/name`."""
-        self._session.note(values, step)
+        self._run.record_step(values, step)
 
     @property
     def keeps_files(self) -> bool:
         """Whether the run has a directory; without one nothing is saved."""
-        return self._session.directory is not None
+        return self._run.store.directory is not None
 
     def restore(self, checkpoint: Path) -> None:
         """Bring the run to where a checkpoint stands."""
-        self._session.restore(checkpoint)
+        self._run.store.load(self._run, checkpoint)
 
     @property
     def signal_divisor(self) -> float:
         """What gradients of outputs of layers are to be divided by in `after_backward`, so that they are those of the
-        objective: each part of a mini-batch that was cut gives those of its sum, and float16 those of a scaled loss.
-        Waits for the device."""
-        scaler = self._session.numerics.scaler
-        return float(self._session.signal_divisor) * (1.0 if scaler is None else scaler.get_scale())
+        objective: each micro-batch of a mini-batch that was split gives those of its sum, and float16 those of a scaled
+        loss. Waits for the device."""
+        return float(self._run.state.signal_divisor) * self._run.precision.loss_scale
 
     # The objective once more
 
     def last_batch(self, mode: Mode) -> Batch | None:
         """The newest mini-batch of a mode, where there was one."""
-        return self._session.batches.get(mode)
+        return self._run.state.batches.get(mode)
 
     def objective(self, batch: Batch) -> float:
         """The objective on a mini-batch with the weights of now; changes nothing."""
@@ -237,18 +236,18 @@ class RunControl:
         return dict(zip(trained, found, strict=True))
 
     def _value(self, batch: Batch) -> torch.Tensor:
-        session = self._session
-        fields = {name: session.communicator.to_device(array) for name, array in batch.fields.items()}
-        step = session.contexts[Mode.TRAIN].step
-        seed_step(session.seed, step, batch.position)  # the same masks each time
-        top, bottom = forward(session, MicroBatch(fields, batch, step, 0, len(batch.ids), batch.position)).objective
-        penalty = session.task.penalty()
+        run = self._run
+        fields = {name: run.communicator.to_device(array) for name, array in batch.fields.items()}
+        step = run.state.step
+        seed_step(run.seed, step, batch.position)  # the same masks each time
+        top, bottom = run.task.losses(MicroBatch(fields, batch, step, 0, len(batch.ids), batch.position)).objective
+        penalty = run.task.penalty()
         return top / bottom if penalty is None else top / bottom + penalty
 
     @contextlib.contextmanager
     def _undisturbed(self) -> Generator[None]:
         """Buffers, such as running statistics, are afterwards what they were."""
-        buffers = [(b, b.clone()) for b in self._session.task.module.buffers()]
+        buffers = [(b, b.clone()) for b in self._run.task.module.buffers()]
         try:
             yield
         finally:
@@ -261,17 +260,17 @@ class RunControl:
     @property
     def ranks(self) -> int:
         """How many share a mini-batch."""
-        return self._session.communicator.world_size
+        return self._run.communicator.world_size
 
     def of_all_ranks(self, rows: torch.Tensor) -> torch.Tensor:
         """The (n, *shape) rows of all ranks that share a mini-batch, one after the other; n may differ. All have to
         ask."""
-        process = self._session.communicator
+        process = self._run.communicator
         return rows if process.world_size == 1 else process.all_gather_cat(rows.to(process.device)).to(rows.device)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor summed over the ranks that share a mini-batch, which all have to ask."""
-        process = self._session.communicator
+        process = self._run.communicator
         return (
             tensor
             if process.world_size == 1
@@ -287,26 +286,26 @@ class RunControl:
     @property
     def first(self) -> bool:
         """Whether this is the rank that leaves files; what it writes the others need not."""
-        return self._session.communicator.is_rank_zero
+        return self._run.communicator.is_rank_zero
 
     def now(self) -> float:
         """Seconds of a monotonic clock that all ranks read alike, so that they decide alike."""
-        return self._session.communicator.now()
+        return self._run.communicator.now()
 
     @property
     def summary_dir(self) -> str:
         """Where TensorBoard's files go."""
-        return self._session.summary_dir or "tensorboard"
+        return self._run.config.summary_dir
 
     def path(self, name: str) -> Path:
         """Where a file of a callback goes: a relative name is within the run directory, or here if there is none."""
-        wanted, scratch = Path(name), self._session.scratch
+        wanted, scratch = Path(name), self._run.store.scratch
         if scratch is not None:  # the first rank alone leaves files
             wanted = scratch / wanted.relative_to(wanted.anchor)
-        path = Path(self._session.directory or Path.cwd()) / wanted
+        path = Path(self._run.store.directory or Path.cwd()) / wanted
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def generator(self, *names: str | int) -> torch.Generator:
         """A generator that is a function of the run's seed and `names`, so that nothing of it has to be saved."""
-        return generator(self._session.seed, "callback", *names)
+        return generator(self._run.seed, "callback", *names)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from descend.train.task import Ratio, Totals
+from descend.train.objective import Ratio, Totals
 
 
 def ratios(count):

@@ -11,19 +11,23 @@ A weights object stays whole, so norms of one (LARS, LAMB) are what they are on 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
 
+from descend.errors import Unsupported
+from descend.optim import Optimizer
 from descend.runtime import flatten, unflatten
+from descend.train.precision import bare_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Generator, Mapping
 
     from descend.runtime import Communicator
 
-__all__ = ["Sharding", "partition_parameters"]
+__all__ = ["ZeroRedundancyOptimizer", "partition_parameters"]
 
 
 def partition_parameters(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
@@ -37,35 +41,99 @@ def partition_parameters(sizes: Mapping[str, int], ranks: int) -> dict[str, int]
     return found
 
 
-class Sharding:
-    """The weights of a run by the rank that keeps their optimizer state.
+class ZeroRedundancyOptimizer(torch.optim.Optimizer):
+    """An optimizer of which each rank keeps the state of some parameters and updates these for all.
+
+    Everything but `step` is the inner optimizer's: groups, state, hooks.
 
     Args:
-        weights: All of them by name.
-        process: This process among its ranks.
+        inner: The optimizer of all parameters; this rank steps its own share of them.
+        parameters: All of them by name.
+        communicator: The ranks.
 
     Attributes:
-        sent_bytes: What this rank has handed to the others of its weights so far.
+        inner: As given.
+        sent_bytes: What this rank has sent of its parameters so far.
     """
 
-    def __init__(self, weights: Mapping[str, torch.nn.Parameter], process: Communicator) -> None:
-        self._weights, self._process = weights, process
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        parameters: Mapping[str, torch.nn.Parameter],
+        communicator: Communicator,
+    ) -> None:
+        # torch.optim.Optimizer.__init__ would make groups of its own; those of the inner optimizer are the only ones.
+        self.inner = inner
+        self._weights, self._process = dict(parameters), communicator
         self.sent_bytes = 0
-        self._owners = partition_parameters({name: p.numel() for name, p in weights.items()}, process.world_size)
+        self._owners = partition_parameters({name: p.numel() for name, p in parameters.items()}, communicator.world_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
     @property
-    def own(self) -> set[str]:
-        """Names of the weights whose state this rank keeps."""
+    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch has an attribute
+        """Those of the inner optimizer."""
+        return self.inner.param_groups
+
+    @property
+    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
+        """That of the inner optimizer, for this rank's parameters."""
+        return self.inner.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
+        """Those of the inner optimizer."""
+        return self.inner.defaults
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the inner optimizer: this rank's share. `consolidate` has the state of all parameters."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give the inner optimizer this rank's share."""
+        self.inner.load_state_dict(state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients."""
+        self.inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the inner optimizer."""
+        self.inner.add_param_group(param_group)
+
+    def __repr__(self) -> str:
+        return f"ZeroRedundancyOptimizer({self.inner!r})"
+
+    @contextlib.contextmanager
+    def averaged(self) -> Generator[None]:
+        """Within this block all ranks hold the parameters to evaluate, where the rule trains at another point."""
+        with self.inner.averaged() if isinstance(self.inner, Optimizer) else contextlib.nullcontext():
+            self.exchange()
+            yield
+        self.exchange()
+
+    @property
+    def local_names(self) -> set[str]:
+        """Names of the parameters whose state this rank keeps."""
         return {name for name, rank in self._owners.items() if rank == self._process.rank}
 
-    def step(self, update: Callable[[], None]) -> None:
-        """Call `update` with the gradients of this rank's weights alone, and give all ranks the new values."""
-        own = self.own
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # no closure here
+        """Update this rank's parameters, and take the new values of the others from their ranks.
+
+        Raises:
+            Unsupported: there is a closure.
+        """
+        if closure is not None:
+            raise Unsupported("an optimizer whose state is sharded takes no closure")
+        own = self.local_names
         hidden = {name: p.grad for name, p in self._weights.items() if name not in own}
         for name in hidden:
             self._weights[name].grad = None
         try:
-            update()
+            bare_step(self.inner)()
         finally:
             for name, gradient in hidden.items():
                 self._weights[name].grad = gradient
@@ -88,13 +156,13 @@ class Sharding:
             for p, values in zip((p for some in by_rank for p in some), places, strict=True):
                 p.copy_(values.view(p.shape))
 
-    def gathered(self, state: dict[str, Any]) -> dict[str, Any]:
+    def consolidate(self, state: dict[str, Any]) -> dict[str, Any]:
         """The optimizer's state of all weights, on the first rank; its own on each other.
 
         Args:
             state: What `descend.runtime.optimizer_state` gives on this rank.
         """
-        own = self.own
+        own = self.local_names
         tensors, plain = flatten({name: entry for name, entry in state["weights"].items() if name in own})
         forms = [[path, list(tensor.shape), str(tensor.dtype)] for path, tensor in tensors.items()]
         weights: dict[str, Any] = {}
@@ -117,7 +185,7 @@ class Sharding:
                 distributed.recv(received, group=self._process.group, group_src=rank)
         return received
 
-    def kept(self, state: dict[str, Any]) -> dict[str, Any]:
+    def local_part(self, state: dict[str, Any]) -> dict[str, Any]:
         """Of a saved state, what this rank is to keep."""
-        own = self.own
+        own = self.local_names
         return {**state, "weights": {name: entry for name, entry in state["weights"].items() if name in own}}

@@ -7,18 +7,20 @@ division at the end gives the value and the gradient of the one big batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from descend.runtime import Communicator
     from descend.train.micro_batch import MicroBatch
+    from descend.train.strategies.buffers import RunningStatistics
 
-__all__ = ["Losses", "Preconditioner", "Ratio", "Task", "Totals"]
+__all__ = ["Losses", "Ratio", "Task", "Totals"]
 
 
 class Ratio(NamedTuple):
@@ -40,52 +42,35 @@ class Losses(NamedTuple):
     metrics: Mapping[str, Ratio]
 
 
-class Task(Protocol):
-    """A module and what it is trained for."""
+class Task:
+    """A module and what it is trained for.
 
-    @property
-    def module(self) -> torch.nn.Module:
-        """What is trained."""
-        ...
+    Attributes:
+        module: What is trained.
+        units: The unit of each metric that has one.
+        micro_batch_unit: In training, micro-batches are made of whole units of so many samples; None where a
+            mini-batch cannot be split.
+        running_statistics: Those of batch norm, where each rank has groups of samples of its own.
+        needs_lockstep: Whether forward passes of all ranks communicate, so that all ranks need as many.
+    """
 
-    @property
-    def units(self) -> Mapping[str, str]:
-        """The unit of each metric that has one."""
-        ...
+    module: torch.nn.Module
+    units: Mapping[str, str] = MappingProxyType({})
+    micro_batch_unit: int | None = 1
+    running_statistics: Sequence[RunningStatistics] = ()
+    needs_lockstep: bool = False
 
-    def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
-        """The forward pass over a part of a batch; each field is (samples, *shape)."""
-        ...
+    def losses(self, micro_batch: MicroBatch) -> Losses:
+        """The forward pass over a micro-batch."""
+        raise NotImplementedError(f"{type(self).__name__} defines no losses()")
 
     def penalty(self) -> torch.Tensor | None:
-        """The part of the objective that depends on weights alone, counted once a step; a 0-d tensor or None."""
-        ...
+        """The part of the objective that depends on parameters alone, counted once a step; a 0-d tensor or None."""
+        return None
 
-
-class Preconditioner(Protocol):
-    """What changes the gradient of a mini-batch once it is whole, from what it saw of the parts."""
-
-    def begin(self) -> None:
-        """A step begins, or is made again; a rank may have no part of it."""
-        ...
-
-    def observing(self, part: MicroBatch) -> AbstractContextManager[None]:
-        """The forward pass of a part happens within this."""
-        ...
-
-    def finish_accumulation(self, denominator: torch.Tensor | float) -> None:
-        """All parts are through. The backward passes began with numerators; `denominator` is what these, loss scale
-        aside, are still to be divided by."""
-        ...
-
-    def apply(self) -> list[str]:
-        """Change the gradients, which are whole, finite and not clipped yet.
-
-        Returns:
-            Names of the weights whose gradient is not finite now; then the step is left out and nothing is remembered
-            of it.
-        """
-        ...
+    def external_metrics(self, directory: Path | None) -> Mapping[str, float]:
+        """Metrics that the module does not compute, given the run directory; asked on rank zero after each epoch."""
+        return {}
 
 
 class Totals:
@@ -108,6 +93,12 @@ class Totals:
         top, bottom = ratio
         bottom = bottom.detach() if isinstance(bottom, torch.Tensor) else bottom
         self._put_by.setdefault(name, []).append((top.detach(), bottom))
+
+    def add_losses(self, losses: Losses) -> None:
+        """Add the objective and the metrics of a micro-batch."""
+        self.add("objective", losses.objective)
+        for name, ratio in losses.metrics.items():
+            self.add(name, ratio)
 
     def join(self, other: Totals) -> None:
         """Add what `other` holds."""

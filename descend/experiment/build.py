@@ -1,0 +1,159 @@
+"""Builds a run from its parts: the one place where what a door has read becomes a `descend.train.run.Run`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal
+
+from descend.callbacks import ProgressBar
+from descend.callbacks.console import say
+from descend.errors import ConfigurationError
+from descend.experiment.run_store import NoFiles
+from descend.runtime.dtensor import is_sharded
+from descend.train import Callbacks
+from descend.train.memory import MicroBatchSize
+from descend.train.optimizers.zero import ZeroRedundancyOptimizer
+from descend.train.precision import precision_for
+from descend.train.run import Run, RunConfig
+from descend.train.state import TrainState
+from descend.train.stop_signal import StopSignal
+from descend.train.strategies.base import Strategy, StrategyDescription
+from descend.train.strategies.data_parallel import DataParallel
+from descend.train.strategies.fsdp import FSDP
+from descend.train.transforms.after_backward import AfterBackward
+from descend.train.transforms.base import TransformChain
+from descend.train.transforms.check_finite import CheckFinite
+from descend.train.transforms.clip import Clip
+from descend.train.transforms.penalty import Penalty, RequireGradient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from descend.data import Feed
+    from descend.runtime import Communicator
+    from descend.train import Callback, Mode
+    from descend.train.objective import Task
+    from descend.train.store import RunStore
+
+__all__ = ["build_run", "strategy_of", "usual_transforms"]
+
+
+def build_run(
+    config: RunConfig,
+    *,
+    task: Task,
+    optimizer: torch.optim.Optimizer,
+    data: Mapping[Mode, Feed],
+    world: Communicator,
+    strategy: StrategyDescription | None = None,
+    transforms: TransformChain | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    micro_batch_size: int | Literal["auto"] | None = None,
+    callbacks: Sequence[Callback] = (),
+    shard_optimizer: bool = False,
+    trainers: int = 1,
+    store: RunStore | None = None,
+) -> Run:
+    """A run, ready to be carried out.
+
+    Args:
+        config: Its plain values.
+        task: The module and its losses.
+        optimizer: What updates the module.
+        data: Mini-batches by mode.
+        world: This process among the ranks of the run.
+        strategy: What the user asked for; None for a single device, data parallelism, or FSDP where the module is
+            sharded.
+        transforms: The gradient transforms; None for the usual ones.
+        scaler: The loss scale of float16.
+        micro_batch_size: Samples that go through the module at once; None or "auto" for as many as fit.
+        callbacks: In the order in which they are called.
+        shard_optimizer: Let each rank keep the optimizer's state of some parameters.
+        trainers: How many train the model, each by itself.
+        store: Where rows and checkpoints go; None keeps no files.
+
+    Raises:
+        ConfigurationError: the strategy does not go with the rest.
+    """
+    parameters = dict(task.module.named_parameters())
+    communicator = strategy.communicator(world) if strategy else world
+    if shard_optimizer:
+        optimizer = ZeroRedundancyOptimizer(optimizer, parameters, communicator)
+    watching = tuple(callbacks)
+    if sys.stdout.isatty() and not any(isinstance(callback, ProgressBar) for callback in watching):
+        watching = (*watching, ProgressBar(print_mem_usage=True))
+    run = Run(
+        config=config,
+        communicator=communicator,
+        task=task,
+        optimizer=optimizer,
+        strategy=strategy.create(world) if strategy else _default_strategy(communicator, parameters),
+        transforms=transforms or usual_transforms(),
+        precision=precision_for(scaler),
+        data=data,
+        callbacks=Callbacks(watching),
+        state=TrainState(communicator),
+        store=store or NoFiles(),
+        stop=StopSignal(),
+        micro_batch_size=MicroBatchSize(
+            micro_batch_size if isinstance(micro_batch_size, int) else None,
+            adaptive=not isinstance(micro_batch_size, int),
+        ),
+    )
+    if strategy:
+        if problems := strategy.problems(run, world, trainers):
+            raise ConfigurationError(problems)
+        strategy.prepare(run, world)
+    return run
+
+
+def usual_transforms(
+    on_nonfinite: str = "stop",
+    clip_value: float | None = None,
+    clip_norm: float | None = None,
+    clip_global_norm: float | None = None,
+) -> TransformChain:
+    """The transforms of a run that asks for nothing else; see `descend.train.transforms.base`.
+
+    Raises:
+        ConfigurationError: all numbers and words that are wrong.
+    """
+    problems: list[str] = []
+    chain: list[Any] = [Penalty(), RequireGradient(), AfterBackward()]
+    for make in (lambda: CheckFinite(on_nonfinite), lambda: Clip(clip_value, clip_norm, clip_global_norm)):
+        try:
+            chain.append(make())
+        except ConfigurationError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigurationError(problems)
+    return TransformChain(chain)
+
+
+def strategy_of(wanted: Mapping[str, Any]) -> StrategyDescription | None:
+    """The one strategy among what a user has asked for.
+
+    Args:
+        wanted: Descriptions, or None, by the name of the argument. "auto" is None.
+
+    Raises:
+        ConfigurationError: there are several, or one is no strategy.
+    """
+    given = {name: value for name, value in wanted.items() if value is not None and value != "auto"}
+    if wrong := [name for name, value in given.items() if not isinstance(value, StrategyDescription)]:
+        raise ConfigurationError(
+            f"{wrong[0]} must be a strategy such as descend.MajorityVote(), descend.ParameterServer() or "
+            f"descend.LocalSGD(steps=8), or 'auto', got {given[wrong[0]]!r}"
+        )
+    if len(given) > 1:
+        names = " and ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ConfigurationError(f"{names}: each is a strategy, and a run has one; leave out the others")
+    return next(iter(given.values()), None)
+
+
+def _default_strategy(communicator: Communicator, parameters: Mapping[str, torch.Tensor]) -> Strategy:
+    if any(is_sharded(p) for p in parameters.values()):
+        return FSDP()
+    return Strategy() if communicator.world_size == 1 else DataParallel()

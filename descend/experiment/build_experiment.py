@@ -1,0 +1,270 @@
+"""Builds the run of an experiment: check the description, lower the graph or take the module, open the data."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+import warnings
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.callbacks.console import say
+from descend.callbacks.name_fields import problems as unknown_names
+from descend.data import Batches
+from descend.errors import ConfigurationError
+from descend.experiment import rule
+from descend.experiment.batch_norm import share_unit
+from descend.experiment.build import build_run
+from descend.experiment.check import check, check_parts
+from descend.experiment.external_metrics import ExternalMetrics
+from descend.experiment.graph_task import GraphTask
+from descend.experiment.losses import describe, loss_of
+from descend.experiment.metrics import build_metrics
+from descend.experiment.module_task import ModuleTask
+from descend.experiment.optimizer import build_optimizer
+from descend.experiment.patched_module import device_of, patched_for_training
+from descend.experiment.population import RunOptions, trainer_seed
+from descend.experiment.precision import precision_of
+from descend.experiment.text import run_text
+from descend.experiment.unused_parameters import WarnUnusedParameters
+from descend.graph import Model, TorchModel, to_text
+from descend.lower import lower
+from descend.runtime import Communicator, generator, stored_seed
+from descend.train import LTFB, BatchedIterativeOptimizer, Mode
+from descend.train.layers import layer_names
+from descend.train.run import RunConfig
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Generator, Iterable, Mapping
+
+    from descend.data import OpenReader
+    from descend.experiment.experiment import Experiment
+    from descend.experiment.population import TrainerContext
+    from descend.train import Trainer, TrainingAlgorithm
+    from descend.train.run import Run
+
+__all__ = ["build_experiment", "build_graph_run", "check_names", "copied", "run_seed"]
+
+
+def copied(experiment: Experiment) -> Experiment:
+    """An experiment for another trainer of this process: callbacks and modules have state, so each needs its own."""
+    trainer, model = copy.copy(experiment.trainer), copy.copy(experiment.model)
+    trainer.callbacks, model.callbacks = copy.deepcopy(trainer.callbacks), copy.deepcopy(model.callbacks)
+    if isinstance(model, TorchModel):
+        model.module = copy.deepcopy(model.module)
+    return replace(experiment, trainer=trainer, model=model)
+
+
+@contextmanager
+def build_experiment(
+    experiment: Experiment, options: RunOptions, context: TrainerContext, several: bool = False
+) -> Generator[Run]:
+    """The run of an experiment; nothing is written. A torch module is patched until this ends.
+
+    Args:
+        experiment: The description.
+        options: Where the run is kept.
+        context: The trainer that it is for.
+        several: Whether it is one of several; those hold out the same samples.
+    """
+    if isinstance(experiment.model, TorchModel):
+        with _module_run(experiment, experiment.model, options, context, several) as run:
+            yield run
+    else:
+        yield build_graph_run(experiment, options, context, several)
+
+
+def build_graph_run(
+    experiment: Experiment,
+    options: RunOptions | None = None,
+    context: TrainerContext | None = None,
+    several: bool = False,
+) -> Run:
+    """The run of an experiment whose model is a graph; nothing is written.
+
+    Args:
+        experiment: The description.
+        options: Where the run is kept; None keeps no files.
+        context: The trainer that it is for; None for this process by itself.
+        several: Whether it is one of several trainers.
+    """
+    trainer, model, options = experiment.trainer, experiment.model, options or RunOptions(keep_files=False)
+    world = context.communicator if context else Communicator.current()
+    number = context.number if context else 0
+    whole = run_seed(trainer, options.continued, world)
+    checked = check(experiment, whole)
+    for warning in checked.warnings:
+        warnings.warn(warning, stacklevel=2)
+    seed = trainer_seed(whole, number) if several else whole
+    first = whole if trainer.random_init_trainers_identically else seed
+    module = lower(checked.plan, partial(generator, first, "weights"), channels_last=model.channels_last)
+    module.to(world.device)
+    if model.compile:
+        module.compile()
+    autocast, scaler = precision_of(model.amp, world.device)
+    place = f"{trainer.name or f'trainer{number}'}/{model.name or 'model0'}"  # where LBANN keeps the files of a model
+    external = ExternalMetrics(checked.plan.other_metrics, place)
+    task = GraphTask(module, checked.plan, seed, autocast, checked.unit, external)
+    optimizer = build_optimizer(module, checked.plan, experiment.optimizer)
+    unit = checked.unit or 1
+    data = {mode: _batches(checked.readers[mode.role], trainer, mode, seed, world, unit) for mode in checked.modes}
+    computed = Model(0, model.layers, model.weights, model.objective_function, model.metrics, name=model.name)
+    settings = {  # of the model only what is computed: not callbacks and epochs
+        **_settings(experiment, seed, data),
+        **{name: True for name in ("compile", "channels_last") if getattr(model, name)},
+        "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
+        **rule.settings(optimizer),
+    }
+    metrics = [metric.name for metric in (*checked.plan.metrics, *checked.plan.other_metrics)]
+    return build_run(
+        _config(experiment, options, seed, settings, metrics),
+        task=task,
+        optimizer=optimizer,
+        data=data,
+        world=world,
+        scaler=scaler,
+        micro_batch_size=trainer.micro_batch_size or "auto",
+        callbacks=(*trainer.callbacks, *model.callbacks),
+        store=context and context.store,
+    )
+
+
+@contextmanager
+def _module_run(
+    experiment: Experiment, model: TorchModel, options: RunOptions, context: TrainerContext, several: bool
+) -> Generator[Run]:
+    """The same for a torch module, which is afterwards as it was, but for what it has learnt."""
+    trainer = experiment.trainer
+    world = replace(context.communicator, device=device_of(model.module))
+    whole = run_seed(trainer, options.continued, world)
+    seed = trainer_seed(whole, context.number) if several else whole
+    readers = check_parts(experiment, whole)
+    objective, measured = loss_of(model.loss), build_metrics(model.measures, model.loss)
+    callbacks = (*trainer.callbacks, *model.callbacks)
+    check_names(model.module, callbacks, list(measured))
+    optimizer = rule.build(experiment.optimizer, model.module)
+    for part in (objective, *measured.values()):
+        part.to(world.device)
+    modes = [mode for mode in Mode if mode.role in readers]
+    sizes = (trainer.micro_batch_size or None, model.batch_norm_group_size or None)
+    unit = share_unit(model.module, *sizes, trainer.mini_batch_size, world.world_size)
+    data = {mode: _batches(readers[mode.role], trainer, mode, seed, world, unit) for mode in modes}
+    autocast, scaler = precision_of(model.amp, world.device)
+    task = ModuleTask(model.module, objective, measured, model.targets, autocast)
+    algorithm = _algorithm(experiment)
+    if isinstance(algorithm, LTFB):
+        algorithm.check(list(measured), list(readers))
+    settings = {
+        **_settings(experiment, seed, data),
+        "loss": describe(model.loss),
+        **({"compile": True} if model.compile else {}),
+        **rule.settings(optimizer),
+    }
+    with patched_for_training(task, seed, next(iter(data.values())), *sizes, world) as patches, _compiled(model):
+        task.patch(patches)
+        yield build_run(
+            _config(experiment, options, seed, settings, list(measured)),
+            task=task,
+            optimizer=optimizer,
+            data=data,
+            world=world,
+            scaler=scaler,
+            micro_batch_size=trainer.micro_batch_size or "auto",
+            callbacks=(*callbacks, WarnUnusedParameters()),
+            store=context.store,
+        )
+
+
+def _algorithm(experiment: Experiment) -> TrainingAlgorithm:
+    return experiment.trainer.training_algo or BatchedIterativeOptimizer()
+
+
+def _config(
+    experiment: Experiment, options: RunOptions, seed: int, settings: Mapping[str, Any], metrics: list[str]
+) -> RunConfig:
+    """The plain values of the run."""
+    model = experiment.model
+    return RunConfig(
+        name=model.name or "model0",
+        seed=seed,
+        algorithm=_algorithm(experiment),
+        default_epochs=model.epochs,
+        settings=settings,
+        files={"experiment.prototext": run_text(experiment)},
+        metrics=metrics,
+        summary_dir=model.summary_dir or "tensorboard",
+        resume=options.resume,
+        reset_optimizer=options.reset_optimizer,
+        weights_only=options.weights_only,
+        say=say,
+    )
+
+
+def _settings(experiment: Experiment, seed: int, data: Mapping[Mode, Batches]) -> dict[str, Any]:
+    """What a continuation is compared with."""
+    trainer, model = experiment.trainer, experiment.model
+    return {
+        "batch_size": trainer.mini_batch_size,
+        "seed": seed,
+        "samples": data[Mode.TRAIN].num_samples if Mode.TRAIN in data else None,
+        "stop": f"{_algorithm(experiment)!r}, {model.epochs} epochs by default",
+        "precision": repr(model.amp) if model.amp and model.amp.enabled else None,
+        "micro_batch_size": trainer.micro_batch_size or None,
+        "batch_norm_group_size": model.batch_norm_group_size or None,
+    }
+
+
+@contextmanager
+def _compiled(model: TorchModel) -> Generator[None]:
+    """The module compiled, where that is wanted, until this ends."""
+    if not model.compile:
+        yield
+        return
+    module: Any = model.module
+    before = module._compiled_call_impl  # what Module.compile sets, and nothing takes away
+    # Layers that draw or count by rules of the run, with NumPy: no compiler is to look into those.
+    own = [(part, part.forward) for part in module.modules() if "forward" in vars(part)]
+    for part, forward in own:
+        part.forward = torch.compiler.disable(forward)
+    module.compile()
+    try:
+        yield
+    finally:
+        module._compiled_call_impl = before
+        for part, forward in own:
+            part.forward = forward
+
+
+def run_seed(trainer: Trainer, continued: str | os.PathLike[str] | None, process: Communicator) -> int:
+    """The seed that is given, else that of the run which is continued, else one from the clock; equal on all ranks."""
+    return trainer.random_seed or process.on_rank_zero(lambda: stored_seed(continued) or time.time_ns() % 2**31)
+
+
+def check_names(module: torch.nn.Module, callbacks: Iterable[Any], metrics: Iterable[str]) -> None:
+    """Refuse names in callbacks that nothing has.
+
+    Raises:
+        ConfigurationError: all of them.
+    """
+    weights = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    known = {"layer": layer_names(module), "weights": weights, "metric": metrics}
+    if found := unknown_names(callbacks, known):
+        raise ConfigurationError(found)
+
+
+def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, process: Communicator, unit: int) -> Batches:
+    """Mini-batches of one mode; samples are shuffled in training alone, where the reader says so."""
+    shuffle = mode is Mode.TRAIN and reader.shuffle
+    ahead = 0 if trainer.serialize_io else 2
+    made = Batches(reader, trainer.mini_batch_size, seed, shuffle, process.rank, process.world_size, ahead, unit=unit)
+    made.check_first_sample()  # a damaged file ends the run here, before anything is written
+    if mode is Mode.TRAIN:
+        for note in made.notes:
+            warnings.warn(note, stacklevel=3)
+    return made

@@ -1,0 +1,219 @@
+"""Builds the runs of `fit`: one for each trainer of this process."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from contextlib import ExitStack
+from dataclasses import is_dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from descend.callbacks.console import say
+from descend.data import Batches, Loading, open_data
+from descend.data.map_dataset import SampleReader
+from descend.experiment import rule
+from descend.experiment.batch_norm import share_unit
+from descend.experiment.build import build_run, usual_transforms
+from descend.experiment.build_experiment import check_names
+from descend.experiment.losses import describe, loss_of
+from descend.experiment.metrics import build_metrics
+from descend.experiment.module_task import ModuleTask
+from descend.experiment.patched_module import device_of, patched_for_training
+from descend.experiment.population import trainer_seed
+from descend.experiment.precision import precision_of
+from descend.experiment.ranks import unwrapped
+from descend.experiment.unused_parameters import WarnUnusedParameters
+from descend.train import LTFB, BatchedIterativeOptimizer, Mode
+from descend.train.patches.dropout import unsupported_dropout
+from descend.train.run import RunConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from descend.data import Feed
+    from descend.experiment.fit_config import FitConfig
+    from descend.experiment.population import TrainerContext
+    from descend.launch import TrainerLayout
+    from descend.runtime import Communicator
+    from descend.train.run import Run
+
+__all__ = ["FitBuilder"]
+
+
+class FitBuilder:
+    """What all trainers of a `fit` share.
+
+    Args:
+        config: What `fit` was given.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+
+    Attributes:
+        config: The same with a plain module.
+        module: What is trained.
+    """
+
+    def __init__(self, config: FitConfig) -> None:
+        self.config = config = config.with_model()
+        self.module = cast("torch.nn.Module", unwrapped(config.module))
+        self._objective, self._metrics = loss_of(config.loss), build_metrics(config.metrics, config.loss)
+        self._strategy = config.distribution.chosen()
+        self._algorithm = (config.algorithm or BatchedIterativeOptimizer()).until(config.stop)
+        device = device_of(self.module)
+        self._autocast, self._scaler = precision_of(config.numerics.precision, device)
+        self._transforms()  # finds wrong numbers now
+        for part in (self._objective, *self._metrics.values()):
+            part.to(device)
+        data = config.data
+        self._sources = {
+            Mode.TRAIN: data.data,
+            Mode.VALIDATION: data.valid,
+            Mode.TOURNAMENT: data.tournament,
+            Mode.TEST: data.test,
+        }
+        if isinstance(self._algorithm, LTFB):
+            there = [mode.role for mode, source in self._sources.items() if source is not None]
+            self._algorithm.check(list(self._metrics), there)
+
+    def maker(
+        self, stack: ExitStack, layout: TrainerLayout, world: Communicator
+    ) -> Callable[[TrainerContext], Run]:
+        """What builds the run of each trainer of this process, in order; its readers and patches end with `stack`."""
+        others = len(layout.of_rank(world.rank)) - 1  # copied while no trainer trains them
+        callbacks = tuple(self.config.callbacks)
+        copies = [copy.deepcopy((self.module, callbacks)) for _ in range(others)]
+        parts = iter([(self.module, callbacks), *copies])
+
+        def make(context: TrainerContext) -> Run:
+            module, watching = next(parts)
+            return self._build(module, watching, context, layout.trainers, stack)
+
+        return make
+
+    def _transforms(self) -> Any:
+        numerics = self.config.numerics
+        return usual_transforms(
+            numerics.on_nonfinite, numerics.clip_value, numerics.clip_norm, numerics.clip_global_norm
+        )
+
+    def _build(
+        self,
+        module: torch.nn.Module,
+        callbacks: tuple[Any, ...],
+        context: TrainerContext,
+        trainers: int,
+        stack: ExitStack,
+    ) -> Run:
+        """The run of one trainer."""
+        config, batching = self.config, self.config.batching
+        strategy = self._strategy
+        world = context.communicator
+        sharing = strategy.communicator(world) if strategy else world  # the ranks that share a mini-batch
+        sizes = (batching.micro_batch_size, batching.batch_norm_group_size)
+        seed = trainer_seed(config.seed, context.number)
+        check_names(module, callbacks, ["objective", *self._metrics])
+        optimizer = rule.build(config.optimizer, module)
+        task = ModuleTask(module, self._objective, self._metrics, config.data.targets, self._autocast)
+        loading = self._loading(module, seed, sharing)
+        feeds = _open(self._sources, loading, stack)
+        _warn_of_draws(module, feeds[Mode.TRAIN], batching.micro_batch_size, sharing.world_size)
+        task.patch(stack.enter_context(patched_for_training(task, seed, feeds[Mode.TRAIN], *sizes, sharing)))
+        options = config.options
+        return build_run(
+            RunConfig(
+                name=type(module).__name__,
+                seed=seed,
+                algorithm=self._algorithm,
+                settings=self._settings(optimizer, loading, feeds),
+                metrics=tuple(self._metrics),
+                resume=options.resume,
+                reset_optimizer=options.reset_optimizer,
+                weights_only=options.weights_only,
+                say=say,
+            ),
+            task=task,
+            optimizer=optimizer,
+            data=feeds,
+            world=world,
+            strategy=strategy,
+            transforms=self._transforms(),
+            scaler=copy.deepcopy(self._scaler),
+            micro_batch_size=batching.micro_batch_size or "auto",
+            callbacks=(*callbacks, WarnUnusedParameters()),
+            shard_optimizer=config.distribution.shard_optimizer,
+            trainers=trainers,
+            store=context.store,
+        )
+
+    def _loading(self, module: torch.nn.Module, seed: int, sharing: Communicator) -> Loading:
+        """How the data are read."""
+        data, batching = self.config.data, self.config.batching
+        sizes = (batching.micro_batch_size, batching.batch_norm_group_size)
+        return Loading(
+            batch_size=batching.batch_size,
+            seed=seed,
+            shuffle=data.shuffle,
+            rank=sharing.rank,
+            ranks=sharing.world_size,
+            workers=data.workers,
+            skip_bad=data.skip_bad,
+            timeout_seconds=data.timeout_seconds,
+            unit=share_unit(module, *sizes, batching.batch_size, sharing.world_size),
+        )
+
+    def _settings(
+        self, optimizer: torch.optim.Optimizer, loading: Loading, feeds: Mapping[Mode, Feed]
+    ) -> dict[str, Any]:
+        """What a continuation is compared with; `settings_diff.py` says what becomes of a difference."""
+        config, numerics, batching = self.config, self.config.numerics, self.config.batching
+        counts = {mode: feed.num_samples for mode, feed in feeds.items() if feed.num_samples is not None}
+        precision = numerics.precision
+        return {
+            **rule.settings(optimizer),
+            **{name: getattr(loading, name) for name in ("batch_size", "seed", "shuffle", "skip_bad")},
+            "on_nonfinite": numerics.on_nonfinite,
+            "clip_value": numerics.clip_value,
+            "clip_norm": numerics.clip_norm,
+            "clip_global_norm": numerics.clip_global_norm,
+            **{"samples" if mode is Mode.TRAIN else f"{mode} samples": count for mode, count in counts.items()},
+            "stop": repr(config.stop) if is_dataclass(config.stop) else describe(config.stop),
+            "loss": describe(config.loss),
+            **({"metrics": sorted(self._metrics)} if self._metrics else {}),
+            "precision": precision if isinstance(precision, str) else repr(precision),
+            "micro_batch_size": batching.micro_batch_size,
+            "batch_norm_group_size": batching.batch_norm_group_size,
+            "algorithm": None if config.algorithm is None else repr(config.algorithm),
+            **({"strategy": repr(self._strategy)} if self._strategy else {}),
+        }
+
+
+def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> dict[Mode, Feed]:
+    """A feed for each mode that has data; processes that read end with `stack`."""
+    feeds: dict[Mode, Feed] = {}
+    for mode, source in sources.items():
+        if source is None and mode is not Mode.TRAIN:
+            continue
+        feed = feeds[mode] = open_data(source, replace(loading, role=mode.role))
+        if isinstance(feed, Batches):
+            for note in feed.notes:
+                warnings.warn(note, stacklevel=3)
+            if isinstance(feed.reader, SampleReader):
+                stack.callback(feed.reader.close)
+    return feeds
+
+
+def _warn_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | str | None, ranks: int) -> None:
+    """Warn where a batch is cut and draws depend on how."""
+    cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size + 1)
+    if (cut or ranks > 1) and (names := unsupported_dropout(module)):
+        warnings.warn(
+            f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size "
+            "and on the number of ranks: its dropout is a function inside it; an nn.Dropout layer beside it draws the "
+            "same whatever the cut",
+            stacklevel=3,
+        )
+
+

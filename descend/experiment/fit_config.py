@@ -1,0 +1,247 @@
+"""What `fit` is given, as values in groups. `fit` is the door; `build_fit.py` builds the run from these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+
+from descend.arguments import check_bool, check_instance, check_integer, require
+from descend.experiment.build import strategy_of
+from descend.experiment.population import RunOptions
+from descend.graph import TorchModel
+from descend.train import Stop
+from descend.train.stopping import whole
+from descend.train.strategies.majority_vote import MajorityVote
+from descend.train.strategies.parameter_server import ParameterServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from descend.graph import AutomaticMixedPrecision
+    from descend.train import Callback, TrainingAlgorithm
+    from descend.train.strategies.base import StrategyDescription
+
+__all__ = ["FitBatching", "FitConfig", "FitData", "FitDistribution", "FitNumerics", "documented", "fit_config"]
+
+
+@dataclass(frozen=True)
+class FitData:
+    """The data of a run.
+
+    Attributes:
+        data: What to train on: a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list of
+            batches, an iterable, or a function that returns one. See `descend.data.torch_data`.
+        valid: Data to evaluate after each epoch.
+        test: Data to evaluate once at the end.
+        tournament: Data on which several trainers compare their models; never trained on.
+        targets: Names of the fields that are targets, or how many of the last ones are, where that is not clear.
+        shuffle: Give each epoch an order of its own.
+        workers: Processes that read samples; None is as many as a DataLoader says and otherwise 0.
+        skip_bad: Replace up to so many samples that cannot be used by the next one.
+        timeout_seconds: Longest wait for a batch.
+    """
+
+    data: Any
+    valid: Any = None
+    test: Any = None
+    tournament: Any = None
+    targets: int | Sequence[str] | None = None
+    shuffle: bool = True
+    workers: int | None = None
+    skip_bad: int = 0
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class FitBatching:
+    """How mini-batches go through the module.
+
+    Attributes:
+        batch_size: Samples of one update; None takes that of a DataLoader, or batches as they come.
+        micro_batch_size: Samples that go through the module at once; the update does not depend on it. None or "auto"
+            begins with all and halves them when memory runs out; a number stays.
+        batch_norm_group_size: Samples that share the statistics of batch norm, in the order of the batch; what is left
+            over is a group of its own. None is what goes through at once: the whole batch, of all ranks, or a
+            micro-batch that was asked for.
+    """
+
+    batch_size: int | None
+    micro_batch_size: int | Literal["auto"] | None = None
+    batch_norm_group_size: int | None = None
+
+
+@dataclass(frozen=True)
+class FitNumerics:
+    """Precision, and what happens to gradients.
+
+    Attributes:
+        precision: "float32" computes in the type of the weights; "bfloat16" and "float16" in these types where torch
+            holds that safe, the latter with a loss scale, whose numbers a `descend.AutomaticMixedPrecision` can set.
+        on_nonfinite: What a NaN or an infinity in a gradient does: "stop", "skip" (up to 10 in a row), or "allow".
+        clip_value: Bound on the magnitude of each element of the gradient.
+        clip_norm: Bound on the norm of each weight's gradient.
+        clip_global_norm: Bound on the norm of the whole gradient.
+    """
+
+    precision: str | AutomaticMixedPrecision = "float32"
+    on_nonfinite: str = "stop"
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    clip_global_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class FitDistribution:
+    """Ranks.
+
+    Attributes:
+        strategy: Where parameters are and how ranks communicate. "auto" is a single device, data parallelism on several
+            ranks, and FSDP for a sharded module. `descend.MajorityVote()` sends one bit for each element of the gradient
+            and follows the majority, with `descend.optim.SignSGD`. `descend.ParameterServer()`: rank zero makes an
+            update by each gradient that another rank sends, however stale; with `descend.optim.DCASGD` it compensates
+            for that. `descend.LocalSGD(steps=8)` averages parameters after so many steps of each rank.
+        shard_optimizer: Let each rank keep the optimizer's state of some parameters only; the updates are the same.
+        gradient_compression: "sign" is `strategy=descend.MajorityVote()`.
+        asynchronous: `descend.ParameterServer()`, which can be given as `strategy` as well.
+    """
+
+    strategy: StrategyDescription | str | None = None
+    shard_optimizer: bool = False
+    gradient_compression: str | MajorityVote | None = None
+    asynchronous: ParameterServer | None = None
+
+    def chosen(self) -> StrategyDescription | None:
+        """The one strategy that was asked for; None for the usual one.
+
+        Raises:
+            ConfigurationError: there are several, or one is no strategy.
+        """
+        return strategy_of(
+            {
+                "strategy": self.strategy,
+                "gradient_compression": MajorityVote.of(self.gradient_compression),
+                "asynchronous": ParameterServer.of(self.asynchronous),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Everything that `fit` is given.
+
+    Attributes:
+        module: Called with the inputs of a sample; it is trained, and not otherwise changed. Of one wrapped in
+            DistributedDataParallel it is the module inside, since gradients are all-reduced here; one that `fully_shard`
+            has sharded reduces them by itself, and stays sharded. A model that `descend.Model.from_torch` made brings
+            its loss, metrics, targets and callbacks where none are given here.
+        loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
+            (numerator, denominator) or a scalar mean over samples.
+        optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
+            returns a torch optimizer.
+        stop: When to stop, such as `descend.Epochs(10) | descend.Seconds(3600)`, counted from the beginning of the run.
+        seed: Of the order of samples and of all random numbers of the run.
+        callbacks: Called at the moments of the run, in this order.
+        metrics: What else to measure: names ("accuracy", "mse", …), or anything that can be a loss, by name.
+        algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
+            With `descend.LTFB`, `stop` is the end of a round.
+        data: See `FitData`.
+        batching: See `FitBatching`.
+        numerics: See `FitNumerics`.
+        distribution: See `FitDistribution`.
+        options: Where the run is kept, and the trainers.
+    """
+
+    module: torch.nn.Module | TorchModel
+    loss: Any
+    optimizer: Any
+    stop: Stop
+    seed: int
+    callbacks: Sequence[Callback]
+    metrics: Mapping[str, Any] | Iterable[str]
+    algorithm: TrainingAlgorithm | None
+    data: FitData
+    batching: FitBatching
+    numerics: FitNumerics
+    distribution: FitDistribution
+    options: RunOptions
+
+    def with_model(self) -> FitConfig:
+        """The same with a plain module, and with what a `Model.from_torch` brings where none is given here."""
+        model = self.module
+        if not isinstance(model, TorchModel):
+            return self
+        targets = model.targets if self.data.targets is None else self.data.targets
+        return replace(
+            self,
+            module=cast("torch.nn.Module", model.module),
+            loss=model.loss if self.loss is None else self.loss,
+            metrics=self.metrics or model.measures,
+            callbacks=(*model.callbacks, *self.callbacks),
+            data=replace(self.data, targets=targets),
+        )
+
+
+def fit_config(**given: Any) -> FitConfig:
+    """The arguments of `fit` in their groups.
+
+    Raises:
+        ConfigurationError: all arguments that are wrong by themselves.
+    """
+    for name in ("seed", "batch_size", "micro_batch_size", "batch_norm_group_size"):
+        given[name] = whole(given[name])
+    flags = ("shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
+    require(
+        check_instance(
+            "module",
+            given["module"],
+            (torch.nn.Module, TorchModel),
+            "a torch.nn.Module",
+            remedy="a class must be called first",
+        ),
+        check_instance("stop=", given["stop"], Stop, "a criterion such as descend.Epochs(10)"),
+        check_instance("callbacks", given["callbacks"], (list, tuple), "a list of callbacks"),
+        [check_bool(name, given[name]) for name in flags],
+        check_integer("seed", given["seed"], 0),
+        check_integer("micro_batch_size", given["micro_batch_size"], 1, also=(None, "auto")),
+        check_integer("batch_norm_group_size", given["batch_norm_group_size"], 1, also=(None,)),
+    )
+    keep_files = given["run_dir"] is not None or given["resume"]
+    groups: dict[str, Any] = {
+        "data": _taken(FitData, given),
+        "batching": _taken(FitBatching, given),
+        "numerics": _taken(FitNumerics, given),
+        "distribution": _taken(FitDistribution, given),
+        "options": _taken(RunOptions, {**given, "keep_files": keep_files}),
+    }
+    own = ("module", "loss", "optimizer", "stop", "seed", "callbacks", "metrics", "algorithm")
+    return FitConfig(**{name: given[name] for name in own}, **groups)
+
+
+def _taken(group: Any, given: Mapping[str, Any]) -> Any:
+    """The arguments of one group."""
+    return group(**{entry.name: given[entry.name] for entry in fields(group)})
+
+
+def documented(function: Any) -> Any:
+    """Add the descriptions of all arguments to the docstring of a function that takes them."""
+    arguments: list[str] = []
+    for group in (FitConfig, FitData, FitBatching, FitNumerics, FitDistribution, RunOptions):
+        _, _, text = (group.__doc__ or "").partition("Attributes:\n")
+        kept = text.rstrip().split("\n        ")
+        arguments += [line for line in _entries(kept) if ": See `Fit" not in line and not line.startswith("options: ")]
+    text = "\n".join(f"        {argument}" for argument in arguments)
+    function.__doc__ = (function.__doc__ or "").replace("    Returns:", f"    Args:\n{text}\n\n    Returns:")
+    return function
+
+
+def _entries(lines: Sequence[str]) -> list[str]:
+    """Lines that belong together, one entry each."""
+    found: list[str] = []
+    for line in lines:
+        if line.startswith("    ") and found:
+            found[-1] += f"\n        {line}"
+        elif line.strip():
+            found.append(line.strip())
+    return found

@@ -1,0 +1,242 @@
+"""The store of a run: a run directory with rows and checkpoints, or no files at all.
+
+Of several ranks, rank zero owns the directory; what callbacks write on the others goes to a scratch folder.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import warnings
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.callbacks.console import listening, say
+from descend.errors import DescendError
+from descend.exit_codes import exit_code
+from descend.experiment.checkpoint import capture, load, restore, tensors_of
+from descend.experiment.ranks import scratch_directory
+from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
+from descend.train.store import RunStore
+from descend.version import __version__
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator, Sequence
+
+    from descend.train.run import Run
+
+__all__ = ["DirectoryStore", "NoFiles", "facts_of", "logging_to"]
+
+
+class NoFiles(RunStore):
+    """Keeps nothing, and restores runs from checkpoints that others wrote."""
+
+    @contextmanager
+    def opened(self, run: Run) -> Generator[None]:
+        """See `RunStore.opened`."""
+        with ExitStack() as stack:
+            if not run.communicator.is_rank_zero:
+                self.scratch = stack.enter_context(scratch_directory())
+            yield
+
+    def load(self, run: Run, checkpoint: Path) -> None:
+        """See `RunStore.load`."""
+        restore(load(checkpoint), run)
+
+
+class DirectoryStore(NoFiles):
+    """Keeps a run directory.
+
+    Args:
+        run_dir: Returns a new or empty directory, or that of the run to continue; None makes a dated one. It is called
+            when the store is opened.
+    """
+
+    def __init__(self, run_dir: Callable[[], str | os.PathLike[str] | None]) -> None:
+        self._run_dir, self._communicator = run_dir, Communicator()
+        self._files: RunDirectory | None = None  # on rank zero, while it is open
+        self._checkpoints: CheckpointManager | None = None  # likewise
+        self._save_seconds = 0.0
+
+    @contextmanager
+    def opened(self, run: Run) -> Generator[None]:
+        """See `RunStore.opened`."""
+        self._communicator = run.communicator
+        with ExitStack() as stack:
+
+            def open_directory() -> str:
+                self._files = RunDirectory(self._run_dir(), run.name, resume=run.config.resume)
+                return str(self._files.path)
+
+            self.directory = Path(self._communicator.on_rank_zero(open_directory))
+            if self._files is not None:
+                stack.callback(self._files.close)
+                self._checkpoints = stack.enter_context(CheckpointManager(self._files.checkpoints, say))
+                run.stop.also(self._files.require_ownership)
+            stack.enter_context(super().opened(run))
+            yield
+
+    @contextmanager
+    def logging(self) -> Generator[None]:
+        """See `RunStore.logging`."""
+        with logging_to(self._files):
+            yield
+
+    def check(self, run: Run) -> None:
+        """See `RunStore.check`."""
+        if self._files is not None:
+            require_storable(tensors_of(run))
+
+    def discard(self) -> None:
+        """See `RunStore.discard`."""
+        if self._files is not None:
+            self._files.discard()
+
+    def newest_checkpoint(self) -> Path | None:
+        """See `RunStore.newest_checkpoint`."""
+        checkpoints = self._checkpoints
+        name = self._communicator.on_rank_zero(lambda: str(checkpoints.open() or "") if checkpoints else "")
+        return Path(name) if name else None
+
+    @property
+    def checkpoints(self) -> CheckpointManager | None:
+        """Manages the checkpoints, on rank zero."""
+        return self._checkpoints
+
+    def require_facts(self) -> None:
+        """Read `run.json` before anything is changed.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        files = self._files
+        self._communicator.on_rank_zero(lambda: files.facts() and None if files else None)
+
+    def times(self, checkpoint: Path) -> tuple[dict[str, float], dict[tuple[str, int, int], float]]:
+        """The durations noted with a checkpoint, and the length of each epoch and evaluation that has a row."""
+        files, checkpoints = self._files, self._checkpoints
+        times = self._communicator.on_rank_zero(lambda: checkpoints.times(checkpoint) if checkpoints else {})
+        rows = self._communicator.on_rank_zero(lambda: list(files.seconds_of_rows().items()) if files else [])
+        return times, {(mode, epoch, step): seconds for (mode, epoch, step), seconds in rows}
+
+    def begin(self, run: Run, checkpoint: Path | None) -> None:
+        """See `RunStore.begin`."""
+        if self._files is None or self._checkpoints is None:
+            return
+        if checkpoint is not None:
+            aside = self._files.set_aside()
+            say(f"begins anew with the weights of {checkpoint.name}; that run lies in {aside} now")
+            self._checkpoints.open()
+        for name, text in run.config.files.items():
+            self._files.write_text(name, text)
+        self._files.write_json("run.json", facts_of(run))
+        self._files.replace_rows([])
+        self._files.log(f"descend {__version__}: {run.name} begins")
+
+    def note_restart(self, run: Run, changes: Sequence[str]) -> None:
+        """See `RunStore.note_restart`."""
+        if self._files is None:
+            return
+        for name, text in run.config.files.items():
+            self._files.keep_text(name, text)
+        at = run.state.training
+        self._files.note_restart(at.step, at.epoch, list(changes))
+
+    @contextmanager
+    def noting_end(self, run: Run) -> Generator[None]:
+        """See `RunStore.noting_end`."""
+        if self._files is None or self._checkpoints is None:
+            yield
+            return
+        end: dict[str, Any] = {"exit_code": 0}
+        try:
+            yield
+        except BaseException as error:
+            problems = error.problems if isinstance(error, DescendError) else [f"{type(error).__name__}: {error}"]
+            end = {"exit_code": exit_code(error), "error": list(problems)}
+            self._files.log("\n".join(f"ended: {problem}" for problem in problems))
+            raise
+        finally:
+            saves = {
+                "failed_saves": self._checkpoints.failures,
+                "save_seconds": self._checkpoints.longest_seconds,
+            }
+            self._files.note_end({"reason": run.state.end, **end, "step": run.state.step, **saves})
+
+    # ---- rows and checkpoints
+
+    def append(self, row: dict[str, Any]) -> None:
+        """See `RunStore.append`."""
+        if self._files is not None:
+            self._files.append_row(row)
+
+    def rewrite(self, run: Run) -> None:
+        """See `RunStore.rewrite`."""
+        if self._files is not None:
+            self._files.replace_rows(run.state.history, run.state.step)
+
+    def load(self, run: Run, checkpoint: Path) -> None:
+        """See `RunStore.load`."""
+        super().load(run, checkpoint)
+        self.rewrite(run)
+
+    def save(self, run: Run, request: SaveRequest | None = None, final: bool = False) -> Path | None:
+        """See `RunStore.save`."""
+        if self.directory is None:
+            return None
+        snapshot = capture(run)
+
+        def write() -> tuple[str, float]:
+            if self._files is None or self._checkpoints is None:
+                return "", 0.0
+            self._files.require_ownership()
+            path = self._checkpoints.save(snapshot, request or SaveRequest(), final)
+            return str(path or ""), self._checkpoints.longest_seconds
+
+        path, self._save_seconds = self._communicator.on_rank_zero(write)
+        return Path(path) if path else None
+
+    @property
+    def save_seconds(self) -> float:
+        """See `RunStore.save_seconds`."""
+        return self._save_seconds
+
+
+@contextmanager
+def logging_to(files: RunDirectory | None) -> Generator[None]:
+    """Within this block what is printed, and every warning, goes into log.txt as well."""
+    if files is None:
+        yield
+        return
+    before = warnings.showwarning
+
+    def show(message: Warning | str, *about: Any) -> None:
+        files.log(f"warning: {message}")
+        before(message, *about)
+
+    with listening(files.log):
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            if warnings.showwarning is show:
+                warnings.showwarning = before
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """What is needed to repeat the run, beside its text."""
+    return {
+        "descend": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "command": sys.argv,
+        "random_seed": run.seed,
+        "settings": dict(run.config.settings),
+        "restarts": [],
+        "end": None,
+    }

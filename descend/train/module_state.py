@@ -1,0 +1,93 @@
+"""What a checkpoint keeps of modules and data beside parameters and buffers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.data import Batches
+from descend.data.map_dataset import SampleReader
+from descend.errors import StorageError
+from descend.runtime import flatten
+from descend.train.callback import given_back, kept
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from descend.data import Feed
+    from descend.runtime import Communicator
+    from descend.train.progress import Mode
+
+__all__ = ["ModuleExtraState", "ReplacedSamples"]
+
+
+class ModuleExtraState:
+    """The extra state of modules, as torch's `get_extra_state` gives it.
+
+    Args:
+        module: All modules in it that have some are meant.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parts = {
+            name: part
+            for name, part in module.named_modules()
+            if type(part).get_extra_state is not torch.nn.Module.get_extra_state
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """By the names of modules; what is neither tensors nor plain values is left out, with a warning."""
+        states: dict[str, Any] = {}
+        for name, part in self._parts.items():
+            extra = kept(part.get_extra_state())
+            try:
+                flatten(extra)
+            except StorageError as error:
+                warnings.warn(
+                    f"the extra state of '{name}' ({type(part).__name__}) is not saved, so it begins anew when the run "
+                    f"is continued: {error}",
+                    stacklevel=2,
+                )
+            else:
+                states[name] = extra
+        return states
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give the modules that are there what `state_dict` had taken."""
+        states = {name: given_back(extra) for name, extra in state_dict.items()}
+        for name, part in self._parts.items():
+            if name in states:
+                part.set_extra_state(states[name])
+
+
+class ReplacedSamples:
+    """Bad samples that others stand for, see `skip_bad`.
+
+    Args:
+        data: By mode.
+        communicator: Each rank reads other samples.
+    """
+
+    def __init__(self, data: Mapping[Mode, Feed], communicator: Communicator) -> None:
+        self._data, self._communicator = data, communicator
+
+    def state_dict(self) -> dict[str, list[list[Any]]]:
+        """Numbers of such samples of each mode, on all ranks, each with its reason."""
+        found: dict[str, list[list[Any]]] = {}
+        for mode, reader in self._readers():
+            of_all = self._communicator.all_gather_object(list(reader.bad.items()))
+            found[mode.value] = [list(sample) for sample in sorted({(i, why) for bad in of_all for i, why in bad})]
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        bad = {mode: {int(i): str(why) for i, why in samples} for mode, samples in state_dict.items()}
+        for mode, reader in self._readers():
+            reader.bad = bad.get(mode.value, {})
+
+    def _readers(self) -> Iterator[tuple[Mode, SampleReader]]:
+        for mode, feed in self._data.items():
+            if isinstance(feed, Batches) and isinstance(feed.reader, SampleReader):
+                yield mode, feed.reader

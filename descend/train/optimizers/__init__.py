@@ -1,0 +1,1 @@
+"""Optimizers around an optimizer, and their state by the names of parameters."""

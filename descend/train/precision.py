@@ -1,0 +1,182 @@
+"""The precision of a run: the scale of the loss, and one update of the optimizer.
+
+`Precision` scales nothing; `LossScaling` is float16's, with torch's own scaler. In the order of a step: `scale` before
+the backward pass, `unscale` after it, `lower_scale` or `keep_scale` where the step is skipped, else `optimizer_step`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from descend.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LossScaling", "Precision", "bare_step", "precision_for"]
+
+
+class Precision:
+    """A loss that is not scaled: float32, float64, bfloat16."""
+
+    checks_for_overflow: bool = False
+
+    @property
+    def loss_scale(self) -> float:
+        """The scale in force."""
+        return 1.0
+
+    def scale(self, start: torch.Tensor) -> torch.Tensor:
+        """The tensor that a backward pass starts with, times the loss scale."""
+        return start
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients of an optimizer's parameters by the loss scale."""
+
+    def optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """One update by gradients that have been unscaled.
+
+        Raises:
+            ConfigurationError: a learning rate is negative or not finite, as a schedule may have made it; or the
+                optimizer does not take the gradients, which shows in the first step.
+        """
+        _check_learning_rates(optimizer)
+        try:
+            self._step(optimizer)
+        except RuntimeError as error:
+            if sparse := _sparse(optimizer):
+                raise ConfigurationError(
+                    f"{type(optimizer).__name__} does not take the sparse gradient of {', '.join(sparse)} ({error}): "
+                    "build the embedding with sparse=False, or choose torch.optim.SGD, Adagrad or SparseAdam for it"
+                ) from error
+            if "dense gradients" in str(error):
+                raise ConfigurationError(
+                    f"{type(optimizer).__name__} takes sparse gradients alone ({error}): build its embedding with "
+                    "sparse=True, and give the other weights another rule"
+                ) from error
+            raise
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        bare_step(optimizer)()
+
+    def lower_scale(self) -> bool:
+        """Answer gradients that overflowed with a smaller scale; False where the scale is not to blame."""
+        return False
+
+    def keep_scale(self) -> None:
+        """A step is skipped for which the scale is not to blame: it stays."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scale, where there is one."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave; that of another precision is left alone."""
+
+
+class LossScaling(Precision):
+    """A loss scaled up before the backward pass, so that float16 gradients do not underflow.
+
+    Args:
+        scaler: Torch's own.
+    """
+
+    checks_for_overflow = True
+
+    def __init__(self, scaler: torch.amp.GradScaler) -> None:
+        self._scaler = scaler
+
+    @property
+    def loss_scale(self) -> float:
+        """See `Precision.loss_scale`."""
+        return self._scaler.get_scale()
+
+    def scale(self, start: torch.Tensor) -> torch.Tensor:
+        """See `Precision.scale`."""
+        return self._scaler.scale(start)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """See `Precision.unscale`."""
+        self._scaler.unscale_(optimizer)
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+    def lower_scale(self) -> bool:
+        """See `Precision.lower_scale`."""
+        if self._scaler.get_scale() <= 1:
+            return False
+        self._scaler.update()
+        return True
+
+    def keep_scale(self) -> None:
+        """See `Precision.keep_scale`; torch's scaler learns that the step is over."""
+        self._scaler.update(self._scaler.get_scale())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Torch's."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See `Precision.load_state_dict`."""
+        if state_dict:
+            self._scaler.load_state_dict(state_dict)
+
+
+def precision_for(scaler: torch.amp.GradScaler | None) -> Precision:
+    """The precision of a run with this scaler, or without one."""
+    return Precision() if scaler is None else LossScaling(scaler)
+
+
+def _check_learning_rates(optimizer: torch.optim.Optimizer) -> None:
+    for number, group in enumerate(optimizer.param_groups):
+        rate = group.get("lr")
+        if type(rate) is float and not 0.0 <= rate < math.inf:
+            raise ConfigurationError(
+                f"the learning rate of group {number} must be finite and at least 0, and has become {rate!r}: look at "
+                "what sets it"
+            )
+
+
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """The step of an optimizer, without the profiler record that torch opens around it where nothing listens."""
+    step: Any = type(optimizer).step
+    listened = (
+        optimizer._optimizer_step_pre_hooks  # pyright: ignore[reportPrivateUsage]  # what the wrapper looks at
+        or optimizer._optimizer_step_post_hooks  # pyright: ignore[reportPrivateUsage]  # as above
+        or _HOOKS["_global_optimizer_pre_hooks"]
+        or _HOOKS["_global_optimizer_post_hooks"]
+        or torch.autograd.profiler._is_profiler_enabled  # pyright: ignore[reportPrivateUsage]  # as above
+    )
+    if listened or "step" in vars(optimizer) or not _is_wrapped_by_torch(step):
+        return optimizer.step
+    return partial(step.__wrapped__, optimizer)
+
+
+def _is_wrapped_by_torch(step: Any) -> bool:
+    """Whether a method is what torch's optimizers put around the `step` of their class."""
+    return getattr(step, "__code__", None) is _WRAPPER and hasattr(step, "__wrapped__")
+
+
+# The code of the wrapper, whatever it wraps.
+_WRAPPER = torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__
+_HOOKS = vars(sys.modules[torch.optim.Optimizer.__module__])
+
+
+def _sparse(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Names of the weights with a sparse gradient."""
+    found: list[str] = []
+    for group in optimizer.param_groups:
+        names = group.get("param_names") or [f"weights {i}" for i in range(len(group["params"]))]
+        found += [f"'{name}'" for name, p in zip(names, group["params"], strict=True) if _has_rows(p)]
+    return found
+
+
+def _has_rows(p: torch.Tensor) -> bool:
+    return p.grad is not None and p.grad.is_sparse

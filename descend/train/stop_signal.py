@@ -1,0 +1,77 @@
+"""What may end a run before its criterion does: a signal to this process, or a callback."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+__all__ = ["StopSignal"]
+
+
+class StopSignal:
+    """Asks for the end of a run.
+
+    Args:
+        requested: Returns the name of a signal that this process has received, or None.
+        set_waiting: Called with True where the process begins to wait for data and a signal may interrupt it at once,
+            and with False where it no longer does.
+
+    Attributes:
+        reason: Why a callback wants training to end; None where none does.
+    """
+
+    def __init__(
+        self,
+        requested: Callable[[], str | None] = lambda: None,
+        set_waiting: Callable[[bool], None] = lambda waiting: None,
+    ) -> None:
+        self._requested, self._set_waiting = requested, set_waiting
+        self._deferred = 0
+        self.reason: str | None = None
+
+    def listen(self, requested: Callable[[], str | None], set_waiting: Callable[[bool], None]) -> None:
+        """From here on, ask these; see the arguments of the class."""
+        self._requested, self._set_waiting = requested, set_waiting
+
+    def also(self, check: Callable[[], object]) -> None:
+        """Call `check` each time before a signal is asked for; what it raises ends the run."""
+        asked = self._requested
+
+        def requested() -> str | None:
+            check()
+            return asked()
+
+        self._requested = requested
+
+    def requested(self) -> str | None:
+        """The name of a signal that this process has received, or None."""
+        return None if self._deferred else self._requested()
+
+    def waiting(self, waiting: bool) -> None:
+        """Say whether the process waits for data, so that a signal may interrupt it."""
+        if not self._deferred:
+            self._set_waiting(waiting)
+
+    @contextmanager
+    def deferred(self) -> Generator[None]:
+        """Within this block a signal waits: other trainers count on what is done here."""
+        self._deferred += 1
+        try:
+            yield
+        finally:
+            self._deferred -= 1
+
+    def stop(self, reason: str) -> None:
+        """End training after the step under way; the first reason counts."""
+        self.reason = self.reason or reason
+
+    def state_dict(self) -> dict[str, Any]:
+        """The reason of a callback."""
+        return {"reason": self.reason}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave."""
+        self.reason = state_dict["reason"]

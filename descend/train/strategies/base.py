@@ -1,0 +1,276 @@
+"""A strategy: where parameters live and how ranks communicate. The step calls it and asks nothing about it.
+
+    batches            which mini-batches this rank computes, in order
+    micro_batches      how each of them goes through the module
+    accumulating       around the forward and backward passes of one mini-batch
+      backward           of each micro-batch
+    reduce             gradients and sums over ranks, and the one division
+    optimizer_step     the update
+    evaluating         around an evaluation
+    end_training       after the last update
+
+`Strategy` is the strategy of a single device, and the base of the others: each file beside this one overrides what is
+different. `StrategyDescription` is what a user hands to `fit(strategy=...)`.
+
+The word is Fabric's: https://lightning.ai/docs/fabric/stable/api/generated/lightning.fabric.strategies.Strategy.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import torch
+
+from descend.train.micro_batch import MicroBatch, split_into_micro_batches
+from descend.train.nonfinite_report import diagnose_batch
+from descend.train.objective import Ratio
+from descend.train.progress import Mode
+from descend.train.transforms.base import Gradients
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from descend.data import Batch
+    from descend.runtime import Communicator
+    from descend.train.objective import Totals
+    from descend.train.run import Run
+
+__all__ = ["Executor", "Strategy", "StrategyDescription", "divide", "divisor_of", "summed"]
+
+
+class Executor(Protocol):
+    """What carries out a run; see `descend.experiment.runner`."""
+
+    def train(self, run: Run) -> Any:
+        """Carry out a run; returns its result."""
+        ...
+
+    def serve(self, run: Run, act: Callable[[], dict[str, Any]]) -> Any:
+        """Let `act` compute for another rank, which has the files; returns its result from what `act` returns."""
+        ...
+
+
+class Strategy:
+    """A single device: nothing is sent.
+
+    Attributes:
+        parameters: Of the module, by name.
+        is_sharded: Whether this rank has shards of parameters instead of parameters.
+        resets_with_optimizer: Whether its state begins anew where the optimizer's does.
+        can_repeat_step: Whether a step may be repeated with smaller micro-batches when memory runs out.
+    """
+
+    is_sharded: bool = False
+    resets_with_optimizer: bool = False
+    can_repeat_step: bool = True
+
+    def setup(self, run: Run) -> None:
+        """Called once, when the run has all of its parts."""
+        self._run = run
+        self.parameters: dict[str, torch.nn.Parameter] = dict(run.task.module.named_parameters())
+        self._is_divided = False
+
+    @property
+    def world(self) -> Communicator:
+        """All ranks that take part in the run in any role; they are compared before it begins."""
+        return self._run.communicator
+
+    def execute(self, run: Run, executor: Executor) -> Any:
+        """Carry out the run in the role that this rank has."""
+        return executor.train(run)
+
+    # ---- mini-batches
+
+    def batches(self) -> Generator[Batch]:
+        """The mini-batches that are left of the epoch under way."""
+        now = self._run.state.training
+        return self._run.data[Mode.TRAIN].epoch(now.epoch, now.position, now.taken)
+
+    def largest_share(self, batch: Batch) -> int:
+        """Samples of the mini-batch on the rank that has most, so that all ranks choose micro-batches alike."""
+        return len(batch.ids)
+
+    def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
+        """The micro-batches of a training mini-batch; padding, where ranks need it, follows the last one."""
+        run = self._run
+        size, unit = run.micro_batch_size.samples, run.task.micro_batch_unit
+        return iter(split_into_micro_batches(batch, run.communicator, size, unit, run.state.step))
+
+    def evaluation_micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
+        """The micro-batches of a mini-batch that is evaluated."""
+        run = self._run
+        return iter(split_into_micro_batches(batch, run.communicator, run.micro_batch_size.samples, 1, run.state.step))
+
+    # ---- gradients
+
+    def gradients(self, batch: Batch, compute: Callable[[], Gradients]) -> Gradients:
+        """The gradient of a mini-batch.
+
+        Args:
+            batch: This rank's share.
+            compute: Computes it with the parameters as they are.
+        """
+        return compute()
+
+    def accumulating(self, batch: Batch) -> AbstractContextManager[Any]:
+        """Around the forward and backward passes of a mini-batch."""
+        self._is_divided = False
+        return _NOTHING
+
+    def backward(self, objective: Ratio, micro_batch: MicroBatch) -> Ratio:
+        """Add the gradient of one micro-batch; its objective, detached.
+
+        The backward pass of a mini-batch that is not split begins with its share of the mean, which saves a pass over
+        the gradients. Several micro-batches are summed and divided in `reduce`, so that how a mini-batch is split
+        changes nothing.
+        """
+        top, bottom = objective
+        if micro_batch.of == 1:
+            bottom, self._is_divided = divisor_of(bottom), True
+        self._backward(top, bottom if self._is_divided else 1.0)
+        return Ratio(top.detach(), bottom)
+
+    @final
+    def _backward(self, top: torch.Tensor, divisor: torch.Tensor | float) -> None:
+        """Gradients of top / divisor; nothing where every trained parameter has been frozen since."""
+        if top.requires_grad:
+            torch.autograd.backward(top, self._run.precision.scale(_start(top, divisor)))
+
+    def reduce(self, batch: Batch, ratios: Sequence[Ratio], totals: Totals) -> Gradients:
+        """Sum gradients and objective over ranks, and divide.
+
+        Args:
+            batch: This rank's share.
+            ratios: The objective of each micro-batch.
+            totals: Sums of objective and metrics of this rank.
+        """
+        run = self._run
+        run.precision.unscale(run.optimizer)
+        if self._is_divided:
+            return Gradients(run, batch, ratios[0], totals)
+        top, bottom = summed(ratios)
+        bottom = divisor_of(bottom)
+        divide(self.parameters, bottom)
+        return Gradients(run, batch, Ratio(top.to(run.communicator.device), bottom), totals, bottom)
+
+    def local_parameters(self) -> Mapping[str, torch.Tensor]:
+        """The parameters by name, with their gradients; of sharded ones, this rank's shards."""
+        return self.parameters
+
+    def gradient_norms(self, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The Euclidean norm of each gradient, all shards of it.
+
+        Args:
+            parameters: Those of `local_parameters` that have a gradient.
+        """
+        return [torch.linalg.vector_norm(p.grad) for p in parameters.values() if p.grad is not None]
+
+    def union(self, names: Sequence[str]) -> list[str]:
+        """Names of parameters, those of all ranks; what is the same on all ranks anyhow is not sent."""
+        return list(names)
+
+    def diagnose(self, batch: Batch) -> list[str]:
+        """What there is to report about the samples of a step whose gradient is not finite; a line each."""
+        return [diagnose_batch(batch)]
+
+    # ---- the update, evaluation, the end
+
+    def optimizer_step(self, batch: Batch) -> None:
+        """One update of all parameters by their gradients."""
+        self._run.precision.optimizer_step(self._run.optimizer)
+
+    def evaluating(self) -> AbstractContextManager[Any]:
+        """Around an evaluation, for strategies that evaluate other parameters than they train."""
+        return _NOTHING
+
+    def end_training(self) -> None:
+        """After the last update of an algorithm, before the test samples are evaluated and the end is saved."""
+
+    @contextlib.contextmanager
+    def running(self) -> Generator[None]:
+        """Around the whole run."""
+        yield
+
+    # ---- agreement
+
+    def synchronize(self, at: str) -> None:
+        """Wait for all ranks to come to this place of the run, and learn whether one of them asks for its end."""
+
+    def stop_requested(self) -> str | None:
+        """The name of a signal that asked for an end, as all ranks know it since the last synchronization; or None."""
+        return self._run.stop.requested()
+
+    # ---- state
+
+    @final
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps. All ranks call it together."""
+        return {"strategy": type(self).__name__, "state": self.own_state()}
+
+    @final
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave; the state of another strategy is left alone."""
+        if state_dict["strategy"] == type(self).__name__:
+            self.load_own_state(state_dict["state"])
+
+    def own_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this strategy."""
+        return {}
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """Take back what `own_state` gave."""
+
+
+class StrategyDescription:
+    """What `fit(strategy=...)` takes: says which strategy a run has, and what does not go with it."""
+
+    def communicator(self, world: Communicator) -> Communicator:
+        """The ranks that share each mini-batch."""
+        return world
+
+    def create(self, world: Communicator) -> Strategy:
+        """The strategy of this rank."""
+        raise NotImplementedError(f"{type(self).__name__} defines no create()")
+
+    def problems(self, run: Run, world: Communicator, trainers: int) -> list[str]:
+        """What does not go with it, a sentence each; asked before the run begins."""
+        return []
+
+    def prepare(self, run: Run, world: Communicator) -> None:
+        """Called before a run is carried out, once `problems` has none."""
+
+
+def summed(ratios: Sequence[Ratio]) -> torch.Tensor:
+    """(2,) float64, numerators and denominators added up."""
+    numerator = sum((ratio.numerator for ratio in ratios), torch.zeros(()))
+    denominator = torch.as_tensor(sum(ratio.denominator for ratio in ratios), dtype=torch.float64)
+    return torch.stack([numerator.double(), denominator.to(numerator.device)])
+
+
+def divide(parameters: Mapping[str, torch.Tensor], divisor: torch.Tensor | float) -> None:
+    """Divide the gradients, in place."""
+    if isinstance(divisor, torch.Tensor) or divisor != 1.0:
+        for p in parameters.values():
+            if p.grad is not None:
+                p.grad.div_(divisor)
+
+
+def divisor_of(denominator: torch.Tensor | float) -> torch.Tensor | float:
+    """The denominator, or 1 where nothing was counted: then the numerator is 0 and so is the gradient.
+
+    It is a number wherever no device has to be waited for: a CPU computes sooner with these than with tensors.
+    """
+    if not isinstance(denominator, torch.Tensor):
+        return denominator or 1.0
+    return denominator.item() or 1.0 if denominator.is_cpu else denominator + (denominator == 0)
+
+
+def _start(top: torch.Tensor, divisor: torch.Tensor | float) -> torch.Tensor:
+    """What a backward pass begins with for the gradient of top / divisor; a node of its own would take 15 µs more."""
+    return torch.ones_like(top) / divisor if isinstance(divisor, torch.Tensor) else top.new_full((), 1 / divisor)
+
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()

@@ -1,0 +1,198 @@
+"""A gradient transform acts on the whole gradient of a mini-batch, between the backward pass and the update.
+
+    backward passes → reduced over ranks, divided once → transform 1 → transform 2 → … → optimizer
+
+The chain of a run is: the penalty and a check that anything is trained, which complete the gradient where it is
+computed; then after_backward of the callbacks, the finite check, what an algorithm inserts (K-FAC), and clipping. A transform that returns `Withheld` ends the step without an
+update; nothing after it in the chain runs.
+
+The word is optax's: https://optax.readthedocs.io/en/latest/api/transformations.html
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from descend.data import Batch
+    from descend.train.events import StepView
+    from descend.train.micro_batch import MicroBatch
+    from descend.train.objective import Ratio, Totals
+    from descend.train.run import Run
+
+__all__ = ["GradientTransform", "Gradients", "TransformChain", "Withheld"]
+
+_Kind = TypeVar("_Kind", bound="GradientTransform")
+
+
+@dataclass
+class Gradients:
+    """The gradient of a mini-batch; the tensors are in the `.grad` of the parameters.
+
+    Attributes:
+        run: The run.
+        batch: This rank's share of the mini-batch.
+        objective: Of the whole mini-batch, over all ranks, detached.
+        totals: Sums of objective and metrics on this rank.
+        divisor: What gradients of layers' outputs are still to be divided by, the loss scale aside: 1 where each
+            backward pass started from its share of the mean.
+    """
+
+    run: Run
+    batch: Batch
+    objective: Ratio
+    totals: Totals
+    divisor: torch.Tensor | float = 1.0
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The objective, a 0-d tensor."""
+        return torch.as_tensor(self.objective.numerator / self.objective.denominator)
+
+    @cached_property
+    def view(self) -> StepView:
+        """The step as callbacks see it."""
+        return self.run.step_view(self.batch, self.objective)
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Why a mini-batch makes no update.
+
+    Attributes:
+        reason: A sentence.
+        skipped: Whether the mini-batch is lost: buffers are restored and the step is counted as skipped. False where
+            its gradient is kept for a later update.
+    """
+
+    reason: str
+    skipped: bool = True
+
+
+class GradientTransform:
+    """Base of the transforms; this one changes nothing.
+
+    Attributes:
+        is_local: Whether it completes the gradient where that is computed, as a penalty does: a worker of a parameter
+            server applies it, and the server does not.
+    """
+
+    is_local: ClassVar[bool] = False
+
+    def setup(self, run: Run) -> None:
+        """Called once, when the run has all of its parts."""
+
+    def begin(self) -> None:
+        """Called when the gradient of a step is about to be computed, or computed again."""
+
+    def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
+        """The forward pass of each micro-batch happens within this."""
+        return nullcontext()
+
+    def __call__(self, gradients: Gradients) -> Withheld | None:
+        """Change the gradients in place, or say why there is no update."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps. All ranks call it together."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` gave; without it, begin anew."""
+
+
+class TransformChain:
+    """The transforms of a run, in order.
+
+    Args:
+        transforms: As they are called.
+    """
+
+    def __init__(self, transforms: Sequence[GradientTransform] = ()) -> None:
+        self._arrange(list(transforms))
+
+    def _arrange(self, transforms: list[GradientTransform]) -> None:
+        self._transforms = transforms
+        self._local = [one for one in self._transforms if one.is_local]
+        self._later = [one for one in self._transforms if not one.is_local]
+        self._observers = [one for one in self._transforms if _overrides(one, "observing")]
+
+    def __iter__(self) -> Iterator[GradientTransform]:
+        """Those that are called once the gradient is complete."""
+        return iter(self._later)
+
+    def complete(self, gradients: Gradients) -> Gradients:
+        """Apply the local ones."""
+        for transform in self._local:
+            transform(gradients)
+        return gradients
+
+    def setup(self, run: Run) -> None:
+        """See `GradientTransform.setup`."""
+        for transform in self._transforms:
+            transform.setup(run)
+
+    def begin(self) -> None:
+        """See `GradientTransform.begin`."""
+        for transform in self._transforms:
+            transform.begin()
+
+    def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
+        """See `GradientTransform.observing`; costs nothing where no transform observes."""
+        if not self._observers:
+            return _NOTHING
+        stack = ExitStack()
+        for transform in self._observers:
+            stack.enter_context(transform.observing(micro_batch))
+        return stack
+
+    def one(self, kind: type[_Kind]) -> _Kind:
+        """The transform of a class.
+
+        Raises:
+            LookupError: the chain has none.
+        """
+        for transform in self._transforms:
+            if isinstance(transform, kind):
+                return transform
+        raise LookupError(f"the chain has no {kind.__name__}")
+
+    @contextmanager
+    def inserted(self, transform: GradientTransform, after: type[GradientTransform]) -> Generator[None]:
+        """Within this block `transform` is called after those of class `after`, and no later than others.
+
+        Raises:
+            LookupError: no transform of the chain is an `after`.
+        """
+        before = self._transforms
+        place = before.index(self.one(after)) + 1
+        self._arrange([*before[:place], transform, *before[place:]])
+        try:
+            yield
+        finally:
+            self._arrange(before)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each transform that has one, by its class."""
+        states = {type(one).__name__: one.state_dict() for one in self._transforms}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Give each transform its state."""
+        for transform in self._transforms:
+            transform.load_state_dict(state_dict.get(type(transform).__name__, {}))
+
+
+_NOTHING = nullcontext()
+
+
+def _overrides(transform: GradientTransform, method: str) -> bool:
+    return getattr(type(transform), method) is not getattr(GradientTransform, method)

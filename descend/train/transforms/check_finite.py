@@ -1,0 +1,113 @@
+"""The finite check: a step whose gradient holds a NaN or an infinity changes nothing, on any rank."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from descend.errors import ConfigurationError, NumericalError, nearest
+from descend.train.nonfinite_report import nonfinite_message
+from descend.train.transforms.base import GradientTransform, Withheld
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from descend.train.run import Run
+    from descend.train.transforms.base import Gradients
+
+__all__ = ["CheckFinite", "nonfinite_parameters"]
+
+
+class CheckFinite(GradientTransform):
+    """Looks at every gradient before anything changes.
+
+    Gradients that overflowed under a loss scale lower that first. Otherwise the step is bad: it ends the run, or is
+    skipped, after 10 in a row of which the run ends.
+
+    Args:
+        on_nonfinite: "stop" ends the run, "skip" skips the step, "allow" does not look.
+
+    Raises:
+        ConfigurationError: the policy is unknown.
+    """
+
+    POLICIES: ClassVar[tuple[str, ...]] = ("stop", "skip", "allow")
+    IN_A_ROW: ClassVar[int] = 10
+
+    def __init__(self, on_nonfinite: str = "stop") -> None:
+        if on_nonfinite not in self.POLICIES:
+            options = ", ".join(f"'{policy}'" for policy in self.POLICIES)
+            hint = nearest(str(on_nonfinite), self.POLICIES)
+            raise ConfigurationError(f"on_nonfinite must be one of {options}, got {on_nonfinite!r}{hint}")
+        self.on_nonfinite = on_nonfinite
+
+    def setup(self, run: Run) -> None:
+        """See `GradientTransform.setup`."""
+        self._run = run
+        self._looks = self.on_nonfinite != "allow" or run.precision.checks_for_overflow
+
+    def __call__(self, gradients: Gradients) -> Withheld | None:
+        """See `GradientTransform`.
+
+        Raises:
+            NumericalError: a gradient is not finite, and the run is to stop then.
+        """
+        strategy = self._run.strategy
+        found = nonfinite_parameters(strategy.local_parameters()) if self._looks else []
+        found = strategy.union(found)
+        return self.withhold(gradients, found) if found else None
+
+    def look_again(self, gradients: Gradients, parameters: Mapping[str, torch.Tensor]) -> Withheld | None:
+        """The same for gradients that a later transform has changed, the same on all ranks."""
+        found = nonfinite_parameters(parameters) if self._looks else []
+        return self.withhold(gradients, found) if found else None
+
+    def withhold(self, gradients: Gradients, names: Sequence[str]) -> Withheld:
+        """What becomes of a step with such parameters."""
+        run, objective = self._run, float(gradients.value)
+        reason = f"the gradient of '{names[0]}' is not finite"
+        if math.isfinite(objective) and run.precision.lower_scale():
+            return Withheld(f"{reason}: the loss scale was too large")
+        run.precision.keep_scale()
+        run.state.skipped_in_a_row += 1
+        streak = run.state.skipped_in_a_row
+        if self.on_nonfinite == "stop" or (streak >= self.IN_A_ROW and self.on_nonfinite == "skip"):
+            run.optimizer.zero_grad()
+            causes = run.strategy.diagnose(gradients.batch)
+            raise NumericalError(nonfinite_message(run.state.step + 1, names, objective, causes, streak))
+        return Withheld(reason)
+
+
+def nonfinite_parameters(parameters: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the parameters whose gradient is not finite. Waits for the device, once.
+
+    The sum of all elements shows a NaN or an infinity in a twentieth of the time of a norm; a sum that overflows by
+    itself is cleared by looking at each element.
+    """
+    if math.isfinite(abs(_total(parameters.values()))):
+        return []
+    return [name for name, gradient in _gradients(parameters) if not bool(torch.isfinite(gradient).all())]
+
+
+def _total(weights: Iterable[torch.Tensor]) -> complex:
+    """The sum of all elements of all gradients. What lies on a device is read once; to read a number on a CPU takes
+    less time than to add two there."""
+    total, elsewhere = 0.0, list[torch.Tensor]()
+    for p in weights:
+        gradient = p.grad
+        if gradient is None:
+            continue
+        if gradient.is_cpu:
+            total += gradient.sum().item()
+        else:
+            elsewhere.append(gradient.sum())
+    return total + torch.stack(elsewhere).sum().item() if elsewhere else total
+
+
+def _gradients(weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The gradients that are there; of a sparse one, the values of the rows that it has."""
+    for name, p in weights.items():
+        if p.grad is not None:
+            yield name, p.grad.coalesce().values() if p.grad.is_sparse else p.grad
