@@ -33,7 +33,7 @@ KNOWN_METRICS = tuple(sorted(_LOWER | _HIGHER))
 
 
 def direction_of(name: str) -> Direction | None:
-    """"min" or "max" for the metric `name`, which may be a path such as "validation/accuracy"; None where unknown."""
+    """ "min" or "max" for the metric `name`, which may be a path such as "validation/accuracy"; None where unknown."""
     metric = re.sub(r"[^a-z0-9]+", "_", name.rpartition("/")[2].lower()).strip("_")
     words = metric.split("_")
     for start in range(len(words)):  # the longest ending first

@@ -109,6 +109,7 @@ def test_counts_of_numpy_are_counts():
     assert Epochs(np.int64(3)) == Epochs(3)
     assert type(Epochs(np.int64(3)).epochs) is int
 
+
 counts, seconds = st.integers(0, 10**9), st.floats(0, 1e6)
 single = st.one_of(
     counts.map(Steps),
