@@ -20,9 +20,9 @@ import torch
 import descend.optim
 from descend.errors import RuleError
 from descend.optim.compiler import cache as kernels
+from descend.optim.compiler import cuda, native
 from descend.optim.compiler.trace import trace
 from descend.optim.engine import arena_manager as residence
-from descend.optim.engine import cuda, native
 from descend.optim.engine.settings import GroupSettings
 from descend.optim.rules import Rule
 
