@@ -1,6 +1,6 @@
 """Kernels as programs for CUDA: each is written as a torch module and compiled by AOTInductor with Triton.
 
-Runs in a process of its own, `python -m descend.optim.compiler.codegen_cuda`, which reads a `cuda.CudaCompileJob` as JSON
+Runs in a process of its own, `python -m descend.optim.compiler.codegen_cuda`, which reads a job as JSON
 from standard input. The module calls `partition.elements`, the definition that also runs eagerly, so both compute the
 same. One compiled kernel serves all sizes, step counts, learning rates and constants.
 """
