@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 ORDER = [
     {"display"},
     {"errors", "filenames", "thread_shutdown", "version"},
+    {"arguments"},
     {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},
     {"graph", "optim", "data", "launch"},
     {"lower", "runtime", "distributed"},
