@@ -18,22 +18,73 @@ __all__ = ["KNOWN_METRICS", "Direction", "better", "direction_of", "unknown_dire
 
 Direction = Literal["min", "max"]
 
-_LOWER = frozenset(
-    "objective loss error cost nll mse mae rmse mape perplexity deviance divergence "
-    "bce bce_with_logits cross_entropy ctc gaussian_nll huber kl_div l1 multi_margin poisson_nll smooth_l1 "
-    "triplet_margin error_rate wer cer fid brier".split()
-)
-_HIGHER = frozenset(
-    "accuracy acc precision recall f1 fbeta specificity sensitivity auroc auc roc_auc auprc average_precision r2 "
-    "iou miou dice jaccard mcc kappa bleu rouge psnr ssim pearson spearman correlation".split()
-)
+_LOWER = {
+    "objective",
+    "loss",
+    "error",
+    "cost",
+    "nll",
+    "mse",
+    "mae",
+    "rmse",
+    "mape",
+    "perplexity",
+    "deviance",
+    "divergence",
+    "bce",
+    "bce_with_logits",
+    "cross_entropy",
+    "ctc",
+    "gaussian_nll",
+    "huber",
+    "kl_div",
+    "l1",
+    "multi_margin",
+    "poisson_nll",
+    "smooth_l1",
+    "triplet_margin",
+    "error_rate",
+    "wer",
+    "cer",
+    "fid",
+    "brier",
+}
+_HIGHER = {
+    "accuracy",
+    "acc",
+    "precision",
+    "recall",
+    "f1",
+    "fbeta",
+    "specificity",
+    "sensitivity",
+    "auroc",
+    "auc",
+    "roc_auc",
+    "auprc",
+    "average_precision",
+    "r2",
+    "iou",
+    "miou",
+    "dice",
+    "jaccard",
+    "mcc",
+    "kappa",
+    "bleu",
+    "rouge",
+    "psnr",
+    "ssim",
+    "pearson",
+    "spearman",
+    "correlation",
+}
 _TOP_K = re.compile(r"top_?\d+(_accuracy)?|accuracy_?(top|at)?_?\d+")
 
 KNOWN_METRICS = tuple(sorted(_LOWER | _HIGHER))
 
 
 def direction_of(name: str) -> Direction | None:
-    """ "min" or "max" for the metric `name`, which may be a path such as "validation/accuracy"; None where unknown."""
+    """The direction of the metric `name`, which may be a path such as "validation/accuracy"; None where unknown."""
     metric = re.sub(r"[^a-z0-9]+", "_", name.rpartition("/")[2].lower()).strip("_")
     words = metric.split("_")
     for start in range(len(words)):  # the longest ending first
