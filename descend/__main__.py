@@ -127,15 +127,13 @@ def resume(
 
 
 def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) -> None:
-    from dataclasses import replace
-
-    from descend.experiment.population import stored_trainers
-    from descend.experiment.run import prepare
+    from descend.experiment.build_experiment import build_graph_run
+    from descend.experiment.population import RunOptions, stored_trainers
     from descend.experiment.runner import diff_settings
 
     several = (stored_trainers(run_dir) or 1) > 1  # all have the same settings, and the first one the run's own seed
-    work = replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer)
-    diff_settings(work, run_dir / "trainer0" if several else run_dir)
+    run = build_graph_run(experiment, RunOptions(run_dir, resume=True, reset_optimizer=reset_optimizer))
+    diff_settings(run, run_dir / "trainer0" if several else run_dir)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -5,22 +5,23 @@ import torch
 
 from descend.data import ArrayReader, Batches
 from descend.runtime import Communicator
-from descend.train import Callbacks, Mode
-from descend.train.session import Session
-from descend.train.objective import Losses, Ratio
+from descend.experiment.build import build_run
+from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train.objective import Losses, Ratio, Task
+from descend.train.run import RunConfig
 
 
-class Regression:
+class Regression(Task):
     """Least squares in which some targets are NaN and do not count."""
 
     def __init__(self, decay=0.0):
         self.module = torch.nn.Linear(3, 1, dtype=torch.float64)
         torch.nn.init.normal_(self.module.weight, generator=torch.Generator().manual_seed(1))
         torch.nn.init.zeros_(self.module.bias)
-        self.units = {}
         self.decay = decay
 
-    def losses(self, fields):
+    def losses(self, micro_batch):
+        fields = micro_batch.fields
         known = ~fields["y"].isnan()
         error = (self.module(fields["x"]) - fields["y"])[known]
         counted = known.sum()
@@ -37,8 +38,14 @@ def data(samples=10, ignored=(1, 2, 3, 7), batch_size=10, shuffle=False):
     return Batches(ArrayReader({"x": x, "y": y}), batch_size, seed=3, shuffle=shuffle)
 
 
-def session(task, batches, validation=None, **settings):
+def run_of(task, batches, validation=None, **settings):
+    """A run of `train` alone, without files."""
     modes = {Mode.TRAIN: batches} | ({Mode.VALIDATION: validation} if validation else {})
     optimizer = settings.pop("optimizer", None) or torch.optim.SGD(task.module.parameters(), lr=0.1, momentum=0.9)
-    callbacks = Callbacks(settings.pop("callbacks", ()))
-    return Session("model0", task, optimizer, modes, Communicator(), callbacks, **settings)
+    config = RunConfig("model0", settings.pop("seed", 0), BatchedIterativeOptimizer())
+    stop = settings.pop("stop_requested", None)
+    settings["micro_batch_size"] = settings.get("micro_batch_size") or len(batches.reader)
+    run = build_run(config, task=task, optimizer=optimizer, data=modes, world=Communicator(), **settings)
+    if stop is not None:
+        run.stop.listen(stop, lambda waiting: None)
+    return run

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from descend.train import PartView, RunView, StepView
-    from descend.train.control import RunControl
+    from descend.train.callback_api import RunControl
 
 __all__ = ["GradientNoiseScale", "GradientNorm", "UpdateNorm", "WeightNorm"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from descend.train import EpochView, EvaluationView, RunView, StepView
-    from descend.train.control import RunControl
+    from descend.train.callback_api import RunControl
 
 __all__ = ["CategoricalAccuracyStrategy", "MatchType", "SummarizeImages", "Summary", "TrackSampleIDsStrategy"]
 

@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from descend.callbacks import ProgressBar
-from descend.callbacks.console import say
 from descend.errors import ConfigurationError
 from descend.experiment.run_store import NoFiles
 from descend.runtime.dtensor import is_sharded

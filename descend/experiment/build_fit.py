@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from contextlib import ExitStack
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
-
-import torch
 
 from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
@@ -31,6 +28,9 @@ from descend.train.run import RunConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import ExitStack
+
+    import torch
 
     from descend.data import Feed
     from descend.experiment.fit_config import FitConfig
@@ -78,9 +78,7 @@ class FitBuilder:
             there = [mode.role for mode, source in self._sources.items() if source is not None]
             self._algorithm.check(list(self._metrics), there)
 
-    def maker(
-        self, stack: ExitStack, layout: TrainerLayout, world: Communicator
-    ) -> Callable[[TrainerContext], Run]:
+    def maker(self, stack: ExitStack, layout: TrainerLayout, world: Communicator) -> Callable[[TrainerContext], Run]:
         """What builds the run of each trainer of this process, in order; its readers and patches end with `stack`."""
         others = len(layout.of_rank(world.rank)) - 1  # copied while no trainer trains them
         callbacks = tuple(self.config.callbacks)
@@ -215,5 +213,3 @@ def _warn_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | 
             "same whatever the cut",
             stacklevel=3,
         )
-
-

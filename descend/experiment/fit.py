@@ -10,7 +10,6 @@ from descend.experiment.fit_config import documented, fit_config
 from descend.experiment.patched_module import device_of
 from descend.experiment.population import assign_ranks, execute_all
 from descend.experiment.ranks import mute_other_ranks, require_unsharded
-from descend.experiment.runner import Result
 from descend.runtime import process_group
 from descend.strict_keywords import strict_keywords
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from descend.experiment.runner import Result
     from descend.graph import AutomaticMixedPrecision, TorchModel
     from descend.train import Callback, Stop, TrainingAlgorithm
     from descend.train.strategies.base import StrategyDescription

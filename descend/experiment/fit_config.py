@@ -98,10 +98,10 @@ class FitDistribution:
 
     Attributes:
         strategy: Where parameters are and how ranks communicate. "auto" is a single device, data parallelism on several
-            ranks, and FSDP for a sharded module. `descend.MajorityVote()` sends one bit for each element of the gradient
-            and follows the majority, with `descend.optim.SignSGD`. `descend.ParameterServer()`: rank zero makes an
-            update by each gradient that another rank sends, however stale; with `descend.optim.DCASGD` it compensates
-            for that. `descend.LocalSGD(steps=8)` averages parameters after so many steps of each rank.
+            ranks, and FSDP for a sharded module. `descend.MajorityVote()` sends one bit for each element of the
+            gradient and follows the majority, with `descend.optim.SignSGD`. `descend.ParameterServer()`: rank zero
+            makes an update by each gradient that another rank sends, however stale; with `descend.optim.DCASGD` it
+            compensates for that. `descend.LocalSGD(steps=8)` averages parameters after so many steps of each rank.
         shard_optimizer: Let each rank keep the optimizer's state of some parameters only; the updates are the same.
         gradient_compression: "sign" is `strategy=descend.MajorityVote()`.
         asynchronous: `descend.ParameterServer()`, which can be given as `strategy` as well.
@@ -133,9 +133,9 @@ class FitConfig:
 
     Attributes:
         module: Called with the inputs of a sample; it is trained, and not otherwise changed. Of one wrapped in
-            DistributedDataParallel it is the module inside, since gradients are all-reduced here; one that `fully_shard`
-            has sharded reduces them by itself, and stays sharded. A model that `descend.Model.from_torch` made brings
-            its loss, metrics, targets and callbacks where none are given here.
+            DistributedDataParallel it is the module inside, since gradients are all-reduced here; one that
+            `fully_shard` has sharded reduces them by itself, and stays sharded. A model that
+            `descend.Model.from_torch` made brings its loss, metrics, targets and callbacks where none are given here.
         loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
             (numerator, denominator) or a scalar mean over samples.
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and

@@ -57,7 +57,7 @@ class GraphTask(Task):
         external: Metrics that the graph does not compute, given the run directory.
     """
 
-    module: LoweredModel
+    module: LoweredModel  # pyright: ignore[reportIncompatibleVariableOverride]  # a task of a graph has a graph
 
     def __init__(
         self,

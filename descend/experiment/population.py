@@ -270,7 +270,9 @@ def _check(runs: Sequence[Run], world: Communicator) -> None:
     ]
     if any(form != forms[0] for form in forms):
         raise ConfigurationError("the trainers' models differ in names or shapes of weights; make them equal")
-    world.require_equal({**forms[0], "algorithm": repr(runs[0].config.algorithm)}, "the trainers' models and algorithms")
+    world.require_equal(
+        {**forms[0], "algorithm": repr(runs[0].config.algorithm)}, "the trainers' models and algorithms"
+    )
 
 
 def _chosen(population: Population) -> tuple[dict[int, Path], int]:

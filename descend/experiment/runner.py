@@ -1,10 +1,10 @@
 """Carries out a run, whatever described it: directory, signals, checkpoints, training, the last evaluation.
 
-    execute            the run in the role that its strategy gives this rank
-      opened             ranks are compared, the store opens, callbacks set themselves up
-      begin_or_resume    a new directory, or a checkpoint
-      run_algorithm      training, then the test samples, then the last checkpoint
-    result_of          what came of it
+execute            the run in the role that its strategy gives this rank
+  opened             ranks are compared, the store opens, callbacks set themselves up
+  begin_or_resume    a new directory, or a checkpoint
+  run_algorithm      training, then the test samples, then the last checkpoint
+result_of          what came of it
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
     from descend.train.activations import ActivationRecorder
-    from descend.train.control import RunControl
+    from descend.train.callback_api import RunControl
     from descend.train.objective import Ratio
 
 __all__ = ["EpochView", "EvaluationView", "Event", "PartView", "RunView", "StepView"]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from descend.runtime import Communicator
 
-__all__ = ["MicroBatchSize", "Memory", "RemoteOutOfMemory", "out_of_memory", "part_size", "retry_on_oom"]
+__all__ = ["Memory", "MicroBatchSize", "RemoteOutOfMemory", "out_of_memory", "part_size", "retry_on_oom"]
 
 _T = TypeVar("_T")
 # torch has a class of its own for its allocators on devices alone.

@@ -1,17 +1,17 @@
 """A run: a dozen parts, none of them optional. What a run does not have is a null object.
 
-    config         name, seed, algorithm, settings: plain values
-    communicator   this process among its ranks
-    task           the module and its losses
-    optimizer      any torch optimizer
-    strategy       where parameters live and how ranks communicate; `strategies/`
-    transforms     what happens to whole gradients; `transforms/`
-    precision      the loss scale
-    data           mini-batches by mode
-    callbacks      who is called when; `events.py` shows the moments
-    state          where the run stands: the only part that changes throughout
-    store          rows, checkpoints and files
-    stop           signals, and the wishes of callbacks
+config         name, seed, algorithm, settings: plain values
+communicator   this process among its ranks
+task           the module and its losses
+optimizer      any torch optimizer
+strategy       where parameters live and how ranks communicate; `strategies/`
+transforms     what happens to whole gradients; `transforms/`
+precision      the loss scale
+data           mini-batches by mode
+callbacks      who is called when; `events.py` shows the moments
+state          where the run stands: the only part that changes throughout
+store          rows, checkpoints and files
+stop           signals, and the wishes of callbacks
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from torch.distributed.checkpoint.stateful import Stateful
 
 from descend.train.activations import ActivationRecorder
 from descend.train.buffer_snapshot import BufferSnapshot
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+    from torch.distributed.checkpoint.stateful import Stateful
 
     from descend.data import Batch, Feed
     from descend.runtime import Communicator

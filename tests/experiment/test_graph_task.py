@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from toys import session
+from toys import run_of
 
 import descend
 from descend.data import ArrayReader, Batches
@@ -35,7 +35,7 @@ def run(middle, micro_batch_size=None, seed=5):
     draw = np.random.default_rng(0)
     reader = ArrayReader({"x": draw.normal(size=(23, 4)), "y": draw.normal(size=(23, 1))})
     batches = [Batches(reader, 10, seed=3, shuffle=shuffle) for shuffle in (True, False)]
-    return session(task, *batches, micro_batch_size=micro_batch_size, seed=seed, before_part=task.begin)
+    return run_of(task, *batches, micro_batch_size=micro_batch_size, seed=seed)
 
 
 def trained(*args, **settings):
@@ -49,7 +49,7 @@ def test_random_layers_draw_the_same_however_a_mini_batch_is_cut(micro_batch_siz
     whole, weights = trained(noisy)
     cut, cut_weights = trained(noisy, micro_batch_size=micro_batch_size)
     torch.testing.assert_close(cut_weights["fc_linearity_weights"], weights["fc_linearity_weights"], rtol=1e-12, atol=0)
-    for row, cut_row in zip(whole.history, cut.history, strict=True):
+    for row, cut_row in zip(whole.state.history, cut.state.history, strict=True):
         assert cut_row["objective"] == pytest.approx(row["objective"], rel=1e-12)
 
 

@@ -118,7 +118,7 @@ def test_the_scale_is_that_of_torch_s_own_loop():
             self.seen = []
 
         def before_step(self, step):
-            self.seen.append(step.run.control._session.numerics.scaler.get_scale())
+            self.seen.append(step.run.control._run.precision.loss_scale)
 
     scales, ours = Scales(), net()
     optimizer = functools.partial(torch.optim.SGD, lr=0.1)

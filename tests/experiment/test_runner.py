@@ -13,17 +13,20 @@ from toys import Regression, data
 from descend.callbacks import CheckMetric, Checkpoint
 from descend.callbacks.console import say
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
-from descend.experiment.runner import Work, execute
+from descend.experiment.build import build_run
+from descend.experiment.run_store import DirectoryStore
+from descend.experiment.runner import execute as carry_out
 from descend.runtime import Communicator
 from descend.train import BatchedIterativeOptimizer, Callback, Mode
+from descend.train.run import RunConfig
 
 
 class Noisy(Regression):
     """Least squares with dropout on the inputs, so that a step draws random numbers."""
 
-    def losses(self, fields):
-        x = torch.nn.functional.dropout(fields["x"], 0.3, training=self.module.training)
-        return super().losses({**fields, "x": x})
+    def losses(self, micro_batch):
+        x = torch.nn.functional.dropout(micro_batch.fields["x"], 0.3, training=self.module.training)
+        return super().losses(replace(micro_batch, fields={**micro_batch.fields, "x": x}))
 
 
 def work(task=None, optimizer=torch.optim.Adam, epochs=4, callbacks=(), **settings):
@@ -34,8 +37,31 @@ def work(task=None, optimizer=torch.optim.Adam, epochs=4, callbacks=(), **settin
         Mode.TEST: data(samples=8, batch_size=4),
     }
     made = optimizer(task.module.named_parameters(), lr=0.05)
-    algorithm = BatchedIterativeOptimizer(epoch_count=epochs)
-    return Work("toy", task, made, modes, Communicator(), algorithm, seed=5, callbacks=tuple(callbacks), **settings)
+    algorithm = settings.pop("algorithm", None) or BatchedIterativeOptimizer(epoch_count=epochs)
+
+    def build(store, **options):
+        plain = {name: options.pop(name, settings.pop(name, default)) for name, default in PLAIN.items()}
+        config = RunConfig("toy", 5, algorithm, **plain)
+        return build_run(
+            config,
+            task=task,
+            optimizer=made,
+            data=modes,
+            world=Communicator(),
+            callbacks=tuple(callbacks),
+            store=store,
+            **{"micro_batch_size": 23, **settings},
+        )
+
+    return build
+
+
+PLAIN = {"resume": False, "reset_optimizer": False, "weights_only": False, "settings": {}, "say": say}
+
+
+def execute(build, run_dir, keep_files=True, **options):
+    """Carry out what `work` describes."""
+    return carry_out(build(DirectoryStore(lambda: run_dir) if keep_files else None, **options))
 
 
 class StopAt(Callback):
@@ -196,7 +222,7 @@ def test_a_limit_within_a_pass_that_is_raised_leaves_one_row_for_the_pass(tmp_pa
 
 
 def work_with(**settings):
-    return replace(work(), **settings)
+    return work(**settings)
 
 
 def test_a_checkpoint_of_the_very_last_step_makes_no_step_more(tmp_path):

@@ -29,7 +29,7 @@ class Watch(descend.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def after_step(self, step):
-        self.sent = step.run.control._session.vote.sent_bytes
+        self.sent = step.run.control._run.strategy.sent_bytes
 
 
 def main() -> None:

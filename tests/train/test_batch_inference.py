@@ -42,7 +42,7 @@ def test_outputs_and_values_do_not_depend_on_the_batch(batch_size):
 def test_the_weights_stay_and_the_context_of_each_mode_goes_on():
     class Contexts(Callback):
         def after_run(self, run):
-            self.contexts = run.control._session.contexts
+            self.contexts = run.control._run.state.contexts
 
     contexts, work = Contexts(), graph_work()
     before = {name: value.clone() for name, value in work.task.module.state_dict().items()}

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from toys import Regression, data, session
+from toys import Regression, data, run_of
 
 from descend.errors import NumericalError
 from descend.experiment.runner import Work, execute
@@ -69,5 +69,5 @@ def test_a_pass_is_complete_or_not_and_the_counter_says_so():
             self.seen.append((epoch.epoch, epoch.complete, epoch.finished))
 
     count = Count()
-    train(session(Regression(), data(batch_size=4), callbacks=(count,)), Steps(4))
+    train(run_of(Regression(), data(batch_size=4), callbacks=(count,)), Steps(4))
     assert count.seen == [(0, True, 1), (1, False, 1)]

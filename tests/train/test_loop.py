@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from toys import Regression, data, session
+from toys import Regression, data, run_of
 
 import descend.optim
 from descend.errors import Stopped
+from descend.runtime import Communicator
 from descend.train import Callback, Epochs, Mode, Steps
 from descend.train.evaluation import evaluate
 from descend.train.loop import train
+from descend.train.micro_batch import split_into_micro_batches
 
 
 def arrays(run, mode):
@@ -20,7 +22,7 @@ def arrays(run, mode):
 
 def trained(micro_batch_size, decay=0.0, epochs=3, batch_size=10):
     task = Regression(decay)
-    run = session(task, data(batch_size=batch_size), micro_batch_size=micro_batch_size)
+    run = run_of(task, data(batch_size=batch_size), micro_batch_size=micro_batch_size)
     train(run, Epochs(epochs))
     return task.module.weight.detach().clone(), run
 
@@ -31,7 +33,7 @@ def test_micro_batches_give_the_update_of_the_whole_batch(micro_batch_size, deca
     whole, run = trained(None, decay)
     cut, cut_run = trained(micro_batch_size, decay)
     torch.testing.assert_close(cut, whole, rtol=1e-12, atol=0)
-    assert cut_run.history[-1]["objective"] == pytest.approx(run.history[-1]["objective"], rel=1e-12)
+    assert cut_run.state.history[-1]["objective"] == pytest.approx(run.state.history[-1]["objective"], rel=1e-12)
 
 
 def test_an_update_is_the_gradient_of_the_mean_over_what_counts():
@@ -42,14 +44,14 @@ def test_an_update_is_the_gradient_of_the_mean_over_what_counts():
     known = ~np.isnan(whole["y"][:, 0])
     x, y = torch.tensor(whole["x"][known]), torch.tensor(whole["y"][known])
     gradient = 2 * ((x @ w.T - y) * x).mean(0, keepdim=True)
-    train(session(task, batches), Steps(1))
+    train(run_of(task, batches), Steps(1))
     torch.testing.assert_close(task.module.weight.detach(), w - 0.1 * gradient, rtol=1e-12, atol=1e-14)
 
 
 def test_a_batch_in_which_nothing_counts_changes_nothing():
     task = Regression()
     before = task.module.weight.detach().clone()
-    train(session(task, data(ignored=range(10))), Steps(1))
+    train(run_of(task, data(ignored=range(10))), Steps(1))
     torch.testing.assert_close(task.module.weight.detach(), before, rtol=0, atol=0)
 
 
@@ -60,55 +62,55 @@ def test_the_last_batch_is_partial_and_counts_by_its_own_size():
         def after_step(self, step):
             seen.append(len(step.batch.ids))
 
-    run = session(Regression(), data(batch_size=4), callbacks=(Sizes(),))
+    run = run_of(Regression(), data(batch_size=4), callbacks=(Sizes(),))
     train(run, Epochs(2))
     assert seen == [4, 4, 2, 4, 4, 2]
-    context = run.contexts[Mode.TRAIN]
+    context = run.state.contexts[Mode.TRAIN]
     assert (context.step, context.epoch, context.position, context.samples) == (6, 2, 0, 20)
 
 
 def test_an_epoch_s_objective_is_the_mean_over_its_samples_and_not_over_its_batches():
     task = Regression()
-    run = session(task, data(ignored=(0,), batch_size=4), optimizer=torch.optim.SGD(task.module.parameters(), lr=0.0))
+    run = run_of(task, data(ignored=(0,), batch_size=4), optimizer=torch.optim.SGD(task.module.parameters(), lr=0.0))
     train(run, Epochs(1))
     x, y = torch.tensor(arrays(run, Mode.TRAIN)[0][1:]), torch.tensor(arrays(run, Mode.TRAIN)[1][1:])
     error = task.module(x) - y
-    assert run.history[0]["objective"] == pytest.approx(float(error.square().mean().detach()), rel=1e-12)
-    assert run.history[0]["absolute"] == pytest.approx(float(error.abs().mean().detach()), rel=1e-12)
+    assert run.state.history[0]["objective"] == pytest.approx(float(error.square().mean().detach()), rel=1e-12)
+    assert run.state.history[0]["absolute"] == pytest.approx(float(error.abs().mean().detach()), rel=1e-12)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 100])
 def test_evaluation_covers_every_sample_once(batch_size):
     task = Regression(decay=0.5)
-    run = session(task, data(), validation=data(ignored=(), samples=21, batch_size=batch_size))
+    run = run_of(task, data(), validation=data(ignored=(), samples=21, batch_size=batch_size))
     values = evaluate(run, Mode.VALIDATION)
     x, y = (torch.tensor(array) for array in arrays(run, Mode.VALIDATION))
     error = task.module(x) - y
     penalty = 0.5 * task.module.weight.square().sum()
     assert values["objective"] == pytest.approx(float((error.square().mean() + penalty).detach()), rel=1e-12)
-    assert run.history[-1]["samples"] == 21
+    assert run.state.history[-1]["samples"] == 21
 
 
 def test_zero_epochs_train_nothing():
-    run = session(Regression(), data())
+    run = run_of(Regression(), data())
     assert "0 of 0 epochs" in train(run, Epochs(0))
-    assert run.history == []
+    assert run.state.history == []
 
 
 def test_a_limit_on_steps_ends_inside_an_epoch_and_the_next_call_goes_on_from_there():
-    run = session(Regression(), data(batch_size=3))
+    run = run_of(Regression(), data(batch_size=3))
     assert train(run, Steps(3)) == "applied 3 of 3 updates"
-    assert (run.contexts[Mode.TRAIN].epoch, run.contexts[Mode.TRAIN].position) == (0, 3)
+    assert (run.state.contexts[Mode.TRAIN].epoch, run.state.contexts[Mode.TRAIN].position) == (0, 3)
     train(run, Steps(1))
-    assert (run.contexts[Mode.TRAIN].epoch, run.contexts[Mode.TRAIN].position) == (1, 0)
+    assert (run.state.contexts[Mode.TRAIN].epoch, run.state.contexts[Mode.TRAIN].position) == (1, 0)
     train(run, Steps(5))
-    assert (run.contexts[Mode.TRAIN].epoch, run.contexts[Mode.TRAIN].position) == (2, 1)
+    assert (run.state.contexts[Mode.TRAIN].epoch, run.state.contexts[Mode.TRAIN].position) == (2, 1)
 
 
 def test_stopping_in_parts_gives_the_same_weights_as_going_through():
     whole, _ = trained(None, epochs=3, batch_size=3)
     task = Regression()
-    run = session(task, data(batch_size=3))
+    run = run_of(task, data(batch_size=3))
     for _ in range(12):
         train(run, Steps(1))
     torch.testing.assert_close(task.module.weight.detach(), whole, rtol=0, atol=0)
@@ -116,10 +118,10 @@ def test_stopping_in_parts_gives_the_same_weights_as_going_through():
 
 def test_a_signal_ends_the_run_between_two_steps_and_says_where():
     asked = iter([None, None, "SIGTERM"])
-    run = session(Regression(), data(batch_size=2), stop_requested=lambda: next(asked))
+    run = run_of(Regression(), data(batch_size=2), stop_requested=lambda: next(asked))
     with pytest.raises(Stopped, match=r"SIGTERM after step 3, in epoch 0 \(step 3"):
         train(run, Epochs(5))
-    assert run.contexts[Mode.TRAIN].step == 3
+    assert run.state.contexts[Mode.TRAIN].step == 3
 
 
 def test_events_come_in_the_order_that_events_py_draws():
@@ -134,7 +136,7 @@ def test_events_come_in_the_order_that_events_py_draws():
         after_evaluation = lambda self, view: heard.append(f"after_evaluation {view.mode}")  # noqa: E731
         after_epoch = lambda self, view: heard.append(f"after_epoch {view.epoch}")  # noqa: E731
 
-    train(session(Regression(), data(), validation=data(), callbacks=(Ear(),)), Epochs(1))
+    train(run_of(Regression(), data(), validation=data(), callbacks=(Ear(),)), Epochs(1))
     assert heard == [
         "before_epoch",
         "before_step",
@@ -150,15 +152,15 @@ def test_an_evaluation_sees_the_averaged_weights():
     """A schedule-free run validates at the average, and trains on from where it was."""
     task = Regression()
     optimizer = descend.optim.ScheduleFreeSGD(task.module.named_parameters(), lr=0.1)
-    running = session(task, data(), data(), optimizer=optimizer)
+    running = run_of(task, data(), data(), optimizer=optimizer)
     train(running, Steps(4))
     trained = task.module.weight.detach().clone()
     values = evaluate(running, Mode.VALIDATION)
     assert torch.equal(task.module.weight, trained)
-    fields = {name: torch.from_numpy(array) for name, array in next(iter(data().epoch(0))).fields.items()}
+    (micro_batch,) = split_into_micro_batches(next(iter(data().epoch(0))), Communicator(), None)
     with torch.no_grad(), optimizer.averaged():
-        total = task.losses(fields).objective
+        total = task.losses(micro_batch).objective
     assert values["objective"] == pytest.approx(float(total.numerator / total.denominator), rel=1e-12)
     with torch.no_grad():
-        total = task.losses(fields).objective
+        total = task.losses(micro_batch).objective
     assert values["objective"] != pytest.approx(float(total.numerator / total.denominator), rel=1e-3)

@@ -12,8 +12,10 @@ import torch
 
 from descend.callbacks.console import muted
 from descend.errors import ConfigurationError
-from descend.experiment.run import prepare
+from descend.experiment.build import build_run
+from descend.experiment.build_experiment import build_graph_run
 from descend.experiment.runner import execute
+from descend.graph import Metric
 from descend.launch.forecast import Network, Profile, fit_network, forecast
 from descend.train import BatchedIterativeOptimizer, Callback, Steps
 from descend.train.strategies.buckets import BUCKET_BYTES
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from descend.experiment.experiment import Experiment
-    from descend.experiment.runner import Work
     from descend.train import EpochView
+    from descend.train.run import Run
 
 __all__ = ["forecast_table", "profile_of"]
 
@@ -60,10 +62,10 @@ def profile_of(experiment: Experiment) -> Profile:
     found = [_steps(experiment, size) for size in sizes]
     # Other programs only make a step longer.
     seconds = [min(watch.seconds[_WARM:] or watch.seconds) for watch, _ in found]
-    watch, work = found[0]
+    watch, run = found[0]
     fixed, each = fit_network(sizes, seconds)
-    tensors = [*work.task.module.parameters(), *work.task.module.buffers()]
-    trained = [p for p in work.task.module.parameters() if p.requires_grad]
+    tensors = [*run.task.module.parameters(), *run.task.module.buffers()]
+    trained = [p for p in run.task.module.parameters() if p.requires_grad]
     gradients = sum(p.numel() * p.element_size() for p in trained)
     messages = max(math.ceil(gradients / BUCKET_BYTES), 1)
     return Profile(
@@ -71,30 +73,28 @@ def profile_of(experiment: Experiment) -> Profile:
     )
 
 
-def _steps(experiment: Experiment, size: int) -> tuple[_Watch, Work]:
+def _steps(experiment: Experiment, size: int) -> tuple[_Watch, Run]:
     """A few steps of one size."""
     watch = _Watch()
     trainer = replace(experiment.trainer, mini_batch_size=size, random_seed=experiment.trainer.random_seed or 1)
     trainer.training_algo, trainer.callbacks = BatchedIterativeOptimizer(), []
     model = copy.copy(experiment.model)
     model.callbacks = []
+    model.metrics = [metric for metric in model.metrics if isinstance(metric, Metric)]  # no programs
     with muted(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = prepare(replace(experiment, trainer=trainer, model=model))
-        only = {mode: feed for mode, feed in made.data.items() if mode.role == "train"}
-        work = replace(
-            made,
-            data=only,
+        made = build_graph_run(replace(experiment, trainer=trainer, model=model))
+        run = build_run(
+            replace(made.config, algorithm=BatchedIterativeOptimizer(stop=Steps(_STEPS))),
+            task=made.task,
+            optimizer=made.optimizer,
+            data={mode: feed for mode, feed in made.data.items() if mode.role == "train"},
+            world=made.communicator,
+            micro_batch_size=trainer.micro_batch_size or "auto",
             callbacks=(watch,),
-            algorithm=BatchedIterativeOptimizer(stop=Steps(_STEPS)),
-            outside=_nothing,
         )
-        execute(work, None, keep_files=False)
-    return watch, work
-
-
-def _nothing(directory: object) -> dict[str, float]:
-    return {}
+        execute(run)
+    return watch, run
 
 
 def forecast_table(profile: Profile, network: Network, batch_size: int, ranks: Sequence[int]) -> str:

@@ -66,7 +66,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self.inner = inner
         self._weights, self._process = dict(parameters), communicator
         self.sent_bytes = 0
-        self._owners = partition_parameters({name: p.numel() for name, p in parameters.items()}, communicator.world_size)
+        self._owners = partition_parameters(
+            {name: p.numel() for name, p in parameters.items()}, communicator.world_size
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":

@@ -21,12 +21,10 @@ from descend.runtime import (
     optimizer_state,
     read_state,
     read_weights,
-    restore_optimizer,
     save_checkpoint,
     unflatten,
 )
-from descend.train.param_groups import split_groups
-from descend.train.progress import Mode
+from descend.train.optimizers.state import OptimizerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -121,9 +121,7 @@ class Population:
     def alone(cls, run: Run) -> Population:
         """A population of one."""
         ranks = run.communicator.world_size
-        return cls(
-            [TrainerRun(0, run)], TrainerLayout(1, ranks, ranks), run.communicator, run.seed, run.say
-        )
+        return cls([TrainerRun(0, run)], TrainerLayout(1, ranks, ranks), run.communicator, run.seed, run.say)
 
     def play(self, algorithm: LTFB) -> list[str]:
         """Carry out a tournament.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
 from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]  # as above
 
@@ -19,6 +18,7 @@ from descend.train.micro_batch import MicroBatch
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
+    import torch
     from torch import nn
 
     from descend.data import Batch

@@ -41,7 +41,8 @@ _BLOCK = 64  # elements; a row of zeros costs a 64th of its bits, and a single z
 class MajorityVote(StrategyDescription, metaclass=StrictKeywords):
     """Signum with majority vote: what several ranks send of their gradients is one bit an element.
 
-    A strategy for `fit`; it belongs to the optimizer SignSGD. With momentum 0 it is SignSGD with majority vote; on one rank it is Signum.
+    A strategy for `fit`; it belongs to the optimizer SignSGD. With momentum 0 it is SignSGD with majority
+    vote; on one rank it is Signum.
 
     Args:
         momentum: μ of each rank's own running mean, in [0, 1).

@@ -38,8 +38,8 @@ from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio, Totals
 from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.progress import Mode
-from descend.train.strategies.base import Strategy, StrategyDescription
 from descend.train.store import RunStore
+from descend.train.strategies.base import Strategy, StrategyDescription
 from descend.train.strategies.delayed import (
     RecordDelays,
     SimulatedDelays,
@@ -62,9 +62,11 @@ __all__ = ["Channel", "ParameterServer", "ParameterServerRank", "Worker"]
 _SERVER = 0
 
 
-cla@dataclass(frozen=True)
+@dataclass(frozen=True)
 class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
-    """Asynchronous descent, a strategy for `fit`: rank 0 keeps the weights and makes the updates, each other rank sends it gradients.
+    """Asynchronous descent, a strategy for `fit`: rank zero keeps the parameters and makes the updates.
+
+    Each other rank sends it gradients.
 
     On one process there is no delay, unless `delays` or `largest_delay` make some.
 
@@ -171,14 +173,16 @@ class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
             "workers: each rank reads a mini-batch when it is handed out": (
                 isinstance(reader, SampleReader) and reader.pool
             ),
-            "skip_bad: each rank would replace samples for itself": isinstance(reader, SampleReader) and reader.skip_bad,
+            "skip_bad: each rank would replace samples for itself": (
+                isinstance(reader, SampleReader) and reader.skip_bad
+            ),
             "callbacks that look at micro-batches, of which the server sees none": (
                 run.callbacks.wants(Event.AFTER_PART)
             ),
         }
 
 
-ss Channel:
+class Channel:
     """Messages between two ranks, one after the other.
 
     Args:

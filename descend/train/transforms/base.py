@@ -3,8 +3,8 @@
     backward passes → reduced over ranks, divided once → transform 1 → transform 2 → … → optimizer
 
 The chain of a run is: the penalty and a check that anything is trained, which complete the gradient where it is
-computed; then after_backward of the callbacks, the finite check, what an algorithm inserts (K-FAC), and clipping. A transform that returns `Withheld` ends the step without an
-update; nothing after it in the chain runs.
+computed; then after_backward of the callbacks, the finite check, what an algorithm inserts (K-FAC), and clipping. A
+transform that returns `Withheld` ends the step without an update; nothing after it in the chain runs.
 
 The word is optax's: https://optax.readthedocs.io/en/latest/api/transformations.html
 """

@@ -29,9 +29,7 @@ class Clip(GradientTransform):
         ConfigurationError: a bound is not above 0.
     """
 
-    def __init__(
-        self, value: float | None = None, norm: float | None = None, global_norm: float | None = None
-    ) -> None:
+    def __init__(self, value: float | None = None, norm: float | None = None, global_norm: float | None = None) -> None:
         problems = [
             f"{name} must be a number above 0, or None for no bound, got {bound!r}"
             for name, bound in (("clip_value", value), ("clip_norm", norm), ("clip_global_norm", global_norm))

@@ -30,7 +30,8 @@ from descend.train.transforms.base import GradientTransform
 from descend.train.transforms.check_finite import CheckFinite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
@@ -125,14 +126,9 @@ class Curvature(GradientTransform):
         step = self._step
         self._gathers = not self._blocks or (step - 1) % self._settings.interval(step) == 0
 
-    @contextlib.contextmanager
-    def observing(self, part: MicroBatch) -> Generator[None]:
+    def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
         """See `GradientTransform.observing`."""
-        if not self._gathers:
-            yield
-            return
-        with _Uses(self._names, part.count, self._heard):
-            yield
+        return _Uses(self._names, micro_batch.count, self._heard) if self._gathers else contextlib.nullcontext()
 
     @property
     def _step(self) -> int:

@@ -278,10 +278,8 @@ class Factors(descend.Callback):
         self.seen = []
 
     def after_step(self, step):
-        session = step.run.control._session
-        self.seen.append(
-            {k: v.clone() for k, v in session.algorithm_state["kfac"]["0.weight"].items() if hasattr(v, "clone")}
-        )
+        state = step.run.control._run.state
+        self.seen.append({k: v.clone() for k, v in state.algorithm["kfac"]["0.weight"].items() if hasattr(v, "clone")})
 
 
 def test_factors_are_renewed_at_intervals_that_grow():

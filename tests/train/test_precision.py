@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from descend.train.numerics import Numerics
+from descend.train.precision import Precision
 
 
 def optimizer(kind=torch.optim.SGD, **options):
@@ -16,7 +16,7 @@ def optimizer(kind=torch.optim.SGD, **options):
 def test_a_step_is_that_of_the_optimizer(kind):
     (ours, p), (own, q) = optimizer(kind), optimizer(kind)
     for _ in range(3):
-        Numerics().step(ours)
+        Precision().optimizer_step(ours)
         own.step()
     assert torch.equal(p, q)
 
@@ -26,7 +26,7 @@ def test_hooks_of_an_optimizer_are_called():
     made, _ = optimizer()
     made.register_step_pre_hook(lambda *given: heard.append("before"))
     made.register_step_post_hook(lambda *given: heard.append("after"))
-    Numerics().step(made)
+    Precision().optimizer_step(made)
     assert heard == ["before", "after"]
 
 
@@ -35,25 +35,25 @@ def test_hooks_of_all_optimizers_are_called():
     made, _ = optimizer()
     register = vars(sys.modules[torch.optim.Optimizer.__module__])["register_optimizer_step_post_hook"]
     hook = register(lambda *given: heard.append("after"))
-    Numerics().step(made)
+    Precision().optimizer_step(made)
     hook.remove()
-    Numerics().step(made)
+    Precision().optimizer_step(made)
     assert heard == ["after"]
 
 
 def test_a_profiler_sees_the_step():
     made, _ = optimizer()
     with torch.profiler.profile() as profile:
-        Numerics().step(made)
+        Precision().optimizer_step(made)
     assert "Optimizer.step#SGD.step" in {event.key for event in profile.key_averages()}
 
 
 def test_a_step_that_was_put_in_the_place_of_the_optimizer_s_is_taken():
     made, _ = optimizer()
     schedule = torch.optim.lr_scheduler.StepLR(made, 1)
-    Numerics().step(made)
+    Precision().optimizer_step(made)
     schedule.step()  # warns where it has not seen the step of the optimizer
     steps: list[int] = []
     made.step = lambda: steps.append(1)
-    Numerics().step(made)
+    Precision().optimizer_step(made)
     assert steps == [1]
