@@ -6,17 +6,17 @@ from functools import partial
 
 import numpy as np
 import torch
-from toys import Regression, data, session
+from run_builder import Parts, execute
+from toys import Regression, data, run_of
 
 import descend
 from descend.data import ArrayReader, Batches
 from descend.errors import Stopped
 from descend.experiment.graph_task import GraphTask
 from descend.experiment.optimizer import build_optimizer
-from descend.experiment.runner import Work, execute
 from descend.graph import check
 from descend.lower import lower
-from descend.runtime import Communicator, generator
+from descend.runtime import generator
 from descend.train import BatchedIterativeOptimizer, Callback, Epochs, Event, Mode
 from descend.train.evaluation import evaluate
 from descend.train.loop import train
@@ -34,8 +34,8 @@ class Watcher(Callback):
 
 
 def follow(*callbacks, epochs=2, task=None, batches=None, validation=None, stop=None, **settings):
-    """A run of 3 mini-batches an epoch (10 samples) with all its events; returns the session."""
-    given = session(task or Regression(), batches or data(batch_size=4), validation, callbacks=callbacks, **settings)
+    """A run of 3 mini-batches an epoch (10 samples) with all its events; returns the run."""
+    given = run_of(task or Regression(), batches or data(batch_size=4), validation, callbacks=callbacks, **settings)
     given.callbacks.fire(Event.AFTER_SETUP, given.view())
     given.callbacks.fire(Event.BEFORE_RUN, given.view())
     reason = train(given, stop or Epochs(epochs))
@@ -43,12 +43,12 @@ def follow(*callbacks, epochs=2, task=None, batches=None, validation=None, stop=
     if Mode.TEST in given.data:
         evaluate(given, Mode.TEST)
     given.callbacks.fire(Event.AFTER_RUN, given.view(reason))
-    given.reason = reason
+    given.reason, given.history, given.contexts = reason, given.state.history, given.state.contexts
     return given
 
 
 def work(*callbacks, epochs=4, optimizer=None, **settings):
-    """The same as work for `conduct`, 6 steps an epoch."""
+    """The same as the parts of a run, 6 steps an epoch."""
     task = Regression(decay=0.01)
     modes = {
         Mode.TRAIN: data(samples=23, batch_size=4, shuffle=True),
@@ -56,7 +56,7 @@ def work(*callbacks, epochs=4, optimizer=None, **settings):
     }
     made = (optimizer or torch.optim.Adam)(task.module.named_parameters(), lr=0.05)
     algorithm = BatchedIterativeOptimizer(epoch_count=epochs)
-    return Work("toy", task, made, modes, Communicator(), algorithm, seed=5, callbacks=callbacks, **settings)
+    return Parts("toy", task, made, modes, algorithm, 5, callbacks, **settings)
 
 
 class StopAt(Callback):
@@ -112,12 +112,12 @@ def graph_run(tmp_path, *callbacks, optimizer=None, batch_size=8, **model):
 
 
 def graph_work(*callbacks, optimizer=None, batch_size=8, **model):
-    """The run of `graph` as work for `conduct`."""
+    """The run of `graph` as the parts of a run."""
     return work_of(graph(callbacks=list(callbacks), **model), optimizer, batch_size)
 
 
 def work_of(described, optimizer=None, batch_size=8):
-    """The run of a model on the same samples as work for `conduct`."""
+    """The run of a model on the same samples as the parts of a run."""
     plan = check(described, {"samples": (1, 4, 4), "labels": (3,)})
     module = lower(plan, partial(generator, 1, "weights"))
     modes = {
@@ -127,4 +127,4 @@ def work_of(described, optimizer=None, batch_size=8):
     rule = build_optimizer(module, plan, optimizer or descend.SGD(learn_rate=0.1, momentum=0.9))
     algorithm = BatchedIterativeOptimizer(epoch_count=described.epochs)
     task = GraphTask(module, plan)
-    return Work("model0", task, rule, modes, Communicator(), algorithm, seed=1, callbacks=tuple(described.callbacks))
+    return Parts("model0", task, rule, modes, algorithm, 1, tuple(described.callbacks))

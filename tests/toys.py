@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from descend.data import ArrayReader, Batches
-from descend.runtime import Communicator
 from descend.experiment.build import build_run
-from descend.train import BatchedIterativeOptimizer, Mode
+from descend.runtime import Communicator
+from descend.train import BatchedIterativeOptimizer, Mode, Steps
 from descend.train.objective import Losses, Ratio, Task
 from descend.train.run import RunConfig
 
@@ -42,10 +42,11 @@ def run_of(task, batches, validation=None, **settings):
     """A run of `train` alone, without files."""
     modes = {Mode.TRAIN: batches} | ({Mode.VALIDATION: validation} if validation else {})
     optimizer = settings.pop("optimizer", None) or torch.optim.SGD(task.module.parameters(), lr=0.1, momentum=0.9)
-    config = RunConfig("model0", settings.pop("seed", 0), BatchedIterativeOptimizer())
-    stop = settings.pop("stop_requested", None)
+    config = RunConfig("model0", settings.pop("seed", 0), BatchedIterativeOptimizer(stop=Steps(10**9)))
+    stop, directory = settings.pop("stop_requested", None), settings.pop("directory", None)
     settings["micro_batch_size"] = settings.get("micro_batch_size") or len(batches.reader)
     run = build_run(config, task=task, optimizer=optimizer, data=modes, world=Communicator(), **settings)
     if stop is not None:
         run.stop.listen(stop, lambda waiting: None)
+    run.store.directory = directory
     return run

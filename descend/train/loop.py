@@ -125,7 +125,7 @@ def _steps(run: Run, stop: Stop, progress: EpochProgress) -> str | None:
 def _note_time(run: Run, progress: EpochProgress) -> None:
     """Count the time of the step that has just ended."""
     state, now = run.state, run.communicator.now()
-    seconds = now - (state.step_began or now)
+    seconds = 0.0 if state.step_began is None else now - state.step_began
     state.step_began = now
     progress.step_seconds.append(seconds)
     progress.seconds += seconds

@@ -4,10 +4,10 @@ import math
 import pytest
 import torch
 from callback_runs import StopAt, work
+from run_builder import execute
 
 from descend.callbacks import Checkpoint
 from descend.errors import ConfigurationError, Stopped
-from descend.experiment.runner import execute
 from descend.train import Callback
 
 

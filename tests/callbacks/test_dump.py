@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from callback_runs import follow, graph_run, graph_work, samples
+from run_builder import execute
 from torch import nn
 from toys import Regression, data
 
 import descend
 from descend.callbacks import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
 from descend.errors import ConfigurationError
-from descend.experiment.runner import execute
 from descend.train import Callback
 
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 import torch
 from callback_runs import StopAt, follow, work
+from run_builder import execute
 from toys import data
 
 import descend
 from descend.callbacks import EarlyStopping
 from descend.errors import ConfigurationError, Stopped
-from descend.experiment.runner import execute
 from descend.graph import text
 from descend.train import Callback, Epochs, Mode, Steps
 

@@ -5,11 +5,11 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from callback_runs import StopAt, graph_run, graph_work, samples
+from run_builder import execute
 
 from descend.callbacks import SaveImages
 from descend.callbacks.images import as_pixels
 from descend.errors import ConfigurationError, MissingExtra, Stopped
-from descend.experiment.runner import execute
 
 
 def read_png(path):

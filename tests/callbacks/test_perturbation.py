@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from callback_runs import Watcher, follow, graph_run, graph_work, in_one_go_and_in_two
-from toys import data, session
+from run_builder import execute
+from toys import data, run_of
 
 import descend
 from descend.callbacks import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights, SetLearningRate
 from descend.errors import ConfigurationError
-from descend.experiment.runner import execute
 from descend.graph import check
 from descend.lower import lower
 from descend.lower import module as lowered_module
@@ -144,7 +144,7 @@ def test_dropout_keeps_another_share(monkeypatch):
 
             monkeypatch.setattr(lowered_module, "lowering", lowering)
             module = lower(plan, lambda name: torch.Generator())
-            run = session(Graph(module), data(), optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1), seed=seed)
+            run = run_of(Graph(module), data(), optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1), seed=seed)
             PerturbDropout(keep_dropout_factor=factor).after_setup(run.view())
             kept.append((factor, shares["drop"]))
             assert next(layer for layer in plan.layers if layer.name == "drop").layer.keep_prob == 0.8

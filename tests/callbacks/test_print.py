@@ -2,7 +2,7 @@ import re
 
 import pytest
 from callback_runs import follow, in_one_go_and_in_two
-from toys import Regression, data, session
+from toys import Regression, data, run_of
 
 from descend.callbacks import CategoricalAccuracyStrategy, Print, ProgressBar, Timer
 from descend.errors import ConfigurationError
@@ -55,7 +55,7 @@ def test_an_interval_leaves_epochs_out(capsys):
 
 
 def test_a_test_is_always_printed(capsys):
-    given = session(Regression(), data(batch_size=4), callbacks=(Print(interval=5),))
+    given = run_of(Regression(), data(batch_size=4), callbacks=(Print(interval=5),))
     given.data = {**given.data, Mode.TEST: data(samples=9, batch_size=4)}
     given.callbacks.fire(Event.BEFORE_RUN, given.view())
     evaluate(given, Mode.TEST)

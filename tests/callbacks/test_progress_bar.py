@@ -5,10 +5,10 @@ import time
 
 import pytest
 from callback_runs import StopAt, follow, work
+from run_builder import execute
 
 from descend.callbacks import ProgressBar
 from descend.errors import Stopped
-from descend.experiment.runner import execute
 from descend.train import Callback
 
 

@@ -170,7 +170,7 @@ def graph_run(tmp_path, monkeypatch, micro_batch_size, callbacks=()):
     data = {"samples": X, "labels": np.eye(3)[np.arange(14) % 3]}
     readers = {"train": ArrayReader(data), "validate": ArrayReader(data, "validate")}
     monkeypatch.setattr("descend.experiment.check.open_readers", lambda *_: readers)
-    monkeypatch.setattr("descend.experiment.run.lower", lambda *a, **k: lower(*a, **k).double())
+    monkeypatch.setattr("descend.experiment.build_experiment.lower", lambda *a, **k: lower(*a, **k).double())
     model = noisy(group=3)
     model.callbacks = [descend.ClipGradientNorm(global_norm=True, value=0.3), *callbacks]
     rule = descend.Adam(learn_rate=0.05, beta1=0.9, beta2=0.99, eps=1e-8, adamw_weight_decay=0.1)

@@ -12,7 +12,6 @@ import descend
 from descend.errors import ConfigurationError, GraphError
 from descend.experiment.external_metrics import ExternalMetrics
 from descend.experiment.run import run
-from descend.runtime import Communicator
 from descend.zoo import demo_experiment
 
 
@@ -62,15 +61,15 @@ def test_they_can_be_checked_like_any_other(tmp_path):
 def test_a_function_is_told_where_and_which_rank(tmp_path):
     metric = module(tmp_path, "def twice(path, rank):\n    return len(path) + 100 * rank\n")
     metric = dataclasses.replace(metric, function="twice")
-    asked = ExternalMetrics([metric], "trainer0/model0", Communicator())
+    asked = ExternalMetrics([metric], "trainer0/model0")
     assert asked(tmp_path)["score"] == len(str(tmp_path / "trainer0" / "model0"))
-    assert ExternalMetrics([], "trainer0/model0", Communicator())(None) == {}
+    assert ExternalMetrics([], "trainer0/model0")(None) == {}
 
 
 @pytest.mark.parametrize("value", ["torch.tensor(1.5)", "numpy.float32(1.5)", "'1.5'", "numpy.array([1.5])[0]"])
 def test_what_is_a_number_counts_as_one(tmp_path, value):
     metric = module(tmp_path, f"import numpy, torch\ndef evaluate(path, rank):\n    return {value}\n")
-    assert ExternalMetrics([metric], "t/m", Communicator())(tmp_path) == {"score": 1.5}
+    assert ExternalMetrics([metric], "t/m")(tmp_path) == {"score": 1.5}
     assert np.float32(1.5) == torch.tensor(1.5)
 
 
@@ -85,7 +84,7 @@ def test_what_is_a_number_counts_as_one(tmp_path, value):
 )
 def test_functions_that_give_no_number_are_refused(tmp_path, text, problem):
     with pytest.raises(ConfigurationError, match=problem):
-        ExternalMetrics([module(tmp_path, text)], "t/m", Communicator())(tmp_path)
+        ExternalMetrics([module(tmp_path, text)], "t/m")(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -98,16 +97,16 @@ def test_functions_that_give_no_number_are_refused(tmp_path, text, problem):
 )
 def test_programs_that_give_no_number_are_refused(tmp_path, text, problem):
     with pytest.raises(ConfigurationError, match=problem):
-        ExternalMetrics([program(tmp_path, text)], "t/m", Communicator())(tmp_path)
+        ExternalMetrics([program(tmp_path, text)], "t/m")(tmp_path)
 
 
 def test_what_is_not_there_is_named(tmp_path):
     gone = descend.ExecutableMetric(name="gone", filename=str(tmp_path / "gone"))
     with pytest.raises(ConfigurationError, match=r"metric 'gone': .*gone cannot be started"):
-        ExternalMetrics([gone], "t/m", Communicator())(tmp_path)
+        ExternalMetrics([gone], "t/m")(tmp_path)
     missing = descend.PythonMetric(name="missing", module="nowhere", module_dir=str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"metric 'missing': there is no Python file .*nowhere.py"):
-        ExternalMetrics([missing], "t/m", Communicator())
+        ExternalMetrics([missing], "t/m")
     x = descend.Input(data_field="x")
     model = descend.Model(
         1, objective_function=descend.L2Norm2(x), metrics=[descend.PythonMetric(), descend.ExecutableMetric(name="e")]

@@ -382,7 +382,7 @@ def test_frozen_weights_stay_and_have_no_state(tmp_path):
     assert torch.equal(module[0].weight, before["0.weight"])
     assert not torch.equal(module[2].weight, before["2.weight"])
     state = json.loads((tmp_path / "checkpoints/step-3/training/state.json").read_text())
-    assert sorted(state["optimizer"]["weights"]) == ["2.bias", "2.weight"]
+    assert sorted(state["parts"]["optimizer"]["weights"]) == ["2.bias", "2.weight"]
 
 
 def test_a_weight_without_a_gradient_is_untouched_and_named_once():
@@ -492,23 +492,23 @@ def frozen():
         ({"metrics": {"own": 3}}, "the metric 'own' is 3"),
         ({"loss": lambda output, y: (output.sum(), torch.tensor(-4.0))}, "with the denominator -4.0; it is to be how"),
         ({"loss": lambda output, y: output.sum() * 1j}, "complex128, of which no least value is known"),
-        ({"callbacks": [Sets("batch_size", 0)]}, "batch_size has become 0"),
-        ({"callbacks": [Sets("batch_size", 2.5)]}, "batch_size has become 2.5"),
-        ({"callbacks": [Sets("micro_batch_size", -1)]}, "micro_batch_size has become -1"),
+        ({"callbacks": [Sets("batch_size", 0)]}, "batch_size must be an integer above 0 and has become 0"),
+        ({"callbacks": [Sets("batch_size", 2.5)]}, "batch_size must be an integer above 0 and has become 2.5"),
+        ({"callbacks": [Sets("micro_batch_size", -1)]}, "micro_batch_size must be .* has become -1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 2.5}, "batch_size is 2.5"),
-        ({"micro_batch_size": 0}, "micro_batch_size is 0"),
-        ({"micro_batch_size": "automatic"}, "micro_batch_size is 'automatic'"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be an integer >= 1.*got 0"),
+        ({"micro_batch_size": "automatic"}, "micro_batch_size must be.*got 'automatic'"),
         ({"precision": "bfloat"}, "did you mean 'bfloat16'"),
         ({"on_nonfinite": "skp"}, "did you mean 'skip'"),
-        ({"clip_value": -1.0}, "clip_value is -1.0"),
-        ({"seed": -1}, "seed is -1"),
+        ({"clip_value": -1.0}, "clip_value must be a number above 0.*got -1.0"),
+        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
         ({"stop": 10}, "stop= must be a criterion"),
         ({"resume": True}, "run_dir="),
         ({"stop": None}, "stop= must be a criterion"),
         ({"callbacks": [3]}, "callbacks must be instances"),
-        ({"callbacks": descend.GradientNorm()}, "is to be a list of callbacks"),
-        ({"shuffle": "no"}, "shuffle is 'no' and is to be True or False"),
+        ({"callbacks": descend.GradientNorm()}, "callbacks must be a list of callbacks"),
+        ({"shuffle": "no"}, "shuffle must be True or False, got 'no'"),
         ({"stop": descend.Reached("acuracy", 0.9), "metrics": ["accuracy"]}, "'acuracy'.* did you mean 'accuracy'"),
         ({"stop": descend.Reached("validation/objective", 0.1)}, "nobody records.*train/objective"),
         ({"stop": descend.Reached("gradient_norm", 1, at_most=True) | descend.Steps(3)}, r"Reached\('gradient_norm'\)"),

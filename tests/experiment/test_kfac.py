@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from callback_runs import graph_work
+from run_builder import execute
 from torch import nn
 
 import descend
 from descend.errors import TextError
-from descend.experiment.runner import execute
 from descend.experiment.text import classes
 from descend.graph import text
 from descend.train import KFAC, BatchedIterativeOptimizer

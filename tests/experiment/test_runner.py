@@ -7,18 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from run_builder import Parts, execute
 from safetensors.torch import load_file
 from toys import Regression, data
 
 from descend.callbacks import CheckMetric, Checkpoint
 from descend.callbacks.console import say
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
-from descend.experiment.build import build_run
-from descend.experiment.run_store import DirectoryStore
-from descend.experiment.runner import execute as carry_out
-from descend.runtime import Communicator
 from descend.train import BatchedIterativeOptimizer, Callback, Mode
-from descend.train.run import RunConfig
 
 
 class Noisy(Regression):
@@ -39,29 +35,7 @@ def work(task=None, optimizer=torch.optim.Adam, epochs=4, callbacks=(), **settin
     made = optimizer(task.module.named_parameters(), lr=0.05)
     algorithm = settings.pop("algorithm", None) or BatchedIterativeOptimizer(epoch_count=epochs)
 
-    def build(store, **options):
-        plain = {name: options.pop(name, settings.pop(name, default)) for name, default in PLAIN.items()}
-        config = RunConfig("toy", 5, algorithm, **plain)
-        return build_run(
-            config,
-            task=task,
-            optimizer=made,
-            data=modes,
-            world=Communicator(),
-            callbacks=tuple(callbacks),
-            store=store,
-            **{"micro_batch_size": 23, **settings},
-        )
-
-    return build
-
-
-PLAIN = {"resume": False, "reset_optimizer": False, "weights_only": False, "settings": {}, "say": say}
-
-
-def execute(build, run_dir, keep_files=True, **options):
-    """Carry out what `work` describes."""
-    return carry_out(build(DirectoryStore(lambda: run_dir) if keep_files else None, **options))
+    return Parts("toy", task, made, modes, algorithm, 5, tuple(callbacks), **settings)
 
 
 class StopAt(Callback):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from callback_runs import graph_work, samples
+from run_builder import execute
 
 import descend
 from descend.data import ArrayReader
 from descend.errors import ConfigurationError
 from descend.experiment.run import run
-from descend.experiment.runner import execute
 from descend.experiment.text import classes
 from descend.graph import text
 from descend.train import BatchedInference, Callback, Mode

@@ -87,7 +87,7 @@ def test_what_is_remembered_comes_back_in_its_own_types():
 
     first, second = Counter(), Counter()
     first.seen, first.state = value, {"entries of a tuple": 1}
-    tensors, plain = flatten(Callbacks((first,)).state())
-    Callbacks((second,)).load_state(unflatten(json.loads(json.dumps(plain)), tensors))
+    tensors, plain = flatten(Callbacks((first,)).state_dict())
+    Callbacks((second,)).load_state_dict(unflatten(json.loads(json.dumps(plain)), tensors))
     assert second.seen == value
     assert second.state == {"entries of a tuple": 1}

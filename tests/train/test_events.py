@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from run_builder import Parts, execute
 from toys import Regression, data, run_of
 
 from descend.errors import NumericalError
-from descend.experiment.runner import Work, execute
-from descend.runtime import Communicator
 from descend.train import BatchedIterativeOptimizer, Callback, Event, Mode, Steps
 from descend.train.loop import train
 
@@ -31,7 +30,7 @@ def work(*callbacks, epochs):
     modes = {mode: data(samples=4, ignored=(), batch_size=size) for mode, size in sizes.items()}
     optimizer = torch.optim.SGD(task.module.parameters(), lr=0.1)
     algorithm = BatchedIterativeOptimizer(epoch_count=epochs)
-    return Work("toy", task, optimizer, modes, Communicator(), algorithm, 1, callbacks, micro_batch_size=2)
+    return Parts("toy", task, optimizer, modes, algorithm, 1, callbacks, micro_batch_size=2)
 
 
 def evaluation(mode, steps):

@@ -126,7 +126,7 @@ def test_the_delays_are_told_at_the_end(capsys):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"asynchronous": "yes"}, "asynchronous is 'yes'"),
+        ({"asynchronous": "yes"}, "asynchronous must be .*got 'yes'"),
         ({"shard_optimizer": True}, "does not go with shard_optimizer"),
         ({"algorithm": descend.KFAC()}, "does not go with algorithm: KFAC"),
         ({"trainers": 2}, "does not go with trainers: there are 2"),
@@ -142,8 +142,8 @@ def test_what_has_no_meaning_is_refused(settings, words):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"delays": (0, -1)}, r"delays\[1\] is -1"),
-        ({"largest_delay": 1.5}, "largest_delay is 1.5"),
+        ({"delays": (0, -1)}, r"delays\[1\] must be an integer >= 0, got -1"),
+        ({"largest_delay": 1.5}, "largest_delay must be an integer >= 0, got 1.5"),
         ({"delays": (1,), "largest_delay": 2}, "leave out one"),
         ({"delay": (1,)}, "did you mean 'delays'"),
     ],

@@ -55,7 +55,7 @@ def test_on_one_rank_it_is_signum(micro_batch_size):
     [
         (functools.partial(torch.optim.SGD, lr=0.1), {}, "the optimizer is SGD: take descend.optim.SignSGD"),
         (functools.partial(descend.optim.Signum, lr=0.1), {}, "the optimizer is Signum"),
-        (SIGN_SGD, {"gradient_compression": "signs"}, "gradient_compression is 'signs'"),
+        (SIGN_SGD, {"gradient_compression": "signs"}, "gradient_compression must be .*got 'signs'"),
         (SIGN_SGD, {"shard_optimizer": True}, "no state to share out"),
         (SIGN_SGD, {"algorithm": descend.KFAC()}, "K-FAC needs the gradient itself"),
     ],
@@ -66,7 +66,7 @@ def test_what_does_not_go_together_is_refused(optimizer, more, words):
 
 
 def test_momentum_out_of_range_is_refused():
-    with pytest.raises(ConfigurationError, match=r"momentum is 1\.0"):
+    with pytest.raises(ConfigurationError, match=r"momentum must be in \[0, 1\), got 1\.0"):
         descend.MajorityVote(1.0)
 
 
