@@ -48,6 +48,7 @@ from descend.optim.engine.state_proxy import State
 from descend.optim.engine.step_inputs import local
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
+from descend.torch_private import dynamo_is_imported, mark_outside_graphs, step_is_observed
 
 if TYPE_CHECKING:
     from descend.optim.engine.arena import ActiveSlots
@@ -69,12 +70,11 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if "torch._dynamo" in sys.modules:
+        if dynamo_is_imported():
             return disabled()(*args, **kwargs)
         return method(*args, **kwargs)
 
-    cast("Any", call)._torchdynamo_disable = True  # torch's own marks
-    cast("Any", call)._torchdynamo_disable_msg = reason
+    mark_outside_graphs(call, reason)
     return call
 
 
@@ -84,14 +84,10 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     It opens a profiler's record at each step, which takes as long as updating a small net.
     """
     wrapped = torch.optim.Optimizer.profile_hook_step(step)
-    hooks = vars(sys.modules[torch.optim.Optimizer.__module__])
-    everybodys = (hooks["_global_optimizer_pre_hooks"], hooks["_global_optimizer_post_hooks"])
 
     @functools.wraps(step)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        heard = (*everybodys, self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks)
-        listened = any(heard) or getattr(torch.autograd.profiler, "_is_profiler_enabled", True)
-        return (wrapped if listened else step)(self, *args, **kwargs)
+        return (wrapped if step_is_observed(self) else step)(self, *args, **kwargs)
 
     cast("Any", call).hooked = True  # torch's own mark: it does not wrap this again
     return call

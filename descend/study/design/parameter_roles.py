@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, nearest
+from descend.torch_private import convolution_base, norm_base
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,12 +84,12 @@ def roles_of(module: torch.nn.Module) -> dict[str, str]:
     from torch import nn
 
     norms: Any = (
-        nn.modules.batchnorm._NormBase,  # pyright: ignore[reportPrivateUsage]  # base of all batch and instance norms
+        norm_base(),
         nn.LayerNorm,
         nn.GroupNorm,
         nn.RMSNorm,
     )
-    convolutions = nn.modules.conv._ConvNd  # pyright: ignore[reportPrivateUsage]  # base of all convolutions
+    convolutions = convolution_base()
     found: dict[str, str] = {}
     owners = dict(module.named_modules())
     said: dict[str, str] = getattr(module, "weight_roles", {})
