@@ -117,7 +117,7 @@ def convolution_base() -> type[nn.Module]:
     return _ConvNd
 
 
-def dropout_base() -> type[nn.Module]:
+def dropout_base() -> type[Any]:
     """Base of all dropout layers."""
     from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 

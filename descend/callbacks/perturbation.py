@@ -19,7 +19,7 @@ from descend.train import Callback
 from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     import torch
 
@@ -201,9 +201,9 @@ def _kept(run: RunView) -> dict[str, float]:
     plan = plan_of(run.module)
     if plan is not None:
         return {layer.name: layer.layer.keep_prob for layer in plan.layers if hasattr(layer.layer, "keep_prob")}
-    layers: Iterable[tuple[str, Any]] = run.module.named_modules()
-    base: Any = dropout_base()
-    return {name: 1 - part.p for name, part in layers if isinstance(part, base)}
+    found: dict[str, Any] = dict(run.module.named_modules())
+    base = dropout_base()
+    return {name: 1 - part.p for name, part in found.items() if isinstance(part, base)}
 
 
 @described_openly
