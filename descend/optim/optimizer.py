@@ -48,6 +48,7 @@ from descend.optim.engine.state_proxy import State
 from descend.optim.engine.step_inputs import local
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
+from descend.strict_keywords import canonical_names
 from descend.torch_private import dynamo_is_imported, mark_outside_graphs, step_is_observed
 
 if TYPE_CHECKING:
@@ -500,6 +501,10 @@ def _several(names: Sequence[str], most: int = 5) -> str:
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
+# Names of options in descriptions such as `descend.Adam(learn_rate=...)`, which optimizers take as well.
+_DESCRIPTION_NAMES = {"learn_rate": "lr", "init_learning_rate": "lr", "decay_rate": "rho"}
+
+
 def face(
     rule: type[Rule],
     *,
@@ -526,8 +531,14 @@ def face(
     """
     title = name or rule.__name__
     options = _face_signature(rule, lr, weight_decay, decay, constants)
+    aliases = {
+        alias: own
+        for alias, own in _DESCRIPTION_NAMES.items()
+        if own in options.parameters and alias not in options.parameters
+    }
 
     def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        kwargs = canonical_names(title, kwargs, aliases, RuleError)
         given = _bound(title, rule, options, args, kwargs)
         params = given.pop("params")
         own = {key: given.pop(key) for key in rule_fields(rule)}
