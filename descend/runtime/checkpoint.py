@@ -295,10 +295,11 @@ def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     """
     _manifest(checkpoint)
     try:
-        plain = cast("dict[str, Any]", _read_json(checkpoint / _STATE, checkpoint))
+        found = _read_json(checkpoint / _STATE, checkpoint)
     except (OSError, ValueError, RecursionError) as error:
         raise StorageError(f"{checkpoint / _STATE} cannot be read: {error}") from error
-    step = plain.get("step") if isinstance(plain, dict) else None
+    plain = cast("dict[str, Any]", found if isinstance(found, dict) else {})
+    step = plain.get("step")
     if type(step) is not int or step < 0:
         raise StorageError(f"{checkpoint / _STATE} is damaged: step must be an integer >= 0, got {step!r:.40}")
     return read_tensors(checkpoint / _OPTIMIZER), plain
