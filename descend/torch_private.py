@@ -7,10 +7,10 @@ there and is repaired here. No other file of the package names a private part of
 Importing this module does not import torch; each function imports what it needs.
 
     tensors         version_counter, view_base, tensor_address, foreach_copy, is_functorch_wrapped
-    module types    norm_base, batch_norm_base, instance_norm_base, convolution_base, dropout_base
+    module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, compiled_call, set_compiled_call
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported
-    distributed     reset_reducer, default_store, disable_elastic_restarts
+    distributed     reset_reducer, default_store, clone_store, disable_elastic_restarts
     compilers       aoti_compile, load_aoti, operator_schema, private_operator
 """
 
@@ -25,23 +25,25 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor, nn
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
 __all__ = [
     "aoti_compile",
-    "batch_norm_base",
+    "batch_norm_class",
+    "clone_store",
     "compiled_call",
-    "convolution_base",
+    "convolution_class",
     "default_store",
     "disable_elastic_restarts",
-    "dropout_base",
+    "dropout_class",
     "dynamo_is_imported",
     "foreach_copy",
     "has_hooks",
-    "instance_norm_base",
+    "instance_norm_class",
     "is_functorch_wrapped",
     "load_aoti",
     "mark_outside_graphs",
-    "norm_base",
+    "norm_class",
     "operator_schema",
     "private_operator",
     "reset_reducer",
@@ -89,35 +91,35 @@ def is_functorch_wrapped(x: Tensor) -> bool:
 # ---- base classes of layers, which are the only common type of their families
 
 
-def norm_base() -> type[nn.Module]:
+def norm_class() -> type[nn.Module]:
     """Base of all batch and instance norms."""
     from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
     return _NormBase
 
 
-def batch_norm_base() -> type[nn.Module]:
+def batch_norm_class() -> type[nn.Module]:
     """Base of all batch norms."""
     from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
     return _BatchNorm
 
 
-def instance_norm_base() -> type[nn.Module]:
+def instance_norm_class() -> type[nn.Module]:
     """Base of all instance norms."""
     from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]
 
     return _InstanceNorm
 
 
-def convolution_base() -> type[nn.Module]:
+def convolution_class() -> type[nn.Module]:
     """Base of all convolutions."""
     from torch.nn.modules.conv import _ConvNd  # pyright: ignore[reportPrivateUsage]
 
     return _ConvNd
 
 
-def dropout_base() -> type[Any]:
+def dropout_class() -> type[Any]:
     """Base of all dropout layers."""
     from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
@@ -187,21 +189,26 @@ def reset_reducer(module: nn.parallel.DistributedDataParallel) -> None:
     cast("Any", module).reducer._reset_state()
 
 
-def default_store() -> Any:
-    """The key-value store by which the default process group was set up."""
+def default_store() -> Store:
+    """The key-value store of the default process group, which the caller has initialized."""
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
 
 
-def disable_elastic_restarts(instead: Callable[..., None]) -> None:
-    """Let torchrun's agent call this where it would start its workers again after one has ended."""
+def clone_store(store: Store) -> Store:
+    """A second connection to a key-value store; requests on it do not wait for those on the first one."""
+    return store.clone()  # pyright: ignore[reportAttributeAccessIssue]  # missing in torch's type stubs
+
+
+def disable_elastic_restarts() -> None:
+    """Let the torchrun of this process restart no worker from now on, since it was asked to stop."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-    agent: Any = LocalElasticAgent
-    if not hasattr(agent, "_restart_workers"):
-        raise AttributeError("this version of torch restarts the workers of torchrun by another method")
-    agent._restart_workers = instead
+    def restart_nothing(self: Any, worker_group: Any) -> None:
+        self._remaining_restarts = 0
+
+    setattr(LocalElasticAgent, "_restart_workers", restart_nothing)  # noqa: B010  # torch has no public way
 
 
 # ---- compilers

@@ -6,13 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]  # as in torch's documentation
+from torch.distributed import FileStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # as in torch's documentation
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -66,11 +67,11 @@ def test_is_functorch_wrapped_inside_vmap_only():
 @pytest.mark.parametrize(
     ("base", "members", "others"),
     [
-        (torch_private.norm_base, [nn.BatchNorm1d, nn.SyncBatchNorm, nn.InstanceNorm3d], [nn.LayerNorm]),
-        (torch_private.batch_norm_base, [nn.BatchNorm2d, nn.SyncBatchNorm, nn.LazyBatchNorm1d], [nn.InstanceNorm2d]),
-        (torch_private.instance_norm_base, [nn.InstanceNorm1d, nn.LazyInstanceNorm2d], [nn.BatchNorm1d]),
-        (torch_private.convolution_base, [nn.Conv1d, nn.ConvTranspose3d, nn.LazyConv2d], [nn.Linear]),
-        (torch_private.dropout_base, [nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout], [nn.ReLU]),
+        (torch_private.norm_class, [nn.BatchNorm1d, nn.SyncBatchNorm, nn.InstanceNorm3d], [nn.LayerNorm]),
+        (torch_private.batch_norm_class, [nn.BatchNorm2d, nn.SyncBatchNorm, nn.LazyBatchNorm1d], [nn.InstanceNorm2d]),
+        (torch_private.instance_norm_class, [nn.InstanceNorm1d, nn.LazyInstanceNorm2d], [nn.BatchNorm1d]),
+        (torch_private.convolution_class, [nn.Conv1d, nn.ConvTranspose3d, nn.LazyConv2d], [nn.Linear]),
+        (torch_private.dropout_class, [nn.Dropout, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout], [nn.ReLU]),
     ],
     ids=lambda x: x.__name__ if callable(x) else "",
 )
@@ -162,16 +163,22 @@ def test_the_default_store_and_the_reducer(tmp_path: Path):
         torch.distributed.destroy_process_group()
 
 
-def test_elastic_restarts_are_replaced(monkeypatch: pytest.MonkeyPatch):
-    # Torch's agent calls this method to start workers again; monkeypatch puts it back afterwards.
-    before = vars(LocalElasticAgent).get("_restart_workers", getattr(LocalElasticAgent, "_restart_workers"))  # noqa: B009
-    monkeypatch.setattr(LocalElasticAgent, "_restart_workers", before)
+def test_a_clone_of_a_store_has_its_values_and_a_connection_of_its_own():
+    store = TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=10))
+    clone = torch_private.clone_store(store)
+    store.set("key", "value")
+    assert clone is not store
+    assert clone.get("key") == b"value"
 
-    def none_again(self: Any, group: Any) -> None:
-        pass
 
-    torch_private.disable_elastic_restarts(none_again)
-    assert vars(LocalElasticAgent)["_restart_workers"] is none_again
+def test_an_elastic_agent_asked_to_stop_restarts_nothing(monkeypatch: pytest.MonkeyPatch):
+    kind: Any = LocalElasticAgent
+    monkeypatch.setattr(kind, "_restart_workers", kind._restart_workers)  # put back afterwards
+    torch_private.disable_elastic_restarts()
+    agent = object.__new__(kind)
+    agent._remaining_restarts = 3
+    agent._restart_workers(None)
+    assert agent._remaining_restarts == 0
 
 
 def test_a_compiled_package_computes_what_the_module_does(tmp_path: Path):
@@ -206,8 +213,6 @@ REMAINING = {
     "experiment/losses.py",
     "experiment/module_run.py",
     "experiment/ranks.py",
-    "runtime/elastic.py",
-    "runtime/process_group.py",
     "train/numerics.py",
     "train/transforms/curvature.py",
     "train/turns.py",

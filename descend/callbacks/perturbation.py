@@ -14,7 +14,7 @@ from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, require, words
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
-from descend.torch_private import dropout_base
+from descend.torch_private import dropout_class
 from descend.train import Callback
 from descend.train.layers import plan_of
 
@@ -202,7 +202,7 @@ def _kept(run: RunView) -> dict[str, float]:
     if plan is not None:
         return {layer.name: layer.layer.keep_prob for layer in plan.layers if hasattr(layer.layer, "keep_prob")}
     found: dict[str, Any] = dict(run.module.named_modules())
-    base = dropout_base()
+    base = dropout_class()
     return {name: 1 - part.p for name, part in found.items() if isinstance(part, base)}
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from descend.errors import RuleError, nearest
 from descend.parameter_filter import ParameterInfo, matches
-from descend.torch_private import norm_base
+from descend.torch_private import norm_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["split"]
 
 _NORM_LAYERS = (
-    norm_base(),
+    norm_class(),
     nn.LayerNorm,
     nn.GroupNorm,
     nn.RMSNorm,

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from descend import torch_private
 from descend.errors import ConfigurationError, nearest
-from descend.torch_private import convolution_base, norm_base
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,12 +84,12 @@ def roles_of(module: torch.nn.Module) -> dict[str, str]:
     from torch import nn
 
     norms: Any = (
-        norm_base(),
+        torch_private.norm_class(),
         nn.LayerNorm,
         nn.GroupNorm,
         nn.RMSNorm,
     )
-    convolutions = convolution_base()
+    convolutions = torch_private.convolution_class()
     found: dict[str, str] = {}
     owners = dict(module.named_modules())
     said: dict[str, str] = getattr(module, "weight_roles", {})
