@@ -1,7 +1,7 @@
 """Runs a function over many hostile inputs and reports what it raised, how long it took and how much memory.
 
-An input is answered well if the function returns or raises a `DescendError` within a time. Everything else is a finding:
-another exception, a warning of numpy is none. Inputs are drawn from (seed, number), so a finding can be repeated alone.
+An input is answered well if the function returns or raises a `DescendError` in time. Everything else is a finding:
+a hang, or another exception. Inputs are drawn from (seed, number), so a finding can be repeated alone.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from descend.errors import DescendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 MAX_LINE = 2_000  # characters of a line of an error
 
@@ -53,7 +55,8 @@ class Report:
         lines = [
             f"{self.accepted + self.refused + len(self.findings)} inputs: {self.accepted} accepted, "
             f"{self.refused} refused, {len(self.findings)} findings",
-            f"slowest: {self.slowest[0]:.2f} s (input {self.slowest[1]}); memory grew by {self.peak_bytes / 1e6:.0f} MB",
+            f"slowest: {self.slowest[0]:.2f} s (input {self.slowest[1]})",
+            f"memory grew by {self.peak_bytes / 1e6:.0f} MB",
             *(f"  found as malformed {count} times: {place}" for place, count in self.malformed.most_common(40)),
             *(f"  FINDING {place}: {what}" for place, what in self.findings.items()),
         ]
