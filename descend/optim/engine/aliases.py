@@ -1,9 +1,9 @@
 """Which parameters must stay at their address because somebody else may hold it.
 
 An arena moves `p.data` into memory of its own. That is invisible only if nobody else reads or writes the memory that
-the parameter leaves: a flat parameter or a bucket of which `p` is a view (FSDP1, ZeroRedundancyOptimizer), a NumPy array
-behind `torch.from_numpy`, a `state_dict()` or a slice `p[:k]` that is still alive, another process, a captured CUDA
-graph. Such a parameter is updated in place. One is moved only if all of this holds:
+the parameter leaves: a flat parameter or a bucket of which `p` is a view (FSDP1, ZeroRedundancyOptimizer), a NumPy
+array behind `torch.from_numpy`, a `state_dict()` or a slice `p[:k]` that is still alive, another process, a captured
+CUDA graph. Such a parameter is updated in place. One is moved only if all of this holds:
 
     its storage has exactly its elements, was allocated by torch, and is shared with no other tensor or storage object;
     or an arena that no longer exists put it where it lies, and that memory has no other user either.
@@ -69,8 +69,8 @@ def _is_abandoned(p: Tensor) -> bool:
     """Whether p lies where an arena put it that exists no longer."""
     if type(p) not in PLAIN_TYPES:
         return False
-    arena, address = _placements.get(p, (None, 0))
-    return arena is not None and arena() is None and address == p.data_ptr()
+    placement: tuple[weakref.ref[object], int] | None = _placements.get(p)
+    return placement is not None and placement[0]() is None and placement[1] == p.data_ptr()
 
 
 def _is_elsewhere_too(p: Tensor) -> bool:

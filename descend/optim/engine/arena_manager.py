@@ -28,7 +28,7 @@ from descend.optim.engine.cuda import CudaCompileJob
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
 from descend.optim.engine.native import CpuCompileJob, Native
 from descend.optim.engine.pinned import detach
-from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, has_rows, named_entries, template
+from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, is_sparse, named_entries, tasks_of, template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from descend.optim.engine.cuda import Compiled
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.state_proxy import State
+    from descend.optim.engine.step_inputs import Entry
     from descend.optim.rules.base import Rule
 
 __all__ = ["RUNNERS", "ArenaManager", "jobs_of"]
@@ -163,6 +164,18 @@ class ArenaManager:
             ]
         return self.texts
 
+    def others(
+        self,
+        groups: list[dict[str, Any]],
+        settings: list[GroupSettings],
+        names: list[list[str]],
+        state: Mapping[Tensor, Entry],
+    ) -> list[TensorUpdate]:
+        """The updates of tensors with a gradient that live in no arena; arguments as for `tasks_of`."""
+        if len(self.residents) == sum(len(group["params"]) for group in groups):
+            return []
+        return tasks_of(groups, settings, names, state, self.residents)
+
     @torch.no_grad()
     def add(
         self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]
@@ -238,7 +251,7 @@ def jobs_of(arena: Arena) -> list[CpuCompileJob] | list[CudaCompileJob]:
 def _fits(task: TensorUpdate, texts: Mapping[bool, Sequence[Trace | None]], in_place: bool) -> bool:
     """Whether a tensor can live in an arena under its rule."""
     text = texts[task.param.dtype in LOW_PRECISION][task.group]
-    if text is None or not fits_arena(task.param, in_place) or has_rows(task.gradient):
+    if text is None or not fits_arena(task.param, in_place) or is_sparse(task.gradient):
         return False
     # Noise is drawn in the order of the elements, which is not the order in memory of a transposed tensor.
     ordered = not text.draws or (task.param.is_contiguous() and not in_place)
