@@ -11,7 +11,9 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
-    {"errors", "filenames", "thread_shutdown", "version"},
+    {"display"},
+    {"errors", "filenames", "thread_shutdown", "torch_private", "version"},
+    {"arguments"},
     {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},
     {"graph", "optim", "data", "launch"},
     {"lower", "runtime", "distributed"},
