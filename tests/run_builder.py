@@ -30,7 +30,15 @@ class Parts:
 
     def built(self, store=None, **options):
         """The run."""
-        config = RunConfig(self.name, self.seed, self.algorithm, settings=self.settings, summary_dir=self.summary_dir, say=say, **options)
+        config = RunConfig(
+            self.name,
+            self.seed,
+            self.algorithm,
+            settings=self.settings,
+            summary_dir=self.summary_dir,
+            say=say,
+            **options,
+        )
         return build_run(
             config,
             task=self.task,

@@ -57,8 +57,6 @@ class GraphTask(Task):
         external: Metrics that the graph does not compute, given the run directory.
     """
 
-    module: LoweredModel  # pyright: ignore[reportIncompatibleVariableOverride]  # a task of a graph has a graph
-
     def __init__(
         self,
         module: LoweredModel,
@@ -68,7 +66,7 @@ class GraphTask(Task):
         unit: int | None = 1,
         external: Callable[[Path | None], Mapping[str, float]] = lambda directory: {},
     ) -> None:
-        self.module = module
+        self.module: LoweredModel = module  # pyright: ignore[reportIncompatibleVariableOverride]  # a graph, always
         self.micro_batch_unit, self._external = unit, external
         self.running_statistics = running_statistics_of(plan)
         self._autocast = autocast

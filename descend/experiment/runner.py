@@ -24,6 +24,7 @@ from descend.experiment.run_store import DirectoryStore
 from descend.experiment.settings_diff import changed_options, compare, refuse
 from descend.runtime import STOPPED, SaveRequest, SignalHandler, newest_checkpoint
 from descend.runtime.dtensor import full_tensor
+from descend.runtime.seeds import forked_rng
 from descend.train import LTFB, Event, ExecutionContext, Mode
 from descend.train.evaluation import evaluate
 from descend.train.population.runner import check_mutation
@@ -135,11 +136,10 @@ def check_exchange(run: Run) -> None:
 @contextmanager
 def opened(run: Run, signals: SignalHandler) -> Generator[None]:
     """Compare the ranks, open the store, and let callbacks set themselves up; nothing is trained yet."""
-    device = run.communicator.device
     alone = run.communicator.world_size == 1  # of several ranks, none leaves by itself
     run.stop.listen(signals.requested, signals.wait if alone else lambda waiting: None)
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+        stack.enter_context(forked_rng(run.communicator.device))
         require_same_configuration(run)
         try:
             stack.enter_context(run.store.opened(run))

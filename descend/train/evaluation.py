@@ -9,6 +9,7 @@ import torch
 
 from descend.optim import Optimizer
 from descend.runtime import seed_evaluation
+from descend.runtime.seeds import forked_rng
 from descend.train.events import EvaluationView, Event, StepView
 from descend.train.interruption import interruptible, raise_if_stop_requested
 from descend.train.memory import retry_on_oom
@@ -40,8 +41,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     )
     run.strategy.synchronize(f"the beginning of {mode} at step {step}")
     began = run.communicator.now()
-    devices = [run.communicator.device] if run.communicator.device.type == "cuda" else []
-    with averaged(run.optimizer), run.strategy.evaluating(), torch.random.fork_rng(devices):
+    with averaged(run.optimizer), run.strategy.evaluating(), forked_rng(run.communicator.device):
         totals, samples, times = _measure(run, mode, seen_by)
         penalty = run.task.penalty()
         values = totals.over(run.communicator).values() | run.external_metrics()

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from callback_runs import follow, graph_run, in_one_go_and_in_two, samples, work_of
+from run_builder import execute
 
 import descend
 from descend.callbacks import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
 from descend.errors import ConfigurationError
-from descend.experiment.runner import execute
 from descend.train import Callback
 
 

@@ -845,7 +845,7 @@ def test_a_loss_that_is_nan_in_float16_is_left_out_and_the_scale_is_not_to_blame
     assert result.steps == 3
     assert [row.get("skipped_steps") for row in result.history] == [None, 1.0]
     state = json.loads((tmp_path / "run/checkpoints/step-3/training/state.json").read_text())
-    assert state["loss_scale"]["scale"] == 65536.0
+    assert state["parts"]["precision"]["scale"] == 65536.0
     assert all(bool(torch.isfinite(value).all()) for value in result.weights.values())
 
 
