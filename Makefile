@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types schema check clean
+.PHONY: help demo test test-slow lint types figures schema check clean
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -40,6 +40,9 @@ lint: $(VENV)/tools
 
 types: $(VENV)/tools
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+figures:
+	@$(PYTHON) tools/figures.py --verbose
 
 schema: $(VENV)/tools
 	$(BIN)/python hatch_build.py

@@ -1,11 +1,11 @@
-"""Everything that can go wrong, in one tree. This module imports nothing of ours.
+"""Everything that can go wrong, in one tree.
 
     DescendError                       exit code
     ├── ConfigurationError                 2   found in the description, before anything runs
     │   ├── GraphError                         layers, weights, shapes, objective
     │   ├── TextError                          a prototext, at file:line:column
     │   ├── RuleError                          an optimizer's settings
-    │   ├── Unsupported                        known by name, and cannot be had here
+    │   ├── Unsupported                        known by name, and not available here
     │   └── MissingExtra                       needs an optional library
     ├── DataError                          3   a data set, a file of it, or a sample
     ├── NumericalError                     4   a non-finite value where none may be
@@ -14,13 +14,16 @@
     ├── Refused                            1   the evidence is too thin for the answer that was asked for
     └── Stopped                           75   ended on request with everything saved; safe to requeue
 
-Every message says what was wrong, where, what was expected and what to do next.
+Every message says what was wrong, where, what was expected and what to do next. Characters that a terminal may obey are
+written as escapes, and no line of a message is longer than 2,000 characters, whatever names and values it quotes.
 """
 
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from descend.display import MAX_LINE, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,14 +55,29 @@ class DescendError(Exception):
 
     Attributes:
         said: Whether another rank of the run says the same to the user.
+        one_line: Whether a problem is one line always, so that a newline in it is a part of a name and written as \\n.
     """
 
     exit_code: int = 1
     said: bool = False
+    one_line: ClassVar[bool] = False
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        self.problems: Sequence[str] = (problems,) if isinstance(problems, str) else tuple(problems)
+        given = (problems,) if isinstance(problems, str) else problems
+        self.problems: Sequence[str] = tuple(_safe(problem, self.one_line) for problem in given)
         super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems,), self.__dict__
+
+
+def _safe(problem: str, one_line: bool) -> str:
+    """A problem with neither characters that a terminal obeys nor lines without bound."""
+    if len(problem) <= MAX_LINE and problem.isprintable():
+        return problem
+    lines = [problem] if one_line else problem.split("\n")
+    # An escape is longer than its character: shortened before, so that only what is shown is escaped, and after.
+    return "\n".join(shortened(printable(shortened(line), keep="\t")) for line in lines)
 
 
 class ConfigurationError(DescendError, ValueError):
@@ -69,11 +87,15 @@ class ConfigurationError(DescendError, ValueError):
 
 
 class GraphError(ConfigurationError):
-    """A layer, a weights object, the objective or a metric does not fit."""
+    """A layer, its parameters, the objective function or a metric does not fit."""
+
+    one_line = True
 
 
 class TextError(ConfigurationError):
     """A prototext cannot be read; each problem begins with file:line:column."""
+
+    one_line = True
 
 
 class RuleError(ConfigurationError):
@@ -81,7 +103,7 @@ class RuleError(ConfigurationError):
 
 
 class Unsupported(ConfigurationError):
-    """A thing that is known by name and is not to be had here; the message says why."""
+    """A thing that is known by name and not available here; the message says why."""
 
 
 class MissingExtra(ConfigurationError, ImportError):

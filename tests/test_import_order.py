@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
+    {"display"},
     {"errors", "filenames", "thread_shutdown", "version"},
     {"arguments"},
     {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},

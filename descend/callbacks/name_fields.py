@@ -31,6 +31,7 @@ _FIELDS: Mapping[str, str] = {
     "image_source_layer_name": "layer",
     "accuracy_layer_name": "layer",
     "metric": "metric",
+    "monitor": "metric",
 }
 
 _MODES = {
@@ -138,6 +139,14 @@ def _is_field(callback: Any, field: str) -> bool:
     return any(field in vars(kind).get("__annotations__", {}) for kind in kinds)
 
 
+def _named(field: str, text: str) -> tuple[str, ...]:
+    """The names in a field. A metric may have spaces in its name, and stands behind its mode in `monitor`."""
+    if field == "monitor":
+        name = text.partition("/")[2]
+        return () if name == "objective" else (name,)
+    return words(text) if field != "metric" else (text,) * bool(text)
+
+
 def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> list[str]:
     """Names in callbacks that nothing has.
 
@@ -151,6 +160,6 @@ def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> li
         for callback in callbacks
         for field, kind in _FIELDS.items()
         if kind in known and _is_field(callback, field) and isinstance(text := getattr(callback, field, None), str)
-        for name in ([text] if kind == "metric" and text else words(text))
+        for name in _named(field, text)
         if name not in known[kind]
     ]

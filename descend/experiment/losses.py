@@ -172,10 +172,27 @@ class FunctionLoss(Loss):
                 stacklevel=2,
             )
 
-    def _check_arguments(self, targets: int) -> None:
+    def takes_a_target(self) -> bool:
+        """Whether it can be called with the output and one target; False for a function of C without a signature."""
+        signature = self._signature()
+        if signature is None:
+            return False
         try:
-            signature = inspect.signature(self.function)
-        except (TypeError, ValueError):  # some functions of C tell nothing
+            signature.bind(None, None)
+        except TypeError:
+            return False
+        return True
+
+    def _signature(self) -> inspect.Signature | None:
+        """Its signature, of a module that of `forward`; None for a function of C without one."""
+        try:
+            return inspect.signature(self.function.forward if isinstance(self.function, nn.Module) else self.function)
+        except (TypeError, ValueError):
+            return None
+
+    def _check_arguments(self, targets: int) -> None:
+        signature = self._signature()
+        if signature is None:
             return
         try:
             signature.bind(None, *[None] * targets)

@@ -194,9 +194,8 @@ class ModuleTask:
         by_place = all(name.isdecimal() for name in names)
         targets = self._target_names(names, by_place)
         inputs = [name for name in names if name not in targets]
-        wanted = self._needs_targets and isinstance(self._loss, TorchLoss) and self._loss.targets
-        if not targets and names == ["0"] and wanted:
-            targets = ["0"]  # single tensors are their own targets, as for an autoencoder
+        if not targets and names == ["0"] and self._wants_a_target():
+            targets = ["0"]  # a single tensor is its own target, as for an autoencoder
         if not inputs:
             raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
         self._by_name = not by_place and self._takes(inputs)
@@ -204,6 +203,14 @@ class ModuleTask:
         if isinstance(self._loss, TorchLoss):
             on_cpu = all(values.is_cpu for values in fields.values())
             self._labels = LabelCheck(self._loss, [name for name in targets if name not in inputs], on_cpu)
+
+    def _wants_a_target(self) -> bool:
+        """Whether the loss needs a target where a sample is one tensor."""
+        if not self._needs_targets:
+            return False
+        if isinstance(self._loss, FunctionLoss):
+            return self._targets is None and self._loss.takes_a_target()
+        return self._loss.targets > 0
 
     def _target_names(self, names: list[str], by_place: bool) -> list[str]:
         wanted = self._targets

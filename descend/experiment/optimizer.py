@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from descend.errors import ConfigurationError
 from descend.graph import NoOptimizer
 from descend.optim import Optimizer as TorchOptimizer
-from descend.optim.translate import recipe_from_library
+from descend.optim.compat import recipe_from_library
 
 if TYPE_CHECKING:
     import torch

@@ -67,7 +67,7 @@ def _is_description(optimizer: Any) -> bool:
 def _described(description: Any, named: Named) -> torch.optim.Optimizer:
     """A torch optimizer with LBANN's arithmetic."""
     from descend.optim import Optimizer
-    from descend.optim.translate import recipe_from_library
+    from descend.optim.compat import recipe_from_library
 
     if type(description).__name__ == "NoOptimizer":
         raise ConfigurationError("nothing to train under NoOptimizer; name a rule, such as descend.SGD(learn_rate=0.1)")

@@ -12,7 +12,7 @@ from descend.errors import ConfigurationError, TextError
 from descend.experiment.experiment import Experiment
 from descend.graph import CLASSES, Model, TorchModel, text
 from descend.train.population.ltfb import VARIANTS
-from descend.train.stopping_text import limits_of
+from descend.train.stopping import limits_of
 
 if TYPE_CHECKING:
     import os

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from descend.errors import nearest
 from descend.optim import groups, rules, schedules
+from descend.optim.compat import from_library, schedule_from_library
+from descend.optim.compat.mxnet.gluon import GluonTrainer
 from descend.optim.explain import Explanation, explain
 from descend.optim.named_optimizers import (
     DCASGD,
@@ -43,8 +45,6 @@ from descend.optim.named_optimizers import (
 )
 from descend.optim.optimizer import Optimizer, face
 from descend.optim.rules.base import Rule
-from descend.optim.translate import from_library, schedule_from_library
-from descend.optim.translate.gluon import GluonTrainer
 
 __all__ = [
     "DCASGD",

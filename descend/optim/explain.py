@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.display import printable
 from descend.errors import RuleError
 from descend.optim.engine.settings import GroupSettings, number, resolve, rule_fields
 from descend.optim.engine.step_inputs import LOW_PRECISION, named_entries, names_of, template
@@ -72,10 +73,10 @@ class Explanation:
 
     def __str__(self) -> str:
         head = ("weights", "shape", "rule", "rate", "decay", "scaled", "state", "decided by")
-        lines = [head, *(_cells(row) for row in self.rows)]
+        lines = [head, *(tuple(map(printable, _cells(row))) for row in self.rows)]
         wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
         table = ["  ".join(cell.ljust(w) for cell, w in zip(line, wide, strict=True)).rstrip() for line in lines]
-        return "\n".join([*table, "", *self._totals(), *self._plots()])
+        return "\n".join([*table, "", *map(printable, (*self._totals(), *self._plots()))])
 
     def _totals(self) -> list[str]:
         elements = sum(math.prod(row.shape) for row in self.rows)

@@ -18,8 +18,20 @@ from descend.train.population.ltfb import (
     TruncationSelectionExchange,
 )
 from descend.train.progress import ExecutionContext, Mode, Progress
-from descend.train.stopping import AllOf, AnyOf, Epochs, Reached, Seconds, SecondsPerRun, Steps, Stop
-from descend.train.stopping_text import AllOfLimits, AnyOfLimits, Limits, ReachedLimit
+from descend.train.stopping import (
+    AllOf,
+    AllOfLimits,
+    AnyOf,
+    AnyOfLimits,
+    Epochs,
+    Limits,
+    Reached,
+    ReachedLimit,
+    Seconds,
+    SecondsPerRun,
+    Steps,
+    Stop,
+)
 from descend.train.strategies.delayed import ParameterServer
 from descend.train.strategies.majority_vote import MajorityVote
 from descend.train.trainer import DataCoordinator, Trainer, TransformDataField

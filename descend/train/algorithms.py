@@ -1,7 +1,7 @@
-"""Training algorithms as values: what to do with a session until it is done.
+"""Training algorithms as values: mini-batch descent, and the base class of K-FAC, LTFB and batched inference.
 
-An algorithm is described by plain fields, so it can be written to a prototext; `apply` brings in the loop, and torch
-with it.
+An algorithm is described by plain fields, so it can be written to a prototext. `apply` runs it; only then are the
+training loop and torch imported.
 """
 
 from __future__ import annotations
@@ -9,10 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.arguments import check_instance, require
 from descend.errors import ConfigurationError
 from descend.strict_keywords import StrictKeywords
-from descend.train.stopping import AnyOf, Epochs, Seconds, Steps, Stop
-from descend.train.stopping_text import AnyOfLimits, Limits, limits_of, stop_of
+from descend.train.stopping import (
+    AnyOf,
+    AnyOfLimits,
+    Epochs,
+    Limits,
+    Seconds,
+    Steps,
+    Stop,
+    limits_of,
+    stop_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,10 +33,10 @@ __all__ = ["SGD", "BatchedIterativeOptimizer", "TrainingAlgorithm"]
 
 
 class TrainingAlgorithm(metaclass=StrictKeywords):
-    """What is done with a model and its data. Algorithms can be parts of one another.
+    """What a run does with its model and data. One algorithm can be a part of another.
 
     Attributes:
-        trains: Whether it makes updates; then the test samples are evaluated after it.
+        trains: Whether it updates weights; if so, the test samples are evaluated after it.
     """
 
     trains: ClassVar[bool] = True
@@ -34,45 +44,46 @@ class TrainingAlgorithm(metaclass=StrictKeywords):
     name: str
 
     def apply(self, session: Session) -> str:
-        """Train, and return the reason for having stopped."""
+        """Run, and return the reason for stopping, a sentence."""
         raise NotImplementedError(f"{type(self).__name__} defines no apply()")
 
     def epochs(self, default: int) -> int | None:
-        """How many passes are planned, where that is known; `default` is the model's own number of epochs."""
+        """How many epochs are planned; None if that is not known. `default` is the model's own number of epochs."""
         return default
 
     def criterion(self) -> Stop | None:
-        """What ends it, where that is a criterion of its own."""
+        """Its stopping criterion; None if it has none of its own."""
         return None
 
     def until(self, stop: Stop) -> TrainingAlgorithm:
-        """The same algorithm with a criterion for its end.
+        """The same algorithm with a stopping criterion.
 
         Raises:
-            ConfigurationError: it has one of its own.
+            ConfigurationError: it already has one, or takes none.
         """
-        raise ConfigurationError(f"{type(self).__name__} takes no stop=; make its end a part of it")
+        raise ConfigurationError(f"{type(self).__name__} takes no stop=; give the algorithm itself its limits")
 
 
 @dataclass(frozen=True)
 class BatchedIterativeOptimizer(TrainingAlgorithm):
-    """Mini-batch descent: gradient of one mini-batch, one update, until the first limit that is met.
+    """Mini-batch descent: the gradient of one mini-batch, one update, until the first limit is met.
 
-    Which rule makes the updates is not said here: it belongs to the weights, with a default for those without one.
+    The optimizer is not part of it: each weights has its own, or the default one.
 
     Args:
         name: A name for this algorithm in logs.
-        num_iterations: Stop after so many mini-batches; 0 sets no such limit.
-        epoch_count: Stop after so many passes; 0 sets no such limit.
-        max_seconds: Stop after so much training time; 0 sets no such limit.
-        stop: A criterion of any form instead of the three.
-        suppress_timer_output: Leave out the times of this algorithm in logs.
+        num_iterations: Stop after this many mini-batches; 0 sets no limit.
+        epoch_count: Stop after this many epochs; 0 sets no limit.
+        max_seconds: Stop after this much training time in seconds; 0 sets no limit.
+        stop: A criterion of any form, in place of the three.
+        suppress_timer_output: Do not log the time this algorithm takes.
 
     Raises:
-        ConfigurationError: a limit is negative or of a wrong type.
+        ConfigurationError: a limit is negative or of a wrong type, or `stop` could not decide.
 
-    Source: LBANN's BatchedIterativeOptimizer. Its three limits are one oneof in LBANN's own message, where only the
-    last one set survives; here all that are set hold, and the first one met ends the run, as LBANN's documents promise.
+    Source: LBANN's BatchedIterativeOptimizer. In LBANN's own message its three limits are one oneof, of which only the
+    last one set survives; here all limits that are set hold and the first one met ends the run, as LBANN's
+    documentation says.
     """
 
     message: ClassVar[str] = "SGD"
@@ -85,10 +96,10 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
     suppress_timer_output: bool = False
 
     def __post_init__(self) -> None:
-        self.stopping()  # finds a wrong limit now rather than in the run
+        self.stopping().check()  # reports a wrong limit now rather than in the run
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
+        """The fields of its text form."""
         steps, epochs, seconds = self.num_iterations, self.epoch_count, self.max_seconds
         limits = None
         if self.stop is not None:
@@ -105,7 +116,7 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> BatchedIterativeOptimizer:
-        """The algorithm from the fields of a text."""
+        """The algorithm from the fields of its text form."""
         limits: Limits = fields.get("stopping_criteria") or Limits()
         name, quiet = fields.get("name", ""), fields.get("suppress_timer_output", False)
         found = limits.any_of or limits
@@ -115,10 +126,9 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
         return cls(name, stop=stop_of(limits), suppress_timer_output=quiet)
 
     def stopping(self, default_epochs: int = 0) -> Stop:
-        """The criterion in force; without any limit, the model's own number of epochs."""
+        """The criterion in force; the model's own number of epochs if no limit is set."""
         if self.stop is not None:
-            if not isinstance(self.stop, Stop):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything
-                raise ConfigurationError(f"stop= must be a criterion such as descend.Epochs(10) and is {self.stop!r}")
+            require(check_instance("stop", self.stop, Stop, "a criterion such as descend.Epochs(10)"))
             return self.stop
         limits: list[Stop] = []
         if self.num_iterations:
@@ -137,7 +147,7 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
         """See `TrainingAlgorithm.until`."""
         if self.stop or self.num_iterations or self.epoch_count or self.max_seconds:
             raise ConfigurationError(
-                f"algorithm '{self.name}' says by itself when to stop, and stop={stop!r} says it again; leave out one"
+                f"algorithm '{self.name}' has limits of its own and got stop={stop!r} as well: leave out one of them"
             )
         return replace(self, stop=stop)
 
@@ -149,13 +159,13 @@ class BatchedIterativeOptimizer(TrainingAlgorithm):
 
     def apply(self, session: Session) -> str:
         """See `TrainingAlgorithm.apply`."""
-        from descend.train.loop import train  # torch comes in here, not when a description is read
+        from descend.train.loop import train  # imports torch, so not at module level
 
         return train(session, self.stopping(session.epochs or 0))
 
 
 def _plain(steps: int, epochs: int, seconds: float) -> tuple[Limits, ...]:
-    """The texts that say these limits and nothing else."""
+    """The text forms that hold these limits and nothing else."""
     one = Limits(max_batches=steps or None, max_epochs=epochs or None, max_seconds=seconds or None)
     return (one, Limits(any_of=AnyOfLimits(steps, epochs, seconds)))
 

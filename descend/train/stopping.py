@@ -1,34 +1,61 @@
-"""When to stop, and why: criteria are values that combine and answer with their reason.
+"""Stopping criteria: values that combine, give the reason for stopping as a sentence, and have a text form.
 
-Epochs(10) | Seconds(3600) | Reached("validation/accuracy", 0.9)      whichever comes first
-Epochs(5) & Reached("validation/objective", 0.3, at_most=True)        not before both hold
+    Epochs(10) | Seconds(3600) | Reached("validation/accuracy", 0.9)      whichever comes first
+    Epochs(5) & Reached("validation/objective", 0.3)                      once both hold
+
+The text form is LBANN's message `SGD.TerminationCriteria` with its three limits, and our own fields for all others:
+`Limits` and the classes beside it hold these fields, `limits_of` and `stop_of` convert.
 """
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.arguments import check_bool, check_integer, check_number, check_string, require
 from descend.errors import ConfigurationError
+from descend.train.metric_direction import direction_of, unknown_direction
 
 if TYPE_CHECKING:
     from descend.train.progress import Progress
 
-__all__ = ["AllOf", "AnyOf", "Epochs", "Reached", "Seconds", "SecondsPerRun", "Steps", "Stop", "whole"]
+__all__ = [
+    "AllOf",
+    "AllOfLimits",
+    "AnyOf",
+    "AnyOfLimits",
+    "Epochs",
+    "Limits",
+    "Reached",
+    "ReachedLimit",
+    "Seconds",
+    "SecondsPerRun",
+    "Steps",
+    "Stop",
+    "limits_of",
+    "stop_of",
+    "whole",
+]
 
 
 class Stop:
     """A stopping criterion."""
 
     def reason(self, at: Progress) -> str | None:
-        """The sentence for the log if the run is to end at `at`, else None."""
+        """The sentence for the log if the run must end at `at`, else None."""
         raise NotImplementedError(f"{type(self).__name__} defines no reason()")
+
+    def check(self) -> None:
+        """Refuse a criterion that could not decide; called before anything runs.
+
+        Raises:
+            ConfigurationError: such as a metric of which it is not known whether lower is better.
+        """
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """Names of the recorded values that it waits for."""
+        """Names of the recorded values that it depends on."""
         return ()
 
     def __or__(self, other: Stop) -> AnyOf:
@@ -43,7 +70,7 @@ def _parts(stop: Stop, kind: type[AnyOf] | type[AllOf]) -> tuple[Stop, ...]:
 
 
 def whole(value: Any) -> Any:
-    """A whole number of NumPy or torch as Python's own; anything else as it is."""
+    """An integer of NumPy or torch as a Python int; anything else unchanged."""
     try:
         return value if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -53,14 +80,11 @@ def whole(value: Any) -> Any:
 def _set_count(stop: Stop, name: str) -> None:
     value = whole(getattr(stop, name))
     object.__setattr__(stop, name, value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{type(stop).__name__}: {name} must be a whole number of at least 0 and is {value!r}")
+    require(check_integer(name, value, minimum=0), where=type(stop).__name__)
 
 
 def _check_duration(stop: Stop, value: object) -> None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    if not good:
-        raise ConfigurationError(f"{type(stop).__name__}: seconds must be finite and at least 0 and is {value!r}")
+    require(check_number("seconds", value, at_least=0), where=type(stop).__name__)
 
 
 @dataclass(frozen=True)
@@ -79,7 +103,7 @@ class Steps(Stop):
 
 @dataclass(frozen=True)
 class Epochs(Stop):
-    """Stop after `epochs` whole passes over the training samples; 0 evaluates only."""
+    """Stop after `epochs` complete epochs; 0 evaluates only."""
 
     epochs: int
 
@@ -93,10 +117,10 @@ class Epochs(Stop):
 
 @dataclass(frozen=True)
 class Seconds(Stop):
-    """Stop after `seconds` of training time by the monotonic clock, counted over all restarts of the run.
+    """Stop after `seconds` of training time on the monotonic clock, summed over all restarts of the run.
 
-    Training time is that of steps, callbacks included; evaluations are not counted, nor the time that a suspended
-    machine sleeps.
+    Training time is the time of steps including their callbacks. Evaluations do not count, nor does the time a
+    machine is suspended.
     """
 
     seconds: float
@@ -112,11 +136,11 @@ class Seconds(Stop):
 
 @dataclass(frozen=True)
 class SecondsPerRun(Stop):
-    """Stop so early that this process has ended the run within `seconds`, however long the run was before a restart.
+    """Stop early enough that this process ends the run within `seconds`, whatever earlier restarts took.
 
-    Counted by the monotonic clock from the beginning of the run in this process, evaluations and saves included; the
-    time that a suspended machine sleeps is not. What is left then is for twice the longest save, one step and the
-    evaluations, as they were measured.
+    Measured on the monotonic clock from the start of the run in this process, evaluations and saves included; the
+    time a machine is suspended does not count. The time kept back is twice the longest save, one step and the
+    evaluations, as measured so far.
     """
 
     seconds: float
@@ -136,21 +160,44 @@ class SecondsPerRun(Stop):
 
 @dataclass(frozen=True)
 class Reached(Stop):
-    """Stop when a recorded value has come to `value`.
+    """Stop when a recorded value has reached `value`.
+
+        Reached("train/objective", 0.1)                   an objective falls to 0.1
+        Reached("validation/accuracy", 0.9)               an accuracy rises to 0.9
+        Reached("validation/score", 12.0, at_most=True)   a metric of your own must say which
 
     Args:
         name: "mode/quantity" such as "validation/accuracy"; without a mode, validation if it is recorded, else train.
         value: The target.
-        at_most: Reached from above, as an objective is; otherwise from below, as an accuracy is.
+        at_most: True stops at a value <= the target, False at a value >= the target. None takes the direction in which
+            the metric gets better, from its name: down for an objective, a loss or an error, up for an accuracy and the
+            like; see `descend.train.metric_direction`.
+
+    Raises:
+        ConfigurationError: the target is not a finite number.
     """
 
     name: str
     value: float
-    at_most: bool = False
+    at_most: bool | None = None
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.value):
-            raise ConfigurationError(f"Reached('{self.name}'): the target must be finite and is {self.value!r}")
+        where = f"Reached({self.name!r})"
+        require(
+            check_string("name", self.name, empty=False),
+            check_number("value", self.value),
+            check_bool("at_most", self.at_most, also=(None,)),
+            where=where,
+        )
+        direction = direction_of(self.name)
+        if self.at_most is None and direction is not None:
+            object.__setattr__(self, "at_most", direction == "min")
+
+    def check(self) -> None:
+        """See `Stop.check`."""
+        if self.at_most is None:
+            say = "pass at_most=True to stop at a value <= the target, or at_most=False to stop at a value >= it"
+            raise ConfigurationError(unknown_direction(f"Reached({self.name!r})", self.name, say))
 
     @property
     def awaited(self) -> tuple[str, ...]:
@@ -163,6 +210,7 @@ class Reached(Stop):
         name = next((name for name in names if name in at.values), None)
         if name is None:
             return None
+        self.check()
         seen = at.values[name]
         met = seen <= self.value if self.at_most else seen >= self.value
         return f"{name} reached {seen:.6g}, the target being {self.value:g}" if met else None
@@ -173,6 +221,11 @@ class AnyOf(Stop):
     """Stop when the first of several criteria is met."""
 
     criteria: tuple[Stop, ...]
+
+    def check(self) -> None:
+        """See `Stop.check`."""
+        for stop in self.criteria:
+            stop.check()
 
     @property
     def awaited(self) -> tuple[str, ...]:
@@ -190,6 +243,11 @@ class AllOf(Stop):
 
     criteria: tuple[Stop, ...]
 
+    def check(self) -> None:
+        """See `Stop.check`."""
+        for stop in self.criteria:
+            stop.check()
+
     @property
     def awaited(self) -> tuple[str, ...]:
         """See `Stop.awaited`."""
@@ -199,3 +257,109 @@ class AllOf(Stop):
         """See `Stop.reason`."""
         reasons = [stop.reason(at) for stop in self.criteria]
         return " and ".join(reason for reason in reasons if reason) if all(reasons) else None
+
+
+@dataclass(frozen=True)
+class AnyOfLimits:
+    """Text form of `AnyOf`; our own addition to LBANN's message. A limit of 0 is not set."""
+
+    message: ClassVar[str] = "SGD.TerminationCriteria.AnyOf"
+
+    max_batches: int = 0
+    max_epochs: int = 0
+    max_seconds: float = 0.0
+    criterion: tuple[Limits, ...] = ()
+
+
+@dataclass(frozen=True)
+class AllOfLimits:
+    """Text form of `AllOf`; our own."""
+
+    message: ClassVar[str] = "SGD.TerminationCriteria.AllOf"
+
+    criterion: tuple[Limits, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReachedLimit:
+    """Text form of `Reached`; our own. Without `at_most` the value must rise to the target, whatever its name."""
+
+    message: ClassVar[str] = "SGD.TerminationCriteria.Reached"
+
+    name: str = ""
+    value: float = 0.0
+    at_most: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Text form of one criterion: one of LBANN's three limits, or one of our own."""
+
+    message: ClassVar[str] = "SGD.TerminationCriteria"
+
+    max_batches: int | None = None
+    max_epochs: int | None = None
+    max_seconds: float | None = None
+    any_of: AnyOfLimits | None = None
+    all_of: AllOfLimits | None = None
+    reached: ReachedLimit | None = None
+    max_seconds_per_run: float | None = None
+
+
+def limits_of(stop: Stop) -> Limits:
+    """The text form of a criterion.
+
+    Raises:
+        ConfigurationError: a class of the user's own, or a criterion that could not decide.
+    """
+    stop.check()
+    match stop:
+        case Steps(steps):
+            return Limits(max_batches=steps)
+        case Epochs(epochs):
+            return Limits(max_epochs=epochs)
+        case Seconds(seconds):
+            return Limits(max_seconds=seconds)
+        case SecondsPerRun(seconds):
+            return Limits(max_seconds_per_run=seconds)
+        case Reached(name, value, at_most):
+            return Limits(reached=ReachedLimit(name, value, bool(at_most)))
+        case AnyOf(criteria):
+            return Limits(any_of=AnyOfLimits(criterion=tuple(map(limits_of, criteria))))
+        case AllOf(criteria):
+            return Limits(all_of=AllOfLimits(tuple(map(limits_of, criteria))))
+        case _:
+            raise ConfigurationError(f"the criterion {stop!r} has no text form; those of descend.train have one")
+
+
+def stop_of(limits: Limits) -> Stop:
+    """The criterion of its text form.
+
+    Raises:
+        ConfigurationError: a part of it sets no limit.
+    """
+    found: list[Stop] = []
+    if limits.max_batches is not None:
+        found.append(Steps(limits.max_batches))
+    if limits.max_epochs is not None:
+        found.append(Epochs(limits.max_epochs))
+    if limits.max_seconds is not None:
+        found.append(Seconds(limits.max_seconds))
+    if limits.max_seconds_per_run is not None:
+        found.append(SecondsPerRun(limits.max_seconds_per_run))
+    if limits.reached is not None:
+        found.append(Reached(limits.reached.name, limits.reached.value, limits.reached.at_most))
+    if limits.any_of is not None:
+        found.append(AnyOf((*_set(limits.any_of), *map(stop_of, limits.any_of.criterion))))
+    if limits.all_of is not None:
+        found.append(AllOf(tuple(map(stop_of, limits.all_of.criterion))))
+    if len(found) != 1 or (isinstance(found[0], (AnyOf, AllOf)) and not found[0].criteria):
+        raise ConfigurationError("stopping_criteria: a criterion sets no limit; set one of its fields")
+    return found[0]
+
+
+def _set(limits: AnyOfLimits) -> list[Stop]:
+    """The three limits that are not 0."""
+    all_three = (Steps(limits.max_batches), Epochs(limits.max_epochs), Seconds(limits.max_seconds))
+    values = (limits.max_batches, limits.max_epochs, limits.max_seconds)
+    return [stop for stop, value in zip(all_three, values, strict=True) if value]

@@ -458,7 +458,7 @@ def test_looking_at_a_scalar_draws_no_random_number():
 @pytest.mark.parametrize("name", ["gradient_norm", "train/gradient_norm"])
 def test_a_criterion_may_wait_for_what_a_callback_records(name):
     watch = descend.GradientNorm(every_steps=2)
-    assert fit(stop=descend.Reached(name, 0.0) | descend.Steps(9), callbacks=[watch]).steps == 2
+    assert fit(stop=descend.Reached(name, 0.0, at_most=False) | descend.Steps(9), callbacks=[watch]).steps == 2
 
 
 def frozen():
@@ -511,7 +511,7 @@ def frozen():
         ({"shuffle": "no"}, "shuffle is 'no' and is to be True or False"),
         ({"stop": descend.Reached("acuracy", 0.9), "metrics": ["accuracy"]}, "'acuracy'.* did you mean 'accuracy'"),
         ({"stop": descend.Reached("validation/objective", 0.1)}, "nobody records.*train/objective"),
-        ({"stop": descend.Reached("gradient_norm", 1) | descend.Steps(3)}, r"Reached\('gradient_norm'\)"),
+        ({"stop": descend.Reached("gradient_norm", 1, at_most=True) | descend.Steps(3)}, r"Reached\('gradient_norm'\)"),
         ({"loss": lambda output: output.sum()}, "is called with the output and 1 targets"),
         ({"loss": lambda output, y: output.detach().sum()}, "depends on none of the weights"),
         ({"loss": functools.partial(nn.functional.mse_loss, reduction="sum")}, "the step grow with the batch"),

@@ -2,7 +2,7 @@
 
 The folder of `DESCEND_TRAJECTORIES` holds `index.json` and `trajectories.npz`; without it, and without the default
 folder beside the repository, these tests are skipped. What is not copied is left out by kind, from the table in
-`descend.optim.translate.known_deviations`, never by the name of a case.
+`descend.optim.compat.known_deviations`, never by the name of a case.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
+from descend.optim.compat import from_library, schedule_from_library
+from descend.optim.compat.known_deviations import NOT_COPIED
+from descend.optim.compat.mxnet.gluon import GluonTrainer
 from descend.optim.rules.lbsgd import LBSGD
 from descend.optim.rules.sgld import SGLD
-from descend.optim.translate import from_library, schedule_from_library
-from descend.optim.translate.gluon import GluonTrainer
-from descend.optim.translate.known_deviations import NOT_COPIED
 
 HERE = Path(__file__).resolve()
 FOLDER = Path(os.environ.get("DESCEND_TRAJECTORIES", HERE.parents[2].parent / "shared/data/optimizer_trajectories"))

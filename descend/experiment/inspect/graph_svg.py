@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
+from descend.display import printable
 from descend.errors import StorageError, Unsupported
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _width(layer: PlannedLayer) -> float:
 
 def _lines(layer: PlannedLayer) -> tuple[str, str]:
     shape = ", ".join("×".join(map(str, one)) for one in dict.fromkeys(layer.output_shapes))
-    return layer.name, f"{layer.kind}  {shape}"
+    return printable(layer.name), printable(f"{layer.kind}  {shape}")
 
 
 def _path(parent: _Box, child: _Box) -> list[_Box]:
@@ -254,7 +255,7 @@ def _svg(name: str, boxes: Sequence[_Box], paths: Iterable[list[_Box]]) -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
             'font-family="ui-monospace, DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="11">',
-            f"<title>{escape(name)}</title>",
+            f"<title>{escape(printable(name))}</title>",
             '<rect width="100%" height="100%" fill="#ffffff"/>',
             *(_ground(start, group) for start, group in groups),
             *(_edge(path) for path in paths),
@@ -270,7 +271,7 @@ def _ground(start: str, group: Sequence[_Box]) -> str:
     return (
         f'<g class="group"><rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" '
         f'rx="8" fill="#f6f7f9" stroke="#d5d9e0"/><text x="{left + 6:.1f}" y="{top + 10:.1f}" font-size="9" '
-        f'fill="#6b7280">{escape(start)}</text></g>'
+        f'fill="#6b7280">{escape(printable(start))}</text></g>'
     )
 
 
@@ -295,7 +296,7 @@ def _bend(x: float, y: float, to_x: float, to_y: float) -> str:
 
 
 def _named(box: _Box) -> str:
-    return box.layer.name if box.layer else ""
+    return printable(box.layer.name) if box.layer else ""
 
 
 def _drawn(box: _Box, layer: PlannedLayer) -> str:
@@ -304,7 +305,7 @@ def _drawn(box: _Box, layer: PlannedLayer) -> str:
     family = type(layer.layer).__module__.rpartition(".")[2].removesuffix("_layers")
     colour = _COLOURS.get("operators" if family == "operator" else family, _OTHER)
     return (
-        f'<g class="layer" data-name={quoteattr(layer.name)}>'
+        f'<g class="layer" data-name={quoteattr(printable(layer.name))}>'
         f'<rect x="{left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{_BOX}" rx="5" fill="{colour}" '
         f'stroke="#475569"/>'
         f'<text x="{box.x:.1f}" y="{box.top + 15:.1f}" text-anchor="middle" font-weight="bold">{escape(head)}</text>'

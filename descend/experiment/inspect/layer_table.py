@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from descend.display import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -31,7 +33,7 @@ def layer_table(checked: Checked, batch_size: int | None = None) -> str:
     short = batch_size is None
     head = ("layer", "kind", "parents", "output", *_TO_THE_RIGHT[: 1 if short else 3], *(() if short else ("weights",)))
     known = {layer.name: layer for layer in plan.layers}
-    rows = [head, *(_row(plan, layer, known, batch_size) for layer in shown)]
+    rows = [head, *(tuple(map(printable, _row(plan, layer, known, batch_size))) for layer in shown)]
     total = sum(prod(w.shape) for w in plan.weights.values() if w.trainable)
     samples = ", ".join(f"{mode.value} {len(checked.readers[mode.role]):,}" for mode in checked.modes)
     return "\n".join(
@@ -39,8 +41,7 @@ def layer_table(checked: Checked, batch_size: int | None = None) -> str:
             *_aligned(rows),
             f"{total:,} trained numbers; samples: {samples}",
             *_sums(plan, batch_size),
-            *plan.notes,
-            *checked.warnings,
+            *map(printable, (*plan.notes, *checked.warnings)),
         ]
     )
 

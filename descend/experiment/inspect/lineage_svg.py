@@ -17,6 +17,7 @@ import math
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
+from descend.display import printable
 from descend.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _colour(trainer: int) -> str:
 
 
 def _text(x: float, y: float, words: str, colour: str = _INK) -> str:
-    return f'<text x="{x:g}" y="{y:g}" fill="{colour}">{escape(words)}</text>'
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}">{escape(printable(words))}</text>'
 
 
 def _move(row: Mapping[str, Any], column: int, places: Mapping[int, int]) -> str:
@@ -138,11 +139,11 @@ def _move(row: Mapping[str, Any], column: int, places: Mapping[int, int]) -> str
         return f'<line x1="{x}" y1="{y:g}" x2="{to_x}" y2="{to_y:g}" stroke="{_LINE}" stroke-dasharray="3 3"/>'
     middle = (x + to_x) / 2
     curve = f"M{x},{y:g} C{middle:g},{y:g} {middle:g},{to_y:g} {to_x},{to_y:g}"
-    told = f"<title>{escape(_told(row))}</title>"
-    return f'<path d="{curve}" fill="none" stroke="{_INK}" stroke-width="1.5" marker-end="url(#tip)">{told}</path>'
+    title = f"<title>{escape(_events(row))}</title>"
+    return f'<path d="{curve}" fill="none" stroke="{_INK}" stroke-width="1.5" marker-end="url(#tip)">{title}</path>'
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _events(row: Mapping[str, Any]) -> str:
     """What happened to a trainer in an exchange, in words."""
     who, others = f"trainer {row['trainer']}, exchange {row['round']}, step {row['step']}", row["partner_scores"]
     lines = [f"{who}: {_scores(row['scores'])}"]
@@ -150,7 +151,7 @@ def _told(row: Mapping[str, Any]) -> str:
         lines.append(f"model of trainer {row['partner']}: {_scores(others)}")
     lines.append("keeps its own model" if row["took"] is None else f"takes the model of trainer {row['took']}")
     lines += [f"{name}: {before} → {after}" for name, (before, after) in row["changed"].items()]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _scores(scores: Mapping[str, float]) -> str:
@@ -176,10 +177,10 @@ def _box(
     changed = [f"{name} {_short(after)}" for name, (_, after) in (before or {}).get("changed", {}).items()]
     below = _rates(before) or ", ".join(changed)
     words += [(below, False)] if below else []
-    told = _told(row) if row else f"trainer {before['trainer']} goes on with this model" if before else ""
+    title = _events(row) if row else f"trainer {before['trainer']} goes on with this model" if before else ""
     texts = [_text(x + 6, y + 14 + 14 * i, _fitted(line), _BAD if bad else _INK) for i, (line, bad) in enumerate(words)]
     ground = f'<rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="5" fill="{colour}"/>'
-    return f"<g>{ground}{''.join(texts)}<title>{escape(told)}\ndescends from trainer {origin}</title></g>"
+    return f"<g>{ground}{''.join(texts)}<title>{escape(title)}\ndescends from trainer {origin}</title></g>"
 
 
 def _short(value: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from descend.display import printable
+
 if TYPE_CHECKING:
     from descend.experiment.run import Result
 
@@ -28,7 +30,7 @@ def summary(result: Result) -> str:
     newest = {row["mode"]: row for row in result.history}
     for mode, row in newest.items():
         values = [name for name in row if name not in ("mode", "epoch", "step", "samples", "seconds")]
-        lines += [f"{mode} {name}: {row[name]:.4f}" for name in values]
+        lines += [f"{mode} {printable(name)}: {row[name]:.4f}" for name in values]
         if mode == "test":
             lines.insert(1, f"evaluated {row['samples']:,} of {result.samples['test']:,} test samples")
     return "\n".join(lines)

@@ -1,1 +1,25 @@
-"""The kernel compiler: a rule is traced, partitioned into kernels, written as C++ or CUDA, compiled and cached."""
+"""The kernel compiler: from a rule's equations to one compiled loop over many tensors.
+
+    Rule.direction ── trace ──► Trace ── partition ──► Kernel, Kernel, ...          one kernel for each norm or total
+                     trace.py            partition.py     │
+                                                          │
+                     ┌────────────────────────────────────┼──────────────────────────────────┐
+                     ▼                                    ▼                                  ▼
+              codegen_cpp.py                       codegen_cuda.py                    interpreter.py
+              C++, with kernel.h                   torch.export                       NumPy or torch
+                     │ compile: g++, clang++              │ compile: AOTInductor, Triton     │ no compiler
+                     ▼                                    ▼                                  │
+              native.py  .so                       cuda.py  .pt2                             │
+                     │                                    │                                  │
+                     └────────────── cache.py ────────────┘                                  │
+                                        │ load                                               │
+                                        ▼                                                    ▼
+                     launch, by descend.optim.engine: native.py (CPU), blocks.py (CUDA and the interpreter)
+
+A compiler runs in a process of its own while the interpreter makes the updates; `cache.KernelCompiler` starts it once a
+run has lasted a second, and keeps the finished file under the hash of trace, precision, device, torch and our sources
+(`cache.SOURCES`). All forms round alike on a CPU, so switching to the compiled kernel changes no bit. `layout` holds
+the sizes that all of them assume.
+
+The compiler takes from the engine only the meaning of an update (`engine.plain.update`).
+"""

@@ -44,13 +44,15 @@ __all__ = [
 
 # The sources that decide what a kernel computes and how it is called.
 SOURCES = (
-    "compiler/build.py",
     "compiler/codegen_cpp.py",
+    "compiler/codegen_cuda.py",
+    "compiler/cuda.py",
     "compiler/kernel.h",
+    "compiler/layout.py",
+    "compiler/native.py",
     "compiler/partition.py",
     "compiler/trace.py",
     "engine/arena.py",
-    "engine/cuda.py",
     "engine/gradient_scan.py",
     "engine/gradients.cpp",
     "engine/native.py",

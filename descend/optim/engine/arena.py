@@ -24,12 +24,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.trace import STATE, Trace
 from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.parameter_checks import PLAIN_TYPES, is_dense
 from descend.optim.engine.pinned import PinnedTensor, attach, is_pinned
-from descend.optim.engine.segments import BLOCK, LARGE, TOGETHER, InPlaceSegment, KernelArgs, PackedSegment, Segment
+from descend.optim.engine.segments import LARGE, TOGETHER, InPlaceSegment, KernelArgs, PackedSegment, Segment
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
     Entry,

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.optim.compiler.cache import CompilePolicy, KernelCompiler
+from descend.optim.compiler.cuda import CudaCompileJob
+from descend.optim.compiler.native import CpuCompileJob
 from descend.optim.compiler.partition import partition
 from descend.optim.compiler.trace import Trace, Untraceable, trace
 from descend.optim.engine.arena import ActiveSlots, Arena, fits_arena, merged
 from descend.optim.engine.blocks import ArenaStep, step_arena
-from descend.optim.engine.cuda import CudaCompileJob
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
-from descend.optim.engine.native import CpuCompileJob, Native
+from descend.optim.engine.native import Native
 from descend.optim.engine.pinned import detach, is_pinned
 from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, has_rows, named_entries, template
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from descend.optim.engine.cuda import Compiled
+    from descend.optim.compiler.cuda import Compiled
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.state_proxy import State
     from descend.optim.rules.base import Rule

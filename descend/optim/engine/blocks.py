@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from descend.optim.compiler import interpreter as eager
+from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.compiler.partition import Kernel, numbers, partition, placed
 from descend.optim.engine.arena import AddressedGradients, PackedGradients
 from descend.optim.engine.noise import draw
-from descend.optim.engine.segments import BLOCK, UNIT, InPlaceSegment, KernelArgs, Segment
+from descend.optim.engine.segments import InPlaceSegment, KernelArgs, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from descend.optim.compiler.cuda import Compiled
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.arena import ActiveSlots, Arena
-    from descend.optim.engine.cuda import Compiled
     from descend.optim.engine.native import Native
     from descend.optim.engine.settings import GroupSettings
 

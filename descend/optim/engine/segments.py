@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from descend.optim.compiler.layout import BLOCK
+
 if TYPE_CHECKING:
     from descend.optim.engine.arena import Slot
 
-__all__ = ["BLOCK", "LARGE", "TOGETHER", "UNIT", "InPlaceSegment", "KernelArgs", "PackedSegment", "Segment"]
+__all__ = ["LARGE", "TOGETHER", "InPlaceSegment", "KernelArgs", "PackedSegment", "Segment"]
 
-BLOCK = 64  # elements; a block of float32 is four cache lines, and padding wastes half a block a tensor
 LARGE = 2**15  # elements; from here on a kernel call of some microseconds costs less than copying the gradient
-UNIT = 2**14  # elements of one tensor that one thread updates at a time, and whose squares are summed together
 TOGETHER = 2**18  # elements of gradient copied together: 1 MiB, which stays in the second-level cache
 
 Gradients = Sequence[Tensor | None]

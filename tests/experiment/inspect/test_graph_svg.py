@@ -156,3 +156,15 @@ sys.exit("torch" in sys.modules)
     assert done.returncode == 0, done.stderr
     assert f"drawn in {file}" in done.stdout
     assert "conv2" in file.read_text()
+
+
+def test_characters_that_a_terminal_or_xml_obeys_are_written_as_escapes():
+    """A layer's name is whatever a file says; XML 1.0 forbids most control characters, escaped or not."""
+    name = "a\x1b]0;b\x07\n\u202ec\ud800<script>"
+    x = descend.Input(data_field="x", name=f"in{name}")
+    model = descend.Model(objective_function=descend.L2Norm2(x, name=name), name=f"net{name}")
+    svg = picture(check(model, {"x": (2,)}))
+    assert all(one.isprintable() for one in svg.split("\n"))
+    tree = ElementTree.fromstring(svg)
+    texts = [one.text for one in tree.iter(f"{SVG}text")]
+    assert r"a\x1b]0;b\x07\n\u202ec\ud800<script>" in texts

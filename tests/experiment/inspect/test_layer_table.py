@@ -94,3 +94,16 @@ def test_the_command_prints_the_table_without_torch(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "multiply-adds for the forward pass of a sample" in done.stdout
     assert "at a mini-batch of 64" in done.stdout
+
+
+def test_names_are_printed_without_escape_sequences():
+    x = descend.Input(data_field="x", name="in\x1b[2J")
+    y = descend.FullyConnected(
+        x, num_neurons=2, has_bias=False, weights=[descend.Weights(name="w\n\u202e")], name="a\tb"
+    )
+    plan = check(descend.Model(objective_function=descend.L2Norm2(y, name="n")), {"x": (2,)})
+    table = layer_table(Checked(plan, {}), batch_size=1)
+    assert all(line.isprintable() for line in table.split("\n"))
+    assert r"in\x1b[2J" in table
+    assert r"w\n\u202e" in table
+    assert r"a\tb" in table

@@ -82,3 +82,12 @@ def test_names_of_files_are_looked_at_first(tmp_path):
         save(tmp_path, tmp_path / "lineage.png")
     with pytest.raises(StorageError, match="several trainers"):
         save(tmp_path, tmp_path / "lineage.svg")
+
+
+def test_names_of_scores_hold_no_character_that_xml_forbids():
+    tree = ElementTree.fromstring(
+        svg([{0: {**row(0, 0, changed={"l\x00r": [1, 2]}), "scores": {"a\x1b\n\u202eb": 1.0}}}])
+    )
+    words = "\n".join(one.text or "" for one in tree.iter())
+    assert r"a\x1b\n\u202eb 1" in words
+    assert r"l\x00r: 1" in words

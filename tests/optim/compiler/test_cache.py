@@ -20,9 +20,9 @@ import torch
 import descend.optim
 from descend.errors import RuleError
 from descend.optim.compiler import cache as kernels
+from descend.optim.compiler import cuda, native
 from descend.optim.compiler.trace import trace
 from descend.optim.engine import arena_manager as residence
-from descend.optim.engine import cuda, native
 from descend.optim.engine.settings import GroupSettings
 from descend.optim.rules import Rule
 
@@ -124,18 +124,29 @@ def adam_job() -> native.CpuCompileJob:
 
 def test_kernels_of_other_sources_are_other_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     here = adam_job().path
+    package = Path(kernels.__file__).parents[1]
     for name in kernels.SOURCES:
-        source = Path(kernels.__file__).with_name(name)
-        (tmp_path / name).write_bytes(source.read_bytes())
-    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "kernels.py"))
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((package / name).read_bytes())
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "compiler" / "cache.py"))
     kernels.digest.cache_clear()
     assert adam_job().path == here
-    (tmp_path / "stages.py").write_bytes(b"# another meaning")
+    (tmp_path / "compiler" / "partition.py").write_bytes(b"# another meaning")
     kernels.digest.cache_clear()
     there = adam_job().path
     monkeypatch.undo()
     kernels.digest.cache_clear()
     assert there != here == adam_job().path
+
+
+def test_sources_are_all_files_of_the_compiler_that_decide_what_a_kernel_does() -> None:
+    folder = Path(kernels.__file__).parent
+    files = {f"compiler/{x.name}" for x in folder.iterdir() if x.is_file()}
+    # The cache itself only stores; the interpreter computes without a compiled kernel.
+    assert files - {f"compiler/{name}.py" for name in ("__init__", "cache", "interpreter")} == {
+        name for name in kernels.SOURCES if name.startswith("compiler/")
+    }
+    assert all((folder.parent / name).is_file() for name in kernels.SOURCES)
 
 
 def test_a_kernel_for_cuda_is_not_called_with_what_it_does_not_expect() -> None:

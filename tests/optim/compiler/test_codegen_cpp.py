@@ -12,9 +12,9 @@ from torch import Tensor
 
 from descend.optim.compiler import cache as kernels
 from descend.optim.compiler.codegen_cpp import emit_cpp
+from descend.optim.compiler.native import FLAGS, KernelLaunch
 from descend.optim.compiler.partition import carry_out, partition
 from descend.optim.compiler.trace import FUNCTIONS, Op, Ref, Trace, Untraceable
-from descend.optim.engine.native import FLAGS, KernelLaunch
 
 if TYPE_CHECKING:
     import subprocess

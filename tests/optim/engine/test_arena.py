@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 import descend.optim
+from descend.optim.compiler.layout import BLOCK
 from descend.optim.engine.arena import HUGE, Arena, fits_arena
-from descend.optim.engine.segments import BLOCK, LARGE
+from descend.optim.engine.segments import LARGE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from torch import Tensor
 import descend.optim
 from descend.errors import RuleError
 from descend.optim.compiler import cache as kernels
+from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.engine.gradient_scan import MANY
-from descend.optim.engine.segments import BLOCK, UNIT
 from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:

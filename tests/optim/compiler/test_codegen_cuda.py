@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 import descend.optim
-from descend.optim.compiler import build
+from descend.optim.compiler import codegen_cuda as build
+from descend.optim.compiler import cuda
 from descend.optim.compiler.partition import partition
 from descend.optim.engine import arena_manager as residence
-from descend.optim.engine import cuda
 
 
 class OnThisProcessor(cuda.CudaCompileJob):

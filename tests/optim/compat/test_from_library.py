@@ -6,8 +6,8 @@ import torch
 
 from descend.errors import RuleError, Unsupported
 from descend.optim import from_library, schedule_from_library
+from descend.optim.compat import LIBRARIES, OPTIMIZERS
 from descend.optim.rules import LARS, SGD, Adam, AdamW, SignSGD
-from descend.optim.translate import LIBRARIES, OPTIMIZERS
 
 
 def weights(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[torch.nn.Parameter]:

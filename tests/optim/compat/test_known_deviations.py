@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from descend import optim
+from descend.optim.compat import OPTIMIZERS
+from descend.optim.compat.known_deviations import NOT_COPIED
 from descend.optim.rules import RULES
-from descend.optim.translate import OPTIMIZERS
-from descend.optim.translate.known_deviations import NOT_COPIED
 
 DOCS = (Path(__file__).resolve().parents[3] / "docs/optimizers.md").read_text()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from descend.errors import Unsupported
+from descend.optim.compat.mxnet.common import EXEMPT, Common, needs_matrix
 from descend.optim.rules.adabelief import AdaBelief
 from descend.optim.rules.adadelta import AdaDelta
 from descend.optim.rules.adagrad import AdaGrad, GroupAdaGrad
@@ -25,12 +26,11 @@ from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.sgd import NAG, SGD
 from descend.optim.rules.sgld import SGLD
 from descend.optim.rules.signum import SignSGD, Signum
-from descend.optim.translate.mxnet import EXEMPT, Common, needs_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from descend.optim.translate.translation import Translation
+    from descend.optim.compat.translation import Translation
 
 __all__ = ["OPTIMIZERS", "REFUSED"]
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from descend.errors import RuleError, StorageError, Unsupported
 from descend.optim import SGD, GluonTrainer
-from descend.optim.translate.gluon import TwoBit
+from descend.optim.compat.mxnet.gluon import TwoBit
 
 
 def model() -> torch.nn.Linear:

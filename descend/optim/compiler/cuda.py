@@ -1,4 +1,4 @@
-"""Compiled kernels for CUDA: made by torch's compiler ahead of time (`engine/build.py`) and called part by part."""
+"""Kernels for CUDA: compiled ahead of time by AOTInductor (`codegen_cuda.py`), loaded and launched on one segment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from descend.optim.compiler.cache import CompileJob, key_of
+from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.partition import Kernel, partition
 from descend.optim.compiler.trace import Trace, from_structure
-from descend.optim.engine.segments import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,11 +106,11 @@ class CudaCompileJob(CompileJob):
         return (*held, torch.int32, torch.int32, wide)
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
-        """Run `engine/build.py`."""
+        """Run `compiler/codegen_cuda.py`."""
         root = str(Path(__file__).resolve().parents[3])
         paths = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
         process = subprocess.Popen(
-            [sys.executable, "-m", "descend.optim.compiler.build"],
+            [sys.executable, "-m", "descend.optim.compiler.codegen_cuda"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

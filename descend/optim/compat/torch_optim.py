@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import RuleError, Unsupported
+from descend.optim.compat.translation import TranslatedGroup, Translation, falling
 from descend.optim.rules.adadelta import AdaDelta
 from descend.optim.rules.adafactor import Adafactor
 from descend.optim.rules.adagrad import AdaGrad
@@ -20,7 +21,6 @@ from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.rprop import Rprop
 from descend.optim.rules.sgd import SGD
 from descend.optim.schedules import Constant, Cosine, MultiStep, Polynomial, Ramp, Schedule, Step
-from descend.optim.translate.translation import TranslatedGroup, Translation, falling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from descend.optim.compat.translation import Translation
 from descend.optim.rules.adagrad import AdaGrad
 from descend.optim.rules.adam import AdamW
 from descend.optim.rules.hypergradient import HypergradientAdam
 from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.sgd import SGD
-from descend.optim.translate.translation import Translation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

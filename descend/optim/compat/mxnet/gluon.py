@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from descend.errors import RuleError, StorageError, Unsupported
+from descend.optim.compat import from_library
+from descend.optim.compat.translation import TranslatedGroup, members
 from descend.optim.engine import parameter_checks as ownership
 from descend.optim.engine.settings import number
 from descend.optim.optimizer import Optimizer
-from descend.optim.translate import from_library
-from descend.optim.translate.translation import TranslatedGroup, members
 
 __all__ = ["GluonTrainer", "TwoBit"]
 

@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import RuleError, Unsupported, nearest
-from descend.optim.translate import lbann, mxnet, mxnet19, mxnet20, optax, pytorch_optimizer, torch_optim
-from descend.optim.translate.translation import Translation, build, call
+from descend.optim.compat import lbann_optimizers, optax, pytorch_optimizer, torch_optim
+from descend.optim.compat.mxnet import common, mxnet19, mxnet20, schedulers
+from descend.optim.compat.translation import Translation, build, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ OPTIMIZERS: dict[str, tuple[Mapping[str, Callable[..., Translation]], Mapping[st
     "mxnet-1.9": (mxnet19.OPTIMIZERS, mxnet19.REFUSED),
     "mxnet-2.0": (mxnet20.OPTIMIZERS, mxnet20.REFUSED),
     "torch": (torch_optim.OPTIMIZERS, torch_optim.REFUSED),
-    "lbann": (lbann.OPTIMIZERS, lbann.REFUSED),
+    "lbann": (lbann_optimizers.OPTIMIZERS, lbann_optimizers.REFUSED),
     "optax": (optax.OPTIMIZERS, optax.REFUSED),
     "pytorch_optimizer": (pytorch_optimizer.OPTIMIZERS, pytorch_optimizer.REFUSED),
 }
@@ -62,7 +63,7 @@ def recipe_from_library(library: str, name: str, kwargs: Mapping[str, Any]) -> T
     found = _named(library, name)
     table, _ = OPTIMIZERS[library]
     if library.startswith("mxnet"):
-        return mxnet.recipe(library.removeprefix("mxnet-"), table, found, kwargs)
+        return common.recipe(library.removeprefix("mxnet-"), table, found, kwargs)
     return call(f"{library}'s {found}", table[found], kwargs)
 
 
@@ -122,8 +123,8 @@ def schedule_from_library(library: str, name: str, **kwargs: Any) -> Schedule:
         RuleError: A name or an argument is unknown, or a value is one that the library refuses.
     """
     if _library(library).startswith("mxnet"):
-        _text(library, "a schedule", name, mxnet.SCHEDULERS)
-        return mxnet.scheduler(name, **kwargs)
+        _text(library, "a schedule", name, schedulers.SCHEDULERS)
+        return schedulers.scheduler(name, **kwargs)
     tables: dict[str, tuple[Mapping[str, Callable[..., Schedule]], Mapping[str, str]]] = {
         "torch": (torch_optim.SCHEDULES, torch_optim.REFUSED_SCHEDULES),
         "optax": (optax.SCHEDULES, optax.REFUSED_SCHEDULES),

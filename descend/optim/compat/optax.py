@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import RuleError, Unsupported
+from descend.optim.compat.translation import Translation, falling
 from descend.optim.rules.adabelief import AdaBelief
 from descend.optim.rules.adadelta import AdaDelta
 from descend.optim.rules.adagrad import AdaGrad
@@ -21,7 +22,6 @@ from descend.optim.rules.rmsprop import RMSProp
 from descend.optim.rules.sgd import SGD
 from descend.optim.rules.signum import SignSGD, Signum
 from descend.optim.schedules import Constant, Cosine, Polynomial, Ramp, Schedule, Shifted, Step
-from descend.optim.translate.translation import Translation, falling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

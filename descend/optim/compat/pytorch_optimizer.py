@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from descend.optim.compat.translation import TranslatedGroup, Translation
 from descend.optim.rules.lars import LARS
-from descend.optim.translate.translation import TranslatedGroup, Translation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

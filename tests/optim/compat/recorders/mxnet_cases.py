@@ -2,7 +2,7 @@
 
     python mxnet_cases.py FOLDER SEED CASES        with the Python of MXNet 1.9.1 or of 2.0.0b1
 
-Left undrawn is what descend.optim.translate.known_deviations lists: it is a defect, or undefined.
+Left undrawn is what descend.optim.compat.known_deviations lists: it is a defect, or undefined.
 """
 
 # ruff: noqa: B905, UP  # zip has no strict in Python 3.8

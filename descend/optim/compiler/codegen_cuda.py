@@ -1,8 +1,8 @@
-"""Compile a kernel for CUDA, in a process of its own: `python -m descend.optim.compiler.build`, the job as JSON on
-standard input.
+"""Kernels as programs for CUDA: each is written as a torch module and compiled by AOTInductor with Triton.
 
-What is compiled is the same text that runs eagerly (`stages.elements`), traced by torch.export and built by torch's
-compiler with Triton. One kernel serves all sizes, step counts, rates and constants.
+Runs in a process of its own, `python -m descend.optim.compiler.codegen_cuda`, which reads a job as JSON
+from standard input. The module calls `partition.elements`, the definition that also runs eagerly, so both compute the
+same. One compiled kernel serves all sizes, step counts, learning rates and constants.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.export import Dim, export
 
+from descend.optim.compiler.cuda import KEY
+from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.partition import Kernel, elements, partition
 from descend.optim.compiler.trace import from_structure
-from descend.optim.engine.cuda import KEY
-from descend.optim.engine.segments import BLOCK
 
 __all__ = ["main", "traced"]
 

@@ -1,0 +1,87 @@
+"""Kernels for a CPU: compiled from C++ by the machine's compiler, loaded and called through ctypes.
+
+`CpuCompileJob` compiles all kernels of a trace into one shared library. A loaded library has a function `call0`,
+`call1`, ... for each call of `codegen_cpp.calls`; each takes a pointer to a `KernelLaunch`, the struct of addresses and
+numbers that `engine/native.py` fills from an arena.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
+from descend.optim.compiler.codegen_cpp import emit_cpp
+from descend.optim.compiler.trace import from_structure
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+__all__ = ["FLAGS", "CpuCompileJob", "KernelLaunch"]
+
+# Vectors as wide as torch's own kernels use here. Named, and not "native": the cache may be shared between machines.
+VECTORS = {
+    "AVX512": ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mf16c", "-mprefer-vector-width=512"),
+    "AVX2": ("-mavx2", "-mf16c"),
+}
+# Each operation is rounded by itself (no contraction), as in the eager form; errno and traps have no reader here.
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+
+
+class KernelLaunch(ctypes.Structure):
+    """The struct of the same name in kernel.h."""
+
+    _fields_ = (
+        ("begin", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("tensor", "first", "count", "border", "start")),
+        *((name, ctypes.c_void_p) for name in ("weights", "gradient", "buffer", "table")),
+        ("stride", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("sums", ctypes.c_void_p),
+        ("units", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True)
+class CpuCompileJob(CompileJob):
+    """All kernels of a text.
+
+    Attributes:
+        structure: Of the text.
+        dtype: Precision in which it is computed, e.g. "float32".
+        low: Precision of weights that have a master, or None.
+    """
+
+    structure: str
+    dtype: str
+    low: str | None
+
+    device = "cpu"
+    suffix = ".so"
+
+    @functools.cached_property
+    def key(self) -> str:
+        """See `Job`."""
+        return key_of(torch.backends.cpu.get_cpu_capability(), compiler(), FLAGS, *asdict(self).values())
+
+    def start(self, unfinished: Path) -> subprocess.Popen[str]:
+        """Run the compiler."""
+        key = f'extern "C" const char* key() {{ return "{self.key}"; }}\n'
+        source = emit_cpp(from_structure(self.structure), self.dtype, self.low) + key
+        vectors = VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())
+        return compile_command(source, unfinished, [*FLAGS, *THREADS, *vectors])
+
+    def load(self) -> ctypes.CDLL:
+        """Load the finished library."""
+        library = ctypes.CDLL(str(self.path))
+        library.key.restype = ctypes.c_char_p
+        if library.key() != self.key.encode():
+            raise RuntimeError(f"{self.path} holds another kernel than its name says")
+        return library
