@@ -1,14 +1,14 @@
-"""Threads come to rest before Python ends.
+"""Joins gloo and background threads before interpreter shutdown, to avoid aborts (exit code 134).
 
-A thread that comes back from torch needs Python's lock. Where Python has ended meanwhile, asking for the lock aborts
-the process: "terminate called without an active exception", exit code 134, after a run that was good, or that had an
-exit code of its own. Two kinds of threads may be on their way when a script is at its end:
+A thread that returns from torch's native code takes Python's global interpreter lock. After the interpreter is
+finalized, taking the lock aborts the process: "terminate called without an active exception", exit code 134, although
+the run had succeeded or had an exit code of its own. Two kinds of threads may be running at the end of a script:
 
-    those of gloo      Whoever waits for a collective is woken before the thread that did it has let go of the tensors.
-                       Torch's users avoid most of it by leaving the group; who forgets to, or still holds a module that
-                       holds the group, is not to lose a run's exit code by it.
-    some of ours       Left behind since nobody could wait longer for them: a read that has taken too long, a checkpoint
-                       under way at a second Ctrl-C.
+    gloo's             A caller that waits for a collective is woken before the thread that ran it releases the tensors.
+                       Destroying the process group avoids most of it; a script that does not, or still holds a module
+                       that holds the group, must not lose the exit code of its run.
+    descend's          Abandoned after a timeout: a read that hangs, a checkpoint that is being written at a second
+                       Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pathlib import Path
 
 __all__ = ["join_threads_at_exit"]
 
-_NAME = "pt_gloo_runloop"  # what torch calls them
+_NAME = "pt_gloo_runloop"  # torch's name for its threads
 _OURS = "descend-"
 _TASKS = Path("/proc/self/task")
-_INTERVAL_SECONDS = 0.01  # Python's lock is free meanwhile; twice as long as one who waits for it sleeps at a time
-_LIMIT_SECONDS = 5.0  # one that is in a collective whose other ranks never come is at rest too; this is for a busy host
+_INTERVAL_SECONDS = 0.01  # the lock is free meanwhile; twice the time that a waiter for it sleeps
+_LIMIT_SECONDS = 5.0  # for a busy host; a thread in a collective whose other ranks never come sleeps, too
 
 
 @cache
 def join_threads_at_exit() -> None:
-    """When Python ends, wait until no thread of gloo, and none of ours, is about to ask for its lock."""
+    """At interpreter exit, wait until all threads of gloo and of descend sleep, so that none takes the lock."""
     atexit.register(_rest)
 
 
@@ -52,14 +52,14 @@ def _left_behind() -> list[threading.Thread]:
 
 
 def _end(thread: threading.Thread) -> None:
-    """Have it leave as soon as it is back from native code; one that sleeps until Python has ended does no harm."""
+    """Raise SystemExit in it when it returns from native code; a thread that sleeps until the end does no harm."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
 
 
 def _doing() -> dict[str, list[str]]:
-    """State of each thread, and how often it was taken off a core: as often as before where it slept all the time."""
+    """State and number of context switches of each thread; the number is unchanged if it slept all the time."""
     ours = {str(thread.native_id) for thread in _left_behind()}
-    if not _TASKS.is_dir():  # no Linux: whether they sleep is not known
+    if not _TASKS.is_dir():  # not Linux: whether they sleep is unknown
         return {name: ["S"] for name in ours | {_NAME}}
     found: dict[str, list[str]] = {}
     for task in _TASKS.iterdir():
@@ -69,10 +69,10 @@ def _doing() -> dict[str, list[str]]:
             lines = (task / "status").read_text().splitlines()
         except OSError:  # it has ended
             continue
-        told = dict(line.split(":", 1) for line in lines)
+        status = dict(line.split(":", 1) for line in lines)
         found[task.name] = [
-            told["State"].split()[0],
-            told["voluntary_ctxt_switches"],
-            told["nonvoluntary_ctxt_switches"],
+            status["State"].split()[0],
+            status["voluntary_ctxt_switches"],
+            status["nonvoluntary_ctxt_switches"],
         ]
     return found
