@@ -25,6 +25,12 @@ class StrictKeywords(type):
         ConfigurationError: when a class is called with unknown keywords; the error names all of them.
     """
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The signature of `__init__`, for help() and editors; that of `__call__` says nothing."""
+        _, *parameters = inspect.signature(cls.__init__).parameters.values()
+        return inspect.Signature(parameters)
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make an object."""
         taken = inspect.signature(cls.__init__).parameters

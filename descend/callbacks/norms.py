@@ -36,7 +36,7 @@ class GradientNorm(Callback):
 
     Runs:  after_backward, so before any clipping by the loop and before the update.
     Reads: gradients. Changes nothing.
-    Costs: one norm for each weights object and one wait for the device, every `every_steps` steps.
+    Costs: one norm for each parameter and one wait for the device, every `every_steps` steps.
     """
 
     records: ClassVar[tuple[str, ...]] = ("gradient_norm",)
@@ -58,7 +58,7 @@ class WeightNorm(Callback):
 
     Runs:  after_step.
     Reads: weights. Changes nothing.
-    Costs: one norm for each weights object and one wait for the device, every `every_steps` steps.
+    Costs: one norm for each parameter and one wait for the device, every `every_steps` steps.
     """
 
     records: ClassVar[tuple[str, ...]] = ("weight_norm",)

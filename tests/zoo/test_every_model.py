@@ -236,7 +236,7 @@ def test_text_and_binary_are_mirrors(name):
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in DEEP else n for n in ALL])
 def test_it_trains(name):
-    """A small step against the gradient makes the squared norm of its output smaller; every weights object moves."""
+    """A small step against the gradient makes the squared norm of its output smaller; every parameter changes."""
     model, fields = model_of(name)
     module = lower(check(model, fields), lambda weights: generator(1, weights))
     draw = torch.Generator().manual_seed(0)
