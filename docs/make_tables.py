@@ -8,12 +8,15 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import descend
 import descend.graph as g
 from descend.zoo import modules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DOCS = Path(__file__).parent
 
