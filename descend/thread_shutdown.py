@@ -1,14 +1,14 @@
-"""Joins gloo and background threads before interpreter shutdown, to avoid aborts (exit code 134).
+"""Joins gloo and background threads before the interpreter shuts down, to avoid aborts (exit code 134).
 
-A thread that returns from torch's native code takes Python's global interpreter lock. After the interpreter is
-finalized, taking the lock aborts the process: "terminate called without an active exception", exit code 134, although
-the run had succeeded or had an exit code of its own. Two kinds of threads may be running at the end of a script:
+A thread that returns from torch acquires the global interpreter lock. If the interpreter has shut down meanwhile, that
+aborts the process ("terminate called without an active exception", exit code 134), although the run succeeded or had
+an exit code of its own. Two kinds of threads may still run when a script ends:
 
-    gloo's             A caller that waits for a collective is woken before the thread that ran it releases the tensors.
-                       Destroying the process group avoids most of it; a script that does not, or still holds a module
-                       that holds the group, must not lose the exit code of its run.
-    descend's          Abandoned after a timeout: a read that hangs, a checkpoint that is being written at a second
-                       Ctrl-C.
+    gloo's             A collective wakes the waiting thread before the worker thread has released the tensors.
+                       `destroy_process_group` avoids most of it; a script that does not call it, or still holds a
+                       module that holds the group, must not lose its exit code.
+    background ones    Daemon threads of ours that could not be waited for: a read that exceeded its time limit, a
+                       checkpoint that was being written at a second Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from pathlib import Path
 
 __all__ = ["join_threads_at_exit"]
 
-_NAME = "pt_gloo_runloop"  # torch's name for its threads
+_GLOO = "pt_gloo_runloop"  # torch's name for these threads
 _OURS = "descend-"
 _TASKS = Path("/proc/self/task")
-_INTERVAL_SECONDS = 0.01  # the lock is free meanwhile; twice the time that a waiter for it sleeps
-_LIMIT_SECONDS = 5.0  # for a busy host; a thread in a collective whose other ranks never come sleeps, too
+_INTERVAL_SECONDS = 0.01  # the interpreter lock is free meanwhile; twice the switch interval
+_LIMIT_SECONDS = 5.0  # for a busy host; a thread in a collective that never completes sleeps, and is not waited for
 
 
 @cache
 def join_threads_at_exit() -> None:
-    """At interpreter exit, wait until all threads of gloo and of descend sleep, so that none takes the lock."""
-    atexit.register(_rest)
+    """At interpreter exit, wait until no thread of gloo or ours is about to acquire the interpreter lock."""
+    atexit.register(_join)
 
 
-def _rest() -> None:
-    until, before = time.monotonic() + _LIMIT_SECONDS, _doing()
+def _join() -> None:
+    until, before = time.monotonic() + _LIMIT_SECONDS, _thread_states()
     while before and time.monotonic() < until:
-        for thread in _left_behind():
-            _end(thread)
+        for thread in _background_threads():
+            _raise_exit(thread)
         time.sleep(_INTERVAL_SECONDS)
-        now = _doing()
+        now = _thread_states()
         if now == before and all(state == "S" for state, *_ in now.values()):
             return
         before = now
 
 
-def _left_behind() -> list[threading.Thread]:
+def _background_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.daemon and thread.name.startswith(_OURS)]
 
 
-def _end(thread: threading.Thread) -> None:
-    """Raise SystemExit in it when it returns from native code; a thread that sleeps until the end does no harm."""
+def _raise_exit(thread: threading.Thread) -> None:
+    """Raise SystemExit in a thread as soon as it returns from native code; one that sleeps on does no harm."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
 
 
-def _doing() -> dict[str, list[str]]:
-    """State and number of context switches of each thread; the number is unchanged if it slept all the time."""
-    ours = {str(thread.native_id) for thread in _left_behind()}
+def _thread_states() -> dict[str, list[str]]:
+    """State and context switches by thread; the switches are as before for a thread that slept all the time."""
+    ours = {str(thread.native_id) for thread in _background_threads()}
     if not _TASKS.is_dir():  # not Linux: whether they sleep is unknown
-        return {name: ["S"] for name in ours | {_NAME}}
+        return {name: ["S"] for name in ours | {_GLOO}}
     found: dict[str, list[str]] = {}
     for task in _TASKS.iterdir():
         try:
-            if task.name not in ours and (task / "comm").read_text().strip() != _NAME:
+            if task.name not in ours and (task / "comm").read_text().strip() != _GLOO:
                 continue
             lines = (task / "status").read_text().splitlines()
         except OSError:  # it has ended

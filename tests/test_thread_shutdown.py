@@ -51,7 +51,7 @@ MORE = [how for how in ENDS if how != "a read in advance"]
 
 @pytest.mark.parametrize("how", ["a read in advance", *(pytest.param(how, marks=pytest.mark.slow) for how in MORE)])
 def test_a_thread_that_is_in_torch_does_not_abort_the_process(how):
-    """Without a rest nearly all of these end with 134: "terminate called without an active exception"."""
+    """Without joining nearly all of these end with 134: "terminate called without an active exception"."""
     lines = "\n    ".join((TORCH + ENDS[how]).splitlines())
     done = subprocess.run(
         [sys.executable, "-c", f"try:{lines}\nfinally:\n    raise SystemExit(7)"],
