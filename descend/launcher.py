@@ -90,7 +90,7 @@ def run(
         ConfigurationError: the experiment is wrong, arguments contradict each other, a folder cannot be written, or the
             scheduler is unknown. Nothing was started.
     """
-    from descend.experiment import Experiment, check_experiment, save_prototext
+    from descend.experiment import Experiment, check_experiment
 
     kind = _scheduler(scheduler)
     check_experiment(Experiment(trainer, model, data_reader, optimizer))
@@ -113,19 +113,34 @@ def run(
     )
     _check_lead(folder / "run")
     text = SCHEDULERS[kind].script(job)
+    path = _write(folder, text, overwrite_script, (trainer, model, data_reader, optimizer))
+    return 0 if setup_only else _start(kind, job, path, batch_job)
+
+
+def _write(folder: Path, script: str, overwrite: bool, experiment: Sequence[Any]) -> Path:
+    """Write the experiment and the script of its job.
+
+    Returns:
+        The path of the script.
+
+    Raises:
+        ConfigurationError: the script exists and may not be replaced, or the folder cannot be created.
+    """
+    from descend.experiment import save_prototext
+
     path = folder / "batch.sh"
-    if path.exists() and not overwrite_script:
+    if path.exists() and not overwrite:
         raise ConfigurationError(f"{path} exists already: pass overwrite_script=True, or another work_dir")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"work_dir {folder} cannot be made: {error.strerror}; name another") from error
-    save_prototext(
-        str(folder / "experiment.prototext"), trainer=trainer, model=model, data_reader=data_reader, optimizer=optimizer
-    )
-    path.write_text(text)
+        raise ConfigurationError(f"work_dir {folder} cannot be created: {error.strerror}; choose another") from error
+    trainer, model, data_reader, optimizer = experiment
+    parts = {"trainer": trainer, "model": model, "data_reader": data_reader, "optimizer": optimizer}
+    save_prototext(str(folder / "experiment.prototext"), **parts)
+    path.write_text(script)
     path.chmod(0o755)
-    return 0 if setup_only else _start(kind, job, path, batch_job)
+    return path
 
 
 def _check_lead(run_dir: Path) -> None:

@@ -202,7 +202,7 @@ class Checkpoint(Callback):
             score=score,
             best="highest" if self.best == "highest" else "lowest",
             asynchronous=self.asynchronous,
-            then=lambda written: self._copy(written, name),
+            then=lambda written: _copy(written, self.checkpoint_dir, name),
         )
         self._run.save(wish)
         self._last = self._run.control.now()
@@ -214,21 +214,22 @@ class Checkpoint(Callback):
         ]
         return "Checkpoint " + " ".join(intervals)
 
-    def _copy(self, written: Path, name: str) -> None:
-        """Copy a checkpoint to a temporary name, rename it, and only then mark it as the newest."""
-        if not self.checkpoint_dir:
-            return
-        folder = Path(self.checkpoint_dir) / "trainer0"
-        beside = folder / f".{name}.part"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(beside, ignore_errors=True)
-            shutil.copytree(written, beside)
-            if (folder / name).exists():
-                shutil.rmtree(folder / name)
-            beside.rename(folder / name)
-            newest = folder / f".{_LAST}.part"
-            newest.write_text(f"{name}\n")
-            newest.replace(folder / _LAST)
-        except OSError as error:
-            raise StorageError(f"cannot copy a checkpoint to {folder}: {error.strerror or error}") from error
+
+def _copy(written: Path, checkpoint_dir: str, name: str) -> None:
+    """Copy a checkpoint to a temporary name, rename it, and only then mark it as the newest."""
+    if not checkpoint_dir:
+        return
+    folder = Path(checkpoint_dir) / "trainer0"
+    beside = folder / f".{name}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(written, beside)
+        if (folder / name).exists():
+            shutil.rmtree(folder / name)
+        beside.rename(folder / name)
+        newest = folder / f".{_LAST}.part"
+        newest.write_text(f"{name}\n")
+        newest.replace(folder / _LAST)
+    except OSError as error:
+        raise StorageError(f"cannot copy a checkpoint to {folder}: {error.strerror or error}") from error
