@@ -1,4 +1,4 @@
-"""How a process ends."""
+"""Exit codes and what is printed at the end of a process."""
 
 import pytest
 

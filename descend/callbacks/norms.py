@@ -1,4 +1,4 @@
-"""How large gradients, weights and updates are, and how noisy gradients are. None of them is part of LBANN's format.
+"""Norms of gradients, weights and updates, and the gradient noise scale. None of them is part of LBANN's format.
 
 Each records what it finds as rows of the history and of metrics.jsonl, with mode "train" and the number of the step.
 """

@@ -1,4 +1,4 @@
-"""Random changes of settings and weights. What is drawn is a function of the seed, the callback and the step.
+"""Random perturbations of hyperparameters and weights; the draws are a function of (seed, callback, step).
 
 A positive setting x becomes x exp(factor · N(0, 1)); of β and of a dropout's keep_prob it is 1 − β that does.
 """

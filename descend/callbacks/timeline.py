@@ -1,4 +1,4 @@
-"""When each layer ran, where memory went, and marks for a profiler."""
+"""Layer timelines, memory profiles, and ranges for a profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Language models: encoders that see a whole text, and GPT, which sees what went before.
+"""Language models: bidirectional encoders, and GPT, whose attention is causal.
 
 Texts come as lines of token numbers of a fixed length. All tables and matrices start as N(0, 0.02²) and all biases at
 zero, as published.

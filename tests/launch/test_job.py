@@ -1,4 +1,4 @@
-"""The texts of jobs, and what is refused before anything costs anything."""
+"""Job scripts, and the arguments that are refused before anything is submitted."""
 
 import shlex
 import subprocess

@@ -1,4 +1,4 @@
-"""What holds for every network and module of the zoo: a mirror in the text, whole names, and it learns.
+"""Properties of every network and module of the zoo: round trip through the text, complete names, and it learns.
 
 A class of the zoo that has no row here fails `test_the_table_has_every_network_and_module`.
 """

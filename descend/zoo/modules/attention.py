@@ -1,4 +1,4 @@
-"""Attention: each position of a sequence takes a mean of others, weighted by how well they match."""
+"""Attention: each position of a sequence gets the mean of values, weighted by the softmax of query-key products."""
 
 from __future__ import annotations
 

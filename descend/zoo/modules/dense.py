@@ -1,4 +1,4 @@
-"""Modules of one affine map."""
+"""Fully connected modules."""
 
 from __future__ import annotations
 

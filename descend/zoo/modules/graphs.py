@@ -1,4 +1,4 @@
-"""Graph networks: each node takes from its neighbours.
+"""Graph neural networks: message passing between neighbouring nodes.
 
 Sparse modules are given edges as two lines of E node numbers, sources j and targets i; an edge with a number out of
 range in both is left out, so samples with fewer edges are filled up with −1. Dense modules are given a matrix A of

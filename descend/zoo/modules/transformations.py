@@ -1,4 +1,4 @@
-"""Tensors moved, padded and summed up along an axis; most are functions of a layer, as in LBANN.
+"""Permutation, padding and cumulative sums along an axis; most are functions of a layer, as in LBANN.
 
 Layers do not know their shapes while a graph is written, so some of these have them as arguments.
 """
