@@ -69,9 +69,14 @@ app = typer.Typer(
 app.add_typer(study, name="study")
 
 
+def _print(text: object) -> None:
+    """Print text that may have names from files in it: control characters are escaped, but for newlines and tabs."""
+    typer.echo(printable(str(text), keep="\n\t"))
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"descend {__version__}")
+        _print(f"descend {__version__}")
         raise typer.Exit
 
 
@@ -139,8 +144,8 @@ def run(
     experiment = load(file)
     if check:
         checked = check_experiment(experiment)
-        typer.echo(layer_table(checked))
-        typer.echo(printable(f"{file}: nothing wrong found"))
+        _print(layer_table(checked))
+        _print(f"{file}: nothing wrong found")
         return
     check_experiment(experiment)  # before torch is imported, so that mistakes are reported at once
     from descend.distributed import rank
@@ -156,8 +161,8 @@ def run(
     if rank() == 0:
         for one in result.trainers or (result,):
             if result.trainers:
-                typer.echo(f"trainer {one.trainer}:")
-            typer.echo(summary(one))
+                _print(f"trainer {one.trainer}:")
+            _print(summary(one))
 
 
 @app.command()
@@ -225,7 +230,7 @@ def launch(
         _check_for_ranks(file, layout_trainers(ranks, trainers, procs).procs_per_trainer)
     if dry_run:
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
-        typer.echo(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
+        _print(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
         return
     raise typer.Exit(_started(command, environment))
 
@@ -293,7 +298,7 @@ def plan(
     from descend.experiment.inspect.scaling_forecast import forecast_table, profile_of
 
     size = batch_size or experiment.trainer.mini_batch_size
-    typer.echo(forecast_table(profile_of(experiment), network, size, counts))
+    _print(forecast_table(profile_of(experiment), network, size, counts))
 
 
 @app.command()
@@ -308,10 +313,10 @@ def show(
 
     experiment = load(file)
     checked = check_experiment(experiment)
-    typer.echo(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
+    _print(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
     if picture is not None:
         save(checked.plan, picture)
-        typer.echo(printable(f"drawn in {picture}"))
+        _print(f"drawn in {picture}")
 
 
 @app.command()
@@ -325,7 +330,7 @@ def lineage(
     from descend.experiment.inspect.lineage_svg import save
 
     save(run_dir, output)
-    typer.echo(printable(f"drawn in {output}"))
+    _print(f"drawn in {output}")
 
 
 @app.command()
@@ -343,7 +348,7 @@ def export(
     fields = {name: field.shape for reader in readers for name, field in reader.fields.items()}
     from descend.onnx import save
 
-    typer.echo(f"written to {save(experiment.model, to, weights, fields=fields, outputs=output or None)}")
+    _print(f"written to {save(experiment.model, to, weights, fields=fields, outputs=output or None)}")
 
 
 @app.command()
@@ -360,7 +365,7 @@ def demo(
 
     experiment = demo_experiment("fashion-mnist" if fashion_mnist else "digits")
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
-    typer.echo(summary(run_experiment(*parts, run_dir=run_dir)))
+    _print(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
 @app.command()
@@ -374,7 +379,7 @@ def explain(
     check_experiment(experiment)  # before torch is imported, so that mistakes are reported at once
     from descend.experiment.inspect.explain import explain_experiment
 
-    typer.echo(explain_experiment(experiment))
+    _print(explain_experiment(experiment))
 
 
 @app.command()
@@ -384,7 +389,7 @@ def optimizers(
     """List the optimizers with their defaults, or describe one."""
     from descend.rule_index import describe, format_list
 
-    typer.echo(format_list() if name is None else describe(name))
+    _print(format_list() if name is None else describe(name))
 
 
 @app.command()
@@ -407,13 +412,13 @@ def conformance(
     given = arguments([*(args or ()), *(more or ())])
     if not isinstance(found, ModuleType):
         report = examine(found, rule=rule, **given)
-        typer.echo(report)
+        _print(report)
         raise typer.Exit(0 if report.passed else 1)
     if given or rule:
         raise typer.BadParameter(f"arguments and --rule are for one class: {target}:Class", param_hint="target")
     passed = True
     for report in survey(found):
-        typer.echo(report.line)
+        _print(report.line)
         passed = passed and report.passed
     raise typer.Exit(0 if passed else 1)
 

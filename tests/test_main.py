@@ -213,3 +213,16 @@ def test_a_check_allocates_nothing_of_the_size_of_a_sample(descend, tmp_path):
     printed = descend("run", str(tmp_path / "large.prototext"), "--check", code=2)
     assert "MemoryError" not in printed
     assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("words", [("run", "--check"), ("show",), ("explain",)], ids=lambda words: words[0])
+def test_escape_sequences_in_names_do_not_reach_the_terminal(descend, tmp_path, words):
+    """A layer's name could set the title of the window, or hide what follows."""
+    text = EXAMPLE.read_text().replace('"fc1"', r'"fc1\033]0;owned\007"')
+    assert text != EXAMPLE.read_text()
+    (tmp_path / "escape.prototext").write_text(text)
+    name, *options = words
+    printed = descend(name, str(tmp_path / "escape.prototext"), *options)
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
+    assert r"fc1\x1b]0;owned\x07" in printed
