@@ -331,8 +331,8 @@ class TorchLoss(Loss):
             output = (output,)
         if not isinstance(output, (tuple, list)) or not all(isinstance(o, Tensor) for o in output[: self.outputs]):
             raise ConfigurationError(
-                f"the module returned {_describe_output(output)}, and {self.kind.__name__} takes {self._wanted()}: pass a "
-                f"function such as loss=lambda output, target: {self._called()}({_chosen(output)}, target)"
+                f"the module returned {_describe_output(output)}, and {self.kind.__name__} takes {self._wanted()}: "
+                f"pass a function such as loss=lambda output, target: {self._called()}({_chosen(output)}, target)"
             )
         parts = cast("Sequence[Tensor]", output)
         if len(parts) < self.outputs:
@@ -448,7 +448,7 @@ def loss_of(loss: Any) -> Loss:
     if isinstance(loss, nn.Module):
         if names := [name for name, p in loss.named_parameters() if p.requires_grad]:
             raise ConfigurationError(
-                f"loss {type(loss).__name__} has parameters ({', '.join(names)}) that the optimizer would not train: make "
+                f"loss {type(loss).__name__} has parameters ({', '.join(names)}) that would not be trained: make "
                 "it a part of the module and let the module return the loss"
             )
         if type(loss) is nn.AdaptiveLogSoftmaxWithLoss:

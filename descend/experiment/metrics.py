@@ -66,8 +66,9 @@ def _accuracy(ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
             )
         if output.ndim < 2 or output.shape[1] < 2:
             raise ConfigurationError(
-                f"metric 'accuracy': the output must have shape (samples, classes, ...), got {tuple(output.shape)}: pass "
-                "a function, such as metrics={'accuracy': lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
+                f"metric 'accuracy': the output must have shape (samples, classes, ...), got {tuple(output.shape)}: "
+                "pass a function, such as metrics={'accuracy': "
+                "lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
             )
         classes = target.argmax(1) if target.is_floating_point() else target
         counted = classes == classes if ignored is None else classes != ignored

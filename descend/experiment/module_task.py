@@ -38,8 +38,8 @@ class ModuleTask:
         module: Called with the inputs of samples: by position from tuples, by name from dictionaries.
         loss: The objective.
         metrics: Further measurements, by name.
-        targets: Names of the fields that are targets, or how many of the last ones are. None: of a tuple the last entry,
-            of a dictionary the one named target, label, response or y; a single tensor is its own target.
+        targets: Names of the fields that are targets, or how many of the last ones are. None: of a tuple the last
+            entry, of a dictionary the one named target, label, response or y; a single tensor is its own target.
         autocast: The dtype of torch's autocast; None computes in the dtype of the weights.
     """
 

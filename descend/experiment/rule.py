@@ -52,8 +52,8 @@ def _trained(module: torch.nn.Module) -> Named:
         raise ConfigurationError(f"nothing to train in {type(module).__name__}: {what}")
     if expanded := [name for name, p in named if _is_expanded(p)]:
         raise ConfigurationError(
-            f"several elements of {', '.join(map(repr, expanded))} share memory (expanded) and would be updated several "
-            "times: copy them with .clone()"
+            f"several elements of {', '.join(map(repr, expanded))} share memory (expanded) and would be updated "
+            "several times: copy them with .clone()"
         )
     return named
 
@@ -107,8 +107,8 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
     closure = inspect.signature(made.step).parameters.get("closure")
     if closure and closure.default is closure.empty:
         raise Unsupported(
-            f"{type(made).__name__} needs a closure that evaluates the loss several times per step, and the loop computes "
-            "each gradient once: choose a first-order optimizer"
+            f"{type(made).__name__} needs a closure that evaluates the loss several times per step, and the loop "
+            "computes each gradient once: choose a first-order optimizer"
         )
     if hasattr(made, "on_nonfinite"):
         vars(made)["on_nonfinite"] = "allow"  # the loop checks gradients itself, for every optimizer

@@ -1,8 +1,8 @@
 """Dropout whose masks do not depend on micro-batches and ranks.
 
-Within the context of `ReproducibleDropout`, the mask of a sample is a function of (seed, step, name of the layer, number
-of its call in the forward pass, position of the sample in the mini-batch): the same for any micro-batch size and any
-number of ranks. It covers the modules of torch listed in `_LAYERS`. Random numbers drawn by functions, such as
+Within the context of `ReproducibleDropout`, the mask of a sample is a function of (seed, step, name of the layer,
+number of its call in the forward pass, position of the sample in the mini-batch): the same for any micro-batch size and
+any number of ranks. It covers the modules of torch listed in `_LAYERS`. Random numbers drawn by functions, such as
 torch.nn.functional.dropout or the dropout inside nn.LSTM and nn.MultiheadAttention, still depend on (seed, step) and on
 how the mini-batch is split.
 """

@@ -93,8 +93,8 @@ class MutationStrategy(metaclass=StrictKeywords):
     """How a copied model is mutated.
 
     Args:
-        strategy: "null_mutation" leaves it unchanged; "replace_activation" replaces one activation, chosen at random, by
-            another of ReLU, tanh, ELU, sigmoid and leaky ReLU (0.01); "perturb_hyperparameters", our own addition,
+        strategy: "null_mutation" leaves it unchanged; "replace_activation" replaces one activation, chosen at random,
+            by another of ReLU, tanh, ELU, sigmoid and leaky ReLU (0.01); "perturb_hyperparameters", our own addition,
             multiplies or divides options of the optimizer by `factor`, at random.
         options: For perturb_hyperparameters: names of options, separated by spaces.
         factor: For perturb_hyperparameters: > 1.
