@@ -126,7 +126,7 @@ class Packed(nn.Module):
 
 def test_rows_that_belong_to_no_sample_are_the_module_s_own_affair_until_a_group_is_declared():
     assert fit(Packed()).steps == 3
-    with pytest.raises(ConfigurationError, match="given 23 rows for 22 samples, so it is not clear"):
+    with pytest.raises(ConfigurationError, match="gets 23 rows for 22 samples, so it is not known"):
         fit(Packed(), batch_norm_group_size=4)
 
 

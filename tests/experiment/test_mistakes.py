@@ -130,7 +130,7 @@ def test_roles_that_give_a_field_in_another_shape_or_not_at_all(attempt):
     readers = "\n".join(reader.format(role, *given) for role, given in roles.items())
     code, message = attempt(f"{text}\ndata_reader {{\n{readers}\n}}", "--check")
     assert code == 2
-    assert re.search(r"\(validate\): gives the field 'samples' .*as 1 x 9 x 8, .* as 1 x 8 x 8", message)
+    assert re.search(r"\(validate\): the field 'samples' .*has shape 1 x 9 x 8, and has shape 1 x 8 x 8 in", message)
     assert re.search(r"\(test\): the field 'labels' .*is missing, and has shape 10 in the role train", message)
 
 
