@@ -110,7 +110,7 @@ import socket, sys
 sys.path[:0] = sys.argv[3:]
 socket.gethostname = lambda: sys.argv[2]
 from descend.study.running import scheduler as conduct, trial_store as ledger
-ledger.LEASE_SECONDS, ledger._BEAT_SECONDS = 2.0, 0.2
+ledger.LEASE_SECONDS, ledger._HEARTBEAT_SECONDS = 2.0, 0.2
 conduct.work(sys.argv[1], "one")
 """
     StudyDirectory(tmp_path, longer)
