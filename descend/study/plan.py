@@ -36,8 +36,8 @@ def plan_study(study: Study) -> str:
             trials = study.searches * (study.trials_of(arm) + shortlist + study.confirmation_seeds)
             updates += trials * cell.steps
             step_seconds = seconds_a_step(executor, task, alike, kinds)
-            known = seconds is not None and step_seconds is not None
-            seconds = seconds + trials * cell.steps * step_seconds if known else None
+            if seconds is not None:
+                seconds = None if step_seconds is None else seconds + trials * cell.steps * step_seconds
             executor_name = executor.name
         total = None if total is None or seconds is None else total + seconds
         about = "time unknown, since its trials fail" if seconds is None else f"about {duration(seconds)}"
