@@ -263,7 +263,7 @@ def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
         conduct(study(), directory, said=said)
     monkeypatch.setattr(choose, "seconds_a_step", fast)
     ran = []
-    monkeypatch.setattr(choose, "run_together", lambda *_: pytest.fail("the arm was begun one by one"))
+    monkeypatch.setattr(choose, "run_vmapped", lambda *_: pytest.fail("the arm was begun one by one"))
 
     def noted(records, record):
         ran.append(record.trial.arm)
