@@ -1,14 +1,14 @@
-"""Threads come to rest before Python ends.
+"""Joins gloo and background threads before the interpreter shuts down, to avoid aborts (exit code 134).
 
-A thread that comes back from torch needs Python's lock. Where Python has ended meanwhile, asking for the lock aborts
-the process: "terminate called without an active exception", exit code 134, after a run that was good, or that had an
-exit code of its own. Two kinds of threads may be on their way when a script is at its end:
+A thread that returns from torch acquires the global interpreter lock. If the interpreter has shut down meanwhile, that
+aborts the process ("terminate called without an active exception", exit code 134), although the run succeeded or had
+an exit code of its own. Two kinds of threads may still run when a script ends:
 
-    those of gloo      Whoever waits for a collective is woken before the thread that did it has let go of the tensors.
-                       Torch's users avoid most of it by leaving the group; who forgets to, or still holds a module that
-                       holds the group, is not to lose a run's exit code by it.
-    some of ours       Left behind since nobody could wait longer for them: a read that has taken too long, a checkpoint
-                       under way at a second Ctrl-C.
+    gloo's             A collective wakes the waiting thread before the worker thread has released the tensors.
+                       `destroy_process_group` avoids most of it; a script that does not call it, or still holds a
+                       module that holds the group, must not lose its exit code.
+    background ones    Daemon threads of ours that could not be waited for: a read that exceeded its time limit, a
+                       checkpoint that was being written at a second Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from pathlib import Path
 
 __all__ = ["join_threads_at_exit"]
 
-_NAME = "pt_gloo_runloop"  # what torch calls them
+_GLOO = "pt_gloo_runloop"  # torch's name for these threads
 _OURS = "descend-"
 _TASKS = Path("/proc/self/task")
-_INTERVAL_SECONDS = 0.01  # Python's lock is free meanwhile; twice as long as one who waits for it sleeps at a time
-_LIMIT_SECONDS = 5.0  # one that is in a collective whose other ranks never come is at rest too; this is for a busy host
+_INTERVAL_SECONDS = 0.01  # the interpreter lock is free meanwhile; twice the switch interval
+_LIMIT_SECONDS = 5.0  # for a busy host; a thread in a collective that never completes sleeps, and is not waited for
 
 
 @cache
 def join_threads_at_exit() -> None:
-    """When Python ends, wait until no thread of gloo, and none of ours, is about to ask for its lock."""
-    atexit.register(_rest)
+    """At interpreter exit, wait until no thread of gloo or ours is about to acquire the interpreter lock."""
+    atexit.register(_join)
 
 
-def _rest() -> None:
-    until, before = time.monotonic() + _LIMIT_SECONDS, _doing()
+def _join() -> None:
+    until, before = time.monotonic() + _LIMIT_SECONDS, _thread_states()
     while before and time.monotonic() < until:
-        for thread in _left_behind():
-            _end(thread)
+        for thread in _background_threads():
+            _raise_exit(thread)
         time.sleep(_INTERVAL_SECONDS)
-        now = _doing()
+        now = _thread_states()
         if now == before and all(state == "S" for state, *_ in now.values()):
             return
         before = now
 
 
-def _left_behind() -> list[threading.Thread]:
+def _background_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.daemon and thread.name.startswith(_OURS)]
 
 
-def _end(thread: threading.Thread) -> None:
-    """Have it leave as soon as it is back from native code; one that sleeps until Python has ended does no harm."""
+def _raise_exit(thread: threading.Thread) -> None:
+    """Raise SystemExit in a thread as soon as it returns from native code; one that sleeps on does no harm."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
 
 
-def _doing() -> dict[str, list[str]]:
-    """State of each thread, and how often it was taken off a core: as often as before where it slept all the time."""
-    ours = {str(thread.native_id) for thread in _left_behind()}
-    if not _TASKS.is_dir():  # no Linux: whether they sleep is not known
-        return {name: ["S"] for name in ours | {_NAME}}
+def _thread_states() -> dict[str, list[str]]:
+    """State and context switches by thread; the switches are as before for a thread that slept all the time."""
+    ours = {str(thread.native_id) for thread in _background_threads()}
+    if not _TASKS.is_dir():  # not Linux: whether they sleep is unknown
+        return {name: ["S"] for name in ours | {_GLOO}}
     found: dict[str, list[str]] = {}
     for task in _TASKS.iterdir():
         try:
-            if task.name not in ours and (task / "comm").read_text().strip() != _NAME:
+            if task.name not in ours and (task / "comm").read_text().strip() != _GLOO:
                 continue
             lines = (task / "status").read_text().splitlines()
         except OSError:  # it has ended
             continue
-        told = dict(line.split(":", 1) for line in lines)
+        status = dict(line.split(":", 1) for line in lines)
         found[task.name] = [
-            told["State"].split()[0],
-            told["voluntary_ctxt_switches"],
-            told["nonvoluntary_ctxt_switches"],
+            status["State"].split()[0],
+            status["voluntary_ctxt_switches"],
+            status["nonvoluntary_ctxt_switches"],
         ]
     return found

@@ -51,7 +51,7 @@ MORE = [how for how in ENDS if how != "a read in advance"]
 
 @pytest.mark.parametrize("how", ["a read in advance", *(pytest.param(how, marks=pytest.mark.slow) for how in MORE)])
 def test_a_thread_that_is_in_torch_does_not_abort_the_process(how):
-    """Without a rest nearly all of these end with 134: "terminate called without an active exception"."""
+    """Without joining nearly all of these end with 134: "terminate called without an active exception"."""
     lines = "\n    ".join((TORCH + ENDS[how]).splitlines())
     done = subprocess.run(
         [sys.executable, "-c", f"try:{lines}\nfinally:\n    raise SystemExit(7)"],
@@ -66,8 +66,8 @@ def test_a_thread_that_is_in_torch_does_not_abort_the_process(how):
 def test_a_thread_that_sleeps_does_not_keep_the_process():
     code = """
 import threading, time
-from descend.thread_shutdown import rest_at_exit
-rest_at_exit()
+from descend.thread_shutdown import join_threads_at_exit
+join_threads_at_exit()
 threading.Thread(target=time.sleep, args=(3600,), name="descend-read", daemon=True).start()
 raise SystemExit(7)
 """

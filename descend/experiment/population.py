@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from descend.callbacks.console import say
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
@@ -45,6 +43,7 @@ from descend.runtime import (
     within_trainer,
     write_beside,
 )
+from descend.runtime.seeds import forked_rng
 from descend.train import LTFB, Mode
 from descend.train.population.exchange import STATE
 from descend.train.population.runner import Population, TrainerRun
@@ -143,7 +142,7 @@ def execute_population(
     seats = [TrainerContext(number, own) for number in shares.of_rank(world.rank)]
     with ExitStack() as stack:
         requests = stack.enter_context(SignalHandler())
-        stack.enter_context(torch.random.fork_rng())
+        stack.enter_context(forked_rng(world.device))
         works: list[Work] = []
         for seat in seats:
             with as_trainer(seat.number, shares.trainers):

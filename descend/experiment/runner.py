@@ -40,6 +40,7 @@ from descend.runtime import (
     require_storable,
 )
 from descend.runtime.dtensor import full_tensor
+from descend.runtime.seeds import forked_rng
 from descend.train import LTFB, Callbacks, Event, ExecutionContext, Mode
 from descend.train.evaluation import evaluate
 from descend.train.numerics import Numerics
@@ -190,7 +191,7 @@ def execute(
     check_exchange(work)
     with ExitStack() as stack:
         requests = stack.enter_context(SignalHandler())
-        stack.enter_context(torch.random.fork_rng())
+        stack.enter_context(forked_rng(work.process.device))
         opened = stack.enter_context(open_run(work, run_dir, requests, keep_files=keep_files, resume=resume))
         stack.enter_context(logging(opened.directory))
         if opened.session.cut:

@@ -1,16 +1,16 @@
-"""Checkpoints: plain files that are whole or are not there.
+"""Checkpoints on disk: plain files, written atomically and verified by checksums.
 
     checkpoints/step-N/
-        weights.safetensors           every weight and buffer under its own name
-        training/optimizer.safetensors     state of the optimizer
-        training/state.json           contexts, counts, seed, and the rest of what is not a tensor
-        manifest.json                 size and SHA-256 of each file above and CRC-32 of each tensor, written last
+        weights.safetensors                every parameter and buffer under its own name
+        training/optimizer.safetensors     tensors of the optimizer's state
+        training/state.json                execution contexts, counts, seed, and all else that is not a tensor
+        manifest.json                      size and SHA-256 of each file above, CRC-32 of each tensor; written last
 
 A checkpoint is written under another name, flushed, and renamed, so `step-N` is complete whenever it exists. Nothing
-here is a pickle, and no byte depends on the time or the machine, so equal runs give equal files.
+here is a pickle, and no byte depends on the time or the machine, so equal runs write equal files.
 
-What is read is not trusted: a file is opened only where the manifest and this module both expect it, inside the folder,
-and headers are compared with the sizes of files before anything is allocated.
+Files are not trusted when they are read: only the files that the manifest and this module expect are opened, only
+inside the folder, and headers are compared with the sizes of files before anything is allocated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FORMAT_VERSION = 1
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "training/optimizer.safetensors", "training/state.json"
 _MANIFEST = "manifest.json"
 _FILES = (_WEIGHTS, _OPTIMIZER, _STATE)
-_LARGEST_JSON = 2**30  # bytes; a state of a gigabyte is none of ours
+_LARGEST_JSON = 2**30  # bytes; far above any state that we write
 _LEFTOVER = re.compile(r"\.step-\d+\.(\d+\.part|gone)")
 
 
@@ -57,23 +57,24 @@ def save_checkpoint(
     """Write `folder/step-N`.
 
     Args:
-        folder: The checkpoints folder of a run; made if it is not there.
+        folder: The checkpoints folder of a run; made if it does not exist.
         step: Updates applied so far.
-        weights: Weights and buffers by name.
+        weights: Parameters and buffers by name.
         optimizer: Tensors of the optimizer's state by name.
         state: Everything else, as plain JSON values.
-        not_finite: The name of weights that hold a NaN or an infinity. No run continues from such a checkpoint.
+        not_finite: Name of a parameter with a NaN or an infinity; None if all are finite. No run resumes from such a
+            checkpoint.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        StorageError: it cannot be written; older checkpoints are untouched and nothing half-made is left.
+        StorageError: it cannot be written; older checkpoints are unchanged and no partial one is left.
     """
     target, beside = folder / f"step-{step}", folder / f".step-{step}.{os.getpid()}.part"
     aside = folder / f".step-{step}.old"
     try:
-        if strange := _foreign(target):
+        if strange := _foreign_file(target):
             raise StorageError(f"{target} holds '{strange}', which no run has written: move the folder elsewhere")
         _remove_tree(beside)
         (beside / "training").mkdir(parents=True)
@@ -85,7 +86,7 @@ def save_checkpoint(
         _write_json(beside / _MANIFEST, _sealed(facts, not_finite))
         for path in (beside / "training", beside):
             _flush(path)
-        if target.exists():  # the same step, written before: it stays until the new one is in its place
+        if target.exists():  # the same step, written before; kept until the new one has replaced it
             _remove_tree(aside)
             target.replace(aside)
         beside.replace(target)
@@ -102,14 +103,14 @@ def save_checkpoint(
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a JSON file; returns the facts about it that a manifest keeps."""
+    """Write a JSON file; returns its entry for the manifest."""
     data = (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
     write_beside(path, data)
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _sealed(files: Mapping[str, Any], not_finite: str | None) -> dict[str, Any]:
-    """A manifest with a checksum of itself."""
+    """A manifest, with a checksum of itself."""
     manifest = {"format_version": FORMAT_VERSION, "descend": __version__, "files": files, "not_finite": not_finite}
     return {**manifest, "sha256": _seal(manifest)}
 
@@ -119,8 +120,8 @@ def _seal(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _foreign(checkpoint: Path) -> str | None:
-    """A file in a checkpoint's folder that is no part of it, or None."""
+def _foreign_file(checkpoint: Path) -> str | None:
+    """Name of a file in a checkpoint's folder that is not part of a checkpoint, or None."""
     if checkpoint.is_symlink():
         return checkpoint.name
     expected = {*_FILES, _MANIFEST, "training"}
@@ -134,7 +135,7 @@ def _remove_tree(folder: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Ask the system to put a folder's entries on the disk."""
+    """Flush a folder's entries to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -143,8 +144,8 @@ def _flush(path: Path) -> None:
 
 
 def remove(checkpoint: Path) -> bool:
-    """Remove a checkpoint at once, so that half of it is never seen; False where somebody has put files into it."""
-    if not checkpoint.is_dir() or _foreign(checkpoint):
+    """Remove a checkpoint atomically, by renaming it first; False if it holds files of others."""
+    if not checkpoint.is_dir() or _foreign_file(checkpoint):
         return False
     gone = checkpoint.with_name(f".{checkpoint.name}.gone")
     try:
@@ -157,11 +158,11 @@ def remove(checkpoint: Path) -> bool:
 
 
 def remove_leftovers(folder: Path) -> list[str]:
-    """Remove what a process that was killed while it saved has left in a checkpoints folder; returns the names.
+    """Remove what a process that was killed during a save has left in a checkpoints folder; returns the names.
 
-    Only for the process that owns the run directory: in anybody else's, such a file may be a save under way.
+    Only for the process that owns the run directory; otherwise such a file may belong to a save in progress.
     """
-    for aside in folder.glob(".step-*.old"):  # killed while it put a newer one of the same step in its place
+    for aside in folder.glob(".step-*.old"):  # killed while it replaced a checkpoint of the same step
         name = aside.name.removeprefix(".").removesuffix(".old")
         if (folder / name).exists():
             shutil.rmtree(aside, ignore_errors=True)
@@ -177,8 +178,8 @@ def verify(checkpoint: Path) -> None:
     """Compare every file with the manifest.
 
     Raises:
-        StorageError: a file is missing, of another size or of other content; all such files are named, with the
-            tensors that are damaged.
+        StorageError: a file is missing, or its size or content differs; the message names all such files and the
+            damaged tensors.
     """
     manifest = _manifest(checkpoint)
     files: Mapping[str, Any] = manifest["files"]
@@ -186,7 +187,7 @@ def verify(checkpoint: Path) -> None:
     for name in sorted({*_FILES, *files}):
         if name not in files or name not in _FILES:
             what = "does not list" if name in _FILES else "lists"
-            problems.append(f"{checkpoint / _MANIFEST} {what} '{name}', so it is not one that descend wrote")
+            problems.append(f"{checkpoint / _MANIFEST} {what} '{name}', so descend has not written it")
         else:
             problems += _file_problems(checkpoint, name, files[name])
     if not problems and manifest["not_finite"]:
@@ -196,7 +197,7 @@ def verify(checkpoint: Path) -> None:
 
 
 def _manifest(checkpoint: Path) -> dict[str, Any]:
-    """The manifest, if it is one."""
+    """The manifest, after a check of its form and of its own checksum."""
     path = checkpoint / _MANIFEST
     try:
         manifest = cast("dict[str, Any]", _read_json(path, checkpoint))
@@ -221,21 +222,21 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
 
 
 class _Newer(StorageError):
-    """A checkpoint of a newer version; an older checkpoint in its place would lose what it holds."""
+    """A checkpoint of a newer version: an error, since an older checkpoint in its place would lose progress."""
 
 
 def _read_json(path: Path, inside: Path) -> Any:
     _require_inside(path, inside)
     if path.stat().st_size > _LARGEST_JSON:
-        raise StorageError(f"{path} has {path.stat().st_size:,} bytes, more than any such file of ours")
+        raise StorageError(f"{path} has {path.stat().st_size:,} bytes, more than descend writes")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _require_inside(path: Path, folder: Path) -> None:
-    """Refuse what leads out of the folder by a link.
+    """Refuse a link out of the folder.
 
     Raises:
-        StorageError: it does.
+        StorageError: the path leads out of the folder.
     """
     if not path.resolve().is_relative_to(folder.resolve()):
         raise StorageError(f"{path} is a link out of the checkpoint; nothing outside it is opened")
@@ -268,7 +269,7 @@ def _digest(path: Path) -> str:
 
 
 def _where(path: Path, facts: Mapping[str, Any]) -> str:
-    """Which tensors of a damaged file are the damaged ones."""
+    """The damaged tensors of a damaged file, in words."""
     if "tensors" not in facts:
         return ""
     names = damaged_tensors(path, facts["tensors"])
@@ -277,7 +278,7 @@ def _where(path: Path, facts: Mapping[str, Any]) -> str:
 
 
 def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """The weights and buffers of a checkpoint by name, after it has been verified.
+    """The parameters and buffers of a checkpoint by name; verifies it first.
 
     Raises:
         StorageError: the checkpoint is damaged.
@@ -287,21 +288,25 @@ def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 
 def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The rest of a checkpoint: tensors by name, and plain values. Verify it first.
+    """The rest of a checkpoint: the optimizer's tensors by name, and plain values. Call `verify` first.
 
     Raises:
-        StorageError: it was written by a newer version of this package, or cannot be read.
+        StorageError: a newer version of this package wrote it, or it cannot be read.
     """
     _manifest(checkpoint)
     try:
-        plain = cast("dict[str, Any]", _read_json(checkpoint / _STATE, checkpoint))
+        found = _read_json(checkpoint / _STATE, checkpoint)
     except (OSError, ValueError, RecursionError) as error:
         raise StorageError(f"{checkpoint / _STATE} cannot be read: {error}") from error
+    plain = cast("dict[str, Any]", found if isinstance(found, dict) else {})
+    step = plain.get("step")
+    if type(step) is not int or step < 0:
+        raise StorageError(f"{checkpoint / _STATE} is damaged: step must be an integer >= 0, got {step!r:.40}")
     return read_tensors(checkpoint / _OPTIMIZER), plain
 
 
 def good_checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints in a folder that are whole, the newest first."""
+    """All valid checkpoints in a folder, the newest first."""
     found = sorted((path for path in folder.glob("step-*") if _step_of(path) >= 0), key=_step_of, reverse=True)
     return [checkpoint for checkpoint in found if _is_good(checkpoint, folder)]
 
@@ -316,13 +321,13 @@ def _is_good(checkpoint: Path, folder: Path) -> bool:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint in a folder that is whole; None when the folder has none at all.
+    """The newest valid checkpoint in a folder; None if the folder has no checkpoints.
 
     Warns:
-        UserWarning: for each newer one that is damaged, with what is wrong.
+        UserWarning: for each newer checkpoint that is damaged, with what is wrong.
 
     Raises:
-        StorageError: there are checkpoints and every one is damaged, or one is of a newer version.
+        StorageError: there are checkpoints and all are damaged, or one is of a newer version.
     """
     found = sorted((path for path in folder.glob("step-*") if _step_of(path) >= 0), key=_step_of, reverse=True)
     problems: list[str] = []
@@ -343,6 +348,6 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def _step_of(checkpoint: Path) -> int:
-    """The number of a checkpoint's folder; -1 for other names."""
+    """The step of a checkpoint's folder; -1 for other names."""
     found = re.fullmatch(r"step-(\d+)", checkpoint.name)
     return int(found.group(1)) if found else -1

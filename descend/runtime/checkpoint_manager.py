@@ -1,13 +1,14 @@
-"""The checkpoints of one run: written again when that fails, in the background if wanted, kept and removed by rules.
+"""Checkpoint manager: writes the checkpoints of a run, retries failed saves, and removes old ones by retention rules.
 
-`checkpoints.json` beside the folder lists what this run has written, for whom, and how long it had trained by then.
-Nothing that is not in it is ever removed; and times are there, and not in the checkpoints, so that equal runs give
-equal checkpoints.
+`checkpoints.json` beside the folder (the ledger) lists the checkpoints that this run has written, the purposes that
+each is kept for, its score, and the training time until then. No checkpoint that is not listed is ever removed. Times
+are in the ledger and not in the checkpoints, so that equal runs write equal checkpoints.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import time
@@ -29,23 +30,23 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointManager", "SaveRequest", "Snapshot"]
 
-STOPPED = "stopped"  # written because of a signal: superseded by the next one that is kept by a rule
+STOPPED = "stopped"  # purpose of a checkpoint written at a signal; superseded by the next one of another purpose
 
-_PAUSES_SECONDS = (0.1, 0.4, 1.6)  # before the second, third and fourth attempt
+_RETRY_SECONDS = (0.1, 0.4, 1.6)  # pauses before the second, third and fourth attempt
 _FAILURES_IN_A_ROW = 5
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a checkpoint holds, and what is noted beside it.
+    """The content of a checkpoint, and of its entry in the ledger.
 
     Attributes:
         step: Updates applied.
-        weights: Weights and buffers by name.
+        weights: Parameters and buffers by name.
         optimizer: Tensors of the optimizer's state by name.
         state: Everything else, as plain JSON values without times.
-        times: Durations in seconds, by name.
-        trained: Names of the weights that have to be finite.
+        times: Durations in seconds, by name; for the ledger.
+        trained: Names of the trained parameters, which must be finite.
     """
 
     step: int
@@ -56,13 +57,13 @@ class Snapshot:
     trained: frozenset[str] = frozenset()
 
     def detached(self) -> Snapshot:
-        """The same with tensors of its own, which later steps do not change."""
+        """A copy on the CPU, which later steps do not change."""
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.weights.items()}
         optimizer = {name: tensor.detach().cpu().clone() for name, tensor in self.optimizer.items()}
         return replace(self, weights=weights, optimizer=optimizer)
 
     def not_finite(self) -> str | None:
-        """The first trained weights with a NaN or an infinity."""
+        """Name of the first trained parameter with a NaN or an infinity; None if all are finite."""
         for name in sorted(self.trained):
             tensor = self.weights[name]
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -72,15 +73,16 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """What somebody wants of a checkpoint.
+    """How to write one checkpoint, and how long to keep it.
 
     Attributes:
-        who: For whom it is written; each has rules of its own, and a checkpoint stays while anybody keeps it.
-        keep: Keep the newest so many that were written for `who`; 0 keeps all.
-        score: What is measured of this moment, to keep the best; None where nothing is.
+        who: The purpose, such as the name of a callback; each has its own retention rule, and a checkpoint is kept as
+            long as any purpose keeps it.
+        keep: Number of the newest checkpoints to keep for this purpose; 0 keeps all.
+        score: The metric by which the best checkpoint is kept in addition; None without one.
         best: Whether the lowest or the highest score is best.
-        asynchronous: Write while training goes on.
-        then: Called with the checkpoint's folder once it is there.
+        asynchronous: Write in a background thread while training continues.
+        then: Called with the checkpoint's folder when it is complete.
     """
 
     who: str = "user"
@@ -92,7 +94,7 @@ class SaveRequest:
 
 
 class _Background:
-    """Work in a thread that ends with the process; its error is kept for whoever waits."""
+    """A function in a daemon thread; `result` raises its error."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -103,7 +105,7 @@ class _Background:
     def _do(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # whatever it is, it belongs to whoever waits
+        except BaseException as error:  # raised again by `result`
             self._error = error
 
     def join(self) -> None:
@@ -116,15 +118,15 @@ class _Background:
 
 
 class CheckpointManager:
-    """The checkpoints folder of the run that this process carries out.
+    """The checkpoints folder of the run of this process.
 
     Args:
-        folder: Where they are; made when there is something to write.
-        say: Tells the user something.
+        folder: The folder; made at the first save.
+        say: Prints a line for the user.
 
     Attributes:
-        failures: Saves that could not be written, in all.
-        longest_seconds: The longest that a save has taken.
+        failures: Number of saves that failed after all attempts.
+        longest_seconds: Duration of the longest save.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None) -> None:
@@ -132,27 +134,27 @@ class CheckpointManager:
         self.failures = 0
         self.longest_seconds = 0.0
         self._say = say
-        self._in_a_row = 0
+        self._failures_in_a_row = 0
         self._ledger_path = folder.with_name(f"{folder.name}.json")
         self._ledger: dict[str, dict[str, Any]] = {}
-        self._under_way: _Background | None = None
+        self._pending: _Background | None = None
 
     def open(self) -> Path | None:
-        """Clear up after a process that was killed; return the newest good checkpoint, or None if there is none at all.
+        """Remove what a killed process has left half written; return the newest valid checkpoint, or None without any.
 
         Warns:
-            UserWarning: for each newer one that is damaged.
+            UserWarning: for each newer checkpoint that is damaged, and for a damaged ledger.
 
         Raises:
-            StorageError: every one is damaged.
+            StorageError: there are checkpoints and all are damaged.
         """
         for name in remove_leftovers(self.folder):
-            self._say(f"removed {name}, which a process that was killed has left half written")
+            self._say(f"removed {name}, which a killed process has left half written")
         self._ledger = self._read_ledger()
         return newest_checkpoint(self.folder)
 
     def times(self, checkpoint: Path) -> dict[str, float]:
-        """The durations that were noted with a checkpoint; empty where they are lost."""
+        """The durations in the ledger for a checkpoint; empty if it has none."""
         return dict(self._ledger.get(checkpoint.name, {}).get("times", {}))
 
     def _read_ledger(self) -> dict[str, dict[str, Any]]:
@@ -161,54 +163,50 @@ class CheckpointManager:
             return {}
         try:
             ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text()))
-            return {
-                name: {**{key: entry[key] for key in ("score", "not_finite")}, **_lists(entry)}
-                for name, entry in ledger.items()
-                if re.fullmatch(r"step-\d+", name)
-            }
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return {name: _checked_entry(entry) for name, entry in ledger.items() if re.fullmatch(r"step-\d+", name)}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             warnings.warn(
                 f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0",
                 stacklevel=2,
             )
             return {}
 
-    def save(self, moment: Snapshot, wish: SaveRequest, final: bool = False) -> Path | None:
-        """Write a checkpoint, again if that fails at first.
+    def save(self, snapshot: Snapshot, request: SaveRequest, final: bool = False) -> Path | None:
+        """Write a checkpoint, with up to three more attempts.
 
         Args:
-            moment: What it holds.
-            wish: For whom, and what is to be kept.
-            final: There is no later one, so that a failure is an error.
+            snapshot: The content.
+            request: Its purpose and retention rule.
+            final: It is the last one of the run, so that a failure is an error.
 
         Returns:
-            Its folder, which may not be there yet if it is asynchronous; None if it could not be written.
+            Its folder, which an asynchronous save has not written yet; None if it could not be written.
 
         Warns:
-            UserWarning: if it could not be written and training goes on.
+            UserWarning: it could not be written, and training continues.
 
         Raises:
-            StorageError: it could not be written and is the final one, or the last of five in a row.
+            StorageError: it could not be written and is the final one, or the fifth failure in a row.
         """
         self.wait()
-        target = self.folder / f"step-{moment.step}"
-        if wish.asynchronous and not final:
-            moment = moment.detached()
-            self._under_way = _Background(partial(self._write, moment, wish, final))
+        target = self.folder / f"step-{snapshot.step}"
+        if request.asynchronous and not final:
+            snapshot = snapshot.detached()
+            self._pending = _Background(partial(self._write, snapshot, request, final))
             return target
         failures = self.failures
-        self._write(moment, wish, final)
+        self._write(snapshot, request, final)
         return target if self.failures == failures else None
 
     def wait(self) -> None:
-        """Until nothing is being written.
+        """Wait for the asynchronous save in progress, if there is one.
 
         Raises:
-            StorageError: what was being written has failed for the fifth time in a row.
+            StorageError: it was the fifth failure in a row.
         """
-        if self._under_way is not None:
-            under_way, self._under_way = self._under_way, None
-            under_way.result()
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
 
     def __enter__(self) -> Self:
         return self
@@ -216,30 +214,30 @@ class CheckpointManager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let the save under way come to its end, unless the user wants to be gone at once."""
-        if self._under_way is not None and kind is not KeyboardInterrupt:
-            self._under_way.join()
+        """Wait for the save in progress, unless a second Ctrl-C interrupts the run."""
+        if self._pending is not None and kind is not KeyboardInterrupt:
+            self._pending.join()
 
-    def _write(self, moment: Snapshot, wish: SaveRequest, final: bool) -> None:
+    def _write(self, snapshot: Snapshot, request: SaveRequest, final: bool) -> None:
         began = time.monotonic()
-        for pause in (*_PAUSES_SECONDS, None):
+        for pause in (*_RETRY_SECONDS, None):
             try:
-                self._attempt(moment, wish)
+                self._attempt(snapshot, request)
             except StorageError as error:
                 if pause is None:
-                    self._failed(moment.step, error, final)
+                    self._failed(snapshot.step, error, final)
                     return
                 time.sleep(pause)
             else:
-                self._in_a_row = 0
+                self._failures_in_a_row = 0
                 self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
                 return
 
     def _failed(self, step: int, error: StorageError, final: bool) -> None:
         self.failures += 1
-        self._in_a_row += 1
-        if final or self._in_a_row >= _FAILURES_IN_A_ROW:
-            what = "the last one of the run" if final else f"{self._in_a_row} in a row have failed"
+        self._failures_in_a_row += 1
+        if final or self._failures_in_a_row >= _FAILURES_IN_A_ROW:
+            what = "the last one of the run" if final else f"{self._failures_in_a_row} in a row have failed"
             raise StorageError(
                 [*error.problems, f"no checkpoint of step {step:,}: {what}; older ones are as they were"]
             )
@@ -249,42 +247,42 @@ class CheckpointManager:
             stacklevel=4,
         )
 
-    def _attempt(self, moment: Snapshot, wish: SaveRequest) -> None:
-        name, bad = f"step-{moment.step}", moment.not_finite()
+    def _attempt(self, snapshot: Snapshot, request: SaveRequest) -> None:
+        name, bad = f"step-{snapshot.step}", snapshot.not_finite()
         known = self._ledger.get(name, {"for": [], "score": None})
-        score = known["score"] if wish.score is None else wish.score
-        who = sorted({*known["for"], wish.who} - ({STOPPED} if wish.who != STOPPED else set()))
+        score = known["score"] if request.score is None else request.score
+        who = sorted({*known["for"], request.who} - ({STOPPED} if request.who != STOPPED else set()))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make {self.folder}: {error.strerror or error}") from error
-        # Listed before it is there: what is written and not listed would stay for ever.
-        self._ledger[name] = {"for": who, "score": score, "times": dict(moment.times), "not_finite": bad}
+        # Listed before it is written: a checkpoint that is not listed would never be removed.
+        self._ledger[name] = {"for": who, "score": score, "times": dict(snapshot.times), "not_finite": bad}
         self._write_ledger()
-        path = save_checkpoint(self.folder, moment.step, moment.weights, moment.optimizer, moment.state, bad)
+        path = save_checkpoint(self.folder, snapshot.step, snapshot.weights, snapshot.optimizer, snapshot.state, bad)
         if bad:
             warnings.warn(
                 f"{path} holds weights that are not finite ('{bad}'); no run will continue from it", stacklevel=5
             )
         else:
             verify(path)
-            wish.then(path)
-        if wish.keep:
-            self._retain(wish)
+            request.then(path)
+        if request.keep:
+            self._retain(request)
 
     def _write_ledger(self) -> None:
         write_beside(self._ledger_path, json.dumps(self._ledger, indent=2, sort_keys=True) + "\n")
 
-    def _retain(self, wish: SaveRequest) -> None:
-        """Remove what nobody keeps any longer; the newest good one has just been verified."""
+    def _retain(self, request: SaveRequest) -> None:
+        """Remove the checkpoints that no purpose keeps; the newest valid one has just been verified."""
         ledger = {name: entry for name, entry in self._ledger.items() if (self.folder / name).is_dir()}
-        mine = sorted((name for name, entry in ledger.items() if wish.who in entry["for"]), key=_step, reverse=True)
+        mine = sorted((name for name, entry in ledger.items() if request.who in entry["for"]), key=_step, reverse=True)
         good = [name for name in mine if not ledger[name].get("not_finite")]
-        kept = {*good[: wish.keep], *_best(ledger, good, wish.best)}
+        kept = {*good[: request.keep], *_best(ledger, good, request.best)}
         newest = _step(good[0]) if good else -1
         for name in mine:
             if name not in kept and _step(name) < newest:
-                ledger[name]["for"] = [who for who in ledger[name]["for"] if who != wish.who]
+                ledger[name]["for"] = [who for who in ledger[name]["for"] if who != request.who]
         for name, entry in ledger.items():
             if entry["for"] == [STOPPED] and _step(name) < newest:
                 entry["for"] = []
@@ -298,13 +296,27 @@ class CheckpointManager:
         self._write_ledger()
 
 
-def _lists(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of the ledger as read from JSON, after a check of all its values.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: it is not one that this class wrote.
+    """
+    score, bad, purposes = entry["score"], entry["not_finite"], entry["for"]
+    if score is not None and type(score) not in (int, float):
+        raise ValueError(f"score must be a number, got {score!r:.40}")
+    if bad is not None and not isinstance(bad, str):
+        raise ValueError(f"not_finite must be a name, got {bad!r:.40}")
+    if not isinstance(purposes, list) or not all(isinstance(who, str) for who in cast("list[Any]", purposes)):
+        raise ValueError(f"'for' must be a list of names, got {purposes!r:.40}")
     times = {str(name): float(seconds) for name, seconds in entry["times"].items()}
-    return {"for": [str(who) for who in entry["for"]], "times": times}
+    if not all(math.isfinite(seconds) for seconds in times.values()):
+        raise ValueError(f"times must be finite, got {times!r:.40}")
+    return {"for": purposes, "score": None if score is None else float(score), "times": times, "not_finite": bad}
 
 
 def _best(ledger: Mapping[str, Mapping[str, Any]], names: list[str], best: Literal["lowest", "highest"]) -> list[str]:
-    """The checkpoint with the best score; of equal ones the oldest. NaN is no score."""
+    """Name of the checkpoint with the best score, the oldest of equal ones, as a list; NaN is no score."""
     scores = {name: float(s) for name in names if (s := ledger[name]["score"]) is not None and s == s}
     if not scores:
         return []

@@ -1,7 +1,12 @@
-"""This process among its ranks: the device it computes on, the sums it shares, and what one rank does for all.
+"""The communicator of a process: its rank, the world size, its device, and the collectives.
 
-The training loop speaks to this class alone, so one rank and many run through the same lines. What is sent is tensors,
-and JSON as bytes.
+    all_reduce, broadcast, all_gather, all_gather_cat, all_gather_object     as in torch.distributed and MPI
+    on_rank_zero       runs a function on rank zero and broadcasts what it returns, or raises its error on all ranks
+    synchronize        a barrier that also sums a few numbers and checks that all ranks are at the same place
+    require_equal      compares plain values among ranks
+
+The training loop uses no other door to torch.distributed, so the same lines run on one rank and on many. Ranks exchange
+tensors, and JSON as bytes; no pickle. `RankStatus` says where this rank waits: the watchdog (`watchdog.py`) reads it.
 """
 
 from __future__ import annotations
@@ -29,26 +34,27 @@ __all__ = ["Communicator", "RankStatus", "SyncResult"]
 
 _T = TypeVar("_T")
 _SHOWN = 6
-_AWAKE_SECONDS = 0.01  # ranks in step are this close to each other; who has slept 1 ms computes up to a tenth slower
+_SPIN_SECONDS = 0.01  # ranks in lockstep are this close to each other; a core that slept 1 ms is up to a tenth slower
 
 
 @dataclass
 class RankStatus:
-    """What a rank is doing, for those that watch over it.
+    """What a rank does at the moment; its watchdog sends this to the other ranks with every heartbeat.
 
     Attributes:
-        clock: The clock of rank 0 as it was when all ranks last met; None before that.
-        waits: How many times it has begun to wait for other ranks.
-        waiting: What it waits for; None while it works.
-        since: When that began, by the clock of this process.
-        met: Where all ranks have last met.
-        acting: Whether it does something for all ranks, which may take its time.
-        steps: Steps and mini-batches of evaluations that it has done.
-        patient: Whether it waits for ranks that may be as slow as they like, as long as they get on.
-        peers: The ranks that wait for each other in every step; None where all of them do.
-        served: The ranks that this one alone waits for, as a server for its workers.
-        awake: Whether it keeps its core for a moment while it waits for a sum, since there is one for every rank.
-        begun: Tells how many exchanges it has begun, while it is where torch makes them, with work in between; or None.
+        clock: The clock of rank zero at the last `synchronize`; None before the first.
+        waits: How many times this rank has begun to wait for other ranks.
+        waiting: What it waits for; None while it computes.
+        since: When that wait began, in seconds of this process's monotonic clock.
+        last_sync: The place of the last `synchronize` of all ranks.
+        is_busy: It does something for all ranks that may take long, such as writing a checkpoint.
+        steps: Training steps and evaluation mini-batches done so far.
+        patient: It waits for ranks that may be arbitrarily slow as long as their step count increases.
+        peers: The ranks that wait for each other in every step; None for all ranks.
+        served: The ranks that only this one waits for, as a parameter server for its workers.
+        awake: Spin for a moment in an all-reduce before sleeping; for hosts with a core for every rank.
+        begun: Returns how many collectives this rank has begun, for code whose collectives torch issues itself (FSDP2);
+            None elsewhere.
     """
 
     clock: float | None = None
@@ -66,7 +72,7 @@ class RankStatus:
 
     @contextmanager
     def waiting_patiently(self) -> Generator[None]:
-        """Within this block it is no fault of other ranks that they are not there yet, while they get on."""
+        """Within this block slow ranks count as hung only if their step count does not increase."""
         before, self.patient = self.patient, True
         try:
             yield
@@ -75,7 +81,7 @@ class RankStatus:
 
     @contextmanager
     def busy(self) -> Generator[None]:
-        """Within this block it does something for all ranks."""
+        """Within this block this rank works for all ranks and counts as hung only without a heartbeat."""
         before, self.is_busy = self.is_busy, True
         try:
             yield
@@ -83,15 +89,15 @@ class RankStatus:
             self.is_busy = before
 
     def begin_wait(self, what: str) -> None:
-        """Say that it waits for other ranks from now on."""
+        """Note that this rank waits for other ranks from now on."""
         self.since, self.waiting, self.waits = time.monotonic(), what, self.waits + 1
 
     @contextmanager
     def wait(self, what: str) -> Generator[None]:
-        """Wait for other ranks; what torch raises when one is gone becomes an error of ours.
+        """Note a wait for other ranks; an error of torch, raised when the connection to a rank breaks, is translated.
 
         Raises:
-            LostPeer: another rank is gone.
+            LostPeer: another rank crashed or has exited.
         """
         self.begin_wait(what)
         try:
@@ -105,11 +111,11 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What came of a meeting of all ranks.
+    """The result of `Communicator.synchronize`.
 
     Attributes:
-        asked: Whether any of them asks for an end.
-        sums: (values,) float64, what all brought, added up.
+        stop_requested: Whether any rank requests the end of the run.
+        sums: (values,) float64, the values summed over all ranks.
     """
 
     stop_requested: bool
@@ -118,14 +124,14 @@ class SyncResult:
 
 @dataclass(frozen=True)
 class Communicator:
-    """One process of a run.
+    """One rank of a run, and its collectives. With a world size of 1 every collective returns its argument.
 
     Attributes:
-        rank: Number of this process, from 0.
-        ranks: How many there are.
-        device: Where the module lives.
-        doing: What this rank is doing.
-        group: The ranks that are meant, where these are not all that have been started together.
+        rank: Rank of this process, from 0.
+        world_size: Number of ranks.
+        device: Device of the module.
+        status: What this rank does at the moment.
+        group: The process group of these ranks; None for all ranks that were started together.
     """
 
     rank: int = 0
@@ -136,10 +142,10 @@ class Communicator:
 
     @classmethod
     def current(cls, device: torch.device | None = None) -> Communicator:
-        """The process as torch.distributed knows it.
+        """The communicator of torch.distributed's default process group; of a single process if there is none.
 
         Args:
-            device: Where the module is; None for the GPU where there is one.
+            device: Device of the module; None for the GPU if there is one.
         """
         device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if distributed.is_available() and distributed.is_initialized():
@@ -148,33 +154,33 @@ class Communicator:
 
     @property
     def is_rank_zero(self) -> bool:
-        """Whether this rank prints, records and owns the run directory."""
+        """Whether this is rank zero, which prints, writes records and owns the run directory."""
         return self.rank == 0
 
     def to_device(self, array: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """An array as a tensor on the device of the run; the memory is shared where that device is the CPU."""
+        """An array as a tensor on the device of the run; on the CPU it shares the array's memory."""
         tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
         return tensor if tensor.device == self.device else tensor.to(self.device, non_blocking=True)
 
     def now(self) -> float:
-        """Seconds of a monotonic clock that all ranks read alike: that of rank 0, as of the last meeting."""
+        """Seconds of a monotonic clock, equal on all ranks: that of rank zero at the last `synchronize`."""
         agreed = self.status.clock
         return time.monotonic() if self.world_size == 1 or agreed is None else agreed
 
-    # Sums and copies
+    # ---- collectives
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor`, in place, summed over all ranks."""
+        """All-reduce: `tensor` summed over all ranks, in place."""
         if self.world_size > 1:
-            with self.status.wait("a sum over all ranks"):
+            with self.status.wait("an all-reduce"):
                 if self.status.awake and tensor.device.type == "cpu":
-                    _stay_awake(distributed.all_reduce(tensor, group=self.group, async_op=True))
+                    _spin_wait(distributed.all_reduce(tensor, group=self.group, async_op=True))
                 else:
                     distributed.all_reduce(tensor, group=self.group)
         return tensor
 
     def broadcast(self, source: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Give `tensors` on all ranks the values that they have on rank `source`; those of one type go together."""
+        """Broadcast the values of `tensors` on rank `source` to all ranks, one message for each dtype and device."""
         if self.world_size == 1:
             return
         by_type: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
@@ -182,97 +188,97 @@ class Communicator:
             by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         for some in by_type.values():
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in some])
-            with self.status.wait(f"values of rank {source}"):
+            with self.status.wait(f"a broadcast from rank {source}"):
                 distributed.broadcast(flat, group=self.group, group_src=source)
             with torch.no_grad():
                 for tensor, values in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):
                     tensor.copy_(values.view(tensor.shape))
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """A plain value of each rank, in the order of ranks."""
+        """All-gather of a plain (JSON) value of each rank, in the order of ranks."""
         if self.world_size == 1:
             return [value]
         own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         return [json.loads(bytes(part.tolist())) for part in self.all_gather(own.to(self.device))]
 
     def all_gather_cat(self, rows: torch.Tensor) -> torch.Tensor:
-        """The (n, *shape) tensors of all ranks one after the other; n may differ and be 0, the shape may not."""
+        """All-gather of (n, *shape) tensors, concatenated; n may differ between ranks and be 0, the shape may not."""
         return rows if self.world_size == 1 else torch.cat(self.all_gather(rows))
 
     def all_gather(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """The (n, *shape) tensor of each rank; they are sent in the length of the longest."""
+        """All-gather of the (n, *shape) tensor of each rank; they are padded to the longest n while they are sent."""
         lengths = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         lengths[self.rank] = len(rows)
         counts = self.all_reduce(lengths).tolist()
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows
         parts = [torch.zeros_like(padded) for _ in counts]
-        with self.status.wait("a value of each rank"):
+        with self.status.wait("an all-gather"):
             distributed.all_gather(parts, padded, group=self.group)
         return [part[:count] for part, count in zip(parts, counts, strict=True)]
 
     def on_rank_zero(self, act: Callable[[], _T]) -> _T:
-        """What `act` returns, a plain value, on rank 0, which alone calls it; an error of it is raised on all ranks."""
+        """Call `act` on rank zero only; its plain return value, or its error, reaches all ranks."""
         if self.world_size == 1:
-            with self.status.busy():  # others may wait for this process all the same, as workers for their server
+            with self.status.busy():  # other ranks may wait for it, as workers for a server
                 return act()
-        outcome: dict[str, Any] = {}
+        sent: dict[str, Any] = {}
         error: Exception | None = None
         if self.is_rank_zero:
             try:
                 with self.status.busy():
-                    outcome = {"value": act()}
+                    sent = {"value": act()}
             except Exception as raised:
                 error = raised
                 problems = raised.problems if isinstance(raised, DescendError) else [repr(raised)]
-                outcome = {"error": type(raised).__name__, "problems": list(problems)}
-        outcome = self.all_gather_object(outcome)[0]
+                sent = {"error": type(raised).__name__, "problems": list(problems)}
+        sent = self.all_gather_object(sent)[0]
         if error is not None:
             raise error
-        if "error" in outcome:
-            raise _error_of(outcome["error"], outcome["problems"])
-        return outcome["value"]
+        if "error" in sent:
+            raise _error_of(sent["error"], sent["problems"])
+        return sent["value"]
 
-    # Meetings
+    # ---- barriers
 
     def synchronize(self, at: str, asks: bool = False, values: torch.Tensor | None = None, room: int = 0) -> SyncResult:
-        """Wait for all ranks to come to the same place of a run, and add up what they bring.
+        """Barrier: wait until all ranks are at the same place of a run, and sum a few values over them.
 
         Args:
-            at: The place.
-            asks: Whether this rank asks for an end of the run.
-            values: (n,) float64 numbers on the CPU to add up.
-            room: The same for all meetings of a run and at least n, so that ranks that are at different places can
-                tell each other so.
+            at: The place, for messages.
+            asks: Whether this rank requests the end of the run.
+            values: (n,) float64 numbers on the CPU to sum.
+            room: Length that n is padded to, equal at all places of a run, so that ranks at different places exchange
+                messages of one length and find out.
 
         Raises:
             DataError: the ranks are at different places.
         """
-        brought = torch.zeros(0, dtype=torch.float64) if values is None else values
+        own = torch.zeros(0, dtype=torch.float64) if values is None else values
         if self.world_size == 1:
-            return SyncResult(asks, brought)
-        sent = torch.zeros(3 + max(room, len(brought)), dtype=torch.float64)
-        code = _code(at)
+            return SyncResult(asks, own)
+        sent = torch.zeros(3 + max(room, len(own)), dtype=torch.float64)
+        code = _hash(at)
         sent[:3] = torch.tensor([time.monotonic() if self.is_rank_zero else 0.0, code, asks], dtype=torch.float64)
-        sent[3 : 3 + len(brought)] = brought
+        sent[3 : 3 + len(own)] = own
         sent = self.all_reduce(sent.to(self.device)).cpu()
         clock, codes, asked = sent[:3].tolist()
         self.status.clock = clock
         if codes != self.world_size * code:
-            raise _apart(self.all_gather_object(at))
+            raise _different_places(self.all_gather_object(at))
         self.status.last_sync = at
-        return SyncResult(asked > 0, sent[3 : 3 + len(brought)])
+        return SyncResult(asked > 0, sent[3 : 3 + len(own)])
 
     def require_equal(self, facts: Mapping[str, Any], what: str) -> None:
-        """Compare plain facts among all ranks.
+        """Compare plain values by name among all ranks.
 
         Raises:
-            ConfigurationError: some differ; a table says which.
+            ConfigurationError: some differ; the message lists them by rank.
         """
         if self.world_size == 1:
             return
         own = {name: repr(value) for name, value in facts.items()}
-        if len(set(self.all_gather_object(_code(json.dumps(own, sort_keys=True))))) == 1:
+        if len(set(self.all_gather_object(_hash(json.dumps(own, sort_keys=True))))) == 1:
             return
         of_all = cast("Sequence[Mapping[str, str]]", self.all_gather_object(own))
         names = [name for name in {name: None for own in of_all for name in own} if _differ(of_all, name)]
@@ -281,17 +287,17 @@ class Communicator:
         raise ConfigurationError([f"{what} differ between ranks; make them equal:", *rows, *more])
 
 
-def _stay_awake(work: distributed.Work | None) -> None:
-    """Wait for what is under way, at first without falling asleep."""
+def _spin_wait(work: distributed.Work | None) -> None:
+    """Wait for a collective, at first without sleeping."""
     assert work is not None  # this rank belongs to its group
-    until = time.monotonic() + _AWAKE_SECONDS
+    until = time.monotonic() + _SPIN_SECONDS
     while not work.is_completed() and time.monotonic() < until:
         os.sched_yield()
     work.wait()
 
 
-def _code(text: str) -> int:
-    """A number below 2⁴⁰, so that the sum over up to 8192 ranks is exact in float64."""
+def _hash(text: str) -> int:
+    """Hash below 2⁴⁰, so that its sum over up to 8192 ranks is exact in float64."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=5).digest(), "big")
 
 
@@ -302,10 +308,10 @@ def _error_of(name: str, problems: list[str]) -> DescendError:
     return LostPeer([f"rank 0 failed: {problem}" for problem in problems])
 
 
-def _apart(places: list[str]) -> errors.DataError:
+def _different_places(places: list[str]) -> errors.DataError:
     return errors.DataError(
-        f"ranks have come to different places: {_by_rank(places)}; hand the same data to all of them, each takes its "
-        "share"
+        f"ranks have come to different places: {_by_rank(places)}; pass the same data to all ranks, each reads its "
+        "shard"
     )
 
 
@@ -314,7 +320,7 @@ def _differ(of_all: Sequence[Mapping[str, str]], name: str) -> bool:
 
 
 def _by_rank(values: Sequence[str]) -> str:
-    """Each value once, with the ranks that have it."""
+    """Each distinct value with its ranks."""
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(str(rank))

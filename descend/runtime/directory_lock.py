@@ -1,9 +1,26 @@
-"""Who owns a run directory: one process at a time, and no longer than it lives.
+"""Heartbeat lock on a file: held by one process at a time, and no longer than that process lives.
 
-`owner.json` says who. Its owner touches it every few seconds, and holds a lock of the system on it. Another process
-waits for the next touch: if there is none for the length of a lease, the owner is gone, wherever it ran and whatever
-has its number now. On the machine where the owner ran, a lock that can be had says so at once. So nothing is ever to be
-deleted by hand, no clock is compared with another, and no process number is trusted.
+    HeartbeatLock     the lock file: created exclusively, touched by its holder, taken over when it is stale
+    DirectoryLock     the lock of a run directory, `owner.json`, with a thread that touches it
+
+The claims of trials in a study directory (`descend/study/running/trial_store.py`) are `HeartbeatLock`s too.
+
+A lock file holds the host, number and start of its holder's process and a random token. Two ways show that its holder
+is gone:
+
+    by a system lock     the holder of a `DirectoryLock` also keeps a `flock` on the file; on the same machine a `flock`
+                         that can be acquired says at once that the holder has exited
+    by the heartbeat     otherwise the time of change says it. `DirectoryLock` watches the file for a lease without a
+                         touch, which compares no clocks. A claim, which must not wait, compares the time of change with
+                         that of a file written now on the same disk, so clocks of different machines are not compared
+                         either.
+
+So nothing has to be deleted by hand, and no process number is trusted.
+
+On NFS: `link` and exclusive creation are atomic on the server (version 3 and later), a touch sets the server's time,
+and opening a file asks the server for its present attributes. `flock` may be missing or local to one machine; then the
+heartbeat alone decides. Mounted with `noac` or not, attributes are cached for at most 60 seconds (`acregmax`), which is
+why the lease of a claim is no shorter; a run directory is opened for every look, and needs no such margin.
 """
 
 from __future__ import annotations
@@ -23,108 +40,72 @@ from descend.errors import ConfigurationError, StorageError
 
 try:
     import fcntl
-except ImportError:  # no such locks on this system: beats alone decide
+except ImportError:  # a system without flock: heartbeats alone decide
     fcntl = None
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-__all__ = ["OWNER", "DirectoryLock"]
+__all__ = ["OWNER", "DirectoryLock", "HeartbeatLock"]
 
 OWNER = "owner.json"
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 LEASE_SECONDS = 12.0
 _ATTEMPTS, _PAUSE_SECONDS = 100, 0.02
 
 
-class DirectoryLock:
-    """The right to write into a run directory, held until `release`.
+class HeartbeatLock:
+    """A lock file. Creating the object acquires nothing.
 
     Args:
-        folder: The run directory.
+        path: The lock file.
+        keep_open: Keep the file open, with a `flock` on it where the system has one, while the lock is held.
 
-    Raises:
-        ConfigurationError: another process has it; its host, number and start.
-        StorageError: the folder cannot be written.
+    Attributes:
+        lost_to: The process that has taken the lock over, in words; None if none is known to have.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / OWNER
+    def __init__(self, path: Path, keep_open: bool = False) -> None:
+        self.path = path
+        self.lost_to: str | None = None
+        self._keep_open = keep_open
+        self._descriptor: int | None = None
         self._token = secrets.token_hex(8)
-        self._lost_to: str | None = None
-        self._end = threading.Event()
-        self._descriptor = self._take()
-        self._thread = threading.Thread(target=self._beat, name="descend-lease", daemon=True)
-        self._thread.start()
 
-    def lost(self) -> str | None:
-        """Who has taken the directory over, because this process was silent for longer than a lease; None is nobody."""
-        return self._lost_to
+    def create(self) -> bool:
+        """Acquire the lock if its file does not exist; False if it does.
 
-    def require(self) -> None:
-        """Raise StorageError if it is lost."""
-        if self._lost_to:
-            raise StorageError(
-                f"{self._path.parent} now belongs to {self._lost_to}: this process was silent for more than "
-                f"{LEASE_SECONDS:g} seconds; it ends here and writes nothing more"
-            )
-
-    def release(self) -> None:
-        """Give the directory back."""
-        if self._end.is_set():
-            return
-        self._end.set()
-        self._thread.join()
-        if not self._lost_to and _token(self._path) == self._token:
-            self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
-
-    def _take(self) -> int:
-        try:
-            found = _read(self._path)
-            if found is not None and not self._is_free(found):
-                owner = _name(_read(self._path) or found)
-                raise ConfigurationError(
-                    f"{self._path.parent} is in use by {owner}: wait for its end, stop it, or name another directory; "
-                    "there is nothing to delete"
-                )
-            with _replaced_by_one(self._path, found) if found is not None else contextlib.nullcontext():
-                if found is None or _read(self._path) == found:
-                    descriptor = self._write(new=found is None)
-                else:  # somebody was quicker
-                    return self._take()
-        except OSError as error:
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
-        if found is not None:
-            time.sleep(0.05)  # without locks, the later one of two that found the same silence has it
-        if (owner := _read(self._path)) is not None and owner.get("token") != self._token:
-            os.close(descriptor)
-            raise ConfigurationError(f"{self._path.parent} was just taken by {_name(owner)}: name another directory")
-        return descriptor
-
-    def _is_free(self, found: Mapping[str, Any]) -> bool:
-        """Whether the owner that is written there is gone."""
-        if found.get("boot") == _boot() and _lock_is_free(self._path):
-            return True
-        before, began = _touched(self._path), time.monotonic()
-        while time.monotonic() - began < LEASE_SECONDS:
-            time.sleep(BEAT_SECONDS / 4)
-            now = _touched(self._path)
-            if now is None or (found.get("boot") == _boot() and _lock_is_free(self._path)):
-                return True
-            if now != before:
-                return False
-        return True
-
-    def _write(self, new: bool) -> int:
-        """Put this process's name there, at once and whole; the lock is on the new file."""
-        beside = self._path.with_name(f".{OWNER}.{self._token}.part")
+        Raises:
+            OSError: the file cannot be written.
+        """
+        beside = self.path.with_name(f".{self.path.name}.{self._token}.part")
         descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
-        with contextlib.suppress(OSError):  # a file system without locks
-            if fcntl is not None:
+        try:
+            self._fill(descriptor)
+            try:
+                os.link(beside, self.path)  # exclusive, and the file is complete as soon as it has its name
+            except FileExistsError:
+                return False
+            except OSError:  # a file system without hard links: for a moment the file is there and empty
+                os.close(descriptor)
+                descriptor = -1
+                try:
+                    descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+                except FileExistsError:
+                    return False
+                self._fill(descriptor)
+            if self._keep_open:
+                self._descriptor, descriptor = descriptor, -1
+            return True
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+            beside.unlink(missing_ok=True)
+
+    def _fill(self, descriptor: int) -> None:
+        if self._keep_open and fcntl is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         facts = {
             "host": socket.gethostname(),
@@ -133,48 +114,181 @@ class DirectoryLock:
             "boot": _boot(),
             "token": self._token,
         }
-        os.write(descriptor, (json.dumps(facts, indent=2) + "\n").encode())
-        try:
-            if new:
-                os.link(beside, self._path)
-                beside.unlink()
-                return descriptor
-        except FileExistsError:  # somebody was quicker, and is found out by whoever reads the name again
-            beside.unlink()
-            return descriptor
-        except OSError:  # a file system without links
-            pass
-        beside.replace(self._path)
-        return descriptor
+        text = (json.dumps(facts, indent=2) + "\n").encode()
+        while text:  # a full disk or a signal can end a single call early
+            text = text[os.write(descriptor, text) :]
 
-    def _beat(self) -> None:
-        while not self._end.wait(BEAT_SECONDS):
-            with contextlib.suppress(OSError):  # a file system that is away for a while
-                owner = _read(self._path)
-                if owner is not None and owner.get("token") != self._token:
-                    self._lost_to = _name(owner)
+    def take_over(self, found: Mapping[str, Any]) -> bool:
+        """Acquire the lock from a holder that is gone; of several processes that try, one succeeds.
+
+        Args:
+            found: What the file held when its holder was found to be gone.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        gone = self.path.with_name(f".{self.path.name}.{self._token}.gone")
+        with _exclusive(self.path, found):
+            if self.read() != found:
+                return False
+            try:
+                self.path.rename(gone)  # atomic: of two processes one gets the file
+            except FileNotFoundError:
+                return False
+            try:
+                if _read(gone) != found:  # no flock here, and another process was faster: give its file back
+                    with contextlib.suppress(OSError):  # a third process has the lock, or there are no hard links
+                        os.link(gone, self.path)
+                    return False
+                return self.create()
+            finally:
+                gone.unlink(missing_ok=True)
+
+    def read(self) -> dict[str, Any] | None:
+        """What the lock file holds; None if there is none, empty if it is not a lock file."""
+        return _read(self.path)
+
+    def is_held(self) -> bool:
+        """Whether the lock file is the one of this object."""
+        return (self.read() or {}).get("token") == self._token
+
+    def renew(self) -> bool:
+        """Touch the file; False, and `lost_to` set, if another process has taken the lock over or removed it."""
+        owner = self.read()
+        if owner is None:
+            return False
+        if owner.get("token") != self._token:
+            self.lost_to = describe(owner)
+            return False
+        os.utime(self.path)
+        return True
+
+    def release(self) -> None:
+        """Remove the file, if it is still that of this object."""
+        if not self.lost_to and self.is_held():
+            self.path.unlink(missing_ok=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def age_seconds(self) -> float | None:
+        """Seconds since the last heartbeat, by the clock of the file system; None if there is no file.
+
+        Raises:
+            OSError: no file can be written beside it.
+        """
+        clock = self.path.with_name(f".clock-{self._token}")
+        clock.touch()
+        try:
+            return clock.stat().st_mtime - self.path.stat().st_mtime
+        except FileNotFoundError:
+            return None
+        finally:
+            clock.unlink(missing_ok=True)
+
+
+class DirectoryLock:
+    """The lock of a run directory, held until `release`. A thread renews it.
+
+    Args:
+        folder: The run directory.
+
+    Raises:
+        ConfigurationError: another process holds it; the message names its host, number and start.
+        StorageError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._lock = HeartbeatLock(folder / OWNER, keep_open=True)
+        self._end = threading.Event()
+        try:
+            self._acquire()
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"cannot write {folder / OWNER}: {error.strerror or error}") from error
+        self._thread = threading.Thread(target=self._renew, name="descend-lock", daemon=True)
+        self._thread.start()
+
+    def lost(self) -> str | None:
+        """The process that has taken the directory over, since this one sent no heartbeat for a lease; or None."""
+        return self._lock.lost_to
+
+    def require(self) -> None:
+        """Raise StorageError if the lock is lost."""
+        if self._lock.lost_to:
+            raise StorageError(
+                f"{self._lock.path.parent} now belongs to {self._lock.lost_to}: this process sent no heartbeat for "
+                f"more than {LEASE_SECONDS:g} seconds; it ends here and writes nothing more"
+            )
+
+    def release(self) -> None:
+        """Give the directory up."""
+        if self._end.is_set():
+            return
+        self._end.set()
+        self._thread.join()
+        self._lock.release()
+
+    def _acquire(self) -> None:
+        folder = self._lock.path.parent
+        for _ in range(_ATTEMPTS):
+            found = self._lock.read()
+            if found is None:
+                if self._lock.create():
                     return
-                if owner is not None:
-                    os.utime(self._path)
+            elif not self._is_free(found):
+                owner = describe(self._lock.read() or found)
+                raise ConfigurationError(
+                    f"{folder} is in use by {owner}: wait for its end, stop it, or name another directory; there is "
+                    "nothing to delete"
+                )
+            elif self._lock.take_over(found):
+                return
+        raise ConfigurationError(f"{folder} is being taken by several processes at once: name another directory")
+
+    def _is_free(self, found: Mapping[str, Any]) -> bool:
+        """Whether the holder that the file names is gone; waits up to a lease."""
+        path = self._lock.path
+        if found.get("boot") == _boot() and _flock_is_free(path):
+            return True
+        before, began = _touched(path), time.monotonic()
+        while time.monotonic() - began < LEASE_SECONDS:
+            time.sleep(HEARTBEAT_SECONDS / 4)
+            now = _touched(path)
+            if now is None or (found.get("boot") == _boot() and _flock_is_free(path)):
+                return True
+            if now != before:
+                return False
+        return True
+
+    def _renew(self) -> None:
+        while not self._end.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):  # a file system that is unreachable for a while
+                self._lock.renew()
+                if self._lock.lost_to:
+                    return
+
+
+def describe(owner: Mapping[str, Any]) -> str:
+    """The process of a lock file in words."""
+    host, pid, started = (owner.get(key, "unknown") for key in ("host", "pid", "started"))
+    return f"process {pid} on {host}, started {started}"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Who is written there; None if nobody is."""
+    """The content of a lock file; None if there is none, empty if it is not a lock file."""
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except ValueError:
-        return {}  # not ours, and nobody beats in it
+    except (ValueError, RecursionError):
+        return {}  # not written by us, and nobody touches it
     return found if isinstance(found, dict) else {}
 
 
-def _token(path: Path) -> object:
-    return (_read(path) or {}).get("token")
-
-
 def _touched(path: Path) -> int | None:
-    """When the file was touched last, by the clock of wherever it lies; only a change of it means something."""
+    """Time of change of a file by the clock of its file system; only a difference between two such times counts."""
     try:
         with path.open("rb") as file:  # opening asks a network file system for the present state
             return os.fstat(file.fileno()).st_mtime_ns
@@ -182,8 +296,8 @@ def _touched(path: Path) -> int | None:
         return None
 
 
-def _lock_is_free(path: Path) -> bool:
-    """Whether no process of this machine holds the lock; False where there are no locks."""
+def _flock_is_free(path: Path) -> bool:
+    """Whether no process of this machine holds the flock; False if the system has none."""
     if fcntl is None:
         return False
     try:
@@ -195,10 +309,10 @@ def _lock_is_free(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _replaced_by_one(path: Path, found: Mapping[str, Any]) -> Generator[None]:
-    """Within this nobody else on this machine replaces the file that says `found`, if it still does.
+def _exclusive(path: Path, found: Mapping[str, Any]) -> Generator[None]:
+    """Within this block no other process of this machine takes over the file that holds `found`.
 
-    Where the system has no locks, or an owner that was given up still holds its own, others may.
+    Without flock, or while a holder that was given up still has its own, others may.
     """
     with contextlib.ExitStack() as held:
         for _ in range(_ATTEMPTS):
@@ -207,24 +321,19 @@ def _replaced_by_one(path: Path, found: Mapping[str, Any]) -> Generator[None]:
             try:
                 file = held.enter_context(path.open("rb"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # somebody looks at it, or replaces it
+            except BlockingIOError:  # another process reads or replaces it
                 held.close()
                 time.sleep(_PAUSE_SECONDS)
-            except OSError:  # gone, or a file system without locks
+            except OSError:  # the file is gone, or the file system has no locks
                 break
             else:
-                break  # a file that was replaced meanwhile no longer says `found`
+                break
         yield
 
 
 def _boot() -> str:
-    """A name for this machine since it was started, which no other machine has."""
+    """An identifier of this machine since its last start, different from that of every other machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return socket.gethostname()
-
-
-def _name(owner: Mapping[str, Any]) -> str:
-    host, pid, started = (owner.get(key, "unknown") for key in ("host", "pid", "started"))
-    return f"process {pid} on {host}, started {started}"

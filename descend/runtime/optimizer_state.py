@@ -1,7 +1,7 @@
-"""State as tensors and plain values, bound to names.
+"""Optimizer state for checkpoints: tensors and plain values, keyed by parameter name.
 
-safetensors keeps tensors, JSON the rest. `flatten` takes a nested state apart and `unflatten` puts it together again;
-an optimizer's state is keyed by the names of the module's weights, whatever order its groups list them in.
+safetensors stores tensors and JSON the rest: `flatten` separates the two in a nested state and `unflatten` joins them
+again. An optimizer's state is keyed by the names of the module's parameters, in whatever order its groups list them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 __all__ = ["flatten", "optimizer_state", "restore_optimizer", "unflatten"]
 
-_TENSOR = "tensor:"  # begins a text that stands for a tensor
-_TEXT = "text:"  # begins any other text, so that no text is taken for a tensor
+_TENSOR = "tensor:"  # prefix of a string that stands for a tensor
+_TEXT = "text:"  # prefix of every other string, so that none is mistaken for a tensor
 
 
 def flatten(value: Any, path: str = "") -> tuple[dict[str, torch.Tensor], Any]:
-    """Take a nested state apart.
+    """Separate the tensors of a nested state from its plain values.
 
     Args:
-        value: Dictionaries with texts or whole numbers as keys, lists, tuples, tensors, numbers, texts, None.
+        value: Dictionaries with strings or integers as keys, lists, tuples, tensors, numbers, strings, None.
         path: Prefix of the tensors' names.
 
     Returns:
-        The tensors by path such as "conv1_kernel/m", and the same structure with their names in their places, fit for
-        JSON.
+        The tensors by path such as "conv1_kernel/m", and the same structure with these paths in place of the tensors,
+        serializable as JSON.
 
     Raises:
-        StorageError: something in it is neither a tensor nor plain.
+        StorageError: a value is neither a tensor nor plain.
     """
     tensors: dict[str, torch.Tensor] = {}
-    return tensors, _take(value, path, tensors)
+    return tensors, _flatten(value, path, tensors)
 
 
-def _take(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _flatten(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         tensors[path] = value
         return _TENSOR + path
@@ -48,22 +48,22 @@ def _take(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         return _TEXT + value
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value).items()
-        return {str(key): _take(item, _below(path, key), tensors) for key, item in items}
+        return {str(key): _flatten(item, _join(path, key), tensors) for key, item in items}
     if isinstance(value, (list, tuple)):
-        return [_take(item, f"{path}/{i}", tensors) for i, item in enumerate(cast("list[Any]", value))]
+        return [_flatten(item, f"{path}/{i}", tensors) for i, item in enumerate(cast("list[Any]", value))]
     if value is None or isinstance(value, (bool, int, float)):
         return value
     raise StorageError(f"state '{path}' is a {type(value).__name__}, which no checkpoint can hold")
 
 
-def _below(path: str, key: Any) -> str:
-    """The path of an entry; a key with a slash in it stays one part of the path, so that no two paths are equal."""
+def _join(path: str, key: Any) -> str:
+    """The path of an entry; a slash in a key is escaped, so that no two entries have the same path."""
     part = escape(str(key))
     return f"{path}/{part}" if path else part
 
 
 def unflatten(plain: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Put together what `flatten` took apart. Keys come back as texts and tuples as lists.
+    """The inverse of `flatten`, except that keys come back as strings and tuples as lists.
 
     Raises:
         StorageError: a tensor is missing.
@@ -77,13 +77,13 @@ def unflatten(plain: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
             return plain.removeprefix(_TEXT)
         name = plain.removeprefix(_TENSOR)
         if name not in tensors:
-            raise StorageError(f"the saved state names a tensor '{name}' that is not there")
+            raise StorageError(f"the saved state refers to a tensor '{name}' that the checkpoint does not hold")
         return tensors[name]
     return plain
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> dict[str, Any]:
-    """An optimizer's state by weights' names.
+    """An optimizer's state dict, keyed by parameter name.
 
     Args:
         optimizer: Any torch optimizer.
@@ -116,23 +116,24 @@ def restore_optimizer(
     saved: Mapping[str, Any],
     keep_options: Iterable[str] = (),
 ) -> None:
-    """Give an optimizer the state that `optimizer_state` took, by name.
+    """Load the result of `optimizer_state` into an optimizer, by parameter name.
 
     Args:
-        optimizer: An optimizer of the same kind over the same weights, in any order and any groups.
+        optimizer: An optimizer of the same kind over the same parameters, in any order and any groups.
         names: The name of each of its parameters.
         saved: What `optimizer_state` returned.
-        keep_options: Options of groups that stay as they are now.
+        keep_options: Options of groups that keep their present values.
 
     Raises:
-        StorageError: a weights object is missing, extra or of another shape; a table says which. Nothing was changed
-            then.
+        StorageError: the saved state is damaged; or a parameter is missing, extra or of another shape, as a table in
+            the message says. The optimizer is unchanged then.
     """
+    _check_saved(saved)
     now = [names[p] for group in optimizer.param_groups for p in group["params"]]
     held = {name: group for group in saved["groups"] for name in group["weights"]}
     rows = [(name, "trained", "not there") for name in now if name not in held]
     rows += [(name, "not there", "trained") for name in held if name not in now]
-    rows += _misfits(optimizer, names, saved["weights"])
+    rows += _mismatches(optimizer, names, saved["weights"])
     if rows:
         what = "the saved optimizer state is of other weights; nothing was changed:"
         raise StorageError(
@@ -150,34 +151,54 @@ def restore_optimizer(
         groups.append({**present, **{key: _like(value, present[key]) for key, value in restored.items()}})
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
     if type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict:
-        _in_saved_types(optimizer, names, saved["weights"])
+        _restore_dtypes(optimizer, names, saved["weights"])
 
 
-def _misfits(
+def _check_saved(saved: Any) -> None:
+    """Refuse a saved state of another structure, as a damaged or edited file may hold.
+
+    Raises:
+        StorageError: it has no groups of names or no entries by name.
+    """
+    groups = saved.get("groups") if isinstance(saved, dict) else None
+    entries = saved.get("weights") if isinstance(saved, dict) else None
+    good = isinstance(groups, list) and isinstance(entries, dict)
+    good = good and all(isinstance(entry, dict) for entry in cast("dict[Any, Any]", entries).values())
+    for group in cast("list[Any]", groups) if good else ():
+        names = group.get("weights") if isinstance(group, dict) else None
+        good = good and isinstance(names, list) and all(isinstance(name, str) for name in cast("list[Any]", names))
+    if not good:
+        raise StorageError(
+            "the saved optimizer state is damaged: it has no groups and entries by name; use an older checkpoint, or "
+            "pass reset_optimizer=True (--reset-optimizer) to begin with an empty state"
+        )
+
+
+def _mismatches(
     optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], saved: Mapping[str, Any]
 ) -> list[tuple[str, str, str]]:
-    """Entries shaped like neither their weights nor a number nor what the optimizer holds now, as rows of a table.
+    """Parameters whose saved entries have other shapes, as rows of a table.
 
-    Only where no entry of a weights object fits is it sure to be another's.
+    An optimizer may keep entries of any shape; only if no entry of a parameter fits, the state is surely another's.
     """
     rows: list[tuple[str, str, str]] = []
     for group in optimizer.param_groups:
         for p in group["params"]:
             entries = [e for e in saved.get(names[p], {}).values() if isinstance(e, torch.Tensor) and e.dim()]
-            if entries and p.dim() and not any(_may_belong(e.shape, p.shape) for e in entries):
+            if entries and p.dim() and not any(_may_fit(e.shape, p.shape) for e in entries):
                 rows.append((names[p], str(tuple(p.shape)), str(tuple(entries[0].shape))))
     return rows
 
 
-def _may_belong(entry: torch.Size, weights: torch.Size) -> bool:
-    """Whether an entry may be of these weights: in each dimension as long as they are, or 1; or of other dimensions."""
+def _may_fit(entry: torch.Size, weights: torch.Size) -> bool:
+    """Whether an entry may belong to a parameter: each dimension is equal or 1, or the number of dimensions differs."""
     return len(entry) != len(weights) or all(a in (1, b) for a, b in zip(entry, weights, strict=True))
 
 
-def _in_saved_types(
+def _restore_dtypes(
     optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], saved: Mapping[str, Any]
 ) -> None:
-    """Give entries the types that they were saved in: torch loads most of them in the type of their weights."""
+    """Restore the dtypes of saved entries: torch casts most of them to the dtype of their parameter on loading."""
     for p, state in optimizer.state.items():
         entries = saved.get(names[p], {})
         for key, value in state.items():
@@ -187,5 +208,5 @@ def _in_saved_types(
 
 
 def _like(value: Any, present: Any) -> Any:
-    """A restored option in the type that it has now: JSON has no tuples."""
+    """A restored option as the type of the present one: JSON has no tuples."""
     return tuple(value) if isinstance(present, tuple) else value

@@ -1,19 +1,20 @@
-"""The directory of one run: its description, its rows, its checkpoints. One process owns it.
+"""The directory of one run: its description, metrics, log and checkpoints. One process owns it at a time.
 
 YYYYmmdd_HHMMSS_NAME/
     experiment.prototext     the run as a text that starts it again
     run.json                 versions, seed, command, restarts, and how it ended
-    metrics.jsonl            one row for each pass over samples, and one for each restart
+    metrics.jsonl            one row for each epoch and evaluation, and one for each restart
     log.txt                  everything that was printed, with restarts and errors
     checkpoints/step-N/      weights and state, see checkpoint.py
-    checkpoints.json         which of them this run wrote, for whom, and how long it had trained by then
-    owner.json               who is at work here, while somebody is; see lease.py
+    checkpoints.json         which of them this run wrote, for which purpose, and the training time until then
+    owner.json               the process that owns the directory, while it runs; see directory_lock.py
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -32,10 +33,10 @@ __all__ = ["RunDirectory", "stored_seed", "write_beside"]
 
 
 def write_beside(path: Path, content: str | bytes) -> None:
-    """Write a file so that at every instant either the old or the new content stands under its name.
+    """Replace a file atomically: at every instant its name refers to the whole old or the whole new content.
 
     Raises:
-        StorageError: the file cannot be written; what stood there before still does.
+        StorageError: the file cannot be written; the old content is unchanged.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     data = content.encode() if isinstance(content, str) else content
@@ -50,36 +51,36 @@ def write_beside(path: Path, content: str | bytes) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror or error}; is the disk full or read-only?") from error
 
 
-def _place(name: str) -> Path:
-    """The folder that a new run gets, dated as LBANN dates it; a number is appended when it is taken."""
+def _default_path(name: str) -> Path:
+    """The default directory of a new run, dated as LBANN dates it; `_create` appends a number if it exists."""
     base = Path(os.environ.get("DESCEND_EXPERIMENT_DIR") or os.environ.get("LBANN_EXPERIMENT_DIR") or Path.cwd())
     safe = re.sub(r"[^\w.-]+", "_", name) or "run"
     stem = f"{datetime.now().astimezone():%Y%m%d_%H%M%S}_{safe}"
     return base / stem
 
 
-def _named(path: Any) -> Path:
-    """The place that a user names, whatever becomes of the current folder later.
+def _given_path(path: Any) -> Path:
+    """The absolute path that a user gave.
 
     Raises:
-        ConfigurationError: nothing can have that name.
+        ConfigurationError: it is no valid name of a directory, or a dangling link.
     """
     place = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(place, str) or not place or "\0" in place:
-        raise ConfigurationError(f"run_dir is {path!r} and is to be the name of a directory, a text or a Path")
+        raise ConfigurationError(f"run_dir must be the name of a directory (a str or a Path), got {path!r}")
     wanted = Path(place).absolute()
     try:
         wanted.lstat()
     except FileNotFoundError:
         return wanted
     except OSError as error:
-        raise _not_made(wanted, error) from error
+        raise _cannot_make(wanted, error) from error
     if wanted.is_symlink() and not wanted.exists():
         raise ConfigurationError(f"run directory {wanted} is a link to {wanted.readlink()}, and nothing is there")
     return wanted
 
 
-def _not_made(path: Path, error: OSError) -> ConfigurationError:
+def _cannot_make(path: Path, error: OSError) -> ConfigurationError:
     return ConfigurationError(
         f"run directory {path} cannot be made: {error.strerror or error}; name a writable place with --run-dir, "
         "run_dir= or the variable DESCEND_EXPERIMENT_DIR"
@@ -87,63 +88,63 @@ def _not_made(path: Path, error: OSError) -> ConfigurationError:
 
 
 def _create(wanted: Path, given: bool) -> Path:
-    """Make the directory; `mkdir` is the claim, so two processes never share one."""
+    """Make the directory; `mkdir` is atomic, so two processes never make the same one."""
     for number in range(1, 10_000):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}_{number}")
         try:
-            path.mkdir(parents=True, exist_ok=given and (_owned(path) or not _taken(path)))
+            path.mkdir(parents=True, exist_ok=given and (_has_owner(path) or not _is_taken(path)))
         except FileExistsError as error:
             if given:
-                what = _held(path) if path.is_dir() else "is a file"
+                what = _describe_content(path) if path.is_dir() else "is a file"
                 raise ConfigurationError(f"run directory {path} {what}: name one that is new or empty") from error
             continue
         except OSError as error:
-            raise _not_made(path, error) from error
+            raise _cannot_make(path, error) from error
         return path
     raise ConfigurationError(f"no free name for a run directory beside {wanted}")
 
 
-def _taken(path: Path) -> bool:
+def _is_taken(path: Path) -> bool:
     return path.is_dir() and any(file.name != OWNER for file in path.iterdir())
 
 
-def _held(path: Path) -> str:
-    """What is in a directory that is taken."""
+def _describe_content(path: Path) -> str:
+    """What a directory that is not empty holds, in words."""
     run = any((path / name).exists() for name in _OF_A_RUN)
     return "holds another run already" if run else "is not empty"
 
 
-def _owned(path: Path) -> bool:
+def _has_owner(path: Path) -> bool:
     return (path / OWNER).is_file()
 
 
-RESTART = "restart"  # the mode of a row that marks one
+RESTART = "restart"  # the mode of a row of metrics.jsonl that marks one
 
 _OF_A_RUN = ("experiment.prototext", "run.json", "metrics.jsonl", "log.txt", "checkpoints", "checkpoints.json")
 
 
 class _Lines:
-    """A text file that lines are added to. Whole lines only; those that cannot be written wait for the next attempt."""
+    """A text file to append whole lines to; lines that cannot be written are kept for the next attempt."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._waiting: list[str] = []
-        self._told = False
+        self._pending: list[str] = []
+        self._warned = False
 
     def add(self, line: str) -> None:
-        self._waiting.append(line)
+        self._pending.append(line)
         try:
-            self._write("".join(f"{line}\n" for line in self._waiting).encode())
+            self._write("".join(f"{line}\n" for line in self._pending).encode())
         except OSError as error:
-            told, self._told = self._told, True
-            if not told:
+            warned, self._warned = self._warned, True
+            if not warned:
                 warnings.warn(f"cannot write {self._path}: {error.strerror or error}; training goes on", stacklevel=3)
         else:
-            self._waiting.clear()
-            self._told = False
+            self._pending.clear()
+            self._warned = False
 
     def _write(self, data: bytes) -> None:
-        """Add all of it or nothing."""
+        """Append all of it or nothing."""
         with self._path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             try:
@@ -154,7 +155,7 @@ class _Lines:
                 raise
 
     def replace(self, lines: Sequence[str]) -> None:
-        self._waiting.clear()
+        self._pending.clear()
         write_beside(self._path, "".join(f"{line}\n" for line in lines))
 
 
@@ -162,30 +163,29 @@ class RunDirectory:
     """The files of one run.
 
     Args:
-        path: Where to put them, new or empty; None makes a dated one under DESCEND_EXPERIMENT_DIR, LBANN_EXPERIMENT_DIR
-            or the current folder.
-        name: What the dated folder is called after its date.
-        resume: The directory may hold a run, which is to be continued.
+        path: The directory, new or empty; None makes a dated one under DESCEND_EXPERIMENT_DIR, LBANN_EXPERIMENT_DIR or
+            the current folder.
+        name: Name of the dated directory, after its date.
+        resume: The directory may hold a run, which will be continued.
 
     Raises:
-        ConfigurationError: the directory cannot be made, cannot be written, holds another run, or another process is at
-            work in it.
+        ConfigurationError: the directory cannot be made or written, holds another run, or another process owns it.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, name: str = "descend", resume: bool = False) -> None:
         if resume and path is None:
             raise ConfigurationError("resume needs the directory of the run to continue: give run_dir=")
-        wanted = _named(path) if path is not None else _place(name)
+        wanted = _given_path(path) if path is not None else _default_path(name)
         self._new = _first_missing(wanted)
         self.path = wanted if resume and wanted.is_dir() else _create(wanted, given=path is not None)
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise ConfigurationError(
                 f"run directory {self.path} cannot be written: change its permissions or name another"
             )
-        self._lease = DirectoryLock(self.path)
+        self._lock = DirectoryLock(self.path)
         self._rows = _Lines(self.path / "metrics.jsonl")
         self._log = _Lines(self.path / "log.txt")
-        if not resume and _taken(self.path):
+        if not resume and _is_taken(self.path):
             self.close()
             raise ConfigurationError(
                 f"run directory {self.path} holds another run already: name one that is new or empty"
@@ -193,7 +193,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ class RunDirectory:
         write_beside(self.path / name, text)
 
     def keep_text(self, name: str, text: str) -> None:
-        """Write a text file of a run that is continued; what stood there and is different stays beside it."""
+        """Write a text file of a resumed run; different earlier content is kept as `earlier-N-NAME`."""
         path = self.path / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             return
@@ -216,24 +216,24 @@ class RunDirectory:
 
     def require_ownership(self) -> None:
         """Raise StorageError if another process has taken the directory over."""
-        self._lease.require()
+        self._lock.require()
 
     def append_row(self, row: Mapping[str, Any]) -> None:
-        """Add one row to metrics.jsonl. NaN and infinities are written as the words Python's json reads back.
+        """Append one row to metrics.jsonl. NaN and infinities are written as Python's json reads them.
 
-        A row that cannot be written now is written with the next one; training does not stop for it.
+        A row that cannot be written now is written with the next one; training continues.
         """
         self._rows.add(json.dumps(row))
 
     def replace_rows(self, rows: Sequence[Mapping[str, Any]], step: int = 0) -> None:
-        """Let metrics.jsonl hold these rows, and no others but the marks of restarts up to `step`."""
+        """Rewrite metrics.jsonl with these rows and its own rows of restarts up to `step`."""
         marks = [row for row in self._read_rows() if row.get("mode") == RESTART and row["step"] <= step]
         merged = sorted([*rows, *marks], key=lambda row: int(row.get("step", 0)))
         self._rows.replace([json.dumps(row) for row in merged])
 
     def seconds_of_rows(self) -> dict[tuple[str, int, int], float]:
-        """How long the passes took that metrics.jsonl has rows of, by mode, epoch and step."""
-        rows = [row for row in self._read_rows() if "seconds" in row]
+        """Durations of epochs and evaluations in metrics.jsonl, by mode, epoch and step."""
+        rows = [row for row in self._read_rows() if _is_duration(row.get("seconds"))]
         return {(row["mode"], row["epoch"], row["step"]): row["seconds"] for row in rows}
 
     def _read_rows(self) -> list[dict[str, Any]]:
@@ -242,31 +242,33 @@ class RunDirectory:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
             try:
                 rows.append(json.loads(line))
-            except ValueError:  # the end of a line that a killed process was writing, or what somebody did to it
+            except (ValueError, RecursionError):  # a line that a killed process was writing, or an edited one
                 continue
         return [row for row in rows if _is_row(row)]
 
     def log(self, text: str) -> None:
-        """Add lines to log.txt; what cannot be written does not stop a run."""
+        """Append lines to log.txt; a failure does not stop the run."""
         self._log.add(text)
 
     def facts(self) -> dict[str, Any]:
-        """What `run.json` holds.
+        """The content of `run.json`.
 
         Raises:
             StorageError: it cannot be read, or is not that of a run.
         """
         try:
             facts = json.loads((self.path / "run.json").read_text())
+            if not all(isinstance(restart, dict) for restart in facts["restarts"]):
+                raise ValueError("restarts must be a list of objects")
             return {**facts, "restarts": [*facts["restarts"]]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise StorageError(
-                f"{self.path / 'run.json'} is damaged ({error}), so the run cannot be continued: put back a copy of "
+                f"{self.path / 'run.json'} is damaged ({error}), so the run cannot be resumed: put back a copy of "
                 "it, or begin a run in another directory"
             ) from error
 
     def note_restart(self, step: int, epoch: int, changes: Sequence[str]) -> None:
-        """Say in run.json, metrics.jsonl and log.txt that the run was continued at `step`, and with which changes."""
+        """Record in run.json, metrics.jsonl and log.txt that the run was resumed at `step`, with these changes."""
         when = datetime.now().astimezone().isoformat(timespec="seconds")
         facts = self.facts()
         restarts = [*facts["restarts"], {"step": step, "time": when, "changes": list(changes)}]
@@ -275,16 +277,16 @@ class RunDirectory:
         self.log(f"continued after step {step:,} at {when}")
 
     def note_end(self, end: Mapping[str, Any]) -> None:
-        """Say in run.json how the run ended; what cannot be written does not matter any more."""
+        """Record in run.json how the run ended; a failure to write it is only logged."""
         when = datetime.now().astimezone().isoformat(timespec="seconds")
         try:
             facts = json.loads((self.path / "run.json").read_text())
             self.write_json("run.json", {**facts, "end": {**end, "time": when}})
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             self.log(f"run.json could not be written: {error}")
 
     def set_aside(self) -> Path | None:
-        """Move a run that is not to be continued to `earlier-N` beside its successor; None if there is none."""
+        """Move the files of a run that is not resumed to `earlier-N` in the same directory; None if there are none."""
         files = [path for path in self.path.iterdir() if path.name in _OF_A_RUN]
         if not files:
             return None
@@ -295,34 +297,45 @@ class RunDirectory:
         return place
 
     def close(self) -> None:
-        """Give the directory back to whoever wants it next."""
-        self._lease.release()
+        """Release the lock of the directory."""
+        self._lock.release()
 
     def discard(self) -> None:
-        """Take back a directory in which nothing was started: what this object made, and nothing else."""
+        """Remove a directory in which no run was started, if this object has made it."""
         self.close()
         if self._new is not None and self._new.is_dir():
             shutil.rmtree(self._new)
 
 
 def _is_row(row: Any) -> bool:
-    """Whether it is a row as a run writes it."""
+    """Whether a value has the form of a row that a run writes."""
     return isinstance(row, dict) and _ROW.items() <= {key: type(value) for key, value in row.items()}.items()
+
+
+def _is_duration(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 _ROW = {"mode": str, "epoch": int, "step": int}
 
 
 def stored_seed(path: str | os.PathLike[str] | None) -> int | None:
-    """The seed that the run in a directory began with; None where no run is there."""
+    """The random seed of the run in a directory; None if there is no run.
+
+    Raises:
+        StorageError: run.json is damaged.
+    """
     facts = None if path is None else Path(path) / "run.json"
     if facts is None or not facts.is_file():
         return None
     try:
-        return int(json.loads(facts.read_text())["random_seed"])
-    except (ValueError, KeyError, TypeError) as error:
+        seed = json.loads(facts.read_text())["random_seed"]
+        if type(seed) is not int or seed < 0:
+            raise ValueError(f"random_seed must be an integer >= 0, got {seed!r:.40}")
+        return seed
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(
-            f"{facts} is damaged ({error}), so the run there cannot be continued: put back a copy of it, or begin a "
+            f"{facts} is damaged ({error}), so the run there cannot be resumed: put back a copy of it, or begin a "
             "run in another directory"
         ) from error
 

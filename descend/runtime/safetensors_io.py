@@ -1,7 +1,7 @@
-"""Files of named tensors in the safetensors format, with a checksum for each tensor.
+"""Reads and writes safetensors files, with a checksum for each tensor.
 
-A file is the length of a header (8 bytes, little-endian), the header (JSON: type, shape and place of each tensor), and
-the bytes of the tensors. Checksums are taken of what is written, not of what is found in the file afterwards.
+A file is the length of the header (8 bytes, little-endian), the header (JSON: dtype, shape and offsets of each tensor),
+and the bytes of the tensors. Checksums are computed from memory while writing, not from the file afterwards.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _LARGEST_HEADER = 100_000_000  # the limit of the safetensors library
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Write a new file and put it on the disk.
+    """Write a new file and flush it to the disk.
 
     Returns:
-        Its size in "bytes", its "sha256", and of each tensor [begin, end, CRC-32] in "tensors".
+        Its size in "bytes", its "sha256", and [begin, end, CRC-32] of each tensor in "tensors".
 
     Raises:
-        StorageError: a tensor is of a type that the format does not know.
-        OSError: it cannot be written.
+        StorageError: a tensor has a dtype or layout that the format does not support.
+        OSError: the file cannot be written.
     """
     rows = {name: _bytes(name, tensor) for name, tensor in tensors.items()}
-    order = sorted(rows, key=lambda name: (-tensors[name].element_size(), name))  # every tensor begins aligned
+    order = sorted(rows, key=lambda name: (-tensors[name].element_size(), name))  # so that every tensor is aligned
     header: dict[str, Any] = {}
     end = 0
     for name in order:
@@ -83,15 +83,15 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, 
 
 
 def end_of(header: Mapping[str, Any]) -> int:
-    """How many bytes the tensors of a header take."""
+    """Total bytes of the tensors of a header."""
     return max((entry["data_offsets"][1] for entry in header.values()), default=0)
 
 
 def require_storable(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Find out before a run that it could not be saved.
+    """Check before a run that its tensors can be written to a checkpoint.
 
     Raises:
-        Unsupported: a tensor is of a type that the format does not know; all such are named.
+        Unsupported: tensors have a dtype or layout that the format does not support; the message names them.
     """
     if wrong := [name for name, tensor in tensors.items() if not _is_storable(tensor)]:
         kinds = ", ".join(f"'{name}' ({tensors[name].dtype}, {tensors[name].layout})" for name in wrong[:5])
@@ -110,29 +110,29 @@ def _bytes(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_layout(path: Path) -> None:
-    """Compare the header with the size of the file, before anything is allocated for what it promises.
+    """Compare the header with the size of the file, before anything of the size that it claims is allocated.
 
     Raises:
-        StorageError: the header is no header, or promises what the file does not hold.
+        StorageError: the header is invalid, or its tensors do not fill the file exactly.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
         if not 2 <= length <= min(size - 8, _LARGEST_HEADER):
-            raise StorageError(f"{path} says that its header has {length:,} bytes and the file has {size:,}")
+            raise StorageError(f"{path} claims a header of {length:,} bytes, and the file has {size:,}")
         text = file.read(length)
     try:
         header = json.loads(text)
         ends = [_end(entry) for name, entry in header.items() if name != "__metadata__"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise StorageError(f"{path} has a header that is not one of safetensors ({type(error).__name__})") from error
+        raise StorageError(f"{path} has no valid safetensors header ({type(error).__name__})") from error
     if max(ends, default=0) != size - 8 - length:
-        raise StorageError(f"{path} promises {max(ends, default=0):,} bytes of tensors and holds {size - 8 - length:,}")
+        raise StorageError(f"{path} claims {max(ends, default=0):,} bytes of tensors and has {size - 8 - length:,}")
 
 
 def _end(entry: Mapping[str, Any]) -> int:
-    """Where a tensor ends, if what is said of it fits together."""
+    """The end offset of a tensor, after a check that its dtype, shape and offsets agree."""
     begin, end = entry["data_offsets"]
     shape = entry["shape"]
     if min(0, begin, *shape) < 0 or end - begin != math.prod(shape) * _BYTES[entry["dtype"]]:
@@ -141,7 +141,7 @@ def _end(entry: Mapping[str, Any]) -> int:
 
 
 def damaged_tensors(path: Path, facts: Mapping[str, Any]) -> list[str]:
-    """Names of the tensors whose bytes are not those that were written, by the facts of `write_tensors`."""
+    """Names of the tensors whose checksums differ from those that `write_tensors` returned."""
     found: list[str] = []
     with path.open("rb") as file:
         for name, (begin, end, crc) in facts.items():
@@ -155,7 +155,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file by name.
 
     Raises:
-        StorageError: it is not a file of this format.
+        StorageError: it is no safetensors file.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

@@ -1,22 +1,26 @@
-"""Random numbers by name: every consumer has a stream of its own, whatever the others draw."""
+"""Seeds by name: every consumer of random numbers has a stream of its own, independent of all others."""
 
 from __future__ import annotations
 
 import hashlib
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 
-__all__ = ["generator", "seed_evaluation", "seed_of", "seed_step"]
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
-_GOLDEN = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio: the seeds of near steps are far apart
+__all__ = ["forked_rng", "generator", "seed_evaluation", "seed_of", "seed_step"]
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio: the seeds of consecutive steps are far apart
 
 
 def seed_of(seed: int, *names: str | int) -> int:
-    """A 63-bit seed that is a function of the run's seed and the consumer's name, such as ("weights", "conv1_kernel").
+    """A 63-bit seed, a function of the run's seed and the consumer's name, such as ("weights", "conv1_kernel").
 
-    Adding, removing or reordering other consumers does not change it. SHA-256 keeps the streams of similar names
-    unrelated.
+    Adding, removing or reordering other consumers does not change it. SHA-256 makes the streams of similar names
+    independent.
     """
     text = "\x1f".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
@@ -28,32 +32,45 @@ def _steps_of(seed: int) -> int:
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:
-    """A CPU generator at the start of the stream of `names`."""
+    """A CPU generator, seeded for the stream `names`."""
     return torch.Generator().manual_seed(seed_of(seed, *names))
 
 
-def seed_step(seed: int, step: int, position: int = 0) -> None:
-    """Put torch's global generators at the start of the stream of one training step.
+def forked_rng(device: torch.device | None = None) -> AbstractContextManager[None]:
+    """Preserve torch's global generator state within a block, without initializing CUDA in a run on the CPU.
 
-    What a module draws in a step, a dropout mask for example, is then a function of (seed, step, position): a run that
-    is continued draws the same numbers and no generator has to be saved. Callers keep the user's own state with
-    `torch.random.fork_rng`.
+    `torch.random.fork_rng()` without devices reads the state of every CUDA device, which initializes CUDA, and warns if
+    there are several.
 
     Args:
-        seed: Of the run.
-        step: Updates before it.
-        position: Where the samples of this rank begin in the mini-batch, so that no two ranks draw the same.
+        device: Device of the run; None if it is unknown: then CUDA devices count if CUDA is initialized already.
+    """
+    cuda = torch.cuda.is_initialized() or (device is not None and device.type == "cuda")
+    return torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else [])
+
+
+def seed_step(seed: int, step: int, position: int = 0) -> None:
+    """Seed torch's global generators for one training step.
+
+    What a module draws in a step, a dropout mask for example, is then a function of (seed, step, position): a resumed
+    run draws the same numbers, and no generator state has to be saved. Callers preserve the user's own generator state
+    with `forked_rng`.
+
+    Args:
+        seed: Seed of the run.
+        step: Number of updates before this step.
+        position: Where the samples of this rank begin in the mini-batch, so that every rank draws other numbers.
     """
     begin = seed_of(seed, "step", position) if position else _steps_of(seed)
-    _begin((begin + step * _GOLDEN) % 2**63)  # a hash for each step would be felt by a small net
+    _begin((begin + step * _GOLDEN) % 2**63)  # a hash in every step would slow down a small net
 
 
 def seed_evaluation(seed: int, mode: str, step: int, batch: int, position: int = 0) -> None:
-    """The same for one mini-batch of an evaluation that is made after `step` updates; see `seed_step`."""
+    """Seed torch's global generators for one mini-batch of an evaluation after `step` updates; see `seed_step`."""
     _begin(seed_of(seed, "evaluation", mode, step, batch, *[position] * (position > 0)))
 
 
 def _begin(number: int) -> None:
-    torch.default_generator.manual_seed(number)  # torch.manual_seed takes 100 µs, which a small net would feel
+    torch.default_generator.manual_seed(number)  # torch.manual_seed takes 100 µs, too long for a small net
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(number)

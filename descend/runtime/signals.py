@@ -1,4 +1,4 @@
-"""Signals as requests: a handler only notes the signal, and the loop ends between two steps."""
+"""Signal handler: Ctrl-C, SIGTERM and SIGUSR1 request a stop, and the training loop ends between two steps."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ _WATCHED = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 
 class Interrupted(BaseException):
-    """A signal came while the run was waiting: whoever waits can end at once. No error, so that no reader takes it for
-    one.
+    """A signal came while the run was waiting, so that it can end at once.
+
+    A `BaseException`, so that no `except Exception` of a data reader catches it.
     """
 
 
 class SignalHandler:
-    """While it is entered, the first Ctrl-C, SIGTERM or SIGUSR1 asks for an end and a second Ctrl-C interrupts at once.
+    """Context in which the first Ctrl-C, SIGTERM or SIGUSR1 requests a stop, and a second Ctrl-C interrupts at once.
 
-    While the run waits for something outside of it, as `wait` says, the first one ends the waiting by `Interrupted`.
-
-    Handlers that stood before are restored on leaving. Outside the main thread, where Python takes no handlers, it
-    watches nothing.
+    While the run waits for something external, as set by `wait`, the first signal raises `Interrupted`. Leaving the
+    context restores the handlers from before. Outside the main thread Python allows no handlers, and this does nothing.
     """
 
     def __init__(self) -> None:
@@ -35,11 +34,11 @@ class SignalHandler:
         self._before: dict[int, Any] = {}
 
     def requested(self) -> str | None:
-        """The name of the signal that asked for an end, as a user knows it, or None."""
+        """The signal that requested a stop, as a user knows it ("Ctrl-C", "SIGTERM"), or None."""
         return self._name
 
     def wait(self, waiting: bool) -> None:
-        """Say whether the run is waiting, with nothing under way that has to be finished first."""
+        """Set whether the run is waiting, with no work in progress that has to be completed first."""
         self._waiting = waiting
 
     def _note(self, number: int, frame: FrameType | None) -> None:

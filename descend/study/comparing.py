@@ -11,6 +11,7 @@ from torch import nn
 from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment import rule
 from descend.experiment.losses import looked_at
+from descend.runtime.seeds import forked_rng
 from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
 from descend.study.design.parameter_roles import unmatched
@@ -262,7 +263,7 @@ def _score_problems(study: Study, task: StudyTask) -> list[str]:
     """
     rows = [part[: study.batch_sizes[0]] for part in task.train]
     problems: list[str] = []
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), forked_rng():
         try:
             output = task.module(study.seed)(*rows[:-1])
         except Exception:  # it may lie in the seed, and is told of the trial that meets it

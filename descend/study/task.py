@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subse
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.module_task import TARGET_NAMES
+from descend.runtime.seeds import forked_rng
 from descend.study.design.sampling import seed_of
 from descend.study.design.workload import check_form
 
@@ -127,7 +128,7 @@ class StudyTask:
 
     def module(self, seed: int) -> nn.Module:
         """A new module whose weights are a function of the seed. Torch's own generator is left as it was."""
-        with torch.random.fork_rng():
+        with forked_rng():
             # torch.manual_seed notes its caller for devices to come, which takes longer than a small module.
             (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
             if not isinstance(self.model, torch.nn.Module):

@@ -9,6 +9,7 @@ import torch
 
 from descend.optim import Optimizer
 from descend.runtime import seed_evaluation
+from descend.runtime.seeds import forked_rng
 from descend.train.endings import interruptible, raise_if_stop_requested
 from descend.train.events import EvaluationView, Event, StepView
 from descend.train.memory import retry_on_oom
@@ -43,7 +44,7 @@ def evaluate(session: Session, mode: Mode) -> dict[str, float]:
     session.callbacks.fire(Event.BEFORE_EVALUATION, view)
     session.meet(f"the beginning of {mode} at step {at.step}")
     began = session.communicator.now()
-    with _averaged(session), torch.random.fork_rng():
+    with _averaged(session), forked_rng(session.communicator.device):
         totals, seen, times = _measure(session, mode, run)
         penalty = session.task.penalty()
         values = totals.over(session.communicator).values() | dict(session.outside())

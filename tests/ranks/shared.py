@@ -49,7 +49,7 @@ def everything():
         shared._made = refused
     if os.environ["RANK"] == "1" and sys.argv[1] == "apart":
         shared._host = lambda: ["another"]
-    process._stay_awake = counted("_stay_awake", process._stay_awake, lambda work: 0)
+    process._spin_wait = counted("_spin_wait", process._spin_wait, lambda work: 0)
     leave({**{name: outcome(name) for name in sys.argv[2:]}, "seen": seen})
 
 

@@ -5,7 +5,7 @@ from ranks.start import begin, end
 
 from descend.runtime import newest_checkpoint, verify
 
-# Only who hangs is waited for, and a busy host keeps a good rank from giving a sign of life for seconds.
+# Only who hangs is waited for, and a busy host keeps a good rank from sending a heartbeat for seconds.
 HANGS = ["sleeps", "is suspended", "sleeps in a backward pass", "sleeps at the end"]
 TIMEOUTS = {what: {"DESCEND_TIMEOUT_SECONDS": "10"} for what in HANGS}
 

@@ -11,7 +11,7 @@ from ranks.start import TESTS, begin, end, free_port, start, surroundings
 
 from descend.runtime import newest_checkpoint, verify
 
-# Only who hangs is waited for, and a busy host keeps a good rank from giving a sign of life for seconds.
+# Only who hangs is waited for, and a busy host keeps a good rank from sending a heartbeat for seconds.
 TIMEOUTS = {"sleeps": {"DESCEND_TIMEOUT_SECONDS": "10"}, "is suspended": {"DESCEND_TIMEOUT_SECONDS": "10"}}
 STEPS = 7  # of an epoch
 
@@ -116,7 +116,7 @@ def test_a_gradient_that_is_not_finite_is_refused_with_its_worker(tmp_path):
         ("raises", 0, [1, 6, 6], "rank 0 failed: ValueError: so it is"),
         ("is killed", 1, [6, -9, 6], "was killed or has crashed"),
         ("sleeps", 2, [6, 6, 6], "rank 2 hangs"),
-        ("is suspended", 1, [6, -9, 6], "rank 1 has given no sign of life"),
+        ("is suspended", 1, [6, -9, 6], "rank 1 has sent no heartbeat"),
     ],
 )
 def test_whatever_goes_wrong_ends_all(fault, rank, codes, words, tmp_path):

@@ -21,7 +21,7 @@ def shared(ranks, folder, way, *names):
     seen = [rank.left.pop("seen") for rank in ended]
     compare(ended, names)
     awake = way == "shared" and ranks <= cores()
-    assert [bool(counts.get("_stay_awake")) for counts in seen] == [awake] * ranks
+    assert [bool(counts.get("_spin_wait")) for counts in seen] == [awake] * ranks
     return ended, seen
 
 

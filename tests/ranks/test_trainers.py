@@ -8,7 +8,7 @@ from ranks.start import begin, end, start
 from ranks.test_exactness import largest_difference
 from ranks.tournament import outcome, play
 
-TIMEOUT = {"DESCEND_TIMEOUT_SECONDS": "6"}  # a busy host keeps a rank from giving a sign of life for seconds
+TIMEOUT = {"DESCEND_TIMEOUT_SECONDS": "6"}  # a busy host keeps a rank from sending a heartbeat for seconds
 
 
 def lineage(folder):

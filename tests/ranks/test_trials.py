@@ -107,7 +107,7 @@ def test_ranks_that_are_started_again_do_not_read_what_those_before_them_left(tm
     )
     assert ended.returncode == 0, ended.stderr
     assert "raised on purpose" in ended.stderr
-    assert "rank 1 has given no sign of life" in ended.stderr
+    assert "rank 1 has sent no heartbeat" in ended.stderr
     assert sorted(file.name for file in tmp_path.glob("attempt*")) == ["attempt2-rank0", "attempt2-rank1"]
 
 

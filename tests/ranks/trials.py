@@ -66,7 +66,7 @@ def unsaved(every):
     def broken(*arguments, **settings):
         raise StorageError("the disk is full")
 
-    archive._PAUSES_SECONDS = ()
+    archive._RETRY_SECONDS = ()
     if descend.distributed.rank() == 0:
         archive.save_checkpoint = broken
     callbacks = [descend.Checkpoint(every_steps=1)] if every else []
@@ -98,7 +98,7 @@ def unmet():
     Path(f"here{descend.distributed.rank()}").touch()
     while len(list(Path().glob("here*"))) < descend.distributed.ranks() - 1:  # they begin to wait at the same time
         time.sleep(0.05)
-    group._MEETING_SECONDS = 4
+    group._RENDEZVOUS_SECONDS = 4
     fit()
 
 

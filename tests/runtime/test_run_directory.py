@@ -75,10 +75,10 @@ def test_rows_are_plain_json_lines(tmp_path):
     [
         ("x" * 300, "cannot be made: File name too long"),
         ("file/below", "cannot be made: Not a directory"),
-        ("a\0b", "is to be the name of a directory"),
-        (b"bytes", "is to be the name of a directory"),
-        ("", "is to be the name of a directory"),
-        (3, "is to be the name of a directory"),
+        ("a\0b", "must be the name of a directory"),
+        (b"bytes", "must be the name of a directory"),
+        ("", "must be the name of a directory"),
+        (3, "must be the name of a directory"),
         ("to_nothing", "is a link to nowhere, and nothing is there"),
     ],
 )

@@ -16,13 +16,13 @@ from descend.runtime import shared_memory as shared
 def test_every_rank_has_the_sum_in_the_order_of_ranks(ranks, count, at_once, seed):
     given = np.random.default_rng(seed).normal(size=(ranks, count)).astype(np.float32)
     some = [torch.from_numpy(one.copy()) for one in given]
-    whole = shared._AT_ONCE
-    shared._AT_ONCE = at_once
+    whole = shared._CHUNK
+    shared._CHUNK = at_once
     try:
         for rank in range(ranks):
             shared.all_reduce_shared(some, rank)
     finally:
-        shared._AT_ONCE = whole
+        shared._CHUNK = whole
     expected = given[0].copy()
     for one in given[1:]:
         expected += one
@@ -31,10 +31,10 @@ def test_every_rank_has_the_sum_in_the_order_of_ranks(ranks, count, at_once, see
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files without a name are Linux's")
-def test_memory_that_cannot_be_had_is_told_of():
+def test_a_shortage_of_memory_is_reported():
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        assert shared._made(4096) == (None, "4,096 bytes: File too large")
+        assert shared._create(4096) == (None, "4,096 bytes: File too large")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,4 +1,4 @@
-"""Whom a rank holds responsible for its waiting; the ranks are objects of one process and leave words in one store."""
+"""Which rank the watchdog finds hung or crashed; the ranks are objects of one process with one store."""
 
 import os
 from types import SimpleNamespace
@@ -6,13 +6,12 @@ from types import SimpleNamespace
 import pytest
 from torch import distributed
 
-from descend.runtime import Communicator
-from descend.runtime import watchdog as vigil
+from descend.runtime import Communicator, watchdog
 from descend.runtime.communicator import RankStatus
 from descend.runtime.watchdog import Watchdog
 
 TIMEOUT = 1.0
-WORKER = 10  # beyond those that follow rank 0
+WORKER = 10  # not among the successors of rank 0 that every rank monitors
 
 
 class Clock:
@@ -27,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(vigil, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
 
 
@@ -35,18 +34,18 @@ def clock(monkeypatch):
 def ranks(clock):
     store = distributed.HashStore()
     some = [Watchdog(store, Communicator(rank, 12, status=RankStatus()), TIMEOUT) for rank in range(12)]
-    some[0]._process.status.served = range(1, 12)
+    some[0]._communicator.status.served = range(1, 12)
     return some
 
 
-def blamed(clock, ranks, seconds):
-    """Whom rank 0 suspects after a time in which all others have given signs of life."""
+def hung_rank(clock, ranks, seconds):
+    """The rank that rank 0 finds hung within a time in which all others send heartbeats."""
     until, number = clock.now + seconds, 0
     while clock.now < until:
         number += 1
         for rank in ranks[1:]:
-            rank._beat(number)
-        if cause := ranks[0]._suspect():
+            rank._heartbeats.send(number)
+        if cause := ranks[0]._ranks.find_hung_rank():
             return cause
         clock.now += 0.02
     return None
@@ -54,24 +53,60 @@ def blamed(clock, ranks, seconds):
 
 def test_a_server_that_never_waits_finds_the_worker_that_makes_no_step(clock, ranks):
     for rank in ranks[1:]:
-        rank._process.doing.waiting = None if rank is ranks[WORKER] else "weights of the parameter server"
-    cause = blamed(clock, ranks, 2 * TIMEOUT)
+        rank._communicator.status.waiting = None if rank is ranks[WORKER] else "weights of the parameter server"
+    cause = hung_rank(clock, ranks, 2 * TIMEOUT)
     assert cause["rank"] == WORKER
     assert cause["why"] == "rank 10 hangs: it has made no step for 0.8 seconds"
 
 
 def test_workers_that_wait_or_make_steps_are_let_be(clock, ranks):
     for rank in ranks[1:WORKER]:
-        rank._process.doing.waiting = "weights of the parameter server"
+        rank._communicator.status.waiting = "weights of the parameter server"
     for step in range(8):
         for rank in ranks[WORKER:]:
-            rank._process.doing.steps = step
-        assert blamed(clock, ranks, TIMEOUT / 4) is None
+            rank._communicator.status.steps = step
+        assert hung_rank(clock, ranks, TIMEOUT / 4) is None
 
 
 def test_ranks_whose_launcher_has_gone_find_out(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     rank = Watchdog(distributed.HashStore(), Communicator(0, 2, status=RankStatus()), TIMEOUT)
-    assert rank._left_alone() is None
+    assert rank._launcher_failure() is None
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert "was killed or has crashed" in rank._left_alone()["why"]
+    assert "was killed or has crashed" in rank._launcher_failure()["why"]
+
+
+def test_a_rank_without_a_heartbeat_is_reported(clock, ranks):
+    ranks[0]._communicator.status.served = ()
+    assert hung_rank(clock, ranks, TIMEOUT / 2) is None
+    silent = ranks.pop(3)
+    cause = hung_rank(clock, ranks, 2 * TIMEOUT)
+    assert cause["why"] == f"rank {silent._communicator.rank} has sent no heartbeat for 0.8 seconds"
+    assert cause["hangs"]
+
+
+def test_the_rank_that_has_entered_fewer_collectives_holds_the_others_up(clock, ranks):
+    """Rank 0 waits in its second all-reduce; of the others only rank 5 has entered no second one."""
+    for rank in ranks:
+        rank._communicator.status.served = ()
+        rank._communicator.status.waits = 1 if rank is ranks[5] else 2
+        rank._communicator.status.waiting = None if rank is ranks[5] else "an all-reduce"
+        rank._communicator.status.since = clock.now
+    cause = hung_rank(clock, ranks, 2 * TIMEOUT)
+    assert cause["rank"] == 5
+    assert "waited 0.8 seconds for it, at an all-reduce" in cause["why"]
+
+
+def test_a_rank_that_writes_a_checkpoint_is_waited_for(clock, ranks):
+    for rank in ranks:
+        rank._communicator.status.served = ()
+        rank._communicator.status.waits = 1 if rank is ranks[5] else 2
+        rank._communicator.status.waiting = None if rank is ranks[5] else "an all-reduce"
+    ranks[5]._communicator.status.is_busy = True
+    assert hung_rank(clock, ranks, 3 * TIMEOUT) is None
+
+
+def test_the_first_cause_counts_on_all_ranks(ranks):
+    first = ranks[2]._heartbeats.record_cause("rank 2 failed: a", 2)
+    assert ranks[4]._heartbeats.record_cause("rank 4 failed: b", 4) == first
+    assert ranks[7]._heartbeats.first_cause() == first

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from descend import torch_private
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -83,12 +84,12 @@ def roles_of(module: torch.nn.Module) -> dict[str, str]:
     from torch import nn
 
     norms: Any = (
-        nn.modules.batchnorm._NormBase,  # pyright: ignore[reportPrivateUsage]  # base of all batch and instance norms
+        torch_private.norm_class(),
         nn.LayerNorm,
         nn.GroupNorm,
         nn.RMSNorm,
     )
-    convolutions = nn.modules.conv._ConvNd  # pyright: ignore[reportPrivateUsage]  # base of all convolutions
+    convolutions = torch_private.convolution_class()
     found: dict[str, str] = {}
     owners = dict(module.named_modules())
     said: dict[str, str] = getattr(module, "weight_roles", {})
