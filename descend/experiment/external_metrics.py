@@ -1,8 +1,8 @@
-"""Metrics that the graph does not compute: what a program prints, and what a function of a Python file returns.
+"""Metrics from outside the graph: the output of a program, or the result of a function in a Python file.
 
-Both are asked at the end of each pass over samples, by the first rank alone, and are told where LBANN keeps the files
-of a model: `trainer0/model0`. A program runs in the run directory and finds that path from there; a function is given
-it with the run directory in front.
+Both are called at the end of each epoch and evaluation, by rank zero alone, with the path of LBANN's model files,
+`trainer0/model0`: relative to the run directory, in which a program runs, and with the run directory in front for a
+function.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["ExternalMetrics"]
 
 
 class ExternalMetrics:
-    """The metrics of a model that are asked of others.
+    """The external metrics of a model.
 
     Args:
-        metrics: Their descriptions.
-        place: Where LBANN keeps the model's files, below the run directory.
+        metrics: Descriptions of all its metrics; others than external ones are ignored.
+        place: LBANN's path of the model's files, relative to the run directory.
 
     Raises:
         ConfigurationError: a Python file cannot be imported, or has no such function.
@@ -37,26 +37,26 @@ class ExternalMetrics:
 
     def __init__(self, metrics: Iterable[BaseMetric], place: str) -> None:
         self._place = place
-        self._ask: dict[str, Callable[[Path], Any]] = {}
+        self._sources: dict[str, Callable[[Path], Any]] = {}
         for metric in metrics:
             if isinstance(metric, ExecutableMetric):
-                self._ask[metric.name] = self._program(metric)
+                self._sources[metric.name] = self._program(metric)
             elif isinstance(metric, PythonMetric):
-                self._ask[metric.name] = self._function(metric)
+                self._sources[metric.name] = self._function(metric)
 
     def __call__(self, directory: Path | None) -> Mapping[str, float]:
-        """Every metric now; rank zero asks for all.
+        """The current value of every metric; rank zero calls it.
 
         Raises:
-            ConfigurationError: a program failed, or gave no number.
+            ConfigurationError: a program failed, or a result is no number.
         """
         where = Path() if directory is None else directory
-        return {name: _number(name, ask(where)) for name, ask in self._ask.items()}
+        return {name: _number(name, source(where)) for name, source in self._sources.items()}
 
     def _program(self, metric: ExecutableMetric) -> Callable[[Path], str]:
         command = [metric.filename, *shlex.split(metric.other_args), self._place]
 
-        def ask(directory: Path) -> str:
+        def run_program(directory: Path) -> str:
             try:
                 done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
             except OSError as error:
@@ -64,12 +64,13 @@ class ExternalMetrics:
                     f"metric '{metric.name}': {metric.filename} cannot be started: {error}"
                 ) from error
             if done.returncode:
+                error = done.stderr.strip()
                 raise ConfigurationError(
-                    f"metric '{metric.name}': {shlex.join(command)} ended with {done.returncode}: {done.stderr.strip()}"
+                    f"metric '{metric.name}': {shlex.join(command)} exited with {done.returncode}: {error}"
                 )
             return done.stdout
 
-        return ask
+        return run_program
 
     def _function(self, metric: PythonMetric) -> Callable[[Path], Any]:
         function = _function_of(metric)
@@ -97,4 +98,4 @@ def _number(name: str, found: Any) -> float:
     try:
         return float(found)
     except (TypeError, ValueError):
-        raise ConfigurationError(f"metric '{name}' gave {str(found)[:80]!r}; expected a number") from None
+        raise ConfigurationError(f"metric '{name}' must be a number, got {str(found)[:80]!r}") from None
