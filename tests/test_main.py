@@ -113,7 +113,7 @@ def test_resume_shows_each_change_and_what_becomes_of_it(descend, one_epoch, tmp
         shown = descend(*words, "--show-changes")
         assert "optimizer.lr: 0.05 -> 0.02: applies" in shown
         assert "epoch_count=1" in shown
-        assert "applies, counted from the beginning of the run" in shown
+        assert "applies, counted from the start of the run" in shown
         assert files(tmp_path / "run") == before
     assert "finished 2 of 2 epochs" in descend("resume", run, changed)
     assert "learn_rate: 0.02" in (tmp_path / "run/experiment.prototext").read_text()

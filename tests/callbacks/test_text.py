@@ -215,7 +215,7 @@ def test_a_trainer_takes_checkpoints_alone():
     experiment = descend.Experiment(
         descend.Trainer(4, callbacks=[callbacks.Print()]), model, descend.zoo.digits(), descend.SGD(learn_rate=0.1)
     )
-    with pytest.raises(ConfigurationError, match="Print watches a model, and a trainer takes Checkpoint alone"):
+    with pytest.raises(ConfigurationError, match="Print is a callback of a model, and a trainer takes only Checkpoint"):
         _check_names(experiment, check(model, {"samples": (1, 4, 4), "labels": (3,)}))
 
 

@@ -97,4 +97,4 @@ def test_a_rank_that_fails_fails_the_job(cluster, submit, tmp_path):
     facts = cluster.wait_for(text.split()[-1], "COMPLETED", "FAILED")
     log = (tmp_path / "job" / "err.log").read_text()
     assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "2:0"), log
-    assert "says nothing of its model" in log
+    assert "model (layers and objective) is missing" in log

@@ -20,7 +20,7 @@ def launch(monkeypatch, command):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--ranks", "3", LENET, "--procs-per-trainer", "2"], "procs_per_trainer=2 does not divide 3 ranks; 1, 3 do"),
         (["--ranks", "4", LENET, "--procs-per-trainer=2", "--trainers=3"], "3 trainers cannot be shared out"),
@@ -29,8 +29,8 @@ def launch(monkeypatch, command):
         (["--ranks", "2", "missing.prototext"], "there is no file"),
     ],
 )
-def test_what_cannot_be_is_refused(words, told, launch):
-    assert told in launch(*words, code=2)
+def test_what_cannot_be_is_refused(words, reported, launch):
+    assert reported in launch(*words, code=2)
 
 
 def test_a_timeout_that_is_none_is_refused(launch):
