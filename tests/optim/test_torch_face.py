@@ -196,8 +196,8 @@ def rates(scheduler: Any, optimizer: Any, steps: int) -> list[float]:
     return seen
 
 
-# A scheduler only writes options of the group, so not every pair is needed: every rule meets one that writes the learning
-# rate and one that also cycles the momentum or betas, and every scheduler meets several rules.
+# A scheduler only writes options of the group, so not every pair is needed: every rule meets one that writes the
+# learning rate and one that also cycles the momentum, and every scheduler meets several rules.
 _CYCLING = "OneCycleLR"
 _PAIRS = dict.fromkeys(
     (rule, name) for i, rule in enumerate(ALL_RULES) for name in (list(SCHEDULERS)[i % len(SCHEDULERS)], _CYCLING)
