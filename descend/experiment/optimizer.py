@@ -1,4 +1,4 @@
-"""From the descriptions of update rules to one torch optimizer: a rule for each parameter over a default."""
+"""From the descriptions of update rules to one torch optimizer: a rule for each weights object over a default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer for a user's module, from a description or from a function; each parameter is owned once."""
+"""An optimizer for a user's module, from a description or from a function; each weights object is owned once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
         module: Whose weights it updates; weights under two names are one.
 
     Raises:
-        ConfigurationError: there is nothing to train, or a parameter would be updated twice or never.
+        ConfigurationError: there is nothing to train, or a weights object would be updated twice or never.
     """
     named = _trained(module)
     made = _described(optimizer, named) if _is_description(optimizer) else _called(optimizer, named)
@@ -96,7 +96,7 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
         )
     if not callable(optimizer):
         raise ConfigurationError(
-            f"optimizer is {optimizer!r}; expected a description such as descend.SGD(learn_rate=0.1), or a function "
+            f"optimizer is {optimizer!r}; it is to be a description such as descend.SGD(learn_rate=0.1), or a function "
             "such as functools.partial(torch.optim.SGD, lr=0.1)"
         )
     made = _made(optimizer, named)
@@ -148,10 +148,10 @@ def _check_options(made: torch.optim.Optimizer) -> None:
             ]
         for key in _NOT_NEGATIVE:
             if key in group and not (_is_good(group[key]) or (group[key] is None and key != "lr")):
-                problems.append(f"group {i}: {key} is {group[key]!r} and must be a finite number >= 0")
+                problems.append(f"group {i}: {key} is {group[key]!r} and is to be a finite number of at least 0")
         betas = group.get("betas", ())
         if isinstance(betas, (tuple, list)) and not all(_is_good(beta) and float(beta) < 1 for beta in betas):
-            problems.append(f"group {i}: betas are {betas!r} and must be numbers in [0, 1)")
+            problems.append(f"group {i}: betas are {betas!r} and are to be numbers in [0, 1)")
     if problems:
         raise ConfigurationError([f"{type(made).__name__}: {problem}" for problem in problems])
 
@@ -176,7 +176,7 @@ def _check_owners(made: torch.optim.Optimizer, named: Named) -> None:
     if any(p not in names for p in owned):
         problems.append("the optimizer was given weights that are not trained weights of the module")
     if problems:
-        raise ConfigurationError([*problems, "freeze parameters that are not trained with requires_grad_(False)"])
+        raise ConfigurationError([*problems, "freeze what is not to be trained with requires_grad_(False)"])
 
 
 def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
