@@ -187,7 +187,7 @@ def test_what_is_refused_in_a_text_says_where(name):
 
 def test_a_wrong_number_in_a_text_says_where():
     source = text.render(graph()) + "\ncallback { step_learning_rate { step: 0 amt: 0.5 } }\n"
-    with pytest.raises(TextError, match=r"net\.prototext:\d+:\d+: StepLearningRate\.step is 0; expected at least 1"):
+    with pytest.raises(TextError, match=r"net\.prototext:\d+:\d+: StepLearningRate: step must be a number >= 1, got 0"):
         from_text(source, "net.prototext", classes())
 
 

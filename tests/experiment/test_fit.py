@@ -518,7 +518,7 @@ def frozen():
         ({"loss": lambda output: output.sum()}, "is called with the output and 1 targets"),
         ({"loss": lambda output, y: output.detach().sum()}, "depends on none of the weights"),
         ({"loss": functools.partial(nn.functional.mse_loss, reduction="sum")}, "the step grow with the batch"),
-        ({"data": (batch for batch in ())}, "gone through once"),
+        ({"data": (batch for batch in ())}, "iterated only once"),
         ({"targets": ["label"]}, "no field 'label'"),
         ({"targets": 2}, "all fields .* are targets"),
         ({"data": {"x": X, "answer": Y}}, r"not clear from their names \(x, answer\)"),

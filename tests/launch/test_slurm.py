@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm that the test brings up on this machine: run, told to leave, saved, put back, gone on."""
+"""Jobs on a real Slurm that the test starts on this machine: run, signalled, saved, requeued, resumed."""
 
 import json
 import os
