@@ -28,7 +28,7 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 
 
 class ParameterInfo(NamedTuple):
-    """What rules look at in one weights object."""
+    """What filters look at in one parameter."""
 
     name: str
     dims: int
