@@ -14,6 +14,7 @@ fails.
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import sys
@@ -218,8 +219,10 @@ def transferred(kind: str, old: tuple[Any, Any], new: tuple[Any, Any], folder: s
     if kind.startswith("zero"):
         again.load_state_dict(model.state_dict())
         for rank in range(2):
-            optimizer.consolidate_state_dict(to=rank)
-        other.load_state_dict(optimizer.state_dict())
+            optimizer.consolidate_state_dict(to=rank)  # after which this rank alone has the whole state
+            if rank == torch.distributed.get_rank():
+                state = copy.deepcopy(optimizer.state_dict())
+                other.load_state_dict(state)
     elif kind.startswith("fsdp1"):
         again.load_state_dict(model.state_dict())
         other.load_state_dict(Fsdp.optim_state_dict_to_load(again, other, Fsdp.optim_state_dict(model, optimizer)))
