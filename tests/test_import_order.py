@@ -21,7 +21,8 @@ ORDER = [
     {"callbacks"},
     {"experiment"},
     {"launcher"},
-    {"zoo", "study", "onnx"},
+    {"zoo", "onnx"},
+    {"study"},
     {"lbann"},
     {"__main__", "__init__"},
 ]

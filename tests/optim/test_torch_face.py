@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 import descend.optim
 from descend.errors import NumericalError, RuleError
 from descend.optim import Optimizer
-from descend.optim.rules import ALL_RULES, RULES, SGD, Rule
+from descend.optim.rules import ALL_RULES, RULES, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,7 +196,16 @@ def rates(scheduler: Any, optimizer: Any, steps: int) -> list[float]:
     return seen
 
 
-def scheduled(rule: Rule, name: str) -> None:
+# A scheduler only writes options of the group, so not every pair is needed: every rule meets one that writes the
+# learning rate and one that also cycles the momentum, and every scheduler meets several rules.
+_CYCLING = "OneCycleLR"
+_PAIRS = dict.fromkeys(
+    (rule, name) for i, rule in enumerate(ALL_RULES) for name in (list(SCHEDULERS)[i % len(SCHEDULERS)], _CYCLING)
+)
+
+
+@pytest.mark.parametrize(("rule", "name"), _PAIRS, ids=lambda x: x if isinstance(x, str) else repr(x))
+def test_torchs_schedulers_set_the_rate_of_every_update(rule: Rule, name: str) -> None:
     """The rates are those that torch's SGD is given, and the weights are those of the rates set by hand."""
     model, other = nn.Linear(2, 2).double(), nn.Linear(2, 2).double()
     other.load_state_dict(model.state_dict())
@@ -217,18 +226,6 @@ def scheduled(rule: Rule, name: str) -> None:
         by_hand.step()
         scheduler.step(*([1.0] if name == "ReduceLROnPlateau" else []))
     assert equal(model, other)
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_torchs_schedulers_set_the_rate_of_every_update(name: str) -> None:
-    """A scheduler writes into the group and knows nothing of the rule but whether it has a momentum."""
-    scheduled(SGD(momentum=0.9), name)
-    scheduled(RULES["adagrad"](), name)
-
-
-@every_rule
-def test_every_rule_takes_the_rate_and_the_momentum_of_a_scheduler(rule: Rule) -> None:
-    scheduled(rule, "OneCycleLR")
 
 
 # ---- copies, saved state
@@ -311,7 +308,19 @@ def test_a_group_that_comes_later_begins_anew(rule: Rule) -> None:
     close(one, other)
 
 
-def refused(name: str, key: str, value: Any) -> None:
+_WRONG = (-1.0, math.nan, math.inf, -math.inf, "0.1", None)
+
+
+# The engine checks these for all rules alike: every rule meets a wrong value of each option, every value several rules.
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        (name, key, _WRONG[(i + j) % len(_WRONG)])
+        for i, name in enumerate(RULES)
+        for j, key in enumerate(("lr", "weight_decay"))
+    ],
+)
+def test_wrong_numbers_are_refused_with_their_group(name: str, key: str, value: Any) -> None:
     model = net()
     first, last = model[0].parameters(), model[2].parameters()
     with pytest.raises(RuleError, match=f"group 1: {key} must"):
@@ -325,18 +334,6 @@ def refused(name: str, key: str, value: Any) -> None:
     with pytest.raises(RuleError, match=f"group 0: {key} must"):
         train(model, optimizer, range(1))
     assert equal(model, before)
-
-
-@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, -math.inf, "0.1", None])
-@pytest.mark.parametrize("key", ["lr", "weight_decay"])
-def test_wrong_numbers_are_refused_with_their_group(key: str, value: Any) -> None:
-    refused("sgd", key, value)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_every_rule_refuses_wrong_numbers(name: str) -> None:
-    refused(name, "lr", math.nan)
-    refused(name, "weight_decay", -1.0)
 
 
 @pytest.mark.parametrize("name", RULES)
