@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ABSENT", "MANY", "MOVED", "ODD", "GradientScanner", "ScannerCompileJob", "TensorList"]
+__all__ = ["ABSENT", "MANY", "MOVED", "ODD", "GradientScanner", "ScannerCompileJob", "TensorList", "check_scanner"]
 
 SOURCE = Path(__file__).with_name("gradients.cpp")
 FLAGS = ("-O2", "-std=c++20", "-w")
@@ -69,7 +69,7 @@ class TensorList:
 
 
 class GradientScanner:
-    """Looks at tensors one by one, in Python."""
+    """Looks at tensors one by one, in Python; `check_scanner` compares the faster one with it."""
 
     def look(self, known: TensorList, beside: TensorList) -> int:
         """Find the gradients: the address of each, 0 for none and -1 for one that lies otherwise than the weights.
@@ -91,7 +91,7 @@ class GradientScanner:
         return list(map(Tensor.data_ptr, known.tensors)) == known.addresses.tolist()
 
     def written(self, known: TensorList) -> None:
-        """Tell autograd that those with a gradient were written."""
+        """Record for autograd that the tensors with a gradient were written."""
         increment_version([p for p, g in zip(known.tensors, known.gradients.tolist(), strict=True) if g])
 
     def same(self, held: Sequence[Tensor], known: TensorList) -> bool:
@@ -109,7 +109,7 @@ def _address(p: Tensor) -> int:
 
 
 class ScannerLibrary(GradientScanner):
-    """The same by a finished `ReaderJob`."""
+    """The same by a finished `ScannerCompileJob`."""
 
     def __init__(self, path: Path) -> None:
         # The interpreter stays locked meanwhile: these look at Python's objects.
@@ -122,20 +122,20 @@ class ScannerLibrary(GradientScanner):
             function.restype = ctypes.c_int64
 
     def look(self, known: TensorList, beside: TensorList) -> int:
-        """See `Reader`."""
+        """See `GradientScanner`."""
         threads = torch.get_num_threads() if len(known.tensors) >= MANY else 1
         return self._look(known.given, beside.given, threads)
 
     def stayed(self, known: TensorList) -> bool:
-        """See `Reader`."""
+        """See `GradientScanner`."""
         return bool(self._stayed(known.given))
 
     def written(self, known: TensorList) -> None:
-        """See `Reader`."""
+        """See `GradientScanner`."""
         self._written(known.given)
 
     def same(self, held: Sequence[Tensor], known: TensorList) -> bool:
-        """See `Reader`."""
+        """See `GradientScanner`."""
         if type(held) is not list:
             return super().same(held, known)
         return bool(self._same(known.given, ctypes.c_void_p(id(held) + HEADER_BYTES)))
@@ -151,7 +151,7 @@ class ScannerCompileJob(CompileJob):
 
     @functools.cached_property
     def key(self) -> str:
-        """See `Job`."""
+        """See `CompileJob`."""
         return key_of("reader", compiler(), FLAGS, THREADS)
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
@@ -171,7 +171,43 @@ class ScannerCompileJob(CompileJob):
         count, items = _words(held, 2)
         if count != 1 or ctypes.c_ssize_t.from_address(items).value != id(probe):
             raise RuntimeError("this version of Python keeps the items of a list elsewhere")
-        return ScannerLibrary(self.path)
+        library = ScannerLibrary(self.path)
+        if differs := check_scanner(library):
+            raise RuntimeError(f"the gradient scanner reads {differs} otherwise than torch {torch.__version__} has it")
+        return library
+
+
+def check_scanner(scanner: GradientScanner) -> str:
+    """Compare what a scanner reads of a few known tensors with what torch says of them.
+
+    Returns:
+        What it reads wrongly, or nothing.
+    """
+    for dtype in (torch.float32, torch.bfloat16):
+        params = [torch.zeros(3, 4, dtype=dtype, device="cpu").requires_grad_() for _ in range(5)]
+        params.append(torch.zeros(6, dtype=dtype, device="cpu")[2:].requires_grad_())
+        params[0].grad = torch.ones_like(params[0])
+        params[1].grad = torch.ones(4, 3, dtype=dtype, device="cpu").t()  # lies otherwise
+        params[2].grad = torch.ones_like(params[2])
+        params[2].requires_grad_(False)
+        params[4].grad = torch.ones(6, 4, dtype=dtype, device="cpu")[3:]  # begins within its storage
+        params[5].grad = torch.ones_like(params[5])
+        beside = TensorList([torch.zeros(2, device="cpu")])
+        known, expected = TensorList(params), TensorList(params)
+        if scanner.look(known, beside) != GradientScanner().look(expected, beside):
+            return "the presence of gradients"
+        if known.gradients.tolist() != expected.gradients.tolist():
+            return "the addresses of gradients"
+        versions = [p._version for p in params]
+        scanner.written(known)
+        if [p._version - v for p, v in zip(params, versions, strict=True)] != [int(g != 0) for g in known.gradients]:
+            return "the versions of tensors"
+        if not scanner.same(params, known) or scanner.same(params[1:], known) or scanner.same(params[::-1], known):
+            return "the items of a list"
+        params[3].data = torch.zeros_like(params[3])
+        if scanner.stayed(known) or scanner.look(known, beside) != MOVED or not scanner.stayed(beside):
+            return "the addresses of tensors"
+    return ""
 
 
 def _words(x: object, count: int) -> list[int]:

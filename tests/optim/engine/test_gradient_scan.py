@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from descend.optim.compiler import cache as kernels
-from descend.optim.engine.gradient_scan import ABSENT, MANY, MOVED, ODD, GradientScanner, ScannerCompileJob, TensorList
+from descend.optim.engine.gradient_scan import (
+    ABSENT,
+    MANY,
+    MOVED,
+    ODD,
+    GradientScanner,
+    ScannerCompileJob,
+    TensorList,
+    check_scanner,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,3 +180,49 @@ def test_addresses_are_whole_numbers(reader: GradientScanner) -> None:
     known = TensorList(parameters())
     assert known.gradients.dtype == np.int64
     assert reader.stayed(TensorList([]))
+
+
+def test_a_scanner_that_reads_as_torch_says_passes_its_check(reader: GradientScanner) -> None:
+    assert check_scanner(reader) == ""
+
+
+class OffByOne(GradientScanner):
+    def look(self, known: TensorList, beside: TensorList) -> int:
+        seen = super().look(known, beside)
+        known.gradients[known.gradients > 0] += 8
+        return seen
+
+
+class SeesNoGradient(GradientScanner):
+    def look(self, known: TensorList, beside: TensorList) -> int:
+        known.gradients[:] = 0
+        return 1
+
+
+class CountsNoWrite(GradientScanner):
+    def written(self, known: TensorList) -> None:
+        pass
+
+
+class MissesMoves(GradientScanner):
+    def stayed(self, known: TensorList) -> bool:
+        return True
+
+
+class LooksAtLengths(GradientScanner):
+    def same(self, held: Any, known: TensorList) -> bool:
+        return len(held) == len(known.tensors)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (OffByOne, "addresses of gradients"),
+        (SeesNoGradient, "presence of gradients"),
+        (CountsNoWrite, "versions"),
+        (MissesMoves, "addresses of tensors"),
+        (LooksAtLengths, "items of a list"),
+    ],
+)
+def test_a_scanner_that_reads_otherwise_is_refused(kind: type[GradientScanner], words: str) -> None:
+    assert words in check_scanner(kind())

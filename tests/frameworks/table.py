@@ -1,0 +1,338 @@
+"""Trains under other people's frameworks with torch's AdamW and with ours, and prints a Markdown table.
+
+    python -m venv frameworks
+    echo "torch==2.13.0" > only-this-torch.txt
+    frameworks/bin/pip install --constraint only-this-torch.txt torch==2.13.0 numpy lightning transformers accelerate
+    PYTHONPATH=. frameworks/bin/python tests/frameworks/table.py [NAME ...]
+
+It needs an environment of its own, so pytest does not collect it. For each framework the model trains six steps with
+torch's AdamW and with `descend.optim.AdamW` (float32); then ours trains three steps, is saved by the framework's own
+means, loaded into new objects and trained on. The weights must agree within 1e-6 with torch's, and to the bit with the
+run that was not interrupted. Frameworks of several ranks run on two gloo processes. The exit status is 1 if a row
+fails.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+import descend.optim
+
+STEPS, HALF, TOLERANCE = 6, 3, 1e-6
+OPTIONS: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.01}
+
+
+def adamw(library: str, params: Any) -> Any:
+    """The optimizer of one of the two libraries."""
+    return (torch.optim.AdamW if library == "torch" else descend.optim.AdamW)(params, **OPTIONS)
+
+
+def net() -> nn.Sequential:
+    """The same model each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def batch() -> Tensor:
+    """The one batch, (8, 4)."""
+    return torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    """Copies of all parameters, whole."""
+    return [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in model.parameters()]
+
+
+# ---- one process: each trains up to `steps`, from the checkpoint `before` if there is one, and saves to `after`
+
+
+def lightning_run(library: str, steps: int, before: Path | None, after: Path, *, manual: bool) -> list[Tensor]:
+    """Lightning's Trainer with automatic or manual optimization."""
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = net()
+            self.automatic_optimization = not manual
+
+        def training_step(self, x: list[Tensor], index: int) -> Any:
+            loss = self.model(x[0]).square().mean()
+            if manual:
+                optimizer: Any = self.optimizers()
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return adamw(library, self.parameters())
+
+    module = Module()
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch()), batch_size=8)
+    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(max_epochs=steps, accelerator="cpu", enable_model_summary=False, **quiet)
+    trainer.fit(module, data, ckpt_path=None if before is None else str(before / "run.ckpt"), weights_only=False)
+    trainer.save_checkpoint(after / "run.ckpt")
+    return weights(module.model)
+
+
+def lightning_automatic(*args: Any) -> list[Tensor]:
+    """Lightning, automatic optimization."""
+    return lightning_run(*args, manual=False)
+
+
+def lightning_manual(*args: Any) -> list[Tensor]:
+    """Lightning, manual optimization."""
+    return lightning_run(*args, manual=True)
+
+
+def fabric(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:
+    """Lightning Fabric."""
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model, optimizer = fabric.setup(*(lambda m: (m, adamw(library, m.parameters())))(net()))
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer, "step": 0}
+    if before is not None:
+        fabric.load(before / "fabric.ckpt", state)
+    for _ in range(state["step"], steps):
+        optimizer.zero_grad()
+        fabric.backward(model(batch()).square().mean())
+        optimizer.step()
+    fabric.save(after / "fabric.ckpt", {**state, "step": steps})
+    return weights(model)
+
+
+def hugging_face(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:
+    """Hugging Face's Trainer."""
+    import transformers
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = net()
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"loss": self.model(x).square().mean()}
+
+    module = Module()
+    arguments = transformers.TrainingArguments(
+        output_dir=str(after),
+        max_steps=steps,
+        per_device_train_batch_size=8,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        save_strategy="steps",
+        save_steps=HALF,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
+    optimizer = adamw(library, module.parameters())
+    constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    data: Any = [{"x": x} for x in batch()]
+    trainer = transformers.Trainer(module, arguments, train_dataset=data, optimizers=(optimizer, constant))
+    trainer.train(resume_from_checkpoint=None if before is None else str(before / f"checkpoint-{HALF}"))
+    return weights(module)
+
+
+def accelerate_loop(library: str, steps: int, before: Path | None, after: Path) -> list[Tensor]:
+    """accelerate: prepare, accumulate, save_state, load_state."""
+    import accelerate
+
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = net()
+    model, optimizer = accelerator.prepare(model, adamw(library, model.parameters()))
+    done = 0
+    if before is not None:
+        accelerator.load_state(str(before))
+        done = HALF
+    for _ in range(done, steps):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch()).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+    accelerator.save_state(str(after))
+    return weights(model)
+
+
+# ---- two ranks
+
+
+def wrapped(kind: str, library: str) -> tuple[nn.Module, Any]:
+    """Model and optimizer under a wrapper of torch.distributed."""
+    model: Any = net()
+    if kind.startswith("fsdp1"):
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        original = kind.endswith("original")
+        model = FullyShardedDataParallel(model, use_orig_params=original, device_id=torch.device("cpu"))
+    elif kind.startswith("fsdp2"):
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(model)
+    else:
+        model = nn.parallel.DistributedDataParallel(model)
+    if not kind.startswith("zero"):
+        return model, adamw(library, model.parameters())
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    kind_of: Any = torch.optim.AdamW if library == "torch" else descend.optim.AdamW
+    buckets = kind.endswith("buckets")
+    return model, ZeroRedundancyOptimizer(model.parameters(), kind_of, parameters_as_bucket_view=buckets, **OPTIONS)
+
+
+def train(model: nn.Module, optimizer: Any, steps: range, rank: int) -> None:
+    """So many steps on this rank's half of the batch."""
+    for _ in steps:
+        optimizer.zero_grad()
+        model(batch()[4 * rank : 4 * rank + 4]).square().mean().backward()
+        optimizer.step()
+
+
+def outputs(model: nn.Module) -> list[Tensor]:
+    """What the model says; the same function of the whole weights on every rank."""
+    return [model(batch()).detach().clone()]
+
+
+def transferred(kind: str, old: tuple[Any, Any], new: tuple[Any, Any], folder: str) -> None:
+    """Save one model and optimizer and load them into others, by the means that torch has for their kind."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import state_dict as distributed
+    from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+
+    (model, optimizer), (again, other) = old, new
+    if kind.startswith("zero"):
+        again.load_state_dict(model.state_dict())
+        for rank in range(2):
+            optimizer.consolidate_state_dict(to=rank)  # after which this rank alone has the whole state
+            if rank == torch.distributed.get_rank():
+                state = copy.deepcopy(optimizer.state_dict())
+                other.load_state_dict(state)
+    elif kind.startswith("fsdp1"):
+        again.load_state_dict(model.state_dict())
+        other.load_state_dict(Fsdp.optim_state_dict_to_load(again, other, Fsdp.optim_state_dict(model, optimizer)))
+    else:
+        options = distributed.StateDictOptions(flatten_optimizer_state_dict=kind.endswith("flat"))
+        saved = distributed.get_state_dict(model, optimizer, options=options)
+        checkpoint.save({"model": saved[0], "optimizer": saved[1]}, checkpoint_id=folder)
+        held = distributed.get_state_dict(again, other, options=options)
+        state = {"model": held[0], "optimizer": held[1]}
+        checkpoint.load(state, checkpoint_id=folder)
+        distributed.set_state_dict(
+            again, other, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=options
+        )
+
+
+KINDS = ["ddp", "ddp_dcp_flat", "fsdp1", "fsdp1_original", "fsdp2", "fsdp2_dcp_flat", "zero", "zero_buckets"]
+
+
+def rank_of(rank: int, port: int, kind: str, folder: str, results: Any) -> None:
+    """One of two processes."""
+    warnings.simplefilter("ignore")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    found: Any
+    try:
+        ends: dict[str, list[Tensor]] = {}
+        for library in ("torch", "descend"):
+            model, optimizer = wrapped(kind, library)
+            train(model, optimizer, range(HALF), rank)
+            if library == "descend":
+                new = wrapped(kind, library)
+                transferred(kind, (model, optimizer), new, folder)
+                train(*new, range(HALF, STEPS), rank)
+                ends["resumed"] = outputs(new[0])
+            train(model, optimizer, range(HALF, STEPS), rank)
+            ends[library] = outputs(model)
+        found = {key: [x.numpy() for x in held] for key, held in ends.items()}
+    except Exception:
+        found = traceback.format_exc()
+    results.put(found)
+    if not isinstance(found, str):
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+def two_ranks(kind: str) -> dict[str, list[Tensor]]:
+    """The ends of the three runs, as rank 0 or rank 1 has them first."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = int(s.getsockname()[1])
+    results = mp.get_context("spawn").Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = mp.spawn(rank_of, args=(port, kind, folder, results), nprocs=2, join=False)
+        both = [results.get(timeout=100) for _ in range(2)]
+        assert ranks is not None
+        if any(isinstance(found, str) for found in both):
+            raise RuntimeError(next(found for found in both if isinstance(found, str)))
+        ranks.join()
+    whole = {key: [torch.from_numpy(x) for x in held] for key, held in both[0].items()}
+    other = [torch.from_numpy(x) for x in both[1]["descend"]]
+    if not all(map(torch.equal, whole["descend"], other)):
+        raise RuntimeError("the ranks disagree")
+    return whole
+
+
+ALONE = {
+    "Lightning, automatic": lightning_automatic,
+    "Lightning, manual": lightning_manual,
+    "Fabric": fabric,
+    "Hugging Face Trainer": hugging_face,
+    "accelerate": accelerate_loop,
+}
+
+
+def one_process(run: Any) -> dict[str, list[Tensor]]:
+    """The ends of the three runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        half, *ends = (Path(folder, name) for name in ("half", "torch", "descend", "resumed"))
+        for path in (half, *ends):
+            path.mkdir()
+        found = {"torch": run("torch", STEPS, None, ends[0]), "descend": run("descend", STEPS, None, ends[1])}
+        run("descend", HALF, None, half)
+        return {**found, "resumed": run("descend", STEPS, half, ends[2])}
+
+
+def row(name: str) -> tuple[str, bool]:
+    """One row of the table, and whether it is right."""
+    try:
+        ends = one_process(ALONE[name]) if name in ALONE else two_ranks(name)
+    except Exception as problem:
+        traceback.print_exc()
+        return f"| {name} | {type(problem).__name__} | |", False
+    apart = max(float((x - y).abs().max()) for x, y in zip(ends["descend"], ends["torch"], strict=True))
+    exact = all(map(torch.equal, ends["descend"], ends["resumed"]))
+    return f"| {name} | {apart:.1e} | {'yes' if exact else 'no'} |", apart <= TOLERANCE and exact
+
+
+def main() -> int:
+    """Print the table."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    print("| framework | largest difference from torch's AdamW | resumed to the same bits |\n| --- | --- | --- |")  # noqa: T201
+    right = True
+    for name in sys.argv[1:] or [*ALONE, *KINDS]:
+        text, good = row(name)
+        print(text, flush=True)  # noqa: T201
+        right = right and good
+    return int(not right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
