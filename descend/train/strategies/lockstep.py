@@ -9,9 +9,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
-from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]  # as above
 
+from descend.torch_private import norm_class
 from descend.train.buffer_snapshot import BufferSnapshot
 from descend.train.micro_batch import MicroBatch
 
@@ -78,7 +77,7 @@ def _first(values: torch.Tensor) -> torch.Tensor:
 
 
 def _takes_statistics(part: nn.Module) -> bool:
-    return isinstance(part, (_BatchNorm, _InstanceNorm))
+    return isinstance(part, norm_class())
 
 
 def _set_modes(parts: Iterable[nn.Module], modes: Iterable[bool]) -> None:
