@@ -4,10 +4,17 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+PIP    := -m pip install --disable-pip-version-check --quiet
+
+# The oldest torch that pyproject.toml admits, in an environment of its own. TORCH_OLDEST_OPTIONS is for pip, such as an
+# index with a CPU build; the plain file needs CUDA's libraries, 4.1 GB in all, even where there is no GPU.
+OLDEST               ?= .venv-oldest
+TORCH_OLDEST         := 2.11.0
+TORCH_OLDEST_OPTIONS ?=
+TESTS_OF_OLDEST      := tests/optim/rules tests/optim/engine tests/train tests/runtime tests/callbacks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types figures schema check clean
+.PHONY: help demo test test-slow test-oldest lint types figures coverage schema check clean
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -16,23 +23,34 @@ $(VENV)/package: pyproject.toml hatch_build.py constraints.txt $(wildcard descen
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "descend needs Python 3.11 or newer: make PYTHON=python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch and descend into $(VENV) (a few minutes the first time)"
-	@$(PIP) "torch==2.13.0"
-	@$(PIP) --editable .
+	@$(BIN)/python $(PIP) --constraint constraints.txt "torch==2.13.0"
+	@$(BIN)/python $(PIP) --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/tools: $(VENV)/package
 	@echo "installing the tools for tests into $(VENV)"
-	@$(PIP) --editable ".[dev]"
+	@$(BIN)/python $(PIP) --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+$(OLDEST)/tools: pyproject.toml
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	@echo "installing torch $(TORCH_OLDEST) and descend into $(OLDEST)"
+	@$(OLDEST)/bin/python $(PIP) --no-cache-dir $(TORCH_OLDEST_OPTIONS) "torch==$(TORCH_OLDEST)"
+	@$(OLDEST)/bin/python $(PIP) "torch==$(TORCH_OLDEST)" --editable ".[dev]"
 	@touch $@
 
 demo: $(VENV)/package
 	@$(BIN)/descend demo
 
 test: $(VENV)/tools
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# Slow tests wait for processes most of the time, so there are more of them at once than a small machine has cores.
 test-slow: $(VENV)/tools
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal -m slow
+
+test-oldest: $(OLDEST)/tools
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS_OF_OLDEST)
 
 lint: $(VENV)/tools
 	$(BIN)/ruff check
@@ -44,10 +62,13 @@ types: $(VENV)/tools
 figures:
 	@$(PYTHON) tools/figures.py --verbose
 
+coverage: $(VENV)/tools
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term --cov-report=html:build/coverage
+
 schema: $(VENV)/tools
 	$(BIN)/python hatch_build.py
 
 check: lint types test
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist .pytest_cache .ruff_cache .hypothesis .coverage*

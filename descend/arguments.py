@@ -44,6 +44,7 @@ __all__ = [
     "check_number",
     "check_path",
     "check_string",
+    "collect",
     "is_integer",
     "is_number",
     "require",
@@ -250,6 +251,11 @@ def check_names(what: str, given: Iterable[str], options: Iterable[str]) -> list
     return problems
 
 
+def collect(*problems: str | Iterable[str | None] | None) -> list[str]:
+    """The problems among what checks returned: sentences, None, or several of them."""
+    return [one for problem in problems for one in ([problem] if isinstance(problem, str) else problem or ()) if one]
+
+
 def require(
     *problems: str | Iterable[str | None] | None,
     where: str = "",
@@ -259,19 +265,14 @@ def require(
 
     Args:
         problems: What the checks returned: sentences, None, or several of them.
-        where: What the arguments belong to; stands before each problem.
+        where: What the arguments belong to; prefixed to each problem.
         error: The class of the error.
 
     Raises:
         ConfigurationError: there is at least one problem; or the `error` that was given.
     """
-    if found := [
-        f"{where}: {one}" if where else one
-        for problem in problems
-        for one in ([problem] if isinstance(problem, str) else problem or ())
-        if one
-    ]:
-        raise error(found)
+    if found := collect(*problems):
+        raise error([f"{where}: {one}" if where else one for one in found])
 
 
 def _problem(name: str, expected: str, value: object, also: Sequence[object], remedy: str, near: str = "") -> str:

@@ -90,9 +90,9 @@ def load(path: str | os.PathLike[str], fields: Mapping[str, Shape] | None = None
         MissingExtra: onnx is not installed.
     """
     _require()
-    from descend.lower.onnx import read
+    from descend.lower.onnx import load as load_file
 
-    return read(Path(path), fields or {})
+    return load_file(Path(path), fields or {})
 
 
 def _require() -> None:

@@ -14,6 +14,7 @@ from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, require, words
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
+from descend.torch_private import dropout_class
 from descend.train import Callback
 from descend.train.layers import plan_of
 
@@ -197,12 +198,12 @@ class PerturbDropout(Callback):
 
 def _kept(run: RunView) -> dict[str, float]:
     """The share that each Dropout layer keeps, by name."""
-    from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]  # the base of all of them
-
     plan = plan_of(run.module)
     if plan is not None:
         return {layer.name: layer.layer.keep_prob for layer in plan.layers if hasattr(layer.layer, "keep_prob")}
-    return {name: 1 - part.p for name, part in run.module.named_modules() if isinstance(part, _DropoutNd)}
+    found: dict[str, Any] = dict(run.module.named_modules())
+    base = dropout_class()
+    return {name: 1 - part.p for name, part in found.items() if isinstance(part, base)}
 
 
 @described_openly

@@ -1,13 +1,13 @@
 """Readers: files to samples to batches of named fields.
 
-    DataReader, Reader, transforms      what is wanted, as plain values that can stand in a text
-    check, open_readers                 from there to readers, one for each role
-    OpenReader, ArrayReader             samples by their numbers, each with named fields
-    order                               which sample stands at a position of an epoch
+    DataReader, Reader, transforms      descriptions: plain values that a text can contain
+    check, open_readers                 check a description; open its readers, one for each role
+    OpenReader, ArrayReader             samples indexed by number, each with named fields
+    order                               the sample at a position of an epoch
     orders                              the same for whole epochs of several seeds
     Batches, Batch                      a rank's share of each step
 
-This room needs NumPy alone.
+This package needs NumPy only; torch is imported where tensors are read.
 """
 
 from descend.data.batches import Batch, Batches, Feed, RankSlice, Samples

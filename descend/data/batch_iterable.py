@@ -1,4 +1,4 @@
-"""Batches that somebody else has made: a list of them, an object that can be gone through again, or a function."""
+"""Batches made by the user: a list of them, an iterable that can be iterated repeatedly, or a function."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["BatchIterable"]
 
 
 class BatchIterable:
-    """Batches as they come, in the order in which they come.
+    """Batches in the order in which the source yields them.
 
     The sizes of an epoch are known from the beginning for a list and after the first epoch for anything else. A run
-    that is continued within an epoch takes the first batches once more and leaves them unused; of a list it skips them.
+    that is resumed within an epoch reads the first batches again and discards them; of a list it skips them.
 
     Args:
-        source: A list or tuple of batches; an object whose `iter()` begins anew each time; a function without
+        source: A list or tuple of batches; an object whose `iter()` starts over each time; a function without
             arguments, or with the number of the epoch, that returns an iterable.
         batch_size: Size of every batch but the last; None takes them as they are.
         role: What the samples are for.
@@ -35,7 +35,7 @@ class BatchIterable:
         unit: Samples of a batch that stay together on one rank.
 
     Raises:
-        ConfigurationError: the source can be gone through once only.
+        ConfigurationError: the source can be iterated only once.
         DataError: a list is empty, or a batch is of another size.
     """
 
@@ -121,8 +121,8 @@ class BatchIterable:
     def _check_some(self, steps: int, epoch: int) -> None:
         if steps == 0:
             raise DataError(
-                f"epoch {epoch} for '{self.role}' has 0 batches, and 1 or more are needed; if the first epoch had "
-                "some, hand in a list or a function that opens the data anew"
+                f"epoch {epoch} for '{self.role}' has 0 batches, and at least 1 is needed; if the first epoch had "
+                "some, pass a list or a function that opens the data again"
             )
 
 
@@ -135,8 +135,8 @@ def _opener(source: Any) -> Callable[[int], Iterable[Any]]:
     if hasattr(source, "__iter__"):
         if hasattr(source, "__next__"):
             raise ConfigurationError(
-                f"the data are a {type(source).__name__}, which can be gone through once, and every epoch needs them "
-                "again: hand in a list of batches, or the function that makes the generator, without calling it"
+                f"the data are a {type(source).__name__}, which can be iterated only once, and every epoch needs them "
+                "again: pass a list of batches, or the function that makes the generator, without calling it"
             )
         return lambda epoch: source
     return source if inspect.signature(source).parameters else lambda epoch: source()

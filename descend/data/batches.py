@@ -1,9 +1,9 @@
-"""Batches of an epoch, shared among ranks.
+"""Splits an epoch into batches, and each batch among the ranks.
 
-Step s of an epoch takes the positions s·B to (s + 1)·B − 1, the last step what is left of n samples. Of a batch of m
-units rank r of R takes those from ⌊m r / R⌋ up to ⌊m (r + 1) / R⌋, so ranks differ by at most one unit and every sample
-is taken once an epoch, whatever the ranks are. A unit is one sample, or the samples that share statistics of batch
-norm. All ranks take the same number of steps; a rank without samples in a step gets arrays of length 0.
+Step s of an epoch has the positions s·B to (s + 1)·B − 1, the last step the rest of the n samples. Of a batch of m
+units rank r of R has those from ⌊m r / R⌋ up to ⌊m (r + 1) / R⌋, so ranks differ by at most one unit and every sample
+is used once an epoch, for any number of ranks. A unit is one sample, or the samples that share statistics of batch
+norm. All ranks have the same number of steps; a rank without samples in a step gets arrays of length 0.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Batch:
         ids: (n,) numbers of the samples in the reader.
         epoch: From 0 up.
         step: Within the epoch, from 0 up.
-        size: Number of samples of the batch over all ranks, never 0.
+        size: Number of samples of the batch over all ranks, at least 1.
         last: Whether the epoch ends with it.
-        position: Where this rank's samples begin in the batch.
+        position: Index in the batch of this rank's first sample.
     """
 
     fields: Mapping[str, Array | Tensor]
@@ -60,7 +60,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class RankSlice:
-    """What a rank has to read for one step; fields as in `Batch`."""
+    """The samples that a rank reads for one step; fields as in `Batch`."""
 
     ids: NDArray[np.int64]
     epoch: int
@@ -70,7 +70,7 @@ class RankSlice:
 
 
 class Samples(Protocol):
-    """What batches are made of: `OpenReader` and all else whose samples can be had by their numbers."""
+    """A source of samples indexed by number, such as an `OpenReader`."""
 
     @property
     def role(self) -> str:
@@ -87,9 +87,9 @@ class Samples(Protocol):
 
 
 class Feed(Protocol):
-    """Where a run takes the batches of one mode from, epoch after epoch.
+    """The batches of one mode of a run, epoch after epoch.
 
-    What is not known before an epoch has been gone through is None.
+    Sizes that are unknown before the end of the first epoch are None until then.
     """
 
     @property
@@ -113,15 +113,15 @@ class Feed(Protocol):
         ...
 
     def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
-        """The batches of an epoch that follow `start_step` steps, in which `start_sample` samples were taken.
+        """The batches of an epoch after `start_step` steps, which had `start_sample` samples.
 
-        Close the generator, or exhaust it, to end what reads ahead.
+        Close the generator, or exhaust it, to end prefetching.
         """
         ...
 
 
 def share(size: int, rank: int, ranks: int, unit: int = 1) -> tuple[int, int]:
-    """Where the samples of a rank begin and end in a batch of `size` samples, of which whole units stay together."""
+    """First and last index (exclusive) of a rank's samples in a batch of `size` samples; units are never split."""
     units = -(-size // unit)
     begin, end = (min(units * number // ranks * unit, size) for number in (rank, rank + 1))
     return begin, end
@@ -132,14 +132,14 @@ class Batches:
 
     Args:
         reader: Where the samples come from.
-        batch_size: Samples of a step over all ranks; the last step of an epoch takes what is left.
+        batch_size: Samples of a step over all ranks; the last step of an epoch has the rest.
         seed: Of the order of the samples.
         shuffle: Whether each epoch has an order of its own, or that of the reader.
         rank: This rank, in 0, ..., ranks − 1.
         ranks: Number of ranks that share each batch.
-        ahead: Batches that a thread reads in advance; 0 reads each when it is asked for. The batches are the same.
-        stream: Reads share after share where the reader has something quicker than `read`, and returns the fields and
-            the numbers of the samples; other numbers than those asked for stand for samples that were replaced.
+        ahead: Batches that a thread prefetches; 0 reads each on demand. The batches are the same.
+        stream: Reads slice after slice where the reader has something faster than `read`, and yields the fields and
+            the numbers of the samples; numbers differ from those requested where samples were replaced.
         drop_last: Leave out the samples of an epoch that do not fill a batch; each epoch leaves out others.
         unit: Samples of a batch that stay together on one rank.
 
@@ -162,9 +162,9 @@ class Batches:
         unit: int = 1,
     ) -> None:
         if batch_size < 1:
-            raise ConfigurationError(f"the mini-batch size is {batch_size} and is to be 1 or more")
+            raise ConfigurationError(f"the mini-batch size must be an integer >= 1, got {batch_size}")
         if not 0 <= rank < ranks:
-            raise ConfigurationError(f"rank {rank} of {ranks} does not exist; ranks go from 0 to {ranks - 1}")
+            raise ConfigurationError(f"rank must be an integer >= 0 and < {ranks}, got {rank}")
         self.reader = reader
         self.batch_size = batch_size
         self.seed = seed
@@ -204,7 +204,7 @@ class Batches:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should be told once before the run; usually nothing."""
+        """Warnings to print once before the run; usually none."""
         if self.batch_size <= self.num_samples:
             return []
         return [
@@ -213,7 +213,7 @@ class Batches:
         ]
 
     def check_first_sample(self) -> None:
-        """Read one sample, so that a file that cannot be read ends the run before it begins.
+        """Read one sample, so that an unreadable file ends the run before training starts.
 
         Raises:
             DataError: from the reader.
@@ -221,7 +221,7 @@ class Batches:
         self.reader.read(np.zeros(1, dtype=np.int64))
 
     def epoch(self, epoch: int, start_step: int = 0, start_sample: int | None = None) -> Generator[Batch, None, None]:
-        """The batches of an epoch from a step on; what was skipped costs nothing.
+        """The batches of an epoch from a step on; skipped batches cost nothing.
 
         Close the generator (or exhaust it) to end its thread.
 
@@ -238,12 +238,12 @@ class Batches:
         return prefetched(batches, self.ahead) if self.ahead else batches
 
     def share_of(self, epoch: int, step: int) -> RankSlice:
-        """What this rank has to read for one step of an epoch."""
+        """The samples that this rank reads for one step of an epoch."""
         ids, _, size, last = next(self._shares(step, step * self.batch_size, epoch))
         return RankSlice(ids, epoch, step, size, last)
 
     def of_step(self, epoch: int, step: int) -> Batch:
-        """The batch of one step of an epoch, read now and in this process.
+        """The batch of one step of an epoch, read at once and in this process.
 
         Raises:
             DataError: samples cannot be read.
@@ -267,7 +267,7 @@ class Batches:
         self, step: int, start_sample: int, epoch: int
     ) -> Generator[tuple[NDArray[np.int64], int, int, bool], None, None]:
         """Numbers of the samples, the step, its size over all ranks, and whether it is the last, step after step."""
-        # A size that is set meanwhile is of no concern to the steps that were asked for before.
+        # A batch size that is set meanwhile does not apply to this iteration.
         batch_size, end = self.batch_size, self.num_samples
         starts = range(start_sample, end, batch_size)
         steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // batch_size)

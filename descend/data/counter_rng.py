@@ -1,7 +1,7 @@
-"""Random numbers that are functions of what they are for, so no generator has a state to save.
+"""Counter-based random numbers: functions of their purpose, so no generator has a state to save.
 
 A number depends on a key (seed, epoch, purpose) and a counter (sample, draw) and on nothing else: not on the batch, the
-rank or the thread that asks for it.
+rank or the thread that requests it.
 
     mix(x)      x ← (x ⊕ x≫30)·0xbf58476d1ce4e5b9;  x ← (x ⊕ x≫27)·0x94d049bb133111eb;  x ⊕ x≫31
     uniform     the upper 53 bits of mix(key + counter·γ), times 2⁻⁵³, with γ = 0x9e3779b97f4a7c15

@@ -1,7 +1,7 @@
-"""Which data a run reads: the messages DataReader and Reader as plain values.
+"""The messages DataReader and Reader as plain values: which data a run reads.
 
-Field names are those of the text form, and a field that was left out is zero, empty or false, as there. A description
-opens nothing; `descend.data.open_readers` does.
+Field names are those of the text form, and an unset field is zero, empty or false, as there. A description opens
+nothing; `descend.data.open_readers` does.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ class Reader(metaclass=StrictKeywords):
     How much of it is used, in this order:
 
     1. `first_n` keeps the first samples of the file (0: all).
-    2. `fraction_of_data_to_use` or `absolute_sample_count` keeps as many of these: with `shuffle` a random choice,
-       without it the first ones. LBANN demands exactly one of the two; here, in Python and in a text, neither of them
-       means all, and both are refused.
-    3. `validation_fraction` and `tournament_fraction` of what is left, chosen at random even without `shuffle`, become
+    2. `fraction_of_data_to_use` or `absolute_sample_count` keeps that many of these: with `shuffle` a random choice,
+       without it the first ones. LBANN requires exactly one of the two; here, in Python and in a text, neither of them
+       means all, and both are an error.
+    3. `validation_fraction` and `tournament_fraction` of the rest, chosen at random even without `shuffle`, become
        readers of the roles "validate" and "tournament", with the same transforms. Only a reader of the role "train" has
        them, and only if the description has no reader of that role already.
 
     Choices depend on the seed alone and counts are rounded to the nearest integer.
 
-    A field that the reader of this name does not use is refused by `descend.data.check`, so that no setting is without
-    effect in silence.
+    A field that the reader of this name does not use is refused by `descend.data.check`, so that no setting is silently
+    without effect.
     """
 
     message: ClassVar[str] = "Reader"
@@ -148,12 +148,12 @@ class Reader(metaclass=StrictKeywords):
         object.__setattr__(self, "scaling_factor_int16", float(np.float32(self.scaling_factor_int16)))
 
     def __repr__(self) -> str:
-        """The fields that are set; there are some fifty."""
+        """The fields that are set, of about fifty."""
         values = ((field.name, getattr(self, field.name), field.default) for field in fields(self) if field.repr)
         return f"Reader({', '.join(f'{name}={value!r}' for name, value, default in values if value != default)})"
 
     def __str__(self) -> str:
-        """How messages name it: the file position if it came from a text, its name and role."""
+        """Its name in messages: the file position if it came from a text, its name and role."""
         return (f"{self.where}: " if self.where else "") + f"reader '{self.name}' ({self.role})"
 
 
@@ -176,4 +176,4 @@ MESSAGES: Mapping[str, type] = {
     kind.message: kind
     for kind in (DataReader, Reader, PythonDataReader, PythonDatasetReader, Node2VecDataReader, *TRANSFORMS)
 }
-"""The classes of this room that can stand in a text, by the names of their messages."""
+"""The classes of this package that a text can contain, by the names of their messages."""

@@ -1,4 +1,4 @@
-"""The global generators of torch, NumPy and Python, which a user's data set may draw from."""
+"""Seeds, snapshots and restores the global generators of torch, NumPy and Python, from which a data set may draw."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["kept", "seed", "snapshot"]
 
-_MT19937_BYTES = 4 * 624 + 4  # its words and the place of the next one
+_MT19937_BYTES = 4 * 624 + 4  # its words and the position of the next one
 
 
 def seed(number: int) -> None:
-    """Put all three at the start of one stream."""
+    """Seed all three."""
     import torch
 
     torch.default_generator.manual_seed(number >> 1)
@@ -27,7 +27,7 @@ def seed(number: int) -> None:
 
 
 def snapshot() -> tuple[Any, ...]:
-    """Equal to an earlier one as long as nobody draws from any of the three."""
+    """The state of all three; equal to an earlier snapshot if none of the three was drawn from."""
     import torch
 
     return torch.default_generator.get_state().numpy().tobytes(), _numpys(), random.getstate()
@@ -35,7 +35,7 @@ def snapshot() -> tuple[Any, ...]:
 
 @contextmanager
 def kept() -> Generator[None, None, None]:
-    """Leave all three as they were."""
+    """Restore the state of all three on exit."""
     import torch
 
     of_torch, of_numpy, of_python = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
@@ -49,7 +49,7 @@ def kept() -> Generator[None, None, None]:
 
 def _numpys() -> Any:
     generator = cast("Any", np.random).get_bit_generator()  # missing in NumPy's own types
-    if not isinstance(generator, np.random.MT19937):  # somebody has called np.random.set_bit_generator
+    if not isinstance(generator, np.random.MT19937):  # np.random.set_bit_generator was called
         return str(generator.state)
-    # Its `state` takes 30 µs, which is long beside a batch of a small network.
+    # Its `state` takes 30 µs, which is long compared with a batch of a small network.
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)

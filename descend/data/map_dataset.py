@@ -1,8 +1,8 @@
-"""Samples of a user's own data set: read one by one, each with random numbers of its own, and put together.
+"""Reads map-style data sets: sample by sample, each with random numbers of its own, then collated.
 
 What a sample draws from the global generators of torch, NumPy and Python is a function of (seed, role, epoch, sample),
-so it depends neither on the process that reads it nor on what was read before. Seeding three generators for each sample
-takes longer than many a sample, so it is done once a data set has been seen to draw from them.
+so it depends neither on the process that reads it nor on what was read before. Seeding three generators takes longer
+than reading many a sample, so it is done only after a data set was observed to draw from them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LISTED = 10
 
 
 class Dataset(Protocol):
-    """Samples by their numbers, as torch's map-style data sets."""
+    """Samples indexed by number, as in torch's map-style data sets."""
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -51,7 +51,7 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that cannot be used, and why."""
+    """A sample that cannot be used, and the reason."""
 
     id: int
     reason: str
@@ -59,7 +59,7 @@ class BadSample:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """Samples put together: (n, *shape) tensors by field, their numbers, and those left out on the way."""
+    """Collated samples: (n, *shape) tensors by field, their numbers, and the samples that were replaced."""
 
     fields: dict[str, Tensor]
     ids: NDArray[np.int64]
@@ -68,17 +68,17 @@ class IndexedRows:
 
 @dataclass
 class SamplePipeline:
-    """How samples are read; all that a worker needs.
+    """Reads and collates samples; everything that a worker process needs.
 
     Args:
-        dataset: Where they come from.
-        collate: Puts a list of samples together; None for torch's own way.
+        dataset: The data set.
+        collate: Makes a batch of a list of samples; None for torch's `default_collate`.
         seed: Of the random numbers.
         role: What the samples are for.
         replace_bad: Take the next sample for one that cannot be used, instead of raising.
 
     Attributes:
-        draws: Whether the data set has been seen to draw from the global generators.
+        draws: Whether the data set was observed to draw from the global generators.
     """
 
     dataset: Dataset
@@ -90,7 +90,7 @@ class SamplePipeline:
 
     @property
     def name(self) -> str:
-        """The data set as errors call it."""
+        """The name of the data set in errors."""
         return f"{type(self.dataset).__name__} for '{self.role}'"
 
     def read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> IndexedRows:
@@ -99,10 +99,10 @@ class SamplePipeline:
         Args:
             ids: (n,) numbers of samples; n may be 0.
             epoch: From 0 up.
-            begin: Told the number of each sample before it is read.
+            begin: Called with the number of each sample before it is read.
 
         Raises:
-            DataError: a sample cannot be used, or they cannot be put together.
+            DataError: a sample cannot be used, or the samples cannot be collated.
         """
         if len(ids) == 0:  # a rank without samples still needs the fields
             whole = self.read(np.zeros(1, dtype=np.int64), epoch, begin)
@@ -119,7 +119,7 @@ class SamplePipeline:
             if before == global_random.snapshot():
                 return rows
         self.draws = True
-        return self._read(ids, epoch, begin)  # once more, each sample with random numbers of its own
+        return self._read(ids, epoch, begin)  # again, now each sample with random numbers of its own
 
     def _read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> IndexedRows:
         bad: list[BadSample] = []
@@ -158,7 +158,7 @@ class SamplePipeline:
         if not self.replace_bad or len(bad) >= len(self.dataset):
             raise DataError(
                 f"sample {sample.id} of {self.name} cannot be used: {sample.reason}; "
-                "mend it, or pass skip_bad=n to take the next sample for up to n such"
+                "fix it, or pass skip_bad=n to replace up to n such samples by the next one"
             ) from error
         bad.append(sample)
 
@@ -174,15 +174,15 @@ class SamplePipeline:
         try:
             batch = (self.collate or default_collate)(samples)
         except Exception as error:
-            raise DataError(f"samples {ids} of {self.name} cannot be put together: {error}") from error
+            raise DataError(f"samples {ids} of {self.name} cannot be collated: {error}") from error
         return as_rows(batch, f"samples {ids[0]}, … of {self.name}", len(ids))
 
 
 def _alike(samples: Sequence[Any]) -> bool:
-    """Whether samples plainly have the same fields of the same types; False where a closer look is needed.
+    """Whether samples have the same fields of the same types; False where `_odd` must compare them in detail.
 
-    A look at shapes is left to whoever stacks them: torch drops a field that the first sample has not, and turns all
-    into the widest type, without a word.
+    Shapes are checked when the samples are stacked; fields and types are not, since torch silently drops a field that
+    the first sample lacks and converts all values to the widest type.
     """
     first = samples[0]
     if isinstance(first, dict):
@@ -204,7 +204,7 @@ def _one_type(values: Sequence[Any]) -> bool:
 
 
 def _odd(taken: Sequence[tuple[int, Any]]) -> dict[int, str]:
-    """Places of the samples whose form is not the commonest one, with what is odd about them."""
+    """Indices of the samples whose form is not the most common one, with the difference."""
     forms = [{name: form_of(value) for name, value in fields_of(sample).items()} for _, sample in taken]
     counts = Counter(tuple(form.items()) for form in forms)
     if len(counts) == 1:
@@ -215,7 +215,7 @@ def _odd(taken: Sequence[tuple[int, Any]]) -> dict[int, str]:
 
 def _difference(form: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     texts = [
-        f"field '{name}' is {form.get(name, 'not there')} and {usual.get(name, 'not there')} in other samples"
+        f"field '{name}' is {form.get(name, 'missing')} and {usual.get(name, 'missing')} in other samples"
         for name in {**usual, **form}
         if form.get(name) != usual.get(name)
     ]
@@ -224,19 +224,19 @@ def _difference(form: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
 
 @dataclass
 class SampleReader:
-    """A user's data set as a source of batches.
+    """A map-style data set as a source of batches.
 
     Args:
-        recipe: How its samples are read.
-        skip_bad: So many samples that cannot be used are replaced by the next one; one more ends the run.
+        pipeline: Reads its samples.
+        skip_bad: This many samples that cannot be used are replaced by the next one; one more ends the run.
         timeout_seconds: Longest time for one batch; None waits for ever.
-        pool: Processes that read; None reads here.
+        pool: Worker processes that read; None reads in this process.
 
     Attributes:
-        bad: The samples that were replaced so far, by number, with the reason.
+        bad: The samples that were replaced so far: number to reason.
     """
 
-    recipe: SamplePipeline
+    pipeline: SamplePipeline
     skip_bad: int = 0
     timeout_seconds: float | None = None
     pool: Pool | None = None
@@ -245,13 +245,13 @@ class SampleReader:
     @property
     def role(self) -> str:
         """What the samples are for."""
-        return self.recipe.role
+        return self.pipeline.role
 
     def __len__(self) -> int:
-        return len(self.recipe.dataset)
+        return len(self.pipeline.dataset)
 
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
-        """Read samples in this process; see `Recipe.read`."""
+        """Read samples in this process; see `SamplePipeline.read`."""
         with global_random.kept():
             return self._note(self._here(indices, epoch)).fields
 
@@ -271,18 +271,18 @@ class SampleReader:
 
     def _here(self, ids: NDArray[np.int64], epoch: int) -> IndexedRows:
         if self.timeout_seconds is None:
-            return self.recipe.read(ids, epoch, lambda i: None)
+            return self.pipeline.read(ids, epoch, lambda i: None)
         return self._in_time(ids, epoch, self.timeout_seconds)
 
     def _in_time(self, ids: NDArray[np.int64], epoch: int, seconds: float) -> IndexedRows:
-        """Read in a thread, which is left behind if it hangs; it is a daemon and ends with the process."""
+        """Read in a thread, which is abandoned if it hangs; it is a daemon and ends with the process."""
         at: list[int] = []
         outcome: list[IndexedRows | BaseException] = []
 
         def work() -> None:
             try:
-                outcome.append(self.recipe.read(ids, epoch, at.append))
-            except BaseException as error:  # whatever it is, it belongs to whoever waits
+                outcome.append(self.pipeline.read(ids, epoch, at.append))
+            except BaseException as error:  # of any type: it is raised in the waiting thread
                 outcome.append(error)
 
         join_threads_at_exit()
@@ -291,7 +291,7 @@ class SampleReader:
         thread.join(seconds)
         if not outcome:
             which = f"sample {at[-1]}" if at else "the first sample"  # on a busy host the thread may not have begun
-            raise DataError(f"{which} of {self.recipe.name} is not read after {seconds:g} seconds: it blocks")
+            raise DataError(f"{which} of {self.pipeline.name} is not read after {seconds:g} seconds: it hangs")
         if isinstance(outcome[0], BaseException):
             raise outcome[0]
         return outcome[0]
@@ -305,12 +305,12 @@ class SampleReader:
             if len(self.bad) > self.skip_bad:
                 raise DataError(
                     [
-                        f"{len(self.bad)} samples of {self.recipe.name} cannot be used and skip_bad={self.skip_bad}:",
+                        f"{len(self.bad)} samples of {self.pipeline.name} cannot be used and skip_bad={self.skip_bad}:",
                         *(f"    sample {i}: {reason}" for i, reason in sorted(self.bad.items())[:_LISTED]),
                     ]
                 )
             warnings.warn(
-                f"sample {sample.id} of {self.recipe.name} is replaced by the next one ({len(self.bad)} of "
+                f"sample {sample.id} of {self.pipeline.name} is replaced by the next one ({len(self.bad)} of "
                 f"{self.skip_bad} allowed): {sample.reason}",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""Samples of any nesting as named fields, and back.
+"""Flattens nested samples into named fields, and unflattens them.
 
 (image, label)                       "0", "1"
 {"ids": …, "mask": …}                "ids", "mask"
@@ -23,10 +23,10 @@ __all__ = ["as_rows", "fields_of", "form_of", "native", "nested"]
 
 
 def fields_of(sample: Any) -> dict[str, Any]:
-    """The parts of a sample, or of a batch, by name.
+    """The leaves of a sample, or of a batch, by name.
 
     Raises:
-        DataError: a key is no text, or has the slash that stands between levels.
+        DataError: a key is not a string, or contains the slash that separates levels.
     """
     return dict(_walk(sample, ()) if isinstance(sample, (dict, tuple, list)) else [("0", sample)])
 
@@ -41,12 +41,12 @@ def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         return
     for key, item in items:
         if not isinstance(key, str) or "/" in key:
-            raise DataError(f"a sample has the key {key!r}; keys are to be texts without '/'")
+            raise DataError(f"keys of a sample must be strings without '/', got {key!r}")
         yield from _walk(item, (*path, key))
 
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo the names: top level by name, and within it tuples and dictionaries as they were."""
+    """Unflatten: the top level by name, and within it tuples and dictionaries as they were."""
     top: dict[str, Any] = {}
     for name, value in fields.items():
         *path, last = name.split("/")
@@ -65,7 +65,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def form_of(value: Any) -> str:
-    """Shape and type of an array or a tensor; the name of its type for anything else. All numbers are alike."""
+    """Shape and type of an array or a tensor; the name of its type for anything else; "a number" for all numbers."""
     if isinstance(value, (bool, int, float, complex, np.generic)):
         return "a number"
     shape = getattr(value, "shape", None)
@@ -79,11 +79,11 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
 
     Args:
         batch: Tensors, arrays or numbers, nested.
-        place: Names the batch in errors.
+        place: The name of the batch in errors.
         count: Number of samples, where it is known.
 
     Raises:
-        DataError: a part is no array, or has another length.
+        DataError: a leaf is not an array, or has another length.
     """
     import torch
 
@@ -91,25 +91,25 @@ def as_rows(batch: Any, place: str, count: int | None = None) -> dict[str, Tenso
     for name, value in fields_of(batch).items():
         if not isinstance(value, (torch.Tensor, np.ndarray)) or value.ndim == 0:
             raise DataError(
-                f"{place}: field '{name}' is {_kind_of(value)} and is to be a tensor or an array with an entry for "
-                "each sample; drop it, or turn it into numbers with collate_fn"
+                f"{place}: field '{name}' must be a tensor or an array with an entry for each sample, got "
+                f"{_kind_of(value)}; remove it, or turn it into numbers with collate_fn"
             )
         if isinstance(value, np.ndarray) and value.dtype.kind not in "fciub":
-            raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which no tensor can hold")
+            raise DataError(f"{place}: field '{name}' is an array of {value.dtype}, which torch has no type for")
         rows[name] = value if isinstance(value, torch.Tensor) else torch.from_numpy(native(value))
     lengths = {name: len(value) for name, value in rows.items()}
     if not rows or len({*lengths.values(), *([] if count is None else [count])}) > 1:
         wanted = "of one length" if count is None else f"of length {count}"
-        raise DataError(f"{place}: the fields are to be {wanted}, and their lengths are {lengths}")
+        raise DataError(f"{place}: the fields must be {wanted}, got lengths {lengths}")
     return rows
 
 
 def native(array: Any) -> Any:
-    """An array in the byte order of this machine, which alone torch takes; files may have another one."""
+    """An array in the byte order of this machine, the only one that torch takes; files may have another one."""
     if not isinstance(array, np.ndarray) or array.dtype.isnative:
         return array
     return array.astype(array.dtype.newbyteorder("="))
 
 
 def _kind_of(value: Any) -> str:
-    return "one number, as of a single sample," if hasattr(value, "ndim") else f"a {type(value).__name__}"
+    return "one number, as of a single sample" if hasattr(value, "ndim") else f"a {type(value).__name__}"

@@ -5,14 +5,14 @@ a = ⌈√n⌉ and b = ⌈n/a⌉, so that a·b exceeds n by less than a. For eac
 
     L ← (L + F(R, k)) mod a        R ← (R + F(L, k')) mod b
 
-Each line can be undone, so the whole is a bijection of [0, a·b); what falls on n or above is sent through it again
-until it falls below n ("cycle walking"), which makes it a bijection of [0, n).
+Each line is invertible, so the whole is a bijection of [0, a·b); an image of n or above is mapped again until it is
+below n ("cycle walking"), which makes it a bijection of [0, n).
 
-Nothing is stored and no position depends on another: position 9,900,000 of 10,000,000 costs what position 0 costs, any
-rank can ask for its own positions, and a run can continue anywhere.
+Nothing is stored and no position depends on another: position 9,900,000 of 10,000,000 costs as much as position 0, any
+rank can compute its own positions, and a run can resume anywhere.
 
 Source: Black and Rogaway 2002, Ciphers with arbitrary finite domains, https://doi.org/10.1007/3-540-45760-7_9
-(generalized Feistel and cycle walking); F is the finalizer of `draws`.
+(generalized Feistel and cycle walking); F is the finalizer of `counter_rng`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BLOCK = 8192  # elements whose intermediate values stay in the processor's cach
 def order(
     seed: int, epoch: int, positions: NDArray[np.int64], num_samples: int, shuffle: bool = True
 ) -> NDArray[np.int64]:
-    """The numbers of the samples that stand at `positions` of an epoch.
+    """The numbers of the samples at `positions` of an epoch.
 
     Args:
         seed: Of the run; another seed gives an unrelated order.

@@ -1,4 +1,4 @@
-"""Do the work of an iterator in a thread, a few items ahead of whoever takes them."""
+"""Runs an iterator in a background thread, a bounded number of items ahead of its consumer."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["prefetched"]
 
 Item = TypeVar("Item")
 
-JOIN_SECONDS = 2.0  # a read that hangs longer is left behind; its thread is a daemon and ends with the process
+JOIN_SECONDS = 2.0  # a read that hangs longer is abandoned; its thread is a daemon and ends with the process
 
 
 class _End:
-    """Stands behind the last item; carries what ended the iteration early."""
+    """Follows the last item; carries the exception that ended the iteration early."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 def prefetched(items: Iterator[Item], ahead: int) -> Generator[Item, None, None]:
-    """The same items in the same order, made by a thread.
+    """The same items in the same order, computed by a thread.
 
-    The thread makes at most `ahead` items that nobody has taken yet. It ends when the items do or when this generator
+    The thread keeps at most `ahead` items that were not consumed yet. It ends when the items do or when this generator
     is closed, whichever is first; an exception of `items` is raised here, after the items before it.
 
     Args:
-        items: Used by the thread alone from now on.
+        items: Used only by the thread from now on.
         ahead: 1 or more.
     """
     room = threading.Semaphore(ahead)
@@ -45,7 +45,7 @@ def prefetched(items: Iterator[Item], ahead: int) -> Generator[Item, None, None]
                 ready.put(next(items))
         except StopIteration:
             ready.put(_End())
-        except BaseException as error:  # whatever it is, the taker must not wait for ever
+        except BaseException as error:  # of any type: the consumer must not wait for ever
             ready.put(_End(error))
 
     join_threads_at_exit()

@@ -1,4 +1,4 @@
-"""What a reader is: a number of samples, each with the same named fields, to be had by their numbers."""
+"""The reader protocol: samples with the same named fields, indexed by sample number."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Field:
-    """What a field offers of each sample: an array of this shape and type."""
+    """Shape and type of the array that a field holds for each sample."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 class SampleSource(Protocol):
-    """The samples of a data set as they stand in its files."""
+    """The samples of a data set as they are in its files, before subsets and transforms."""
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """What each sample has, by name."""
+        """The fields of each sample, by name."""
         ...
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class OpenReader(Protocol):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """What each sample has, by name."""
+        """The fields of each sample, by name."""
         ...
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class OpenReader(Protocol):
 
         Args:
             indices: (n,) numbers in [0, len(self)), in any order; n may be 0.
-            epoch: From 0 up; random transforms give each epoch something else.
+            epoch: From 0 up; random transforms draw other numbers in each epoch.
 
         Returns:
             For each field an array (n, *shape), whose content is a function of the arguments alone.
@@ -86,11 +86,11 @@ class OpenReader(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """What there is to know of one kind of reader.
+    """A kind of reader.
 
     Args:
-        open: Makes a source of a description and a seed, reading no more than is needed for its fields and its length;
-            raises DataError where the data are not what the description says.
+        open: Makes a source from a description and a seed, reading no more than is needed for its fields and its
+            length; raises DataError where the data contradict the description.
         uses: The fields of `Reader` that it reads, besides those that are common to all.
     """
 

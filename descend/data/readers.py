@@ -1,4 +1,4 @@
-"""From a description to readers: which samples, in which role, through which transforms."""
+"""Opens the readers of a description: which samples, in which role, with which transforms."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def open_readers(description: DataReader, seed: int = 0) -> dict[str, OpenReader
     Headers and labels are read, samples are not. Sizes are compared with headers, so a truncated file is found here.
 
     Args:
-        description: The readers wanted.
-        seed: Of the run; it chooses which samples are held out or left out and what random transforms draw.
+        description: Which readers to open.
+        seed: Of the run; it determines which samples are held out or left out and what random transforms draw.
 
     Raises:
         ConfigurationError: the description is wrong; all its problems at once.
@@ -69,12 +69,13 @@ def _open(reader: Reader, seed: int) -> dict[str, OpenReader]:
 
 
 def _transformed_fields(fields: Mapping[str, Field], transforms: Sequence[Transform]) -> Mapping[str, Field]:
-    """The fields after the transforms, found by sending one sample of zeros through them."""
+    """The fields after the transforms, from shapes alone: a check must not allocate a sample of any size."""
     if not transforms:
         return fields
-    zeros = np.zeros((1, *fields[SAMPLES].shape), dtype=np.float32)
-    result = _transform(zeros, transforms, Draws(key_of("shape"), np.zeros(1, dtype=np.int64)))
-    return MappingProxyType({**fields, SAMPLES: Field(result.shape[1:], result.dtype)})
+    shape = fields[SAMPLES].shape
+    for transform in transforms:
+        shape = transform.output_shape(shape)
+    return MappingProxyType({**fields, SAMPLES: Field(shape, np.dtype(np.float32))})
 
 
 def _transform(samples: Array, transforms: Sequence[Transform], draws: Draws) -> Array:
@@ -85,13 +86,13 @@ def _transform(samples: Array, transforms: Sequence[Transform], draws: Draws) ->
 
 @dataclass(frozen=True)
 class SubsetReader:
-    """Some of the samples of a source.
+    """A subset of the samples of a source, contiguous or drawn at random.
 
     Args:
         start: Position of the first one.
         size: Number of them.
-        of: Number of samples that positions stand for, when they are drawn.
-        key: Of the bijection that draws them; None where position i is sample i.
+        of: Number of samples that are permuted, when they are drawn.
+        key: Of the permutation; None where position i is sample i.
     """
 
     start: int
@@ -100,14 +101,14 @@ class SubsetReader:
     key: np.uint64 | None = None
 
     def samples(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers in the source of the samples with these numbers in the part."""
+        """The sample numbers in the source of these sample numbers in the subset."""
         positions = indices + self.start
         return positions if self.key is None else permute(positions, self.of, self.key)
 
 
 @dataclass(frozen=True)
 class ListedSubset:
-    """Some of the samples of a source, in the order of their file."""
+    """A subset of the samples of a source, in the order of their file."""
 
     listed: NDArray[np.int64]
 
@@ -117,12 +118,12 @@ class ListedSubset:
         return len(self.listed)
 
     def samples(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers in the source of the samples with these numbers in the part."""
+        """The sample numbers in the source of these sample numbers in the subset."""
         return self.listed[indices]
 
 
 def _parts(reader: Reader, available: int, seed: int) -> Mapping[str, SubsetReader | ListedSubset]:
-    """Which samples each role gets of a reader, as the docstring of `Reader` says."""
+    """The subset of each role of a reader, as the docstring of `Reader` defines it."""
     available, used = _used(reader, available)
     held_out = {role: fraction for role, name in HELD_OUT.items() if (fraction := getattr(reader, name))}
     sizes = {role: round(fraction * used) for role, fraction in held_out.items()}
@@ -142,14 +143,14 @@ def _parts(reader: Reader, available: int, seed: int) -> Mapping[str, SubsetRead
 
 
 def _used(reader: Reader, available: int) -> tuple[int, int]:
-    """How many samples there are to choose from, and how many are chosen."""
+    """The number of samples to choose from, and of those chosen."""
     for name in ("first_n", "absolute_sample_count"):
         wanted = getattr(reader, name)
         if wanted > available:
             raise DataError(f"{name} asks for {wanted:,} samples and there are {available:,}")
         available = wanted if name == "first_n" and wanted else available
     if available == 0:
-        raise DataError("the data set is empty: it has 0 samples, and 1 or more are needed")
+        raise DataError("the data set is empty: it has 0 samples, and at least 1 is needed")
     used = reader.absolute_sample_count or round((reader.fraction_of_data_to_use or 1.0) * available)
     return available, used
 
@@ -164,7 +165,7 @@ def _in_file_order(part: SubsetReader) -> ListedSubset:
 
 @dataclass(frozen=True)
 class DescribedReader:
-    """A part of a source in a role, with transforms; see `OpenReader`."""
+    """A subset of a source in a role, with transforms; see `OpenReader`."""
 
     role: str
     shuffle: bool
@@ -188,18 +189,18 @@ class DescribedReader:
 
 
 class ArrayReader:
-    """Samples that are arrays in memory, under any names.
+    """A reader of arrays in memory, with any field names.
 
         ArrayReader({"samples": images, "labels": one_hot(labels, 10)})
 
     Args:
-        arrays: For each field an array (samples, *shape), kept as it is and not copied; or what NumPy makes one of,
+        arrays: For each field an array (samples, *shape), which is not copied; or anything that NumPy converts to one,
             such as a list of numbers or a tensor on the CPU.
         role: "train", "validate", "test" or "tournament".
         shuffle: Whether each epoch has an order of its own; by default only in the role "train".
 
     Raises:
-        DataError: there is no array, or what is given is none; the arrays differ in length, or they have no sample.
+        DataError: there are no arrays, or a value is not one; the arrays differ in length, or they have no samples.
     """
 
     def __init__(self, arrays: Mapping[str, ArrayLike], role: str = "train", shuffle: bool | None = None) -> None:
@@ -207,7 +208,7 @@ class ArrayReader:
         lengths = {name: len(array) for name, array in made.items()}
         if len(set(lengths.values())) != 1:
             raise DataError(
-                f"each array needs one entry for each sample, and their lengths are {lengths or 'not there'}"
+                f"arrays must have one entry for each sample, got {f'lengths {lengths}' if lengths else 'no arrays'}"
             )
         self.role = role
         self.shuffle = role == "train" if shuffle is None else shuffle
@@ -215,7 +216,7 @@ class ArrayReader:
         self._arrays = made
         self._length = next(iter(lengths.values()))
         if self._length == 0:
-            raise DataError("the data set is empty: its arrays have 0 samples, and 1 or more are needed")
+            raise DataError("the data set is empty: its arrays have 0 samples, and at least 1 is needed")
 
     def __len__(self) -> int:
         return self._length
@@ -232,5 +233,5 @@ def _array(name: str, given: ArrayLike) -> Array:
     except ValueError as error:
         array, problem = np.empty(()), str(error)
     if not array.ndim:
-        raise DataError(f"'{name}' is no array with an entry for each sample: {problem}")
+        raise DataError(f"'{name}' must be an array with an entry for each sample: {problem}")
     return array

@@ -1,7 +1,7 @@
-"""Whatever a torch user has at hand, as a feed of batches.
+"""Makes a feed of batches from any kind of data that torch users have.
 
-a reader of ours                         its fields by name
-tensors or arrays: (x, y), {"x": x}      indexed at once
+a reader of descend                      its fields by name
+tensors or arrays: (x, y), {"x": x}      indexed by whole batches
 TensorDataset, a Subset of one           the same
 any map-style Dataset                    sample by sample; in processes with workers=n
 DataLoader                               its data set, in its order; or its batches, if the data set is an iterable
@@ -10,12 +10,12 @@ a list of batches, an iterable, a function that returns one
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from descend.arguments import check_integer, check_number, require
 from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
 from descend.data.map_dataset import SamplePipeline, SampleReader
@@ -38,17 +38,17 @@ __all__ = ["Loading", "TensorReader", "open_data"]
 
 @dataclass(frozen=True)
 class Loading:
-    """How data are made into batches.
+    """How data are split into batches.
 
     Args:
-        batch_size: Samples of a mini-batch over all ranks; None takes that of a DataLoader, or batches as they come.
-        seed: Of the order of samples and of what each of them draws.
-        shuffle: Give each epoch an order of its own; a DataLoader says itself.
+        batch_size: Samples of a mini-batch over all ranks; None uses that of a DataLoader, or batches as they come.
+        seed: Of the order of samples and of the random numbers of each sample.
+        shuffle: Give each epoch an order of its own; a DataLoader has its own setting.
         role: "train", "validate" or "test".
         rank: This rank.
         ranks: Number of ranks.
-        workers: Processes that read; None is as many as a DataLoader says and otherwise 0. Data in memory need none.
-        skip_bad: Replace up to so many samples that cannot be used by the next one.
+        workers: Processes that read; None uses the number of a DataLoader and otherwise 0. Data in memory need none.
+        skip_bad: Replace up to this many samples that cannot be used by the next one.
         timeout_seconds: Longest wait for a batch; None is ten minutes for processes and no limit without them.
         unit: Samples of a mini-batch that stay together on one rank.
     """
@@ -65,17 +65,12 @@ class Loading:
     unit: int = 1
 
     def __post_init__(self) -> None:
-        bounds = {"batch_size": (self.batch_size, 1), "workers": (self.workers, 0), "skip_bad": (self.skip_bad, 0)}
-        problems = [
-            f"{name} is {value!r} and is to be a whole number of at least {least}"
-            for name, (value, least) in bounds.items()
-            if value is not None and (type(value) is not int or value < least)
-        ]
-        limit: Any = self.timeout_seconds
-        if limit is not None and not (isinstance(limit, (int, float)) and limit is not True and 0 < limit < math.inf):
-            problems.append(f"timeout_seconds is {limit!r} and is to be a number of seconds above 0, or None")
-        if problems:
-            raise ConfigurationError(problems)
+        require(
+            check_integer("batch_size", self.batch_size, 1, also=(None,)),
+            check_integer("workers", self.workers, 0, also=(None,)),
+            check_integer("skip_bad", self.skip_bad, 0),
+            check_number("timeout_seconds", self.timeout_seconds, above=0, also=(None,)),
+        )
 
 
 _WORKER_TIMEOUT_SECONDS = 600.0
@@ -85,7 +80,7 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
     """A feed of batches from any of the things listed above.
 
     Raises:
-        ConfigurationError: it is none of them, or says something that contradicts `how`.
+        ConfigurationError: it is none of them, or contradicts `how`.
         DataError: there are no samples.
     """
     from torch.utils.data import DataLoader, IterableDataset
@@ -94,8 +89,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         return _of_loader(cast("DataLoader[Any]", data), how)
     if isinstance(data, IterableDataset):
         raise ConfigurationError(
-            f"{type(data).__name__} gives single samples, and fit needs batches of it: hand in "
-            "DataLoader(dataset, batch_size=...)"
+            f"{type(data).__name__} is an IterableDataset, and fit needs batches: pass DataLoader(data, batch_size=n) "
+            "if it yields samples, and DataLoader(data, batch_size=None) if it yields batches"
         )
     if hasattr(data, "read") and hasattr(data, "fields"):
         return _batches(data, how, ahead=0 if isinstance(data, ArrayReader) else 2)
@@ -105,23 +100,25 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         parts = cast("dict[Any, Any]", data).items()
         others = [f"{name!r} is a {type(part).__name__}" for name, part in parts if not _is_array(part)]
         raise ConfigurationError(
-            f"data for '{how.role}' are a dictionary, which is to hold a tensor or an array for each field, and "
-            f"{others[0] if others else 'is empty'}; a role has one data set, and a callback can measure others with "
-            "descend.evaluate"
+            f"data for '{how.role}' must be a dictionary with a tensor or an array for each field, and "
+            f"{others[0] if others else 'it is empty'}; a role has one data set, and a callback can measure others "
+            "with descend.evaluate"
         )
     if not isinstance(data, (list, tuple, str, bytes)) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return _of_samples(data, how, None, None)
     if not isinstance(data, (str, bytes)) and (hasattr(data, "__iter__") or callable(data)):
         return BatchIterable(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
     raise ConfigurationError(
-        f"data for '{how.role}' are a {type(data).__name__}; they are to be a torch Dataset or DataLoader, a tuple of "
-        "tensors or arrays, a reader, a list of batches, or a function that returns an iterable of them"
+        f"data for '{how.role}' must be a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list "
+        f"of batches, or a function that returns an iterable of batches, got a {type(data).__name__}"
     )
 
 
 def _size(how: Loading) -> int:
     if how.batch_size is None:
-        raise ConfigurationError("batch_size=None takes batches as they come, and these data are samples: name a size")
+        raise ConfigurationError(
+            "batch_size=None is for data that are batches, and these are samples: pass a batch_size"
+        )
     return how.batch_size
 
 
@@ -140,24 +137,24 @@ def _of_samples(
     drop_last: bool = False,
 ) -> Batches:
     if len(dataset) == 0:
-        raise DataError(f"{type(dataset).__name__} for '{how.role}' has 0 samples, and 1 or more are needed")
-    recipe = SamplePipeline(dataset, collate, how.seed, how.role, how.skip_bad > 0)
+        raise DataError(f"{type(dataset).__name__} for '{how.role}' has 0 samples, and at least 1 is needed")
+    pipeline = SamplePipeline(dataset, collate, how.seed, how.role, how.skip_bad > 0)
     pool = None
     if how.workers:
-        pool = Pool(recipe, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS, prepare)
-    return _batches(SampleReader(recipe, how.skip_bad, how.timeout_seconds, pool), how, drop_last=drop_last)
+        pool = Pool(pipeline, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS, prepare)
+    return _batches(SampleReader(pipeline, how.skip_bad, how.timeout_seconds, pool), how, drop_last=drop_last)
 
 
 # ---- tensors and arrays
 
 
 class TensorReader:
-    """Samples that are the rows of tensors in memory.
+    """A reader of tensors in memory, whose rows are the samples.
 
     Args:
         rows: (samples, *shape) tensors by field.
         role: What the samples are for.
-        chosen: Numbers of the rows that are the samples; None for all.
+        chosen: Indices of the rows that are the samples; None for all.
     """
 
     def __init__(self, rows: dict[str, Tensor], role: str, chosen: NDArray[np.int64] | None = None) -> None:
@@ -166,7 +163,7 @@ class TensorReader:
         self._chosen = chosen
         self._length = len(next(iter(rows.values()))) if chosen is None else len(chosen)
         if self._length == 0:
-            raise DataError(f"the data for '{role}' have 0 samples, and 1 or more are needed")
+            raise DataError(f"the data for '{role}' have 0 samples, and at least 1 is needed")
 
     def __len__(self) -> int:
         return self._length
@@ -206,7 +203,7 @@ def _is_array(part: Any) -> bool:
 
 
 def _rows_of(indices: NDArray[np.int64], count: int, role: str) -> NDArray[np.int64]:
-    """The numbers of rows that the indices of a Subset mean; those below 0 count from the end, as in torch."""
+    """The rows of the indices of a Subset; those below 0 count from the end, as in torch."""
     if wrong := indices[(indices < -count) | (indices >= count)].tolist():
         raise DataError(
             f"the data for '{role}' are a Subset with the index {wrong[0]:,}, and its data set has {count:,} samples"
@@ -218,7 +215,7 @@ def _rows_of(indices: NDArray[np.int64], count: int, role: str) -> NDArray[np.in
 
 
 def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable:
-    """The data set of a DataLoader in the way that it says, or what it says that cannot be."""
+    """The data set of a DataLoader with its settings; an error names the settings that fit cannot follow."""
     from torch.utils.data import IterableDataset
 
     if isinstance(loader.dataset, IterableDataset):
@@ -247,10 +244,10 @@ def _is_torchs_own(collate: Any) -> bool:
 
 
 def _conflicts(loader: DataLoader[Any], how: Loading) -> Iterator[str]:
-    """What a DataLoader says that fit would have to disobey, each with the remedy."""
+    """The settings of a DataLoader that fit cannot follow, each with the remedy."""
     from torch.utils.data import RandomSampler, SequentialSampler
 
-    instead = "hand in its dataset instead"
+    instead = "pass its dataset instead"
     training = how.role == "train"
     sampler = cast("Any", loader.sampler)
     if loader.batch_size is None:
@@ -260,14 +257,14 @@ def _conflicts(loader: DataLoader[Any], how: Loading) -> Iterator[str]:
         yield f"its batch_size is {loader.batch_size} and fit's is {how.batch_size}; make them equal, or {instead}"
     if type(sampler) not in (RandomSampler, SequentialSampler):
         yield (
-            f"its sampler is a {type(sampler).__name__}, and fit takes every sample once an epoch, in an order of its "
-            f"own or of the data set, and shares batches among ranks itself; {instead}"
+            f"its sampler is a {type(sampler).__name__}, and fit uses every sample once an epoch, in an order of its "
+            f"own or of the data set, and splits batches among ranks itself; {instead}"
         )
     elif type(sampler) is RandomSampler and (sampler.replacement or len(sampler) != len(cast("Any", loader.dataset))):
-        yield f"it draws with replacement or a part of the samples only, and fit takes every one once; {instead}"
+        yield f"it draws with replacement or only some of the samples, and fit uses every sample once; {instead}"
     elif training and isinstance(sampler, RandomSampler) and not how.shuffle:
-        yield f"it shuffles and fit is to keep the order (shuffle=False); drop one of the two, or {instead}"
+        yield f"it shuffles and fit has shuffle=False; change one of the two, or {instead}"
     if loader.generator is not None:
         yield f"it has a generator, and the order of fit comes from seed=; {instead}"
     if loader.drop_last and not training:
-        yield "drop_last=True would leave samples out of the evaluation; drop it"
+        yield "drop_last=True would leave samples out of the evaluation; remove it"

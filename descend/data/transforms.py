@@ -1,4 +1,4 @@
-"""What happens to the samples between the file and the network, in the order in which it is listed.
+"""Preprocessing and augmentation of samples, applied in the order listed.
 
 A transform is a value (its fields are those of LBANN's message) with one method on a whole batch. Images are float32
 arrays (n, channels, height, width) with pixels 0 to 255 and channels red, green, blue, until a transform scales them.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from descend.arguments import check_integer, check_number, collect
 from descend.errors import ConfigurationError, Unsupported
 from descend.strict_keywords import StrictKeywords
 
@@ -58,8 +59,8 @@ __all__ = [
 ]
 
 WHITE = np.float32(255)
-NOT_BUILT = "it is known and not built yet"
-# ITU-R BT.601: the share of red, green and blue in the brightness that the eye sees.
+NOT_BUILT = "it is known and not implemented"
+# ITU-R BT.601: the weights of red, green and blue in the luma of a pixel.
 LUMA = (np.float32(0.299), np.float32(0.587), np.float32(0.114))
 
 
@@ -78,13 +79,27 @@ class Transform(metaclass=StrictKeywords):
 
     def __post_init__(self) -> None:
         for name, value in self._floats():
-            if isinstance(value, (int, float)):  # what is none is reported by `descend.data.check`
+            if isinstance(value, (int, float)):  # values of other types are reported by `descend.data.check`
                 object.__setattr__(self, name, float(np.float32(value)))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the fields alone, whatever the samples are."""
+        """Problems with the fields alone, for samples of any shape."""
         if type(self).apply is Transform.apply:
             yield f"{NOT_BUILT}; these are: {', '.join(_built())}"
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a transformed sample; the same shape unless a transform says otherwise. Allocates nothing.
+
+        Args:
+            shape: Of a sample before the transform, without the batch dimension.
+
+        Raises:
+            ConfigurationError: samples of this shape cannot be transformed.
+            Unsupported: this transform is known and not implemented.
+        """
+        if type(self).apply is Transform.apply:
+            raise Unsupported(f"transform {type(self).__name__}: {NOT_BUILT}")
+        return shape
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Transform a batch of samples.
@@ -94,11 +109,11 @@ class Transform(metaclass=StrictKeywords):
             draws: Random numbers, a row for each sample.
 
         Returns:
-            (n, *new shape), which depends on the shape of `x` alone.
+            (n, *output_shape(shape)) float32.
 
         Raises:
-            ConfigurationError: samples of this shape cannot be transformed so.
-            Unsupported: this transform is known and not built yet.
+            ConfigurationError: samples of this shape cannot be transformed.
+            Unsupported: this transform is known and not implemented.
         """
         raise Unsupported(f"transform {type(self).__name__}: {NOT_BUILT}")
 
@@ -110,12 +125,21 @@ def _built() -> list[str]:
     return [kind.__name__ for kind in TRANSFORMS if kind.apply is not Transform.apply]
 
 
-def _image(kind: Transform, x: Samples) -> tuple[int, int, int]:
-    if x.ndim != 4:
+class _ImageTransform(Transform):
+    """Base of transforms of images, that is samples (channels, height, width)."""
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The same; refuses samples that are no images."""
+        _image(self, shape)
+        return shape
+
+
+def _image(transform: Transform, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3:
         raise ConfigurationError(
-            f"transform {type(kind).__name__} needs images (channels, height, width) and the samples are {x.shape[1:]}"
+            f"transform {type(transform).__name__} needs images (channels, height, width), got samples {shape}"
         )
-    return x.shape[1], x.shape[2], x.shape[3]
+    return shape[0], shape[1], shape[2]
 
 
 # Values
@@ -129,63 +153,67 @@ class Scale(Transform):
     scale: float = 0.0
 
     def problems(self) -> Iterator[str]:
-        """A scale that was left out is zero."""
+        """A scale of 0, the value of an unset field, or one that is not finite."""
         if self.scale == 0:
-            yield "scale is 0 or was left out, so that every sample would be zero; 0.003921569 brings pixels to [0, 1]"
-        elif not math.isfinite(self.scale):
-            yield f"scale is {self.scale} and is to be a finite number"
+            yield "scale is 0 or not set, so every sample would be zero; 0.003921569 brings pixels to [0, 1]"
+        yield from collect(check_number("scale", self.scale))
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Multiply in float32."""
         return x * np.float32(self.scale)
 
 
-def _numbers(text: str) -> list[float]:
-    return [float(word) for word in text.split()]
-
-
-def _normalize_problems(means: str, stddevs: str) -> Iterator[str]:
-    try:
-        m, s = _numbers(means), _numbers(stddevs)
-    except ValueError as error:
-        yield f"means='{means}' and stddevs='{stddevs}' are to be numbers with spaces between them: {error}"
-        return
-    if not m or len(m) != len(s):
-        yield f"it has {len(m)} means and {len(s)} stddevs; both need one number, or one for each channel"
-    if not all(math.isfinite(v) for v in m) or not all(math.isfinite(v) and v > 0 for v in s):
-        yield f"means='{means}' are to be finite and stddevs='{stddevs}' greater than zero"
-
-
-def _normalize(kind: Transform, x: Samples, means: str, stddevs: str) -> Samples:
-    m, s = (np.array(_numbers(text), dtype=np.float32) for text in (means, stddevs))
-    channels = x.shape[1] if x.ndim > 1 else 1
-    if m.size not in (1, channels):
-        raise ConfigurationError(
-            f"transform {type(kind).__name__} has {m.size} means and the samples are {x.shape[1:]}: "
-            f"give 1 or {channels} of them"
-        )
-    column = (-1, *(1,) * (x.ndim - 2))
-    return (x - m.reshape(column)) / s.reshape(column)
-
-
 @dataclass(frozen=True)
-class Normalize(Transform):
-    """x ← (x − mean) / stddev, with one pair for all channels or one for each.
+class _MeanAndStandardDeviation(Transform):
+    """Base of transforms with a mean and a standard deviation for all channels, or for each of them."""
 
-    The two are texts of numbers with spaces between them, as in "0.485 0.456 0.406".
-    """
-
-    message = "Transform.Normalize"
     means: str = ""
     stddevs: str = ""
 
     def problems(self) -> Iterator[str]:
-        """Texts that are not numbers, or not as many of one as of the other."""
-        return _normalize_problems(self.means, self.stddevs)
+        """Strings that are not numbers, or a different number of means and standard deviations."""
+        try:
+            m, s = _numbers(self.means), _numbers(self.stddevs)
+        except ValueError as error:
+            yield f"means='{self.means}' and stddevs='{self.stddevs}' must be numbers separated by spaces: {error}"
+            return
+        if not m or len(m) != len(s):
+            yield f"it has {len(m)} means and {len(s)} stddevs; both need one number, or one for each channel"
+        if not all(math.isfinite(v) for v in m) or not all(math.isfinite(v) and v > 0 for v in s):
+            yield f"means='{self.means}' must be finite numbers and stddevs='{self.stddevs}' finite numbers > 0"
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The same; refuses samples with another number of channels."""
+        count, channels = len(_numbers(self.means)), shape[0] if shape else 1
+        if count not in (1, channels):
+            raise ConfigurationError(
+                f"transform {type(self).__name__} has {count} means and the samples are {shape}: "
+                f"give 1 or {channels} of them"
+            )
+        return shape
+
+    def _normalize(self, x: Samples) -> Samples:
+        self.output_shape(x.shape[1:])
+        m, s = (np.array(_numbers(text), dtype=np.float32) for text in (self.means, self.stddevs))
+        column = (-1, *(1,) * (x.ndim - 2))
+        return (x - m.reshape(column)) / s.reshape(column)
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(word) for word in text.split()]
+
+
+class Normalize(_MeanAndStandardDeviation):
+    """x ← (x − mean) / stddev, with one pair for all channels or one for each.
+
+    The two are strings of numbers separated by spaces, as in "0.485 0.456 0.406".
+    """
+
+    message = "Transform.Normalize"
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """The first axis of a sample is its channels."""
-        return _normalize(self, x, self.means, self.stddevs)
+        return self._normalize(x)
 
 
 @dataclass(frozen=True)
@@ -204,7 +232,7 @@ class SampleNormalize(Transform):
 
 @dataclass(frozen=True)
 class ToLBANNLayout(Transform):
-    """x ← x / 255; the layout (channels, height, width) is the one that samples have here from the beginning."""
+    """x ← x / 255; samples have the layout (channels, height, width) from the beginning."""
 
     message = "Transform.ToLBANNLayout"
 
@@ -213,118 +241,97 @@ class ToLBANNLayout(Transform):
         return x * (np.float32(1) / WHITE)
 
 
-@dataclass(frozen=True)
-class NormalizeToLBANNLayout(Transform):
+class NormalizeToLBANNLayout(_MeanAndStandardDeviation):
     """x ← (x / 255 − mean) / stddev, with one pair for all channels or one for each."""
 
     message = "Transform.NormalizeToLBANNLayout"
-    means: str = ""
-    stddevs: str = ""
-
-    def problems(self) -> Iterator[str]:
-        """Texts that are not numbers, or not as many of one as of the other."""
-        return _normalize_problems(self.means, self.stddevs)
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """`ToLBANNLayout`, then `Normalize`."""
-        return _normalize(self, x * (np.float32(1) / WHITE), self.means, self.stddevs)
+        return self._normalize(x * (np.float32(1) / WHITE))
 
 
-# Place
-
-
-def _flip(x: Samples, axis: int, p: float, draws: Draws) -> Samples:
-    flipped = draws.uniform(1)[:, 0] < p
-    return np.where(flipped.reshape(-1, 1, 1, 1), np.flip(x, axis), x)
-
-
-def _probability_problems(p: float) -> Iterator[str]:
-    if not 0 < p <= 1:
-        yield f"p is {p:g} and is to be a probability above 0 and up to 1"
+# Geometry
 
 
 @dataclass(frozen=True)
-class HorizontalFlip(Transform):
+class _Flip(_ImageTransform):
+    """Base of the flips: reverse an axis with probability p."""
+
+    axis: ClassVar[int]
+
+    p: float = 0.0
+
+    def problems(self) -> Iterator[str]:
+        """A probability out of range."""
+        yield from collect(check_number("p", self.p, above=0, at_most=1))
+
+    def apply(self, x: Samples, draws: Draws) -> Samples:
+        """One draw a sample."""
+        self.output_shape(x.shape[1:])
+        flipped = draws.uniform(1)[:, 0] < self.p
+        return np.where(flipped.reshape(-1, 1, 1, 1), np.flip(x, self.axis), x)
+
+
+class HorizontalFlip(_Flip):
     """Exchange left and right, with probability p."""
 
     message = "Transform.HorizontalFlip"
-    p: float = 0.0
-
-    def problems(self) -> Iterator[str]:
-        """A probability out of range."""
-        return _probability_problems(self.p)
-
-    def apply(self, x: Samples, draws: Draws) -> Samples:
-        """One draw a sample."""
-        _image(self, x)
-        return _flip(x, -1, self.p, draws)
+    axis = -1
 
 
-@dataclass(frozen=True)
-class VerticalFlip(Transform):
+class VerticalFlip(_Flip):
     """Exchange top and bottom, with probability p."""
 
     message = "Transform.VerticalFlip"
-    p: float = 0.0
-
-    def problems(self) -> Iterator[str]:
-        """A probability out of range."""
-        return _probability_problems(self.p)
-
-    def apply(self, x: Samples, draws: Draws) -> Samples:
-        """One draw a sample."""
-        _image(self, x)
-        return _flip(x, -2, self.p, draws)
-
-
-def _crop_room(kind: CenterCrop | RandomCrop, x: Samples) -> tuple[int, int]:
-    """By how much the image exceeds the crop, in height and in width."""
-    _, height, width = _image(kind, x)
-    if kind.height > height or kind.width > width:
-        raise ConfigurationError(
-            f"transform {type(kind).__name__} cuts {kind.height} x {kind.width} out of images of {height} x {width}"
-        )
-    return height - kind.height, width - kind.width
-
-
-def _size_problems(kind: CenterCrop | RandomCrop) -> Iterator[str]:
-    if kind.height < 1 or kind.width < 1:
-        yield f"height is {kind.height} and width is {kind.width}; both are to be 1 or more"
+    axis = -2
 
 
 @dataclass(frozen=True)
-class CenterCrop(Transform):
+class _Crop(Transform):
+    """Base of the crops: keep `height` x `width` pixels."""
+
+    height: int = 0
+    width: int = 0
+
+    def problems(self) -> Iterator[str]:
+        """A crop without pixels."""
+        yield from collect(check_integer("height", self.height, 1), check_integer("width", self.width, 1))
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(channels, height, width) of the crop."""
+        channels, height, width = _image(self, shape)
+        if self.height > height or self.width > width:
+            raise ConfigurationError(
+                f"transform {type(self).__name__} cuts {self.height} x {self.width} out of images of {height} x {width}"
+            )
+        return channels, self.height, self.width
+
+    def _margins(self, x: Samples) -> tuple[int, int]:
+        """By how much the image exceeds the crop, in height and in width."""
+        _, height, width = self.output_shape(x.shape[1:])
+        return x.shape[2] - height, x.shape[3] - width
+
+
+class CenterCrop(_Crop):
     """Keep the middle `height` x `width` pixels; an odd rest is cut at the bottom and the right."""
 
     message = "Transform.CenterCrop"
-    height: int = 0
-    width: int = 0
-
-    def problems(self) -> Iterator[str]:
-        """A crop without pixels."""
-        return _size_problems(self)
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
-        """The same place in each sample."""
-        top, left = (room // 2 for room in _crop_room(self, x))
+        """The same position in each sample."""
+        top, left = (margin // 2 for margin in self._margins(x))
         return x[:, :, top : top + self.height, left : left + self.width]
 
 
-@dataclass(frozen=True)
-class RandomCrop(Transform):
-    """Keep `height` x `width` pixels at a random place, each place as likely as any other."""
+class RandomCrop(_Crop):
+    """Keep `height` x `width` pixels at a position drawn uniformly."""
 
     message = "Transform.RandomCrop"
-    height: int = 0
-    width: int = 0
-
-    def problems(self) -> Iterator[str]:
-        """A crop without pixels."""
-        return _size_problems(self)
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Two draws a sample: top, then left."""
-        down, across = _crop_room(self, x)
+        down, across = self._margins(x)
         top, left = draws.integers(down + 1), draws.integers(across + 1)
         windows = sliding_window_view(x, (self.height, self.width), axis=(2, 3))  # (n, c, down + 1, across + 1, h, w)
         return windows[np.arange(len(x)), :, top, left]
@@ -339,21 +346,25 @@ class Pad(Transform):
 
     def problems(self) -> Iterator[str]:
         """A pad that adds nothing."""
-        if self.pad < 1:
-            yield f"pad is {self.pad} and is to be 1 or more"
+        yield from collect(check_integer("pad", self.pad, 1))
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(channels, height + 2 pad, width + 2 pad)."""
+        channels, height, width = _image(self, shape)
+        return channels, height + 2 * self.pad, width + 2 * self.pad
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
-        """The new sides are height + 2 pad and width + 2 pad."""
-        _image(self, x)
+        """Zeros on all four sides."""
+        self.output_shape(x.shape[1:])
         sides = (self.pad, self.pad)
         return np.pad(x, ((0, 0), (0, 0), sides, sides))
 
 
 @dataclass(frozen=True)
-class Cutout(Transform):
+class Cutout(_ImageTransform):
     """Set `num_holes` squares of `length` pixels, centred anywhere in the image, to 0.
 
-    A square may hang over the edge. Source: DeVries and Taylor 2017, https://arxiv.org/abs/1708.04552
+    A square may extend beyond the edge. Source: DeVries and Taylor 2017, https://arxiv.org/abs/1708.04552
     """
 
     message = "Transform.Cutout"
@@ -361,13 +372,12 @@ class Cutout(Transform):
     length: int = 0
 
     def problems(self) -> Iterator[str]:
-        """Holes that are not there."""
-        if self.num_holes < 1 or self.length < 1:
-            yield f"num_holes is {self.num_holes} and length is {self.length}; both are to be 1 or more"
+        """No holes, or holes without pixels."""
+        yield from collect(check_integer("num_holes", self.num_holes, 1), check_integer("length", self.length, 1))
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Two draws a hole: row, then column of its centre."""
-        _, height, width = _image(self, x)
+        _, height, width = self.output_shape(x.shape[1:])
         for _ in range(self.num_holes):
             rows = self._covers(draws.integers(height), height)
             columns = self._covers(draws.integers(width), width)
@@ -383,11 +393,16 @@ class Cutout(Transform):
 # Colour
 
 
-def _colours(kind: Transform, x: Samples) -> int:
-    channels = _image(kind, x)[0]
-    if channels not in (1, 3):
-        raise ConfigurationError(f"transform {type(kind).__name__} needs images of 1 or 3 channels, not of {channels}")
-    return channels
+class _ColorTransform(Transform):
+    """Base of transforms of images with one channel (gray) or three (red, green, blue)."""
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The same; refuses images of another number of channels."""
+        if _image(self, shape)[0] not in (1, 3):
+            raise ConfigurationError(
+                f"transform {type(self).__name__} needs images of 1 or 3 channels, not of {shape[0]}"
+            )
+        return shape
 
 
 def _gray(x: Samples) -> Samples:
@@ -413,93 +428,84 @@ def _saturation(x: Samples, factor: Samples) -> Samples:
     return _blend(x, _gray(x), factor)
 
 
-def _factor_problems(factor: float) -> Iterator[str]:
-    if not 0 <= factor < math.inf:
-        yield f"factor is {factor:g} and is to be 0 or more"
+ADJUSTMENTS = {"brightness": _brightness, "contrast": _contrast, "saturation": _saturation}
 
 
-@dataclass(frozen=True)
-class Colorize(Transform):
+class Colorize(_ColorTransform):
     """Make three equal channels of one; an image of three stays as it is."""
 
     message = "Transform.Colorize"
 
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(3, height, width)."""
+        return (3, *super().output_shape(shape)[1:])
+
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Repeat the channel."""
-        return np.repeat(x, 3, axis=1) if _colours(self, x) == 1 else x
+        self.output_shape(x.shape[1:])
+        return np.repeat(x, 3, axis=1) if x.shape[1] == 1 else x
 
 
-@dataclass(frozen=True)
-class Grayscale(Transform):
+class Grayscale(_ColorTransform):
     """Make one channel of three, 0.299 red + 0.587 green + 0.114 blue; an image of one stays as it is."""
 
     message = "Transform.Grayscale"
 
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """(1, height, width)."""
+        return (1, *super().output_shape(shape)[1:])
+
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """The weighted sum."""
-        _colours(self, x)
+        self.output_shape(x.shape[1:])
         return _gray(x)
 
 
 @dataclass(frozen=True)
-class AdjustBrightness(Transform):
+class _Adjustment(_ColorTransform):
+    """Base of the adjustments of one property of an image by a factor that is the same for all samples."""
+
+    needs_pixels = True
+    adjusted: ClassVar[str]
+
+    factor: float = 0.0
+
+    def problems(self) -> Iterator[str]:
+        """A negative factor."""
+        yield from collect(check_number("factor", self.factor, at_least=0))
+
+    def apply(self, x: Samples, draws: Draws) -> Samples:
+        """Clipped to 0 ... 255."""
+        self.output_shape(x.shape[1:])
+        return ADJUSTMENTS[self.adjusted](x, np.full((1, 1, 1, 1), self.factor, dtype=np.float32))
+
+
+class AdjustBrightness(_Adjustment):
     """x ← factor · x: 0 is black, 1 changes nothing."""
 
     message = "Transform.AdjustBrightness"
-    needs_pixels = True
-    factor: float = 0.0
-
-    def problems(self) -> Iterator[str]:
-        """A negative factor."""
-        return _factor_problems(self.factor)
-
-    def apply(self, x: Samples, draws: Draws) -> Samples:
-        """Clipped to 0 ... 255."""
-        _colours(self, x)
-        return _brightness(x, np.full((1, 1, 1, 1), self.factor, dtype=np.float32))
+    adjusted = "brightness"
 
 
-@dataclass(frozen=True)
-class AdjustContrast(Transform):
+class AdjustContrast(_Adjustment):
     """x ← factor · x + (1 − factor) · mean brightness of the image: 0 is plain gray, 1 changes nothing."""
 
     message = "Transform.AdjustContrast"
-    needs_pixels = True
-    factor: float = 0.0
-
-    def problems(self) -> Iterator[str]:
-        """A negative factor."""
-        return _factor_problems(self.factor)
-
-    def apply(self, x: Samples, draws: Draws) -> Samples:
-        """Clipped to 0 ... 255."""
-        _colours(self, x)
-        return _contrast(x, np.full((1, 1, 1, 1), self.factor, dtype=np.float32))
+    adjusted = "contrast"
 
 
-@dataclass(frozen=True)
-class AdjustSaturation(Transform):
+class AdjustSaturation(_Adjustment):
     """x ← factor · x + (1 − factor) · brightness of the pixel: 0 is black and white, 1 changes nothing."""
 
     message = "Transform.AdjustSaturation"
-    needs_pixels = True
-    factor: float = 0.0
-
-    def problems(self) -> Iterator[str]:
-        """A negative factor."""
-        return _factor_problems(self.factor)
-
-    def apply(self, x: Samples, draws: Draws) -> Samples:
-        """Clipped to 0 ... 255."""
-        _colours(self, x)
-        return _saturation(x, np.full((1, 1, 1, 1), self.factor, dtype=np.float32))
+    adjusted = "saturation"
 
 
 @dataclass(frozen=True)
-class ColorJitter(Transform):
+class ColorJitter(_ColorTransform):
     """Adjust brightness, contrast and saturation, in random order, by factors that are uniform between min and max.
 
-    An adjustment whose two factors are 0, as they are when left out, is not made.
+    An adjustment whose two factors are 0, the value of unset fields, is not made.
     """
 
     message = "Transform.ColorJitter"
@@ -513,32 +519,31 @@ class ColorJitter(Transform):
 
     def problems(self) -> Iterator[str]:
         """A range that is negative or upside down."""
-        for name in ("brightness", "contrast", "saturation"):
+        for name in ADJUSTMENTS:
             low, high = self._range(name)
             if not 0 <= low <= high < math.inf:
-                yield f"the {name} factors go from {low:g} to {high:g}; 0 <= min <= max is needed"
+                yield f"the {name} factors must satisfy 0 <= min <= max, got {low:g} and {high:g}"
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Four draws a sample: three factors, then one of the six orders."""
-        _colours(self, x)
-        adjustments = {"brightness": _brightness, "contrast": _contrast, "saturation": _saturation}
+        self.output_shape(x.shape[1:])
         u = draws.uniform(3).astype(np.float32)
         which = draws.integers(6)
         x = x.copy()
-        for number, sequence in enumerate(itertools.permutations(enumerate(adjustments))):
+        for number, sequence in enumerate(itertools.permutations(enumerate(ADJUSTMENTS))):
             chosen = which == number
             for column, name in sequence:
                 low, high = self._range(name)
                 if high > 0 and chosen.any():
                     factor = low + (high - low) * u[chosen, column]
-                    x[chosen] = adjustments[name](x[chosen], factor.reshape(-1, 1, 1, 1).astype(np.float32))
+                    x[chosen] = ADJUSTMENTS[name](x[chosen], factor.reshape(-1, 1, 1, 1).astype(np.float32))
         return x
 
     def _range(self, name: str) -> tuple[float, float]:
         return getattr(self, f"min_{name}_factor"), getattr(self, f"max_{name}_factor")
 
 
-# Known by name, not built yet
+# Known by name, not implemented
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What can be wrong with a description of readers, found without opening a file."""
+"""Checks a description of readers without opening a file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections import Counter
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from descend.arguments import check_bool, check_integer, check_number, check_string, collect
 from descend.data.description import ROLES, DataReader, Reader
 from descend.data.formats import FORMATS, NOT_BUILT
 from descend.data.transforms import Normalize, NormalizeToLBANNLayout, SampleNormalize, Scale, ToLBANNLayout, Transform
 from descend.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = ["check"]
 
@@ -36,11 +37,11 @@ RESCALES = (Scale, Normalize, SampleNormalize, ToLBANNLayout, NormalizeToLBANNLa
 
 
 def check(description: DataReader) -> None:
-    """Find all that is wrong with a description before anything is opened.
+    """Check a description before anything is opened.
 
     Raises:
         ConfigurationError: with every problem found: an unknown role or reader, two readers of one role, a value of the
-            wrong type or out of range, a field that the reader does not use, a transform that cannot be.
+            wrong type or out of range, a field that the reader does not use, a transform that is impossible.
     """
     problems = [*_whole(description), *(text for reader in description.reader for text in _one(reader))]
     if problems:
@@ -53,19 +54,19 @@ def _whole(description: DataReader) -> Iterator[str]:
         yield f"{place}the data reader has no reader; add one with a name and a role, such as {_options(ROLES)}"
     for setting in ("max_par_io_size", "requires_data_set_metadata"):
         if getattr(description, setting):
-            yield f"{place}{setting} of the data reader has no effect here; leave it out"
+            yield f"{place}{setting} of the data reader has no effect; remove it"
     counts = Counter(reader.role for reader in description.reader)
     for role, count in counts.items():
         if count > 1:
-            yield f"{place}{count} readers have the role '{role}'; each role can have one"
+            yield f"{place}{count} readers have the role '{role}'; each role can have only one"
     for reader in description.reader:
         for role, fraction in HELD_OUT.items():
             if getattr(reader, fraction) and role in counts:
-                yield f"{reader}: {fraction} makes a reader of the role '{role}', and there is one; drop one of the two"
+                yield f"{reader}: {fraction} makes a reader of the role '{role}', and there is one; remove one of them"
 
 
 def _one(reader: Reader) -> Iterator[str]:
-    problems = list(_types(reader)) or [*_names(reader), *_amounts(reader)]  # a wrong type cannot be compared
+    problems = _types(reader) or [*_names(reader), *_amounts(reader)]  # a wrong type cannot be compared
     yield from (f"{reader}: {problem}" for problem in problems)
     rescaled = ""
     for transform in reader.transforms:
@@ -75,24 +76,24 @@ def _one(reader: Reader) -> Iterator[str]:
         rescaled = rescaled or (name if isinstance(transform, RESCALES) else "")
 
 
-def _types(described: Reader | Transform) -> Iterator[str]:
-    for field in fields(described):
-        value, default = getattr(described, field.name), field.default
-        if isinstance(default, (str, bool, int, float)) and not _fits(value, default):
-            yield f"{field.name} is {value!r}, a {type(value).__name__}, and is to be a {type(default).__name__}"
+def _types(described: Reader | Transform) -> list[str]:
+    checked = ((f.name, getattr(described, f.name), _CHECKS.get(type(f.default))) for f in fields(described))
+    return [problem for name, value, check_type in checked if check_type and (problem := check_type(name, value))]
 
 
-def _fits(value: Any, default: str | float) -> bool:
-    if isinstance(default, float):
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return type(value) is type(default)
+_CHECKS: Mapping[type, Callable[[str, object], str | None]] = {
+    str: check_string,
+    bool: check_bool,
+    int: check_integer,
+    float: check_number,
+}
 
 
 def _names(reader: Reader) -> Iterator[str]:
     if reader.role not in ROLES:
         yield f"role '{reader.role}' does not exist; the roles are {_options(ROLES)}{nearest(reader.role, ROLES)}"
     if reader.name in NOT_BUILT:
-        yield f"a reader '{reader.name}' is known and not built yet; these are: {_options(FORMATS)}"
+        yield f"a reader '{reader.name}' is known and not implemented; these are: {_options(FORMATS)}"
     elif reader.name not in FORMATS:
         options = [*FORMATS, *NOT_BUILT]
         yield f"there is no reader of this name; the readers are {_options(FORMATS)}{nearest(reader.name, options)}"
@@ -101,16 +102,14 @@ def _names(reader: Reader) -> Iterator[str]:
         own = _options(sorted(FORMATS[reader.name].uses)) or "none"
         for field in fields(reader):
             if field.name not in used and getattr(reader, field.name) != field.default:
-                yield f"{field.name} is set and this reader does not use it; leave it out (it has of its own: {own})"
+                yield f"{field.name} is set and this reader does not use it; remove it (its own fields: {own})"
 
 
 def _amounts(reader: Reader) -> Iterator[str]:
     for name in FRACTIONS:
-        if not 0 <= getattr(reader, name) <= 1:
-            yield f"{name} is {getattr(reader, name)} and is to be in [0, 1]"
+        yield from collect(check_number(name, getattr(reader, name), at_least=0, at_most=1))
     for name in ("absolute_sample_count", "first_n", "num_samples", "num_labels"):
-        if getattr(reader, name) < 0:
-            yield f"{name} is {getattr(reader, name)} and is to be 0 or more"
+        yield from collect(check_integer(name, getattr(reader, name), 0))
     if reader.fraction_of_data_to_use and reader.absolute_sample_count:
         yield (
             f"fraction_of_data_to_use is {reader.fraction_of_data_to_use} and absolute_sample_count is "
@@ -119,19 +118,19 @@ def _amounts(reader: Reader) -> Iterator[str]:
     if reader.role != "train":
         for name in HELD_OUT.values():
             if getattr(reader, name):
-                yield f"{name} is set, and only a reader of the role 'train' can give samples away"
+                yield f"{name} is set, and only a reader of the role 'train' can hold out samples"
     elif reader.validation_fraction + reader.tournament_fraction >= 1:
-        yield "validation_fraction and tournament_fraction leave nothing to train on; their sum is to be below 1"
+        yield "validation_fraction and tournament_fraction leave nothing to train on; their sum must be less than 1"
 
 
 def _transform(transform: Any, rescaled: str) -> Iterator[str]:
     """Problems of a transform; `rescaled` names the first one before it that changed the range of values, if any."""
     if not isinstance(transform, Transform):
-        yield f"{transform!r} is no transform of descend.data"
+        yield f"{transform!r} is not a transform of descend.data"
         return
-    yield from list(_types(transform)) or transform.problems()
+    yield from _types(transform) or transform.problems()
     if transform.needs_pixels and rescaled:
-        yield f"it needs pixels of 0 to 255 and stands after {rescaled}; put it before"
+        yield f"it needs pixels of 0 to 255 and comes after {rescaled}; put it before"
 
 
 def _options(names: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
-"""Processes that read samples, and what becomes of them.
+"""Worker processes that read samples.
 
-Each process has a pipe and at most one task, so n of them work n batches ahead and nobody can wait for anybody in a
-circle. Batches come back in the order in which they were asked for. A process ends when its pipe does, so none outlives
+Each process has a pipe and at most one task, so n of them work n batches ahead and no circular wait is possible.
+Batches come back in the order in which they were requested. A process ends when its pipe is closed, so none outlives
 its parent.
 """
 
@@ -35,13 +35,13 @@ __all__ = ["Pool"]
 _GRACE_SECONDS = 1.0
 _START_SECONDS = 600.0  # for Python, torch and the module of the data set, on a busy host or a slow file system
 _POLL_SECONDS = 0.1
-_DEATH_SECONDS = 60.0  # from the end of its pipe to its own; Python takes torch apart in between
-_NOBODY = -1  # stands for "no sample yet"
+_DEATH_SECONDS = 60.0  # from the end of its pipe to its exit; Python finalizes torch in between
+_NO_SAMPLE = -1  # no sample was begun yet
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """An error on its way to the parent: our own as they are, others with their text."""
+    """An error sent to the parent: a DescendError as it is, others with their message."""
 
     error: DescendError
 
@@ -49,8 +49,8 @@ class _Failure:
 @dataclass
 class _Worker:
     process: SpawnProcess
-    pipe: Any  # a Connection, called otherwise on other systems
-    sample: Any  # shared int64: the sample that it is at
+    pipe: Any  # a Connection; the class has another name on other systems
+    sample: Any  # shared int64: the sample that is being read
     busy: bool = False
 
 
@@ -58,20 +58,20 @@ class Pool:
     """Spawned processes that read samples.
 
     Args:
-        recipe: How samples are read; must be picklable.
+        pipeline: How samples are read; must be picklable.
         workers: Number of processes, 1 or more.
-        timeout_seconds: Longest wait for one batch; None waits for ever. What a process needs to begin does not count.
+        timeout_seconds: Longest wait for one batch; None waits for ever. The start of a process does not count.
         prepare: Called in each process before the first sample with its number, as torch's worker_init_fn.
     """
 
     def __init__(
         self,
-        recipe: SamplePipeline,
+        pipeline: SamplePipeline,
         workers: int,
         timeout_seconds: float | None = None,
         prepare: Callable[[int], None] | None = None,
     ) -> None:
-        self._recipe = recipe
+        self._pipeline = pipeline
         self._count = workers
         self._timeout = timeout_seconds
         self._prepare = prepare
@@ -95,7 +95,7 @@ class Pool:
                 under_way.append(worker)
                 yield rows
             else:
-                if worker.busy:  # with what an epoch that was left early had asked for
+                if worker.busy:  # with a batch of an epoch that was left early
                     self._receive(worker)
                 self._send(worker, task)
                 under_way.append(worker)
@@ -114,8 +114,8 @@ class Pool:
             with _signals_blocked():
                 for number in range(self._count):
                     ours, theirs = context.Pipe()
-                    sample = context.RawValue("q", _NOBODY)
-                    arguments = (theirs, self._recipe, sample, self._prepare, number)
+                    sample = context.RawValue("q", _NO_SAMPLE)
+                    arguments = (theirs, self._pipeline, sample, self._prepare, number)
                     process = context.Process(
                         target=_serve, args=arguments, name=f"descend-loader-{number}", daemon=True
                     )
@@ -125,8 +125,8 @@ class Pool:
         except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError, ...
             self.close()
             raise ConfigurationError(
-                f"workers={self._count}: {self._recipe.name} cannot be sent to another process ({error}); define the "
-                "data set and its functions at the top level of a module, or pass workers=0"
+                f"workers={self._count}: {self._pipeline.name} cannot be pickled for another process ({error}); define "
+                "the data set and its functions at the top level of a module, or pass workers=0"
             ) from error
 
     def _send(self, worker: _Worker, task: tuple[NDArray[np.int64], int]) -> None:
@@ -139,8 +139,8 @@ class Pool:
     def _receive(self, worker: _Worker) -> IndexedRows:
         if not self._comes(worker):
             raise DataError(
-                f"{self._at(worker)} is not read after {self._timeout:g} seconds: it blocks; raise timeout_seconds= if "
-                "it only takes long"
+                f"{self._at(worker)} is not read after {self._timeout:g} seconds: it hangs, or is slow and needs a "
+                "larger timeout_seconds="
             )
         try:
             answer = worker.pipe.recv()
@@ -152,28 +152,32 @@ class Pool:
         return _unpacked(answer)
 
     def _comes(self, worker: _Worker) -> bool:
-        """Wait for an answer, or for the end of the process; False if neither comes in time."""
+        """Wait for an answer, or for the end of the process; False after the timeout."""
         either = [worker.pipe, worker.process.sentinel]
         until = time.monotonic() + _START_SECONDS
-        while self._timeout and worker.sample.value == _NOBODY and time.monotonic() < until:
+        while self._timeout and worker.sample.value == _NO_SAMPLE and time.monotonic() < until:
             if wait(either, _POLL_SECONDS):
                 return True
         return bool(wait(either, self._timeout))
 
     def _at(self, worker: _Worker) -> str:
         sample = worker.sample.value
-        return f"sample {sample} of {self._recipe.name}" if sample != _NOBODY else f"the first of {self._recipe.name}"
+        return (
+            f"sample {sample} of {self._pipeline.name}"
+            if sample != _NO_SAMPLE
+            else f"the first of {self._pipeline.name}"
+        )
 
     def _death(self, worker: _Worker) -> DataError:
         worker.process.join(_DEATH_SECONDS)
         code = worker.process.exitcode or 0
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        if worker.sample.value == _NOBODY:
+        if worker.sample.value == _NO_SAMPLE:
             return DataError(
                 f"loader {worker.process.name} (process {worker.process.pid}) {how} before its first sample; its "
-                "message stands above. A script that uses workers= needs `if __name__ == '__main__':` around its call"
+                "message is above. A script that uses workers= needs `if __name__ == '__main__':` around its call"
             )
-        hint = "; too little memory is the usual cause" if -code == signal.SIGKILL else ""
+        hint = "; the usual cause is too little memory" if -code == signal.SIGKILL else ""
         return DataError(
             f"loader {worker.process.name} (process {worker.process.pid}) was {how} at {self._at(worker)}{hint}"
         )
@@ -181,11 +185,11 @@ class Pool:
 
 @contextmanager
 def _signals_blocked() -> Generator[None, None, None]:
-    """Processes started in here never see Ctrl-C, SIGTERM or SIGUSR1, which are for the parent to answer."""
+    """Processes started in here never get Ctrl-C, SIGTERM or SIGUSR1, which the parent handles."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # The tracker that multiprocessing starts with its first process unblocks signals as it does, so it comes first.
+    # The resource tracker that multiprocessing starts with its first process unblocks signals, so it is started first.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
     try:
@@ -209,12 +213,12 @@ def _end(workers: list[_Worker]) -> None:
 
 
 def _serve(
-    pipe: Connection, recipe: SamplePipeline, sample: Any, prepare: Callable[[int], None] | None, number: int
+    pipe: Connection, pipeline: SamplePipeline, sample: Any, prepare: Callable[[int], None] | None, number: int
 ) -> None:
-    """The life of a process: read what is asked for until the pipe ends."""
+    """The main loop of a worker process: read what is requested until the pipe is closed."""
     import torch
 
-    torch.set_num_threads(1)  # there is a process for each core already
+    torch.set_num_threads(1)  # the processes use the cores already
     if prepare:
         prepare(number)
 
@@ -226,24 +230,24 @@ def _serve(
             ids, epoch = pipe.recv()
         except (EOFError, OSError):
             return
-        answer = _answer(recipe, ids, epoch, begin)
+        answer = _answer(pipeline, ids, epoch, begin)
         try:
             pipe.send(answer)
         except OSError:
             return
 
 
-def _answer(recipe: SamplePipeline, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Any:
+def _answer(pipeline: SamplePipeline, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Any:
     try:
-        return _packed(recipe.read(ids, epoch, begin))
+        return _packed(pipeline.read(ids, epoch, begin))
     except DescendError as error:
         return _Failure(DataError(list(error.problems)))
     except Exception as error:
-        return _Failure(DataError(f"samples {ids.tolist()} of {recipe.name}: {type(error).__name__}: {error}"))
+        return _Failure(DataError(f"samples {ids.tolist()} of {pipeline.name}: {type(error).__name__}: {error}"))
 
 
 def _packed(rows: IndexedRows) -> tuple[dict[str, tuple[str, Any]], NDArray[np.int64], Sequence[Any]]:
-    """Rows as bytes: NumPy knows no bfloat16, so each tensor goes as bytes with the name of its type."""
+    """Rows as bytes: NumPy has no bfloat16, so each tensor is sent as bytes with the name of its type."""
     import torch
 
     fields = {

@@ -6,7 +6,7 @@
 A step, in order:
 
     settings    what the groups say now, checked            engine/settings.py
-    tasks       who has a gradient and is not frozen        engine/prepare.py
+    updates     tensors with a gradient that are not frozen engine/step_inputs.py
     finite      no NaN or infinity in any gradient          engine/finite.py
     update      the rule, by the chosen runner              engine/plain.py and its faster twins
 """
@@ -30,24 +30,26 @@ from descend.optim.engine import parameter_checks as ownership
 from descend.optim.engine import state_dict as saved
 from descend.optim.engine import step_inputs as prepare
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
+from descend.optim.engine.evaluation import EvaluationMode, averages, averaging_updates
 from descend.optim.engine.plain import step_plain
 from descend.optim.engine.settings import (
+    COMMON_KEYS,
     OPTIONS,
     GroupSettings,
-    GroupSettingsCache,
+    GroupSettingsReader,
     Schedule,
     aliases_of,
     describe_options,
-    number,
     resolve,
     rule_fields,
     shown,
     unknown_option,
 )
 from descend.optim.engine.state_proxy import State
-from descend.optim.engine.step_inputs import local
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
+from descend.strict_keywords import canonical_names
+from descend.torch_private import dynamo_is_imported, mark_outside_graphs, step_is_observed
 
 if TYPE_CHECKING:
     from descend.optim.engine.arena import ActiveSlots
@@ -69,12 +71,24 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if "torch._dynamo" in sys.modules:
+        if dynamo_is_imported():
             return disabled()(*args, **kwargs)
         return method(*args, **kwargs)
 
-    cast("Any", call)._torchdynamo_disable = True  # torch's own marks
-    cast("Any", call)._torchdynamo_disable_msg = reason
+    mark_outside_graphs(call, reason)
+    return call
+
+
+def _outside_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave inference mode within `method`: tensors made there can be neither written nor saved outside of it."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(mode=False):
+                return method(*args, **kwargs)
+        return method(*args, **kwargs)
+
     return call
 
 
@@ -84,14 +98,10 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     It opens a profiler's record at each step, which takes as long as updating a small net.
     """
     wrapped = torch.optim.Optimizer.profile_hook_step(step)
-    hooks = vars(sys.modules[torch.optim.Optimizer.__module__])
-    everybodys = (hooks["_global_optimizer_pre_hooks"], hooks["_global_optimizer_post_hooks"])
 
     @functools.wraps(step)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        heard = (*everybodys, self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks)
-        listened = any(heard) or getattr(torch.autograd.profiler, "_is_profiler_enabled", True)
-        return (wrapped if listened else step)(self, *args, **kwargs)
+        return (wrapped if step_is_observed(self) else step)(self, *args, **kwargs)
 
     cast("Any", call).hooked = True  # torch's own mark: it does not wrap this again
     return call
@@ -161,10 +171,7 @@ class Optimizer(torch.optim.Optimizer):
         self.skipped = 0
         self._decay_given = decay is not None
         self._names: list[list[str]] = []
-        self._averaging = False
-        self._scheduled: dict[int, float] = {}
-        self._residence = ArenaManager(self.runner)
-        self._settled = GroupSettingsCache()
+        self._make_parts()
         given = {
             "lr": lr,
             "weight_decay": weight_decay,
@@ -179,10 +186,15 @@ class Optimizer(torch.optim.Optimizer):
         with torch.no_grad():
             super().__init__(listed, {**given, **shown(rule), "rule": rule})
 
+    def _make_parts(self) -> None:
+        self._evaluation = EvaluationMode()
+        self._residence = ArenaManager(self.runner)
+        self._reader = GroupSettingsReader(self.title, {name: getattr(self, name) for name in sorted(COMMON_KEYS)})
+
     # ---- groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of weights with options of its own.
+        """Add a group of parameters with options of its own.
 
         Args:
             param_group: `{"params": ..., "lr": ..., "rule": ..., ...}`; what it leaves out is as for the optimizer.
@@ -190,7 +202,8 @@ class Optimizer(torch.optim.Optimizer):
         Raises:
             RuleError: As for the optimizer. Nothing is added then.
         """
-        where = f"{self.title}, group {len(self.param_groups)}"
+        i = len(self.param_groups)
+        where = f"{self.title}, group {i}"
         group = ownership.unpack(param_group, where)
         rule = group.get("rule", self.defaults["rule"])
         if isinstance(rule, Rule) and "decay" in rule.needs and ("rule" in group or not self._decay_given):
@@ -202,87 +215,64 @@ class Optimizer(torch.optim.Optimizer):
                 group.setdefault(name, value)
         group["schedule"] = group["lr"] if callable(group["lr"]) else group.get("schedule")
         if group["schedule"] is not None:
-            if not callable(group["schedule"]):
-                raise RuleError(
-                    f"{where}: schedule must be a function of the step, as those of descend.optim.schedules, and is "
-                    f"{group['schedule']!r}"
-                )
-            group["lr"] = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
-            self._scheduled[len(self.param_groups)] = group["lr"]
+            self._reader.start_schedule(i, group, self.updates)
+        self._reader.check_common(group, where)
         check_rule(resolve(group, where).rule)
         names = prepare.names_of([*self.param_groups, group])
         ownership.check([*self.param_groups, group], names, self.title)
         if not group["params"]:
             warnings.warn(f"{where} holds no weights", stacklevel=2)
+        saved.write_counters(self, [group], evaluating=False)
         self.param_groups.append(group)
         self._names = names
 
     @property
     def is_compiled(self) -> bool:
-        """Whether compiled kernels update the weights by now, all that can be updated so."""
+        """Whether compiled kernels update the parameters by now, all that can be updated so."""
         return self._residence.is_compiled
 
     def regrouped(self) -> None:
-        """To be called after groups were cut or joined in `param_groups`; weights and state stay as they are."""
+        """To be called after groups were cut or joined in `param_groups`; parameters and state stay as they are."""
         self._names = prepare.names_of(self.param_groups)
-        self._scheduled = {}
+        self._reader.forget_schedules()
         self._residence.clear()
 
-    def _has_known_groups(self) -> bool:
-        """Whether the groups hold the tensors that they held at the last step."""
-        return len(self._names) == len(self.param_groups) and self._residence.has_lists(self.param_groups)
+    def _follow_groups(self) -> bool:
+        """Follow what somebody did to `param_groups`: took groups out, or put parameters in the place of others.
 
-    def _look_at_groups(self) -> None:
-        """Follow what somebody did to `param_groups`: took groups out, or put weights in the place of others.
+        Returns:
+            Whether the groups hold the tensors that they held at the last step.
 
         Raises:
-            RuleError: A list of weights without names is not as long as it was, or `ownership.check` refuses it.
+            RuleError: A list of parameters without names is not as long as it was, or `ownership.check` refuses it.
         """
+        if len(self._names) == len(self.param_groups) and self._residence.has_lists(self.param_groups):
+            return True
         names = prepare.names_of(self.param_groups)
         if len(names) == len(self._names):
             named = ["param_names" in group for group in self.param_groups]
             names = [now if known else before for known, now, before in zip(named, names, self._names, strict=True)]
         if self._residence.lists or len(names) != len(self._names):
-            self._scheduled = {}  # by number of the group
+            self._reader.forget_schedules()  # they are remembered by number of the group
         ownership.check(self.param_groups, names, self.title)
         self._names = names
+        return False
 
     def begin_at(self, updates: int) -> None:
-        """Count so many updates as applied: schedules go on from there. Step counts of weights stay as they are.
+        """Count so many updates as applied: schedules go on from there. Step counts of parameters stay as they are.
 
         Args:
             updates: At least 0.
         """
         self.updates = updates
-        self._scheduled = {}
-        self._settings()
-
-    def _settings(self) -> list[GroupSettings]:
-        """What each group says now."""
-        settings: list[GroupSettings] = []
-        for i, group in enumerate(self.param_groups):
-            where = f"{self.title}, group {i}"
-            if group.get("schedule") is not None:
-                self._read_schedule(i, group, where)
-            settings.append(self._settled.of(i, group, where))
-        return settings
-
-    def _read_schedule(self, i: int, group: dict[str, Any], where: str) -> None:
-        if i in self._scheduled and group["lr"] != self._scheduled[i]:
-            if group["lr"] == 0:  # torch.distributed.checkpoint steps so to make a state, and puts the rate back
-                return
-            raise RuleError(
-                f"{where}: lr was set to {group['lr']!r} while a schedule decides it; set group['schedule'] to None or "
-                "to another schedule"
-            )
-        rate = number(group["schedule"](self.updates), "lr", f"{where}, schedule at update {self.updates}")
-        group["lr"] = self._scheduled[i] = rate
+        self._reader.forget_schedules()
+        self._reader.read(self.param_groups, updates)
 
     # ---- the step
 
     @_with_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Apply one update to all weights that have a gradient.
+        """Apply one update to all parameters that have a gradient.
 
         Args:
             closure: Computes the loss anew with gradients, as torch has it.
@@ -301,70 +291,46 @@ class Optimizer(torch.optim.Optimizer):
         self._update()
         return loss
 
-    @_outside_graphs
-    def _update(self) -> None:
-        if torch.is_inference_mode_enabled():  # what is made there can be neither written nor saved outside of it
-            with torch.inference_mode(mode=False):
-                self._update()
-            return
-        self._outside_block("a step")
-        if not self._has_known_groups():
-            self._look_at_groups()
-            ownership.has_values(self.param_groups, self._names, self.title)
-            self._residence.hold_lists(self.param_groups)
-        settings = self._with_scaler(self._settings())
-        try:
-            self._apply(settings)
-        finally:
-            self._residence.end_step()
-
-    def _apply(self, settings: list[GroupSettings]) -> None:
-        home, state = self._residence, self._watched_state()
-        taken = home.begin_step(settings, state)
-        tasks = self._outside(settings)
-        if not self._fit(settings, tasks, taken):
-            self.skipped += 1
-            return
-        if tasks:
-            plain, new = home.add(tasks, settings)
-            prepare.open_states(plain)
-            step_plain(plain, self.seed)
-            taken += new
-        home.step(taken, settings, self.seed)
-        state.changes.seen = True
-        self.updates += 1
-
-    def _watched_state(self) -> State:
-        """The state, which may have been replaced as a whole."""
-        if not isinstance(self.state, State):
-            self.state = State(self.state)
-        return self.state
-
-    def _outside(self, settings: list[GroupSettings]) -> list[prepare.TensorUpdate]:
-        """Tensors with a gradient that live in no arena."""
-        residents = self._residence.residents
-        if len(residents) == sum(len(group["params"]) for group in self.param_groups):
-            return []
-        return prepare.tasks_of(self.param_groups, settings, self._names, self.state, residents)
-
-    def _with_scaler(self, settings: list[GroupSettings]) -> list[GroupSettings]:
-        """The settings with torch's GradScaler's factor taken out of the gradients, where one calls this step."""
-        scale = getattr(self, "grad_scale", None)
-        return settings if scale is None else [s.rescaled(1.0 / float(scale)) for s in settings]
-
     # GradScaler then leaves gradients scaled, fp16 ones too, and says so by `grad_scale` and `found_inf`.
     _step_supports_amp_scaling = True
 
-    def _fit(
-        self, settings: list[GroupSettings], tasks: Sequence[prepare.TensorUpdate], taken: Sequence[ActiveSlots]
+    @_outside_graphs
+    @_outside_inference_mode
+    def _update(self) -> None:
+        self._evaluation.require_training(self.title, "a step")
+        if not self._follow_groups():
+            ownership.has_values(self.param_groups, self._names, self.title)
+            self._residence.hold_lists(self.param_groups)
+        settings = _unscaled(self, self._reader.read(self.param_groups, self.updates))
+        state = self.state = self.state if isinstance(self.state, State) else State(self.state)
+        arenas = self._residence
+        try:
+            active = arenas.begin_step(settings, state)
+            outside = arenas.others(self.param_groups, settings, self._names, state)
+            if not self._step_may_proceed(settings, outside, active):
+                self.skipped += 1
+                return
+            if outside:
+                plain, new = arenas.add(outside, settings)
+                prepare.open_states(plain)
+                step_plain(plain, self.seed)
+                active += new
+            arenas.step(active, settings, self.seed)
+            state.changes.seen = True
+            self.updates += 1
+        finally:
+            arenas.end_step()
+
+    def _step_may_proceed(
+        self, settings: list[GroupSettings], outside: Sequence[prepare.TensorUpdate], active: Sequence[ActiveSlots]
     ) -> bool:
-        """Whether the step may be taken."""
+        """Whether all gradients are finite, or do not have to be."""
         found = getattr(self, "found_inf", None)
         if found is not None:
             return not bool(found)
         if self.on_nonfinite == "allow":
             return True
-        if finite.all_finite(tasks, taken, self._residence.meshes):
+        if finite.all_finite(outside, active, self._residence.meshes):
             return True
         bad = finite.unfit(prepare.tasks_of(self.param_groups, settings, self._names, self.state))
         if bad and self.on_nonfinite == "raise":
@@ -378,93 +344,99 @@ class Optimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def averaged(self) -> Generator[None]:
-        """Within `with optimizer.averaged():` the weights are those to evaluate and to export.
+        """Within `with optimizer.averaged():` the parameters are those to evaluate and to export.
 
         Schedule-free rules train at another point than the average that they are about; afterwards, also after an
-        error, the weights are the same bits as before. For other rules, and for weights that were not updated yet,
-        nothing changes. Inside another such block this one does nothing.
+        error, the parameters are the same bits as before. For other rules, and for parameters that were not updated
+        yet, nothing changes. Inside another such block, or after `eval()`, this one does nothing.
 
         Raises:
             RuleError: A step is taken, or a state loaded, within the block.
         """
-        if self._averaging:
+        if self._evaluation.in_block or self._evaluation.is_on:
             yield
             return
-        if not self._has_known_groups():
-            self._look_at_groups()
-        trained = [(task, local(task.param.detach()).clone()) for task in self._averages()]
-        self._averaging = True
-        try:
-            with torch.no_grad():
-                for task, _ in trained:
-                    local(task.param.detach()).copy_(task.settings.rule.averaged(task.weights(), task.state()))
+        with self._evaluation.block(self._averaging_updates()):
             yield
-        finally:
-            self._averaging = False
-            with torch.no_grad():
-                for task, p in trained:
-                    local(task.param.detach()).copy_(p)
 
-    def _averages(self) -> list[prepare.TensorUpdate]:
-        """Weights whose average is another point than they are."""
-        return [
-            prepare.TensorUpdate(name, i, p, p, settings, self.state[p])
-            for i, (group, settings, names) in enumerate(
-                zip(self.param_groups, self._settings(), self._names, strict=True)
-            )
-            if type(settings.rule).averaged is not Rule.averaged
-            for p, name in zip(group["params"], names, strict=True)
-            if "step" in self.state.get(p, {})
-        ]
+    @_outside_inference_mode
+    def eval(self) -> None:
+        """Exchange the parameters for those to evaluate and to export, until `train()`.
 
-    def _outside_block(self, what: str) -> None:
-        if self._averaging:
-            raise RuleError(f"{self.title}: {what} within averaged(), where the weights are not those that are trained")
+        As `averaged()`, for loops that call the optimizer's `eval()` and `train()` beside the model's, such as those
+        of Hugging Face's Trainer. For rules that evaluate what they train, and when called again, it does nothing. A
+        `state_dict()` of this mode holds the training point too, and an optimizer that loads it is in this mode.
+        """
+        mode = self._evaluation
+        if mode.in_block or mode.is_on:
+            return
+        if any(averages(settings.rule) for settings in self._reader.read(self.param_groups, self.updates)):
+            mode.turn_on(self._averaging_updates())
+
+    @_outside_inference_mode
+    def train(self) -> None:
+        """Put the point of training back that `eval()` replaced, to the same bits; otherwise do nothing.
+
+        Parameters that were written between `eval()` and `train()`, as by `load_state_dict`, keep what was written,
+        with a warning.
+
+        Raises:
+            RuleError: Within `averaged()`.
+        """
+        if self._evaluation.is_on:
+            self._evaluation.turn_off(self._averaging_updates(), self.title)
+        self._evaluation.require_training(self.title, "train()")
+
+    def _averaging_updates(self) -> list[prepare.TensorUpdate]:
+        self._follow_groups()
+        settings = self._reader.read(self.param_groups, self.updates)
+        return averaging_updates(self.param_groups, settings, self._names, self.state)
 
     # ---- saving
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on beside the weights, in torch's structure.
+        """All that the next step depends on beside the parameters, in torch's structure.
 
-        `state` holds the step count, the rule's entries and float32 masters by number of the weights; `param_groups`
-        the options, the numbers, the names where they were given, the rule by name, `updates`, `skipped` and `seed`
-        (the noise is a function of seed, name and step count). Schedules are functions and are not saved.
+        `state` holds the step count, the rule's entries and float32 masters by number of the parameter, after `eval()`
+        also its training point; `param_groups` the options, the numbers, the names where they were given, the rule by
+        name, `updates`, `skipped` and `seed` (the noise is a function of seed, name and step count). Schedules are
+        functions and are not saved.
         """
-        held, owned = self.state, {p for group in self.param_groups for p in group["params"]}
-        strangers = [p for p in held if p not in owned]
+        held = self.state
+        saved.write_counters(self, self.param_groups, evaluating=bool(self._evaluation.trained))
         try:
-            if strangers:  # of groups that were taken out; torch would ask for their numbers
-                self.state = State({p: entry for p, entry in held.items() if p in owned})
+            self.state = saved.saved_state(held, self.param_groups, self._evaluation.trained)
             return saved.pack(self, super().state_dict())
         finally:
             self.state = held
 
+    @_outside_inference_mode
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Continue from a saved state. Where both sides have names, state follows the name, else the position.
 
         Args:
             state_dict: What `state_dict()` returned.
-            strict: Whether names that are missing or extra are refused; with False their weights start anew.
+            strict: Whether names that are missing or extra are refused; with False their parameters start anew.
 
         Raises:
-            RuleError: The state is of another rule, of other weights or other shapes; the message is a table of
-                weights, expected and found. Nothing was copied then.
+            RuleError: The state is of another rule, of other parameters or other shapes; the message is a table of
+                parameters, expected and found. Nothing was copied then.
         """
-        self._outside_block("load_state_dict")
-        with torch.inference_mode(mode=False):
-            self._load(state_dict, strict=strict)
-
-    def _load(self, state_dict: Mapping[str, Any], *, strict: bool) -> None:
+        self._evaluation.require_training(self.title, "load_state_dict")
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, cast("dict[str, Any]", state_dict)) or state_dict
-        if not self._has_known_groups():
-            self._look_at_groups()
-        saved.load(self, state_dict, self._names, strict=strict)
-        self._scheduled = {}
+        self._follow_groups()
+        self._evaluation.resume(saved.load(self, state_dict, self._names, strict=strict))
+        self._names = [
+            group.get("param_names", known) for group, known in zip(self.param_groups, self._names, strict=True)
+        ]
+        saved.write_counters(self, self.param_groups, evaluating=bool(self._evaluation.trained))
+        self._reader.forget_schedules()
         self._residence.clear()
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
 
+    @_outside_inference_mode
     def load_torch_state(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the moments and step counts of torch's own optimizer of the same rule (SGD, Adam, AdamW, ...).
 
@@ -473,22 +445,27 @@ class Optimizer(torch.optim.Optimizer):
         Raises:
             RuleError: The state does not hold what this rule needs, or has other shapes. Nothing was copied then.
         """
-        if not self._has_known_groups():
-            self._look_at_groups()
-        with torch.inference_mode(mode=False):
-            saved.load_torch(self, state_dict, self._names)
+        self._evaluation.require_training(self.title, "load_torch_state")
+        self._follow_groups()
+        saved.load_torch(self, state_dict, self._names)
         self._residence.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names", "_decay_given")
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+        held = {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+        return {**held, "trained": self._evaluation.trained}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._averaging = False
-        self._scheduled = {}
-        self._residence = ArenaManager(self.runner)
-        self._settled = GroupSettingsCache()
+        trained = state.get("trained", {})
+        super().__setstate__({key: value for key, value in state.items() if key != "trained"})
+        self._make_parts()
+        self._evaluation.resume(trained)
+
+
+def _unscaled(optimizer: Optimizer, settings: list[GroupSettings]) -> list[GroupSettings]:
+    """The settings with torch's GradScaler's factor taken out of the gradients, where one calls this step."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return settings if scale is None else [s.rescaled(1.0 / float(scale)) for s in settings]
 
 
 def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
@@ -502,6 +479,10 @@ def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
 def _several(names: Sequence[str], most: int = 5) -> str:
     text = ", ".join(f"'{name}'" for name in names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
+
+
+# Names of options in descriptions such as `descend.Adam(learn_rate=...)`, which optimizers take as well.
+_DESCRIPTION_NAMES = {"learn_rate": "lr", "init_learning_rate": "lr", "decay_rate": "rho"}
 
 
 def face(
@@ -530,8 +511,14 @@ def face(
     """
     title = name or rule.__name__
     options = _face_signature(rule, lr, weight_decay, decay, constants)
+    aliases = {
+        alias: own
+        for alias, own in _DESCRIPTION_NAMES.items()
+        if own in options.parameters and alias not in options.parameters
+    }
 
     def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        kwargs = canonical_names(title, kwargs, aliases, RuleError)
         given = _bound(title, rule, options, args, kwargs)
         params = given.pop("params")
         own = {key: given.pop(key) for key in rule_fields(rule)}

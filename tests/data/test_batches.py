@@ -80,7 +80,13 @@ def test_a_batch_larger_than_the_data_set_is_one_partial_batch():
     assert Batches(reader(5), 5, 0, True).notes == []
 
 
-@pytest.mark.parametrize(("arguments", "words"), [((0, 0, True), "size is 0"), ((4, 0, True, 2, 2), "rank 2 of 2")])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, 0, True), "size .* >= 1, got 0"),
+        ((4, 0, True, 2, 2), "rank .* < 2, got 2"),
+    ],
+)
 def test_arguments_that_cannot_be(arguments, words):
     with pytest.raises(ConfigurationError, match=words):
         Batches(reader(5), *arguments)

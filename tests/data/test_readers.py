@@ -157,14 +157,14 @@ def test_lists_and_tensors_are_arrays():
 
 @pytest.mark.parametrize("given", [3, [[1.0], [1.0, 2.0]]])
 def test_what_is_no_array_is_told(given):
-    with pytest.raises(DataError, match="'x' is no array with an entry for each sample"):
+    with pytest.raises(DataError, match="'x' must be an array with an entry for each sample"):
         ArrayReader({"x": given})
 
 
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({}, "not there"),
+        ({}, "no arrays"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(4)}, "'x': 3, 'y': 4"),
         ({"x": np.zeros((0, 2))}, "empty"),
     ],

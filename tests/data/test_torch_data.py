@@ -135,7 +135,7 @@ def test_a_loader_brings_its_batch_size_and_drop_last():
         ({"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * 10, 10)}, {}, "sampler is a WeightedRandomSampler"),
         ({"batch_sampler": [[0, 1], [2, 3]]}, {}, "makes batches of its own"),
         ({"batch_size": 4, "generator": torch.Generator()}, {}, "generator.*seed="),
-        ({"batch_size": 4, "shuffle": True}, {"shuffle": False}, "shuffles and fit is to keep the order"),
+        ({"batch_size": 4, "shuffle": True}, {"shuffle": False}, "shuffles and fit has shuffle=False"),
         ({"batch_size": 4, "drop_last": True}, {"role": "validate"}, "leave samples out of the evaluation"),
         ({"batch_size": None}, {}, "makes batches of its own"),
     ],
@@ -148,7 +148,7 @@ def test_what_a_loader_says_and_cannot_be_is_refused_by_name(settings, how, mess
 def test_a_loader_over_an_iterable_data_set_is_gone_through_as_it_is():
     found = epoch(DataLoader(Infinite(), batch_size=4))
     assert [b.ids.tolist() for b in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    with pytest.raises(ConfigurationError, match="hand in DataLoader"):
+    with pytest.raises(ConfigurationError, match=r"pass DataLoader\(data, batch_size=n\) if it yields samples"):
         opened(Infinite())
 
 
@@ -176,7 +176,7 @@ def test_ranks_share_each_batch():
 
 
 def test_a_generator_is_refused_with_the_remedy():
-    with pytest.raises(ConfigurationError, match=r"gone through once.*without calling it"):
+    with pytest.raises(ConfigurationError, match=r"iterated only once.*without calling it"):
         opened(batch for batch in LIST)
 
 
@@ -215,7 +215,7 @@ def test_a_batch_larger_than_the_data_set_with_drop_last_names_the_numbers_and_s
         ({6: "raises"}, r"sample 6 of Failing for 'train' cannot be used: OSError: disk on fire.*skip_bad=n"),
         ({6: "shape"}, r"sample 6 .*field '0' is \(3,\) float32 and \(2,\) float32 in other samples"),
         ({6: "text"}, r"sample 6 .*field '1' is str and a number in other samples"),
-        (dict.fromkeys(range(10), "text"), "field '1/0' is a str and is to be a tensor"),
+        (dict.fromkeys(range(10), "text"), "field '1/0' must be a tensor or an array .*, got a str"),
     ],
 )
 def test_a_bad_sample_is_named_with_its_data_set(failing, message):
@@ -236,29 +236,29 @@ def test_a_read_that_blocks_here_is_named_too():
 
 
 def test_fields_of_unequal_length():
-    with pytest.raises(DataError, match=r"lengths are {'0': 10, '1': 9}"):
+    with pytest.raises(DataError, match=r"of one length, got lengths {'0': 10, '1': 9}"):
         opened((X, Y[:9]))
 
 
 def test_what_is_no_data():
-    with pytest.raises(ConfigurationError, match="data for 'train' are a int"):
+    with pytest.raises(ConfigurationError, match=r"data for 'train' must be a torch Dataset .*, got a int"):
         opened(3)
 
 
 @pytest.mark.parametrize("settings", [{"batch_size": 0}, {"batch_size": 2.5}, {"workers": -1}, {"skip_bad": True}])
 def test_counts_are_checked(settings):
-    with pytest.raises(ConfigurationError, match="whole number of at least"):
+    with pytest.raises(ConfigurationError, match="must be an integer >= "):
         Loading(**{"batch_size": 4, **settings})
 
 
 @pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf"), "5", True])
 def test_a_limit_on_waiting_is_a_time(limit):
-    with pytest.raises(ConfigurationError, match=r"timeout_seconds is .* and is to be a number of seconds above 0"):
+    with pytest.raises(ConfigurationError, match=r"timeout_seconds must be a finite number > 0 or None, got"):
         Loading(batch_size=4, timeout_seconds=limit)
 
 
 def test_samples_need_a_size():
-    with pytest.raises(ConfigurationError, match="these data are samples: name a size"):
+    with pytest.raises(ConfigurationError, match="these are samples: pass a batch_size"):
         opened((X, Y), batch_size=None)
 
 
@@ -274,7 +274,7 @@ def test_indices_of_a_subset_may_count_from_the_end_and_not_beyond():
     [
         ({"a": (X, Y)}, "'a' is a tuple; a role has one data set"),
         ({"x": X, "y": Y.tolist()}, "'y' is a list"),
-        ({}, "is empty"),
+        ({}, "it is empty"),
     ],
 )
 def test_a_dictionary_of_something_else_than_fields_is_refused(data, words):

@@ -83,6 +83,13 @@ class TestEach:
             alone = transform.apply(x[i : i + 1], Draws(key_of("test"), np.array([i])))
             np.testing.assert_array_equal(together[i : i + 1], alone)
 
+    def test_its_output_shape_is_that_of_its_output(self, transform):
+        for channels in (1, 3):
+            if transform == Normalize("1 2 3", "4 5 6") and channels == 1:
+                continue
+            x = images(channels=channels)
+            assert transform.output_shape(x.shape[1:]) == transform.apply(x, draws()).shape[1:]
+
     def test_has_no_problems(self, transform):
         assert list(transform.problems()) == []
 
@@ -247,6 +254,8 @@ def test_color_jitter_leaves_out_what_has_no_range():
 def test_samples_that_do_not_fit(transform, shape, words):
     with pytest.raises(ConfigurationError, match=words):
         transform.apply(np.zeros((1, *shape), dtype=np.float32), draws(1))
+    with pytest.raises(ConfigurationError, match=words):
+        transform.output_shape(shape)
 
 
 @pytest.mark.parametrize(
@@ -256,15 +265,15 @@ def test_samples_that_do_not_fit(transform, shape, words):
         (Scale(float("nan")), "finite"),
         (Normalize("a", "1"), "numbers"),
         (Normalize("1 2", "1"), "2 means and 1 stddevs"),
-        (Normalize("1", "0"), "greater than zero"),
-        (HorizontalFlip(), "p is 0"),
-        (VerticalFlip(1.5), "p is 1.5"),
-        (RandomCrop(0, 4), "height is 0"),
-        (Pad(0), "pad is 0"),
-        (Cutout(1, 0), "length is 0"),
-        (AdjustContrast(-1), "factor is -1"),
-        (ColorJitter(max_brightness_factor=0.5, min_brightness_factor=0.9), "0.9 to 0.5"),
-        (Resize(4, 4), "not built yet; these are: AdjustBrightness"),
+        (Normalize("1", "0"), "stddevs='0' finite numbers > 0"),
+        (HorizontalFlip(), "p must be a number > 0 and <= 1, got 0.0"),
+        (VerticalFlip(1.5), "p must be a number > 0 and <= 1, got 1.5"),
+        (RandomCrop(0, 4), "height must be an integer >= 1, got 0"),
+        (Pad(0), "pad must be an integer >= 1, got 0"),
+        (Cutout(1, 0), "length must be an integer >= 1, got 0"),
+        (AdjustContrast(-1), "factor must be a finite number >= 0, got -1"),
+        (ColorJitter(max_brightness_factor=0.5, min_brightness_factor=0.9), "0 <= min <= max, got 0.9 and 0.5"),
+        (Resize(4, 4), "not implemented; these are: AdjustBrightness"),
     ],
 )
 def test_fields_that_cannot_be(transform, words):
@@ -274,3 +283,5 @@ def test_fields_that_cannot_be(transform, words):
 def test_what_is_not_built_refuses_to_work():
     with pytest.raises(Unsupported, match="Resize"):
         Resize(4, 4).apply(images(), draws())
+    with pytest.raises(Unsupported, match="Resize"):
+        Resize(4, 4).output_shape((3, 7, 5))

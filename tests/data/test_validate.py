@@ -22,24 +22,24 @@ def train(**fields):
         (train(role="validation"), ["role 'validation' does not exist", "did you mean 'validate'?", "'tournament'"]),
         (train(name="mnits"), ["reader 'mnits' (train)", "did you mean 'mnist'?", "'synthetic'"]),
         (train(name="MNIST"), ["did you mean 'mnist'?"]),
-        (train(name="csv"), ["'csv' is known and not built yet", "'mnist'"]),
-        (train(name="python", python=PythonDataReader(module="m")), ["'python' is known and not built yet"]),
-        (train(fraction_of_data_to_use=1.5), ["fraction_of_data_to_use is 1.5", "[0, 1]"]),
-        (train(fraction_of_data_to_use=float("nan")), ["fraction_of_data_to_use is nan"]),
-        (train(fraction_of_data_to_use=-0.1), ["fraction_of_data_to_use is -0.1"]),
-        (train(absolute_sample_count=-3), ["absolute_sample_count is -3"]),
+        (train(name="csv"), ["'csv' is known and not implemented", "'mnist'"]),
+        (train(name="python", python=PythonDataReader(module="m")), ["'python' is known and not implemented"]),
+        (train(fraction_of_data_to_use=1.5), ["fraction_of_data_to_use must be a number >= 0 and <= 1, got 1.5"]),
+        (train(fraction_of_data_to_use=float("nan")), ["fraction_of_data_to_use must be a finite number, got nan"]),
+        (train(fraction_of_data_to_use=-0.1), ["fraction_of_data_to_use must be a number >= 0 and <= 1, got -0.1"]),
+        (train(absolute_sample_count=-3), ["absolute_sample_count must be an integer >= 0, got -3"]),
         (train(fraction_of_data_to_use=0.5, absolute_sample_count=3), ["set one of the two"]),
         (train(validation_fraction=0.6, tournament_fraction=0.4), ["leave nothing to train on"]),
         (train(role="test", validation_fraction=0.1), ["only a reader of the role 'train'"]),
         (train(num_samples=4), ["num_samples is set and this reader does not use it", "'num_labels'"]),
         (train(separator=";"), ["separator is set"]),
-        (train(shuffle="yes"), ["shuffle is 'yes', a str, and is to be a bool"]),
-        (train(first_n=2.5), ["first_n is 2.5, a float, and is to be a int"]),
-        (train(validation_fraction="0.1"), ["validation_fraction is '0.1', a str"]),
+        (train(shuffle="yes"), ["shuffle must be True or False, got 'yes'"]),
+        (train(first_n=2.5), ["first_n must be an integer, got 2.5"]),
+        (train(validation_fraction="0.1"), ["validation_fraction must be a finite number, got '0.1'"]),
         (train(transforms=[Scale()]), ["transform Scale: scale is 0"]),
-        (train(transforms=[Scale("a")]), ["transform Scale: scale is 'a', a str"]),
-        (train(transforms=["flip"]), ["'flip' is no transform"]),
-        (train(transforms=[RandomAffine()]), ["transform RandomAffine: it is known and not built yet", "Cutout"]),
+        (train(transforms=[Scale("a")]), ["transform Scale: scale must be a finite number, got 'a'"]),
+        (train(transforms=["flip"]), ["'flip' is not a transform"]),
+        (train(transforms=[RandomAffine()]), ["transform RandomAffine: it is known and not implemented", "Cutout"]),
         (train(transforms=[Normalize("0.1", "x")]), ["transform Normalize: means='0.1' and stddevs='x'"]),
         (train(transforms=[Scale(0.1), AdjustContrast(0.5)]), ["AdjustContrast: it needs pixels", "after Scale"]),
     ],
@@ -66,7 +66,7 @@ def test_a_transform_has_a_place_of_its_own():
 
 
 def test_two_readers_of_a_role():
-    assert problems(train(), train()) == ("2 readers have the role 'train'; each role can have one",)
+    assert problems(train(), train()) == ("2 readers have the role 'train'; each role can have only one",)
 
 
 def test_two_sources_of_a_role():

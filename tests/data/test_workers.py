@@ -135,7 +135,7 @@ def test_a_data_set_that_cannot_be_sent_is_refused():
     class Local(Augmented):
         pass
 
-    with pytest.raises(ConfigurationError, match=r"workers=1: Local for 'train' cannot be sent.*workers=0"):
+    with pytest.raises(ConfigurationError, match=r"workers=1: Local for 'train' cannot be pickled.*workers=0"):
         batches(Local(), workers=1)
 
 

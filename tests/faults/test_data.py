@@ -109,7 +109,7 @@ def test_a_read_that_blocks(workers):
         lambda: fit(data=Samples([7], "blocks"), workers=workers, timeout_seconds=3),
         3,
         "sample 7 of Samples",
-        "it blocks",
+        "it hangs",
     )
 
 

@@ -695,3 +695,15 @@ def test_what_an_optimizer_holds_goes_with_it_and_waits_for_no_collection(runner
         assert [reference() for reference in gone] == [None, None]
     finally:
         gc.enable()
+
+
+def test_options_of_the_whole_optimizer_may_stand_in_every_group() -> None:
+    """As ZeroRedundancyOptimizer writes them there."""
+    p = torch.nn.Parameter(torch.ones(3))
+    common = {"runner": "plain", "on_nonfinite": "skip", "seed": 7}
+    optimizer = descend.optim.Adam([{"params": [p], "lr": 0.1, **common}], **common)
+    p.grad = torch.ones(3)
+    optimizer.step()
+    assert not optimizer._residence.arenas
+    with pytest.raises(RuleError, match=r"group 0: runner is 'plain' here and 'auto' for the optimizer"):
+        descend.optim.Adam([{"params": [p], "runner": "plain"}])

@@ -11,6 +11,7 @@ import torch
 import torch.multiprocessing as mp
 from torch import nn
 
+import descend.optim
 from descend.errors import RuleError
 from descend.optim import Optimizer
 from descend.optim.rules import ALL_RULES, SOAP, Rule
@@ -89,3 +90,74 @@ def test_every_rule_on_two_ranks_is_the_rule_on_one(kind: str) -> None:
         assert not isinstance(seen[i], str), (rule, seen[i])
         for p, found in zip(model.parameters(), seen[i], strict=True):
             torch.testing.assert_close(torch.from_numpy(found), p.detach(), rtol=1e-9, atol=1e-11, msg=repr(rule))
+
+
+SHARED = ["fsdp1", "fsdp1_original", "zero", "zero_buckets", "zero_plain"]
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def sharing(kind: str, library: str) -> tuple[nn.Module, Any]:
+    """A model whose parameters are views of memory that a wrapper holds, and an optimizer over them."""
+    adam: Any = torch.optim.AdamW if library == "torch" else descend.optim.AdamW
+    if kind.startswith("fsdp1"):
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        model: Any = FullyShardedDataParallel(
+            small(), use_orig_params=kind == "fsdp1_original", device_id=torch.device("cpu")
+        )
+        return model, adam(model.parameters(), lr=1e-2, weight_decay=0.01)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = nn.parallel.DistributedDataParallel(small())
+    more: Any = {"runner": "plain"} if kind == "zero_plain" and library != "torch" else {}
+    buckets = kind == "zero_buckets"
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), adam, parameters_as_bucket_view=buckets, lr=1e-2, weight_decay=0.01, **more
+    )
+    return model, optimizer
+
+
+def losses(kind: str, library: str, number: int) -> list[float]:
+    """Of six steps on this rank's part of each batch, and a number of the weights that it has then."""
+    model, optimizer = sharing(kind, library)
+    random = torch.Generator().manual_seed(1)
+    found: list[float] = []
+    for _ in range(6):
+        x = torch.randn(8, 4, generator=random)[4 * number : 4 * number + 4]
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    weight = torch.tensor(1.0)
+    return [*found, model(weight.expand(1, 4)).sum().item()]
+
+
+def sharing_rank(number: int, at: int, results: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(at), GLOO_SOCKET_IFNAME="lo")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", rank=number, world_size=2)
+    for kind in SHARED:
+        results.put((kind, number, losses(kind, "descend", number), losses(kind, "torch", number)))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_wrappers_that_hold_the_parameters_memory_see_every_update() -> None:
+    """FSDP1 and ZeroRedundancyOptimizer with and without views of one buffer, beside torch's AdamW."""
+    results = mp.get_context("spawn").Queue()
+    ranks = mp.spawn(sharing_rank, args=(port(), results), nprocs=2, join=False)
+    assert ranks is not None
+    seen = {
+        (kind, number): (ours, theirs) for kind, number, ours, theirs in (results.get(timeout=120) for _ in range(10))
+    }
+    ranks.join()
+    for (kind, _), (ours, theirs) in seen.items():
+        assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6), kind
+    for kind in SHARED:
+        assert seen[kind, 0][0][-1] == seen[kind, 1][0][-1], kind  # the ranks agree to the bit

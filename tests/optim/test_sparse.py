@@ -13,6 +13,7 @@ from torch import nn
 import descend.optim
 from descend.errors import NumericalError, RuleError, Unsupported
 from descend.optim import Optimizer
+from descend.optim.engine.step_inputs import rows_of
 from descend.optim.rules import RULES
 
 ROWWISE = [name for name, rule in RULES.items() if rule.rowwise]
@@ -213,9 +214,45 @@ def test_a_table_that_had_dense_gradients_says_so() -> None:
         optimizer.step()
 
 
-def test_sparse_in_two_dimensions_is_refused() -> None:
+@pytest.mark.parametrize("runner", ["plain", "blocks"])
+@pytest.mark.parametrize("name", ["SparseAdam", "Adagrad", "SGD"])
+@pytest.mark.parametrize("shape", [(5, 4), (3, 4, 2), (6,)])
+def test_gradients_of_single_elements_equal_torch(name: str, shape: tuple[int, ...], runner: str) -> None:
+    torch.manual_seed(0)
+    one = nn.Parameter(torch.randn(shape, dtype=torch.float64))
+    other = nn.Parameter(one.detach().clone())
+    ours = descend.optim.from_library("torch", name, [one], lr=0.1)
+    for group in ours.param_groups:  # torch's own takes a gradient of any sparsity by its elements
+        group["dense_only"] = None
+    theirs = getattr(torch.optim, name)([other], lr=0.1)
+    if runner == "plain":
+        ours = Optimizer([one], ours.param_groups[0]["rule"], lr=0.1, runner="plain")
+    for t in range(4):
+        random = torch.Generator().manual_seed(t)
+        dense = torch.randn(shape, generator=random, dtype=torch.float64)
+        for p in (one, other):
+            p.grad = (dense * (dense > 0.3)).to_sparse()
+            assert p.grad.sparse_dim() == len(shape)
+        ours.step()
+        theirs.step()
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_rule_that_keeps_numbers_for_rows_is_given_whole_rows() -> None:
+    g = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 3.0]]).to_sparse()
+    rows = rows_of(g)
+    assert rows.sparse_dim() == 1
+    assert rows.indices().tolist() == [[0, 2]]
+    assert torch.equal(rows.to_dense(), g.to_dense())
+    by_row = nn.Embedding(3, 3, sparse=True).weight
+    by_row.grad = rows
+    assert rows_of(rows).sparse_dim() == 1
+
+
+def test_a_single_element_that_is_not_finite_changes_nothing() -> None:
     p = nn.Parameter(torch.ones(3, 3))
-    optimizer = descend.optim.SGD([p])
-    p.grad = torch.eye(3).to_sparse()
-    with pytest.raises(RuleError, match="sparse gradient"):
+    optimizer = descend.optim.SGD([("p", p)])
+    p.grad = (torch.eye(3) * math.nan).to_sparse()
+    with pytest.raises(NumericalError, match="'p' is not finite"):
         optimizer.step()
+    assert torch.equal(p, torch.ones(3, 3))

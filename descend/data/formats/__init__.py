@@ -1,4 +1,4 @@
-"""File formats, one a file, and the names by which a description asks for them."""
+"""File formats, one a file, by the names that a description gives them."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ __all__ = ["FORMATS", "NOT_BUILT"]
 
 FORMATS: Mapping[str, Format] = {"mnist": MNIST, "digits": DIGITS, "synthetic": SYNTHETIC}
 
-# Readers of LBANN that are known and refused by name.
+# Readers of LBANN that are not implemented; their names give an error of their own.
 NOT_BUILT = frozenset(
     {
         "cifar10",

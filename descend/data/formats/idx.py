@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST: one array with a short header, plain or compressed by gzip.
+"""Reads IDX files, the format of MNIST: one array with a short header, plain or compressed by gzip.
 
     bytes 0 and 1   0 0
     byte 2          type of the elements, see TYPES; all are big-endian
@@ -32,16 +32,18 @@ __all__ = ["TYPES", "IdxFile", "open_idx"]
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_TRAILER_BYTES = 4  # the size of the content modulo 2³², RFC 1952 section 2.3.1
+MAX_COMPRESSED_BYTES = 2**30  # gzip expands up to 1,032 times, so a small file can promise any amount of memory
+_CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class IdxFile:
-    """An IDX file whose header was read and whose size fits it.
+    """An IDX file whose header was read and whose size matches it.
 
     Args:
         path: Of the file.
         compressed: By gzip.
-        dtype: Of the elements, big-endian as they stand.
+        dtype: Of the elements, big-endian.
         shape: Of the array; shape[0] counts the samples.
     """
 
@@ -52,37 +54,40 @@ class IdxFile:
 
     @property
     def header_bytes(self) -> int:
-        """Where the elements begin."""
+        """Offset of the elements."""
         return 4 + 4 * len(self.shape)
 
     @property
     def content_bytes(self) -> int:
-        """What the header promises, itself included, when not compressed."""
+        """Size of the header and of the elements that it promises, uncompressed."""
         return self.header_bytes + math.prod(self.shape) * self.dtype.itemsize
 
     def array(self) -> Array:
         """The elements: mapped from a plain file, decompressed into memory from a gzip file.
 
         Raises:
-            DataError: the content is damaged or shorter than the header promises.
+            DataError: the content is damaged, or shorter or longer than the header promises.
         """
         if math.prod(self.shape) == 0:  # nothing can be mapped
             return np.empty(self.shape, self.dtype)
         if not self.compressed:
             return np.memmap(self.path, self.dtype, mode="r", offset=self.header_bytes, shape=self.shape)
-        content = _decompress(self.path)
-        if len(content) != self.content_bytes:
-            raise DataError(_wrong_size(self, len(content)))
+        content = bytearray(self.content_bytes)
+        size = _decompress(self.path, content)
+        if size != self.content_bytes:
+            raise DataError(_wrong_size(self, size))
         return np.frombuffer(content, self.dtype, offset=self.header_bytes).reshape(self.shape)
 
 
 def open_idx(path: Path) -> IdxFile:
-    """Read the header of an IDX file and see whether the size of the file fits it.
+    """Read the header of an IDX file and check that the size of the file matches it.
 
-    A gzip file is not decompressed for that: it ends with the size of its content.
+    A gzip file is not decompressed for that: it ends with the size of its content. Its content is read into memory by
+    `IdxFile.array`, so it may be at most `MAX_COMPRESSED_BYTES`; plain files are mapped and may be of any size.
 
     Raises:
-        DataError: the file cannot be read, is no IDX file, is empty, or is shorter or longer than its header says.
+        DataError: the file cannot be read, is not an IDX file, is empty, is shorter or longer than its header says, or
+            is compressed and too large.
     """
     try:
         with path.open("rb") as file:
@@ -92,9 +97,15 @@ def open_idx(path: Path) -> IdxFile:
         size = _gzip_content_bytes(path) if compressed else path.stat().st_size
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    if compressed and size != opened.content_bytes % 2**32:
-        size = len(_decompress(path))  # a file of several gzip members ends with the size of the last one alone
-    if size != opened.content_bytes and not (compressed and size == opened.content_bytes % 2**32):
+    if compressed and opened.content_bytes > MAX_COMPRESSED_BYTES:
+        raise DataError(
+            f"{path} is compressed and its header promises {opened.content_bytes:,} bytes; at most "
+            f"{MAX_COMPRESSED_BYTES:,} are decompressed into memory: decompress it with gunzip, then it is mapped"
+        )
+    if compressed and size != opened.content_bytes:
+        # A file of several gzip members ends with the size of the last one alone.
+        size = _decompress(path, bytearray(opened.content_bytes))
+    if size != opened.content_bytes:
         raise DataError(_wrong_size(opened, size))
     return opened
 
@@ -103,7 +114,7 @@ def _header(path: Path, compressed: bool, file: BinaryIO) -> IdxFile:
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or magic[3] == 0:
         raise DataError(
-            f"{path} is no IDX file: it begins with the bytes {magic.hex(' ') or '(none)'}, and an IDX file with "
+            f"{path} is not an IDX file: it begins with the bytes {magic.hex(' ') or '(none)'}, and an IDX file with "
             f"00 00, a type ({', '.join(f'{code:02x}' for code in TYPES)}) and a number of dimensions"
         )
     sizes = file.read(4 * magic[3])
@@ -121,18 +132,31 @@ def _gzip_content_bytes(path: Path) -> int:
         return int.from_bytes(file.read(GZIP_TRAILER_BYTES), "little")
 
 
-def _decompress(path: Path) -> bytes:
+def _decompress(path: Path, content: bytearray) -> int:
+    """Decompress a file into `content`.
+
+    Returns:
+        The number of bytes in the file, or one more than `content` holds if the file has more than that.
+    """
+    room, filled = memoryview(content), 0
     try:
-        return gzip.decompress(path.read_bytes())
+        with gzip.open(path) as file:
+            while got := file.readinto(room[filled : filled + _CHUNK_BYTES]):
+                filled += got
+            return filled + len(file.read(1))
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged or was cut off: {error}; fetch the file again") from error
 
 
 def _wrong_size(file: IdxFile, size: int) -> str:
-    fault = "truncated" if size < file.content_bytes else "longer than its header says"
+    short = size < file.content_bytes
+    fault = "truncated" if short else "longer than its header says"
+    found = f"more{' when decompressed' if file.compressed else ''}"
+    if short or not file.compressed:  # decompression stops at the first byte too many
+        found = f"{size:,}{' when decompressed' if file.compressed else ''}"
     sizes = " x ".join(str(n) for n in file.shape)
     return (
         f"{file.path} is {fault}: its header promises {sizes} elements of {file.dtype.itemsize} bytes, which makes "
-        f"{file.content_bytes:,} bytes, and it has {size:,}{' when decompressed' if file.compressed else ''}; "
+        f"{file.content_bytes:,} bytes, and it has {found}; "
         "fetch the file again"
     )

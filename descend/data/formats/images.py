@@ -1,4 +1,4 @@
-"""Labelled images in a pair of IDX files: the reader "mnist" and the bundled digits.
+"""Reads labelled images in a pair of IDX files: the reader "mnist" and the bundled digits.
 
 samples   the elements as floats, 0 to 255 for bytes: (1, height, width) from an array of three dimensions,
           (channels, height, width) from one of four, (1,) from one of one
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from descend.data.formats.idx import IdxFile, open_idx
+from descend.data.nested_fields import native
 from descend.data.reader_protocol import Field, Format, one_hot
 from descend.errors import DataError
 
@@ -27,30 +28,30 @@ if TYPE_CHECKING:
 
 __all__ = ["DIGITS", "MNIST", "LabelledImages"]
 
-NUM_LABELS = 10  # of MNIST and all data sets made to its pattern
+NUM_LABELS = 10  # of MNIST and all data sets in its format
 DEFAULT_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 DIGITS_FOLDER = Path(__file__).parents[2] / "zoo" / "digits"
-# Sample k of each class (k = 0, 1, ... in the order of the file) belongs to the part at k mod 6 of this list.
+# Sample k of each class (k = 0, 1, ... in the order of the file) belongs to the split at k mod 6 of this list.
 DIGITS_PARTS = ("train", "train", "validate", "train", "train", "test")
 
 
 class LabelledImages:
-    """Images and their labels, or a part of them.
+    """Images and their labels, or a subset of them.
 
-    The labels are read at once, since they are few bytes and a wrong one is to be found before the run begins; the
-    images when the first of them is asked for.
+    The labels are read at once, since they are few bytes and a wrong one must be found before the run begins; the
+    images when the first of them is read.
 
     Args:
         images: Samples along the first dimension.
-        labels: One integer for each.
+        labels: One integer for each image.
         num_labels: Labels go from 0 to num_labels − 1.
-        part: The samples to use, (n,) their numbers in the file; None for all.
+        part: (n,) sample numbers of the subset in the file; None for all.
 
     Raises:
-        DataError: the counts differ, there is none at all, or a label is out of range.
+        DataError: the counts differ or a label is out of range.
     """
 
     def __init__(
@@ -78,22 +79,22 @@ class LabelledImages:
         return self._file.array()
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
-        """The samples with these numbers, of the part if there is one."""
+        """The samples with these numbers, of the subset if there is one."""
         at = samples if self._part is None else self._part[samples]
         images = self._images[at].astype(np.float32).reshape(len(at), *self.fields["samples"].shape)
         return {"samples": images, "labels": one_hot(self._labels[at], self.fields["labels"].shape[0])}
 
 
-def _checked_labels(file: IdxFile, num_labels: int) -> NDArray[np.int64]:
+def _checked_labels(file: IdxFile, num_labels: int) -> NDArray[np.integer[Any]]:
     if len(file.shape) != 1 or file.dtype.kind not in "iu":
         raise DataError(
-            f"{file.path} has {len(file.shape)} dimensions of {file.dtype.name}; labels are to be one integer a sample"
+            f"{file.path} must have one integer label for each sample, got {len(file.shape)} dimensions of {file.dtype}"
         )
-    labels = file.array().astype(np.int64)
+    labels = native(file.array())  # of the file's type: as int64 a file of bytes would take eight times its size
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if wrong.size:
         raise DataError(
-            f"{file.path}: sample {wrong[0]} has label {labels[wrong[0]]}, and with num_labels {num_labels} labels go "
+            f"{file.path}: sample {wrong[0]} has label {labels[wrong[0]]}, and with num_labels={num_labels} labels go "
             f"from 0 to {num_labels - 1} ({wrong.size:,} of {len(labels):,} labels are out of range); correct the file "
             "or set num_labels of the reader"
         )
@@ -105,7 +106,7 @@ def _find(reader: Reader, name: str) -> IdxFile:
     for candidate in (folder / name, folder / f"{name}.gz"):
         if candidate.is_file():
             return open_idx(candidate)
-    state = "which does not exist" if not folder.is_dir() else "where neither is"
+    state = "which does not exist" if not folder.is_dir() else "which has neither"
     raise DataError(
         f"looked for {name} and {name}.gz in {folder.absolute()}, {state}; set data_filedir to their folder"
     )
@@ -125,7 +126,7 @@ def _open_mnist(reader: Reader, seed: int) -> LabelledImages:
 def _open_digits(reader: Reader, seed: int) -> LabelledImages:
     images, labels = (open_idx(DIGITS_FOLDER / f"{what}.gz") for what in ("images-idx3-ubyte", "labels-idx1-ubyte"))
     if reader.role not in DIGITS_PARTS:
-        raise DataError("the digits have the parts train, validate and test")
+        raise DataError(f"the digits have the roles train, validate and test, got '{reader.role}'")
     return LabelledImages(images, labels, NUM_LABELS, _digits_part(labels.array(), reader.role))
 
 

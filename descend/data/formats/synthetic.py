@@ -1,4 +1,4 @@
-"""Samples that are noise, for speed measurements and for trying a network without data.
+"""Samples of random numbers, for speed measurements and for trying a network without data.
 
     samples     N(0, 1), of the shape synth_dimensions ("1 28 28")
     labels      one-hot, each of num_labels as likely, when num_labels is set
@@ -30,7 +30,7 @@ __all__ = ["SYNTHETIC", "SyntheticSamples"]
 
 
 class SyntheticSamples:
-    """The samples that a description of the reader "synthetic" stands for."""
+    """The samples of the reader "synthetic"."""
 
     def __init__(self, reader: Reader, seed: int) -> None:
         self._keys = {what: key_of("synthetic", seed, reader.role, what) for what in ("samples", "labels", "responses")}
@@ -61,7 +61,7 @@ def _shape(reader: Reader, name: str) -> tuple[int, ...]:
     text: str = getattr(reader, name)
     sizes = text.split()
     if not sizes or not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise ConfigurationError(f"{name} is '{text}' and is to be sizes with spaces between them, such as \"1 28 28\"")
+        raise ConfigurationError(f"{name} must be sizes >= 1 separated by spaces, such as \"1 28 28\", got '{text}'")
     return tuple(int(size) for size in sizes)
 
 

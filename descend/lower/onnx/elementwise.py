@@ -40,11 +40,11 @@ from descend.graph import (
     Variance,
     WeightsLayer,
 )
-from descend.lower.onnx.writer import exports
+from descend.lower.onnx.graph_exporter import exports
 
 if TYPE_CHECKING:
     from descend.graph import PlannedLayer
-    from descend.lower.onnx.writer import GraphExporter
+    from descend.lower.onnx.graph_exporter import GraphExporter
 
 
 @exports(Relu)

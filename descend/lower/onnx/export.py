@@ -13,7 +13,7 @@ from descend.graph import Dummy, Evaluation
 from descend.lower.onnx import elementwise as numbers
 from descend.lower.onnx import linear as dense
 from descend.lower.onnx import operators, shapes
-from descend.lower.onnx.writer import OPSET, GraphExporter, exporter
+from descend.lower.onnx.graph_exporter import OPSET, GraphExporter, exporter
 from descend.version import __version__
 
 if TYPE_CHECKING:

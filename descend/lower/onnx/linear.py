@@ -19,11 +19,11 @@ from descend.graph import (
     FullyConnected,
     MatMul,
 )
-from descend.lower.onnx.writer import exports
+from descend.lower.onnx.graph_exporter import exports
 
 if TYPE_CHECKING:
     from descend.graph import PlannedLayer
-    from descend.lower.onnx.writer import GraphExporter
+    from descend.lower.onnx.graph_exporter import GraphExporter
 
 __all__ = ["whole_indices"]
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from descend.graph import OperatorLayer, ops
 from descend.lower.onnx.elementwise import over_sample
-from descend.lower.onnx.writer import exports
+from descend.lower.onnx.graph_exporter import exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from descend.graph import PlannedLayer
-    from descend.lower.onnx.writer import GraphExporter
+    from descend.lower.onnx.graph_exporter import GraphExporter
 
     Function = Callable[..., str]
 

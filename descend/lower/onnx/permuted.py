@@ -16,22 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.graph import Concatenation, TensorPermute
-from descend.lower.onnx.reader import (
-    MULTIPLE,
-    ConstantValue,
-    GraphImporter,
-    Node,
-    Permuted,
-    ShapeValue,
-    Tensor,
-    UnsupportedNode,
-)
-from descend.lower.onnx.readings import ENTRYWISE, fully_connected, picked, piece_bounds, wanted_sizes
+from descend.lower.onnx.importers import ENTRYWISE, fully_connected, new_axes, picked, piece_bounds, wanted_sizes
+from descend.lower.onnx.values import MULTIPLE, ConstantValue, Node, Permuted, ShapeValue, Tensor, UnsupportedNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from descend.lower.onnx.reader import Groups, Reading, Value
+    from descend.lower.onnx.graph_importer import GraphImporter
+    from descend.lower.onnx.registry import NodeImporter
+    from descend.lower.onnx.values import Groups, Value
 
 __all__ = ["MOVING", "import_permuted", "joined_samples", "plain_shape"]
 
@@ -39,11 +30,11 @@ __all__ = ["MOVING", "import_permuted", "joined_samples", "plain_shape"]
 MOVING = ("Transpose", "Reshape", "Unsqueeze", "Gemm", "Shape")
 
 
-def import_permuted(r: GraphImporter, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
+def import_permuted(r: GraphImporter, node: Node, import_node: NodeImporter) -> Value | tuple[Value | None, ...]:
     """Read a node that takes, or gives, a tensor whose samples are elsewhere.
 
     Raises:
-        Refused: it works on samples.
+        UnsupportedNode: it works on samples.
     """
     x = next(value for value in node.inputs if isinstance(value, (Tensor, Permuted)))
     groups = _groups_of(x)
@@ -65,15 +56,15 @@ def import_permuted(r: GraphImporter, node: Node, read_node: Reading) -> Value |
         case "Split":
             return _pieces(r, node, x, groups)
         case "Flatten":
-            axis = node.get("axis", 1) % len(groups)
+            axis = node.axis(len(groups), 1)
             before, behind = chain.from_iterable(groups[:axis]), chain.from_iterable(groups[axis:])
             return _regrouped(r, node, x, (tuple(before) or (1,), tuple(behind)))
         case "MatMul" | "Gemm":
             return _product(r, node, x, groups)
         case "GRU" | "LSTM" | "RNN":
-            return read_node(r, node)
+            return import_node(r, node)
         case _ if node.kind in ENTRYWISE:
-            return _entrywise(r, node, groups, read_node)
+            return _entrywise(r, node, groups, import_node)
         case _:
             raise UnsupportedNode("is given a tensor whose samples are not its first dimension")
 
@@ -131,7 +122,7 @@ def _settled(y: Tensor, groups: Groups) -> Tensor | Permuted:
 
 
 def _transposed(r: GraphImporter, node: Node, x: Tensor | Permuted, groups: Groups) -> Tensor | Permuted:
-    perm = node.get("perm", list(range(len(groups)))[::-1])
+    perm = node.perm(len(groups))
     places = iter(range(len(_shape(groups))))
     numbered = [[None if size is None else next(places) for size in group] for group in groups]
     axes = [place for axis in perm for place in numbered[axis] if place is not None]
@@ -183,20 +174,18 @@ def _taken(left: deque[int | None], size: int | None, batch: int | None) -> tupl
 
 def _with_ones(node: Node, groups: Groups) -> Groups:
     """Without dimensions of one entry, or with more of them."""
-    axes: Iterable[int] | None = node.ints(1, "axes")
     if node.kind == "Squeeze":
-        gone = {axis % len(groups) for axis in axes} if axes else {i for i, one in enumerate(groups) if one == (1,)}
+        gone = set(node.axes(1, len(groups)) or (i for i, one in enumerate(groups) if one == (1,)))
         if any(groups[axis] != (1,) for axis in gone):
             raise UnsupportedNode("takes away a dimension that is not 1")
         return tuple(group for i, group in enumerate(groups) if i not in gone)
-    whole = len(groups) + len(tuple(axes or ()))
-    new, rest = {axis % whole for axis in axes or ()}, iter(groups)
-    return tuple((1,) if i in new else next(rest) for i in range(whole))
+    new, rest = new_axes(node, len(groups)), iter(groups)
+    return tuple((1,) if i in new else next(rest) for i in range(len(groups) + len(new)))
 
 
 def _concatenated(r: GraphImporter, node: Node, groups: Groups) -> Tensor | Permuted:
     """Tensors one after the other along a dimension that is not the samples'."""
-    axis = node.get("axis", 0) % len(groups)
+    axis = node.axis(len(groups), 0)
     parts = [value for value in node.inputs if isinstance(value, (Tensor, Permuted))]
     each = [_groups_of(part) for part in parts]
     alike = all(one[:axis] + one[axis + 1 :] == groups[:axis] + groups[axis + 1 :] for one in each)
@@ -211,15 +200,17 @@ def _cut_out(r: GraphImporter, node: Node, x: Tensor | Permuted, groups: Groups)
     """Pieces along dimensions that are not the samples'."""
     bounds = [node.ints(i, name) or () for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)]
     begins, ends, axes, steps = bounds
-    steps = steps or (1,) * len(begins)
-    for begin, end, axis, step in zip(begins, ends, axes or range(len(begins)), steps, strict=True):
+    steps, axes = steps or (1,) * len(begins), axes or tuple(range(len(begins)))
+    if not len(begins) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise UnsupportedNode("has starts, ends, axes and steps of different lengths, or a step of 0")
+    for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
+        if not -len(groups) <= axis < len(groups):
+            raise UnsupportedNode(f"has axis {axis}, and its input has {len(groups)} dimensions")
         place = axis % len(groups)
         group = groups[place]
         if len(group) != 1 or group[0] is None:
             raise UnsupportedNode("cuts along the samples")
-        left = np.arange(group[0])[begin:end:step]
-        if not len(left):
-            raise UnsupportedNode("cuts out nothing")
+        left = range(group[0])[begin:end:step]
         y = picked(r, node, _plain(x), len(_shape(groups[:place])), left)
         groups = (*groups[:place], (len(left),), *groups[place + 1 :])
         x = _settled(y, groups)
@@ -228,14 +219,14 @@ def _cut_out(r: GraphImporter, node: Node, x: Tensor | Permuted, groups: Groups)
 
 def _pieces(r: GraphImporter, node: Node, x: Tensor | Permuted, groups: Groups) -> tuple[Tensor | Permuted, ...]:
     """Pieces one after the other along a dimension that is not the samples'."""
-    place = node.get("axis", 0) % len(groups)
+    place = node.axis(len(groups), 0)
     size, *others = groups[place]
     if size is None or others:
         raise UnsupportedNode("cuts along the samples")
     made: list[Tensor | Permuted] = []
     for i, (begin, end) in enumerate(piece_bounds(node, size)):
         part = replace(node, name=f"{node.name}/{i}")
-        y = picked(r, part, _plain(x), len(_shape(groups[:place])), np.arange(begin, end))
+        y = picked(r, part, _plain(x), len(_shape(groups[:place])), range(begin, end))
         made.append(_settled(y, (*groups[:place], (end - begin,), *groups[place + 1 :])))
     return tuple(made)
 
@@ -243,9 +234,13 @@ def _pieces(r: GraphImporter, node: Node, x: Tensor | Permuted, groups: Groups) 
 def _entries(r: GraphImporter, node: Node, x: Tensor | Permuted, groups: Groups) -> Tensor | Permuted:
     """Entries at constant places along a dimension, or with GatherND along the first ones together."""
     places, count = node.fixed(1).array, 1
-    axis = node.get("axis", 0) % len(groups)
+    axis = node.axis(len(groups), 0)
+    if places.dtype.kind not in "iu" or not places.size:
+        raise UnsupportedNode(f"takes entries at {places.size} places of {places.dtype}")
     if node.kind == "GatherND":
-        axis, count = 0, places.shape[-1]
+        axis, count = 0, (places.shape or (0,))[-1]
+        if not 1 <= count <= len(groups):
+            raise UnsupportedNode(f"takes entries along {count} of {len(groups)} dimensions")
     sizes = [group[0] for group in groups[axis : axis + count] if len(group) == 1 and group[0] is not None]
     if len(sizes) < count or node.get("batch_dims", 0):
         raise UnsupportedNode("takes entries along the samples")
@@ -253,8 +248,12 @@ def _entries(r: GraphImporter, node: Node, x: Tensor | Permuted, groups: Groups)
         lines = [
             np.where(one < 0, one + size, one) for one, size in zip(np.moveaxis(places, -1, 0), sizes, strict=True)
         ]
+        if any(((line < 0) | (line >= size)).any() for line, size in zip(lines, sizes, strict=True)):
+            raise UnsupportedNode("takes places outside its input")
         places = np.ravel_multi_index(lines, sizes)
     found = np.where(places < 0, places + prod(sizes), places)
+    if ((found < 0) | (found >= prod(sizes))).any():
+        raise UnsupportedNode(f"takes places outside 0 to {prod(sizes) - 1}")
     before, behind = groups[:axis], groups[axis + count :]
     y = r.reshaped(_plain(x), _shape((*before, (prod(sizes),), *behind)), f"{node.name}/line")
     y = picked(r, node, y, len(_shape(before)), found.reshape(-1))
@@ -277,7 +276,7 @@ def _product(r: GraphImporter, node: Node, x: Tensor | Permuted, groups: Groups)
     return _settled(y, (*others, y.shape[-1:]))
 
 
-def _entrywise(r: GraphImporter, node: Node, groups: Groups, read_node: Reading) -> Tensor | Permuted:
+def _entrywise(r: GraphImporter, node: Node, groups: Groups, import_node: NodeImporter) -> Tensor | Permuted:
     """The same for each entry, with the samples in one place in all tensors; constants are the same for all samples."""
     each = [_groups_of(one) for one in node.inputs if isinstance(one, (Tensor, Permuted))]
     dims = max(map(len, each))
@@ -299,7 +298,7 @@ def _entrywise(r: GraphImporter, node: Node, groups: Groups, read_node: Reading)
             inputs.append(_constant(r, value, groups))
         else:
             inputs.append(value)
-    y = read_node(r, replace(node, inputs=tuple(inputs)))
+    y = import_node(r, replace(node, inputs=tuple(inputs)))
     if not isinstance(y, Tensor) or y.shape != _shape(groups):
         raise UnsupportedNode("changes the shape of a tensor whose samples are not its first dimension")
     return _settled(y, groups)

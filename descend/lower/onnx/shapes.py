@@ -36,12 +36,12 @@ from descend.graph import (
     Upsample,
     WeightedSum,
 )
+from descend.lower.onnx.graph_exporter import exports
 from descend.lower.onnx.linear import whole_indices
-from descend.lower.onnx.writer import exports
 
 if TYPE_CHECKING:
     from descend.graph import PlannedLayer
-    from descend.lower.onnx.writer import GraphExporter
+    from descend.lower.onnx.graph_exporter import GraphExporter
 
 
 @exports(Identity, StopGradient, Dropout, SeluDropout, Dummy, Evaluation)

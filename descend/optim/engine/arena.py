@@ -26,10 +26,11 @@ from torch.autograd.graph import increment_version
 
 from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.trace import STATE, Trace
+from descend.optim.engine.aliases import note_placement
 from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.noise import PIECE
 from descend.optim.engine.parameter_checks import PLAIN_TYPES, is_dense
-from descend.optim.engine.pinned import PinnedTensor, attach, is_pinned
+from descend.optim.engine.pinned import PinnedTensor, attach
 from descend.optim.engine.segments import LARGE, TOGETHER, InPlaceSegment, KernelArgs, PackedSegment, Segment
 from descend.optim.engine.step_inputs import (
     LOW_PRECISION,
@@ -40,6 +41,7 @@ from descend.optim.engine.step_inputs import (
     local,
     wrap_like,
 )
+from descend.torch_private import foreach_copy, version_counter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -58,8 +60,8 @@ _gradient = operator.attrgetter("grad")
 _is_trained = operator.attrgetter("requires_grad")
 
 
-def fits_arena(p: Tensor) -> bool:
-    """Whether an arena can update p without anybody noticing."""
+def fits_arena(p: Tensor, in_place: bool = False) -> bool:
+    """Whether an arena can update p, moved into its buffer or in place."""
     part = local(p.detach())
     return (
         (type(p) in PLAIN_TYPES or hasattr(p, "device_mesh"))
@@ -68,8 +70,8 @@ def fits_arena(p: Tensor) -> bool:
         and part.device.type in ("cpu", "cuda")
         and part.numel() > 0
         and is_dense(part)
-        # Where it is, a compiled kernel for a GPU has to find it at an address that it takes.
-        and (not is_pinned(p) or part.data_ptr() % 16 == 0)
+        # In place, a compiled kernel for a GPU has to find it at an address that it takes.
+        and (not in_place or part.data_ptr() % (16 if part.is_cuda else part.element_size()) == 0)
     )
 
 
@@ -175,7 +177,7 @@ class PackedGradients(ActiveSlots):
 def _copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Copy each second tensor into the first."""
     if pairs:
-        torch._foreach_copy_([to for to, _ in pairs], [x for _, x in pairs])  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # one call for all
+        foreach_copy([to for to, _ in pairs], [x for _, x in pairs])
 
 
 def _order(p: Tensor) -> tuple[int, ...]:
@@ -188,7 +190,8 @@ class Arena:
 
     text: Trace
     members: list[Slot]
-    guests: list[PinnedTensor]  # as many as members, or none
+    in_place: bool  # whether the weights stay where they are; then only their state lies here
+    guests: list[PinnedTensor]  # this rank's parts of distributed weights: as many as members, or none
     buffers: dict[str, Tensor]  # "p", the entries kept for each element, "w" where "p" is a master: (rows, B)
     numbers: dict[str, Tensor]  # entries that are one number a tensor: (tensors,), float64
     counts: Tensor  # updates of each tensor: (tensors,), float64
@@ -217,15 +220,16 @@ class Arena:
     small: int = 0  # the first `small` members are small
 
     @staticmethod
-    def of(text: Trace, tasks: Sequence[TensorUpdate]) -> Arena:
+    def of(text: Trace, tasks: Sequence[TensorUpdate], *, in_place: bool = False) -> Arena:
         """Move tensors and what the engine keeps of them into an arena.
 
         Args:
             text: The common text of their updates.
-            tasks: Tensors of one precision and device for which `may_live_in_an_arena`.
+            tasks: Tensors of one precision and device for which `fits_arena`.
+            in_place: Whether the weights stay where they are (engine/aliases.py).
         """
         ordered = sorted(tasks, key=lambda task: local(task.param.detach()).numel() >= LARGE)
-        guests = [PinnedTensor.of(task.param) for task in ordered if is_pinned(task.param)]
+        guests = [PinnedTensor.of(task.param) for task in ordered if hasattr(task.param, "device_mesh")]
         params = [guest.here for guest in guests] or [task.param for task in ordered]
         blocks = [-(-p.numel() // BLOCK) for p in params]
         starts = list(itertools.accumulate(blocks, initial=0))
@@ -243,6 +247,7 @@ class Arena:
         arena = Arena(
             text=text,
             members=members,
+            in_place=in_place,
             guests=guests,
             buffers={},
             numbers={},
@@ -282,8 +287,8 @@ class Arena:
         p = self.members[0].param
         wide = torch.float32 if self.low else p.dtype
         rows = self.members[self.small - 1].stop if self.small else 0
-        # Of guests the small ones are copied, as their gradients are.
-        self.buffers[self.outer] = _zeros(rows if self.guests else self.rows, p.dtype, p.device)
+        # Of weights that stay the small ones are copied, as their gradients are.
+        self.buffers[self.outer] = _zeros(rows if self.in_place else self.rows, p.dtype, p.device)
         if self.low:
             self.buffers["p"] = _zeros(self.rows, wide, p.device)
         for name, kind in self.text.entries.items():
@@ -305,8 +310,9 @@ class Arena:
                 if name != self.outer:
                     key = "master" if name == "p" else name.removeprefix(STATE)
                     entry[key] = _moved(member.view(buffer), entry[key])
-                elif not self.guests:
+                elif not self.in_place:
                     p.data = _by_itself(_moved(member.view(buffer), p.data))
+                    note_placement(p, self)
             for name, column in self.numbers.items():
                 key = name.removeprefix(STATE)
                 entry[key] = _moved(column[i], entry[key])
@@ -321,11 +327,11 @@ class Arena:
         """Learn anew whether all tensors have the same step count."""
         first = self.counts[0]
         self.common = int(first) if bool((self.counts == first).all()) else None
-        self.version = self.counts._version
+        self.version = version_counter(self.counts)
 
     def is_intact(self, reader: GradientScanner) -> bool:
         """Whether weights and state all lie where the arena put them. Compiled kernels find their gradients, too."""
-        if self.counts._version != self.version:
+        if version_counter(self.counts) != self.version:
             self.recount()
         if self.guests and not attach(self.guests):
             return False
@@ -396,7 +402,7 @@ class Arena:
             if i not in absent:
                 whole = member.param.numel() // BLOCK
                 weights = None
-                if self.guests:
+                if self.in_place:
                     weights = member.flat(member.param.detach())[: whole * BLOCK].view(whole, BLOCK)
                 yield InPlaceSegment(member.start, member.start + whole, i, i + 1, member=member, weights=weights)
                 yield from self._pieces(i, member, whole * BLOCK, BLOCK)
@@ -414,7 +420,7 @@ class Arena:
             stop = members[-1].stop
             gaps = [self.padding[: (m.stop - m.start) * BLOCK - m.param.numel()] for m in members]
             held = self.buffers[self.outer]
-            copies = [(m.view(held), m.param.detach()) for m in members] if self.guests else ()
+            copies = [(m.view(held), m.param.detach()) for m in members] if self.in_place else ()
             yield PackedSegment(
                 start, stop, i, j, room=self.scratch[start:stop], members=members, gaps=gaps, copies=copies
             )
@@ -427,7 +433,7 @@ class Arena:
             count = min(size, end - first)
             start = member.start + first // BLOCK
             piece = KernelArgs(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
-            if self.guests:
+            if self.in_place:
                 p = member.flat(member.param.detach())
                 piece.weights = p.new_zeros(piece.stop - start, BLOCK)
                 piece.copies = [(piece.weights.view(-1)[:count], p[first : first + count])]
@@ -471,18 +477,20 @@ def _by_itself(x: Tensor) -> Tensor:
 
 
 def merged(
-    tasks: Sequence[TensorUpdate], texts: Mapping[bool, Sequence[Trace | None]]
+    tasks: Sequence[TensorUpdate], texts: Mapping[bool, Sequence[Trace | None]], staying: Collection[int]
 ) -> dict[tuple[Any, ...], list[TensorUpdate]]:
     """Tasks by what an arena has in common: device, precision, structure of the text, and whether weights stay.
 
     Args:
         tasks: Tensors that can live in an arena.
         texts: Of each group, for weights without and with a master.
+        staying: Identities of the weights that are updated in place.
     """
     together: dict[tuple[Any, ...], list[TensorUpdate]] = {}
     for task in tasks:
-        text = texts[task.param.dtype in LOW_PRECISION][task.group]
+        p = task.param
+        text = texts[p.dtype in LOW_PRECISION][task.group]
         assert text is not None
-        key = (task.param.device, task.param.dtype, text.structure, is_pinned(task.param))
+        key = (p.device, p.dtype, text.structure, id(p) in staying, hasattr(p, "device_mesh"))
         together.setdefault(key, []).append(task)
     return together

@@ -23,12 +23,13 @@ from descend.optim.compiler.cuda import CudaCompileJob
 from descend.optim.compiler.native import CpuCompileJob
 from descend.optim.compiler.partition import partition
 from descend.optim.compiler.trace import Trace, Untraceable, trace
+from descend.optim.engine.aliases import in_place
 from descend.optim.engine.arena import ActiveSlots, Arena, fits_arena, merged
 from descend.optim.engine.blocks import ArenaStep, step_arena
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
 from descend.optim.engine.native import Native
-from descend.optim.engine.pinned import detach, is_pinned
-from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, has_rows, named_entries, template
+from descend.optim.engine.pinned import detach
+from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, is_sparse, named_entries, tasks_of, template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from descend.optim.compiler.cuda import Compiled
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.state_proxy import State
+    from descend.optim.engine.step_inputs import Entry
     from descend.optim.rules.base import Rule
 
 __all__ = ["RUNNERS", "ArenaManager", "jobs_of"]
@@ -163,6 +165,18 @@ class ArenaManager:
             ]
         return self.texts
 
+    def others(
+        self,
+        groups: list[dict[str, Any]],
+        settings: list[GroupSettings],
+        names: list[list[str]],
+        state: Mapping[Tensor, Entry],
+    ) -> list[TensorUpdate]:
+        """The updates of tensors with a gradient that live in no arena; arguments as for `tasks_of`."""
+        if len(self.residents) == sum(len(group["params"]) for group in groups):
+            return []
+        return tasks_of(groups, settings, names, state, self.residents)
+
     @torch.no_grad()
     def add(
         self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]
@@ -176,11 +190,13 @@ class ArenaManager:
             return list(tasks), []
         before = len(self.arenas)
         texts = {low: texts_of(settings, low) for low in (False, True)}
-        for together in merged([task for task in tasks if _fits(task, texts)], texts).values():
-            low = together[0].param.dtype in LOW_PRECISION
-            text = texts[low][together[0].group]
+        staying = in_place([task.param for task in tasks], [p for known in self.lists for p in known.tensors])
+        fitting = [task for task in tasks if _fits(task, texts, id(task.param) in staying)]
+        for together in merged(fitting, texts, staying).values():
+            first = together[0]
+            text = texts[first.param.dtype in LOW_PRECISION][first.group]
             assert text is not None
-            self.arenas.append(Arena.of(text, together))
+            self.arenas.append(Arena.of(text, together, in_place=id(first.param) in staying))
             self.residents |= {id(task.param) for task in together}
         self._equip()
         new = self.arenas[before:]
@@ -233,13 +249,13 @@ def jobs_of(arena: Arena) -> list[CpuCompileJob] | list[CudaCompileJob]:
     ]
 
 
-def _fits(task: TensorUpdate, texts: Mapping[bool, Sequence[Trace | None]]) -> bool:
+def _fits(task: TensorUpdate, texts: Mapping[bool, Sequence[Trace | None]], in_place: bool) -> bool:
     """Whether a tensor can live in an arena under its rule."""
     text = texts[task.param.dtype in LOW_PRECISION][task.group]
-    if text is None or not fits_arena(task.param) or has_rows(task.gradient):
+    if text is None or not fits_arena(task.param, in_place) or is_sparse(task.gradient):
         return False
     # Noise is drawn in the order of the elements, which is not the order in memory of a transposed tensor.
-    ordered = not text.draws or (task.param.is_contiguous() and not is_pinned(task.param))
+    ordered = not text.draws or (task.param.is_contiguous() and not in_place)
     # No rank knows the norm of its part's tensor.
     whole = text.stages == 1 or not hasattr(task.param, "device_mesh")
     return ordered and whole and _has_elements_and_numbers_alone(task.settings.rule, task.param)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.optim.engine.step_inputs import has_rows, local
+from descend.optim.engine.step_inputs import is_sparse, local
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def _unfit_here(tasks: Sequence[TensorUpdate]) -> bool:
 
 def _values(g: Tensor) -> Tensor:
     """The elements that this rank has."""
-    return g.coalesce().values() if has_rows(g) else local(g)
+    return g.coalesce().values() if is_sparse(g) else local(g)
 
 
 def _agreed(mine: bool, meshes: Sequence[Any]) -> bool:

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["PinnedTensor", "attach", "detach", "is_pinned"]
-
-
-def is_pinned(p: Tensor) -> bool:
-    """Whether p has to stay where it is."""
-    # torch says of all memory on a GPU that it is shared.
-    return hasattr(p, "device_mesh") or (p.device.type == "cpu" and p.is_shared())
+__all__ = ["PinnedTensor", "attach", "detach"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

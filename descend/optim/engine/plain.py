@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.optim.engine.noise import noise_for
-from descend.optim.engine.step_inputs import has_rows, local, named_entries
+from descend.optim.engine.step_inputs import is_sparse, local, named_entries, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -131,12 +131,15 @@ def scalar(x: float) -> Tensor:
 
 
 def apply(task: TensorUpdate, seed: int) -> None:
-    """One update of one tensor, written back in place; of a sparse gradient, of the rows that it has."""
+    """One update of one tensor, written back in place; of a sparse gradient, of the elements that it has."""
     g, s, rows = local(task.gradient), task.state(), None
-    if has_rows(g):
-        # A row that stands several times in the gradient counts once, with the sum of what it says.
-        g, rows = g.coalesce().values(), g.coalesce().indices()[0]
-        s = s and s._replace(**{name: x[rows] for name, x in named_entries(s).items() if x.ndim})
+    if is_sparse(g):
+        held = {name: x for name, x in named_entries(s).items() if x.ndim}
+        # An element that stands several times in the gradient counts once, with the sum of what it says. A rule that
+        # keeps numbers for whole rows is given whole rows.
+        g = g.coalesce() if all(x.shape == g.shape for x in held.values()) else rows_of(g)
+        g, rows = g.values(), tuple(g.indices())
+        s = s and s._replace(**{name: x[rows] for name, x in held.items()})
     p, settings = task.weights(rows), task.settings
     scalars = {
         "t": scalar(task.count + 1),

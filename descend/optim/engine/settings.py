@@ -8,7 +8,7 @@ value is refused before anything changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from numbers import Real
 from typing import Any, cast
@@ -20,10 +20,11 @@ from descend.errors import RuleError, nearest
 from descend.optim.rules.base import Rule
 
 __all__ = [
+    "COUNTERS",
     "DECAY_FORMS",
     "OPTIONS",
     "GroupSettings",
-    "GroupSettingsCache",
+    "GroupSettingsReader",
     "Schedule",
     "describe_options",
     "resolve",
@@ -59,9 +60,13 @@ TORCH_KEYS = frozenset(
     {"params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
 )
 
-# What says nothing about the update: our schedule, which rules made the group, a label that scripts give it, and why
-# its weights take no sparse gradients although the rule goes by rows.
-OWN_KEYS = frozenset({"schedule", "reasons", "name", "dense_only"})
+# Options of the whole optimizer, which wrappers write into each group, and what it counts, as of its last state dict.
+COMMON_KEYS = frozenset({"runner", "on_nonfinite"})
+COUNTERS = ("updates", "skipped", "seed")
+
+# What says nothing about the update: our schedule, which rules made the group, a label that scripts give it, why its
+# weights take no sparse gradients although the rule goes by rows, and whether a saved state is one of eval().
+OWN_KEYS = frozenset({"schedule", "reasons", "name", "dense_only", "evaluating", *COMMON_KEYS, *COUNTERS})
 
 
 @dataclass(frozen=True)
@@ -234,20 +239,84 @@ def resolve(group: Mapping[str, Any], where: str) -> GroupSettings:
     )
 
 
-class GroupSettingsCache:
-    """Remembers the settings of each group while nothing in it changes, since most steps change nothing."""
+class GroupSettingsReader:
+    """Reads the settings of an optimizer's groups at each step, and keeps those of groups in which nothing changed.
 
-    def __init__(self) -> None:
+    Args:
+        title: How errors name the optimizer.
+        common: Options of the whole optimizer. Wrappers that pass on all options (ZeroRedundancyOptimizer) write them
+            into each group; another value there is an error.
+    """
+
+    def __init__(self, title: str, common: Mapping[str, Any]) -> None:
+        self._title = title
+        self._common = common
         self._held: dict[int, tuple[list[Any], GroupSettings]] = {}  # values of the group, none of them a tensor
+        self._scheduled: dict[int, float] = {}  # the rate that the schedule of a group gave last
 
-    def of(self, i: int, group: Mapping[str, Any], where: str) -> GroupSettings:
-        """The settings of group i, as `settle` gives them."""
+    def read(self, groups: Sequence[dict[str, Any]], updates: int) -> list[GroupSettings]:
+        """What each group says now.
+
+        Args:
+            groups: Torch's groups; the rate that a schedule gives is written into its group.
+            updates: How many updates were applied.
+
+        Raises:
+            RuleError: A group holds an unknown key or a wrong value.
+        """
+        settings: list[GroupSettings] = []
+        for i, group in enumerate(groups):
+            where = f"{self._title}, group {i}"
+            if group.get("schedule") is not None:
+                self._read_schedule(i, group, where, updates)
+            settings.append(self._of(i, group, where))
+        return settings
+
+    def forget_schedules(self) -> None:
+        """Accept whatever rates the groups hold now: the next reading of a schedule replaces them."""
+        self._scheduled = {}
+
+    def start_schedule(self, i: int, group: dict[str, Any], updates: int) -> None:
+        """Check the schedule of a new group and write its rate into the group."""
+        where = f"{self._title}, group {i}"
+        if not callable(group["schedule"]):
+            raise RuleError(
+                f"{where}: schedule must be a function of the step, as those of descend.optim.schedules, and is "
+                f"{group['schedule']!r}"
+            )
+        self._set_rate(i, group, where, updates)
+
+    def check_common(self, group: Mapping[str, Any], where: str) -> None:
+        """Raise RuleError where a group says of an option of the whole optimizer something else."""
+        for key, value in self._common.items():
+            if group.get(key, value) != value:
+                raise RuleError(
+                    f"{where}: {key} is {group[key]!r} here and {value!r} for the optimizer; it holds for all groups: "
+                    f"give it as an argument, {key}={group[key]!r}"
+                )
+
+    def _of(self, i: int, group: Mapping[str, Any], where: str) -> GroupSettings:
         values = [value for key, value in group.items() if key != "params"]
         held = self._held.get(i)
         if held is not None and held[0] == values:
             return held[1]
+        self.check_common(group, where)
         settings = resolve(group, where)
         # A tensor may be written into and be the same object still, so such groups are read at each step.
         if not any(isinstance(value, torch.Tensor) for value in values):
             self._held[i] = (values, settings)
         return settings
+
+    def _read_schedule(self, i: int, group: dict[str, Any], where: str, updates: int) -> None:
+        if i in self._scheduled and group["lr"] != self._scheduled[i]:
+            if group["lr"] == 0:  # torch.distributed.checkpoint steps so to make a state, and puts the rate back
+                return
+            raise RuleError(
+                f"{where}: lr was set to {group['lr']!r} while a schedule decides it; set group['schedule'] to None or "
+                "to another schedule"
+            )
+        self._set_rate(i, group, where, updates)
+
+    def _set_rate(self, i: int, group: dict[str, Any], where: str, updates: int) -> None:
+        rate = number(group["schedule"](updates), "lr", f"{where}, schedule at update {updates}")
+        group["lr"] = self._scheduled[i] = rate

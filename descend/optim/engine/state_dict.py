@@ -7,6 +7,7 @@ and shapes are compared either way.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,18 +17,23 @@ import torch
 from torch import Tensor
 
 from descend.errors import RuleError
-from descend.optim.engine.settings import group_rule, number, resolve, shown
-from descend.optim.engine.step_inputs import LOW_PRECISION, distribute_like, named_entries, template
+from descend.optim.engine.evaluation import averages
+from descend.optim.engine.settings import COMMON_KEYS, COUNTERS, group_rule, number, resolve, shown
+from descend.optim.engine.state_proxy import State, StateEntry
+from descend.optim.engine.step_inputs import LOW_PRECISION, distribute_like, local, named_entries, template, wrap_like
+from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections import defaultdict
+    from collections.abc import Collection, Iterator, Sequence
 
-    from descend.optim.rules.base import Rule
+__all__ = ["load", "load_torch", "pack", "saved_state", "write_counters"]
 
-__all__ = ["load", "load_torch", "pack"]
-
-COUNTERS = ("updates", "skipped", "seed")
-FUNCTIONS = ("rule", "schedule", "reasons", "dense_only")  # held in a group, and not to be loaded
+# Keys of a group whose values are not saved: functions and texts. The keys are, since torch.distributed.checkpoint's
+# flattened form is loaded by asking for each key of the group.
+UNSAVED = ("schedule", "reasons", "dense_only")
+UNLOADED = ("params", "param_names", "rule", "evaluating", *UNSAVED, *COUNTERS, *COMMON_KEYS)
+TRAINED = "trained"  # the entry with the training point, in a state of eval()
 
 _MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 
@@ -63,19 +69,48 @@ class StateSlot(Protocol):
 
 def pack(holder: StateSlot, torch_dict: dict[str, Any]) -> dict[str, Any]:
     """Torch's structure with our counters in each group, the rule by its name and the constants in force."""
-    counters = {name: getattr(holder, name) for name in COUNTERS}
     for i, group in enumerate(torch_dict["param_groups"]):
         with contextlib.suppress(RuleError):  # what makes no sense is refused when it is loaded
             # Where a constant has two names, and one was written, whoever loads this does not know which.
             known = shown(group_rule(group, f"{holder.title}, group {i}"))
             group.update({key: value for key, value in known.items() if key in group})
         group["rule"] = type(group["rule"]).__name__
-        group.pop("schedule")
-        group.pop("reasons", None)
-        group.pop("dense_only", None)
-        group.update(counters)
-    torch_dict["state"] = {key: dict(entry) for key, entry in torch_dict["state"].items() if entry}
+        group.update({key: None for key in UNSAVED if key in group})
+    entries = torch_dict["state"].items()
+    torch_dict["state"] = {
+        key: dict(entry) if isinstance(entry, StateEntry) else entry
+        for key, entry in entries
+        if entry or not isinstance(entry, StateEntry)
+    }
     return torch_dict
+
+
+def write_counters(holder: StateSlot, groups: Iterable[dict[str, Any]], *, evaluating: bool) -> None:
+    """Write into groups what is saved with each of them: the counters, and whether `eval()` is in force."""
+    for group in groups:
+        group.update({name: getattr(holder, name) for name in COUNTERS})
+        if isinstance(group.get("rule"), Rule) and averages(group["rule"]):
+            group["evaluating"] = evaluating
+
+
+def saved_state(
+    state: defaultdict[Tensor, Any], groups: Sequence[Mapping[str, Any]], trained: Mapping[Tensor, Tensor]
+) -> defaultdict[Tensor, Any]:
+    """The state without tensors of groups that were taken out, for which torch would want numbers.
+
+    Args:
+        state: Of the optimizer.
+        groups: Its groups.
+        trained: Training points that are saved as an entry of their parameter.
+    """
+    owned = {p for group in groups for p in group["params"]}
+    held: list[tuple[Any, Any]] = list(state.items())
+    kept = {p: entry for p, entry in held if not isinstance(p, Tensor) or p in owned}
+    if len(kept) == len(held) and not trained:
+        return state
+    return State(
+        {p: {**entry, TRAINED: wrap_like(trained[p], p)} if p in trained else entry for p, entry in kept.items()}
+    )
 
 
 @dataclass(frozen=True)
@@ -138,10 +173,17 @@ def _broken_entries(entries: Any, groups: Sequence[Mapping[str, Any]]) -> Iterat
         return
     known = {key for group in groups for key in group["params"]}
     for key, entry in entries.items():
+        if _is_users_own(key, known):
+            continue
         if not isinstance(entry, Mapping):
             yield f"  the state of weights {key!r} must be a dict and is {type(entry).__name__}"
         elif key not in known:
             yield f"  there is a state of weights {key!r}, which stand in no group"
+
+
+def _is_users_own(key: object, known: Collection[object]) -> bool:
+    """Whether something is filed in the state under a key that names no parameter; it is kept as it is."""
+    return key not in known and not isinstance(key, int)
 
 
 def _found(state_dict: Mapping[str, Any], names: Sequence[Sequence[str]], by_name: bool) -> dict[str, LoadedEntry]:
@@ -187,6 +229,8 @@ def _misfits(
     wanted = named_entries(template(rule, p))
     if p.dtype in LOW_PRECISION and "master" in entry:
         wanted["master"] = p
+    if TRAINED in entry and averages(rule):
+        wanted[TRAINED] = p
     for key, like in wanted.items():
         held = entry.get(key)
         if not _fits(held, like):
@@ -231,8 +275,17 @@ def _table(title: str, rows: Sequence[tuple[str, str, str]], remedy: str) -> Rul
     return RuleError([f"{title} cannot take over this state; nothing was changed:", *text, *more, remedy])
 
 
-def load(holder: StateSlot, state_dict: Mapping[str, Any], names: Sequence[Sequence[str]], *, strict: bool) -> None:
-    """Check all of a state dict, then copy it."""
+def load(
+    holder: StateSlot, state_dict: Mapping[str, Any], names: Sequence[Sequence[str]], *, strict: bool
+) -> dict[Tensor, Tensor]:
+    """Check all of a state dict, then copy it.
+
+    Groups without names take over the names of a state whose groups all have some, as torch does: what depends on a
+    name (noise) then goes on as in the run that was saved.
+
+    Returns:
+        The training points of a state that was saved after `eval()`.
+    """
     groups = _groups(state_dict, holder.title)
     if any("updates" not in group for group in groups):
         raise RuleError(
@@ -254,9 +307,31 @@ def load(holder: StateSlot, state_dict: Mapping[str, Any], names: Sequence[Seque
         if options:
             group.update(options)
             group["rule"] = group_rule(group, holder.title)
-    _copy(holder, names, {name: part.entry for name, part in found.items()})
+    entries = {name: part.entry for name, part in found.items()}
+    if any(group.get("evaluating") for group in groups) and not any(TRAINED in entry for entry in entries.values()):
+        raise RuleError(
+            f"{holder.title}: this state was saved after eval() and lacks the point of training; call the optimizer's "
+            "train() before saving, or eval() before loading through torch.distributed.checkpoint"
+        )
+    known = {key for group in groups for key in group["params"]}
+    trained = _copy(holder, names, entries)
+    holder.state.update({key: x for key, x in state_dict["state"].items() if _is_users_own(key, known)})
     for name, value in counters.items():
         setattr(holder, name, value)
+    _adopt_names(holder, groups)
+    return trained
+
+
+def _adopt_names(holder: StateSlot, groups: Sequence[Mapping[str, Any]]) -> None:
+    """Give groups without names those of a saved state, by position."""
+    ours = holder.param_groups
+    if any("param_names" in group for group in ours) or not all("param_names" in group for group in groups):
+        return
+    names = [name for group in groups for name in group["param_names"]]
+    if len(names) == sum(len(group["params"]) for group in ours):
+        left = iter(names)
+        for group in ours:
+            group["param_names"] = list(itertools.islice(left, len(group["params"])))
 
 
 def _counter(title: str, groups: Sequence[Mapping[str, Any]], name: str) -> int:
@@ -306,8 +381,7 @@ def _kind(group: Mapping[str, Any]) -> str:
 
 
 def _plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    skip = {"params", "param_names", *FUNCTIONS, *COUNTERS}
-    return {key: value for key, value in group.items() if key not in skip}
+    return {key: value for key, value in group.items() if key not in UNLOADED}
 
 
 def _sources(called: Sequence[str], found: Mapping[str, LoadedEntry]) -> list[int]:
@@ -342,10 +416,19 @@ def _check_options(
         resolve({**holder.param_groups[i], **saved[0]}, f"{holder.title}, saved group {sources[0]}")
 
 
-def _copy(holder: StateSlot, names: Sequence[Sequence[str]], found: Mapping[str, Mapping[str, Any]]) -> None:
+def _copy(
+    holder: StateSlot, names: Sequence[Sequence[str]], found: Mapping[str, Mapping[str, Any]]
+) -> dict[Tensor, Tensor]:
+    """Replace the state by copies of saved entries.
+
+    Returns:
+        The training points among them.
+    """
     fresh = {p: _placed(found.get(name, {}), group, p) for name, p, group in _members(holder, names)}
+    trained = {p: local(entry.pop(TRAINED)) for p, entry in fresh.items() if TRAINED in entry}
     holder.state.clear()
     holder.state.update({p: entry for p, entry in fresh.items() if entry})
+    return trained
 
 
 def _placed(entry: Mapping[str, Any], group: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
@@ -358,6 +441,8 @@ def _placed(entry: Mapping[str, Any], group: Mapping[str, Any], p: Tensor) -> di
     if p.dtype in LOW_PRECISION:
         master = distribute_like(entry.get("master", p.detach()), p)
         placed["master"] = master.to(device=p.device, dtype=torch.float32, copy=True)
+    if TRAINED in entry:
+        placed[TRAINED] = distribute_like(entry[TRAINED].detach(), p).to(device=p.device, dtype=p.dtype, copy=True)
     return placed
 
 

@@ -52,7 +52,7 @@ class StateEntry(dict[str, Any]):
 class State(defaultdict[Tensor, Any]):
     """An `Entry` for each tensor."""
 
-    def __init__(self, held: Mapping[Tensor, Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, held: Mapping[Any, Any] | None = None) -> None:
         super().__init__(dict)
         self.changes = Changes()
         self.update(held or {})
@@ -61,17 +61,19 @@ class State(defaultdict[Tensor, Any]):
         self[p] = {}
         return self[p]
 
-    def __setitem__(self, p: Tensor, entry: Mapping[str, Any]) -> None:
+    def __setitem__(self, p: Any, entry: Any) -> None:
         self.changes.seen = False
-        super().__setitem__(p, StateEntry(entry, self.changes))
+        # torch keeps what a user files under a key that is no tensor, as it is.
+        super().__setitem__(p, StateEntry(entry, self.changes) if isinstance(p, Tensor) else entry)
 
-    def update(self, held: Mapping[Tensor, Mapping[str, Any]]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # of dict's forms the one that is used
+    def update(self, held: Mapping[Any, Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # of dict's forms the one that is used
         """Take over entries."""
         for p, entry in held.items():
             self[p] = entry
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return State, ({p: dict(entry) for p, entry in self.items()},)
+        held: list[tuple[Any, Any]] = list(self.items())
+        return State, ({p: dict(entry) if isinstance(p, Tensor) else entry for p, entry in held},)
 
 
 _WRITERS = ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update")

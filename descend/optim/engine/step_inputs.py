@@ -31,13 +31,14 @@ __all__ = [
     "check_gradient",
     "distribute_like",
     "ensure_state",
-    "has_rows",
+    "is_sparse",
     "local",
     "move_state",
     "named_entries",
     "names_of",
     "open_entry",
     "open_states",
+    "rows_of",
     "tasks_of",
     "template",
     "wrap_like",
@@ -47,6 +48,9 @@ __all__ = [
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 Entry = dict[str, Any]
+
+# Of some elements of a tensor, the index in each of its first dimensions.
+Indices = tuple[torch.Tensor, ...]
 
 
 def local(x: Tensor) -> Tensor:
@@ -131,9 +135,18 @@ def move_state(entry: Entry, rule: Rule, p: Tensor) -> None:
         entry.pop("master", None)
 
 
-def has_rows(g: Tensor) -> bool:
-    """Whether g is a sparse gradient: whole rows of a tensor, as embeddings have them."""
-    return g.layout is torch.sparse_coo and g.sparse_dim() == 1
+def is_sparse(g: Tensor) -> bool:
+    """Whether g holds some elements of a tensor only: whole rows, as of embeddings, or single elements."""
+    return g.layout is torch.sparse_coo and g.sparse_dim() > 0
+
+
+def rows_of(g: Tensor) -> Tensor:
+    """A sparse gradient with whole rows, where g holds single elements of them; coalesced."""
+    g = g.coalesce()
+    if g.sparse_dim() == 1:
+        return g
+    rows = g.indices()[0].unique()
+    return torch.sparse_coo_tensor(rows[None], g.to_dense()[rows], g.shape, is_coalesced=True)
 
 
 def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None, dense_only: str | None = None) -> None:
@@ -152,7 +165,7 @@ def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None, de
     """
     if g.layout is not torch.strided and dense_only:
         raise Unsupported(f"'{name}' has a sparse gradient, and {dense_only}; build the embedding with sparse=False")
-    if g.layout is not torch.strided and not (rule is not None and rule.rowwise and has_rows(g)):
+    if g.layout is not torch.strided and not (rule is not None and rule.rowwise and is_sparse(g)):
         owner = f"which {type(rule).__name__} does not take" if rule is not None else "and had dense ones before"
         raise RuleError(
             f"'{name}' has a sparse gradient ({g.layout}), {owner}; build the embedding with sparse=False, or give "
@@ -221,8 +234,8 @@ class TensorUpdate:
             return None
         return form._replace(**{name: local(self.entry[name]) for name in named_entries(form)})
 
-    def weights(self, rows: Tensor | None = None) -> Tensor:
-        """The weights to update, or some rows of them, in the precision of the state.
+    def weights(self, rows: Indices | None = None) -> Tensor:
+        """The weights to update, or some elements of them, in the precision of the state.
 
         Where somebody wrote into low-precision weights since the last step, the master takes what was written.
         """
@@ -233,8 +246,8 @@ class TensorUpdate:
         master = _rows(local(master), rows)
         return master.copy_(torch.where(master.to(p.dtype) == p, master, p.to(master.dtype)))
 
-    def write(self, new: Tensor, after: Any, rows: Tensor | None = None) -> None:
-        """Store the new weights and state, or some rows of them, in place and count the update."""
+    def write(self, new: Tensor, after: Any, rows: Indices | None = None) -> None:
+        """Store the new weights and state, or some elements of them, in place and count the update."""
         entries = named_entries(after)
         places = {
             name: local(self.entry[name]) for name in (*entries, *(("master",) if "master" in self.entry else ()))
@@ -263,16 +276,16 @@ def _apart(value: Tensor, held: set[int]) -> Tensor:
     return value.clone() if _memory(value) in held else value
 
 
-def _rows(x: Tensor, rows: Tensor | None) -> Tensor:
+def _rows(x: Tensor, rows: Indices | None) -> Tensor:
     return x if rows is None else x[rows]
 
 
-def _put(place: Tensor, value: Tensor, rows: Tensor | None) -> None:
-    """Copy a tensor, or some rows of it, to its place; a number stays one number."""
+def _put(place: Tensor, value: Tensor, rows: Indices | None) -> None:
+    """Copy a tensor, or some elements of it, to its place; a number stays one number."""
     if rows is None or not place.ndim:
         place.copy_(value)
     else:
-        place.index_copy_(0, rows, value.to(place.dtype))
+        place.index_put_(rows, value.to(place.dtype))
 
 
 def names_of(groups: list[dict[str, Any]]) -> list[list[str]]:

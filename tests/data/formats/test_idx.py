@@ -1,4 +1,5 @@
 import gzip
+import struct
 import tracemalloc
 
 import numpy as np
@@ -56,7 +57,9 @@ def test_opening_reads_the_header_alone(tmp_path, idx_bytes, pack):
 def test_a_truncated_plain_file(tmp_path, idx_bytes, keep):
     path = tmp_path / "images"
     path.write_bytes(idx_bytes(ARRAYS["u1"])[:keep])
-    with pytest.raises(DataError, match=r"images is (no IDX file|truncated)|images ends within its header") as caught:
+    with pytest.raises(
+        DataError, match=r"images is (not an IDX file|truncated)|images ends within its header"
+    ) as caught:
         open_idx(path)
     if keep in (16, 17, -1):
         assert "2 x 3 x 4 elements of 1 bytes, which makes 40 bytes, and it has" in str(caught.value)
@@ -79,7 +82,8 @@ def test_content_of_another_length(tmp_path, idx_bytes, pack, change, word):
     path.write_bytes(pack(content[:change] if change < 0 else content + bytes(change)))
     with pytest.raises(DataError, match=word) as caught:
         open_idx(path)
-    assert f"40 bytes, and it has {40 + change}" in str(caught.value)
+    found = "more when decompressed" if pack is gzip.compress and change > 0 else f"{40 + change}"
+    assert f"40 bytes, and it has {found}" in str(caught.value)
 
 
 def test_a_damaged_gzip_file_is_found_when_it_is_read(tmp_path, idx_bytes):
@@ -98,7 +102,7 @@ def test_a_damaged_gzip_file_is_found_when_it_is_read(tmp_path, idx_bytes):
 def test_not_an_idx_file(tmp_path, content):
     path = tmp_path / "images"
     path.write_bytes(content)
-    with pytest.raises(DataError, match="is no IDX file: it begins with the bytes") as caught:
+    with pytest.raises(DataError, match="is not an IDX file: it begins with the bytes") as caught:
         open_idx(path)
     assert content[:4].hex(" ") in str(caught.value)
 
@@ -106,3 +110,25 @@ def test_not_an_idx_file(tmp_path, content):
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         open_idx(tmp_path)
+
+
+def test_a_compressed_file_whose_header_promises_more_than_the_limit(tmp_path):
+    """6 GB of zeros fit into 6 MB: neither the header nor the trailer of such a file may be believed."""
+    header = bytes([0, 0, 0x08, 1]) + struct.pack(">I", 3 * 2**30)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(header))
+    with pytest.raises(DataError, match=r"promises 3,221,225,480 bytes; at most 1,073,741,824 .* gunzip"):
+        open_idx(tmp_path / "bomb.gz")
+
+
+def test_no_more_is_decompressed_than_the_header_promises(tmp_path):
+    """64 MiB of zeros behind 8 bytes, split into members so that the trailer shows the promised size."""
+    content = bytes([0, 0, 0x08, 1]) + struct.pack(">I", 8) + bytes(8)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(content + bytes(2**26)) + gzip.compress(content))
+    file = open_idx(tmp_path / "bomb.gz")  # the trailer of the last member fits the header
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="16 bytes, and it has more when decompressed"):
+            file.array()
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()

@@ -3,6 +3,7 @@ import pytest
 from scipy import stats
 
 from descend.data import DataReader, Reader, open_readers
+from descend.data.transforms import Pad, SampleNormalize, Scale
 from descend.errors import ConfigurationError
 
 
@@ -41,5 +42,12 @@ def test_a_sample_is_a_function_of_seed_role_and_number():
 
 @pytest.mark.parametrize("text", ["", "3 x 4", "0 4", "-1", "2.5"])
 def test_shape_that_is_none(text):
-    with pytest.raises(ConfigurationError, match=f"synth_dimensions is '{text}'"):
+    with pytest.raises(ConfigurationError, match=f"synth_dimensions must be sizes >= 1 .*, got '{text}'"):
         opened(synth_dimensions=text)
+
+
+def test_opening_allocates_nothing_of_the_size_of_a_sample():
+    """A check opens the readers: 100000 x 100000 numbers in float32 would take 37 GiB."""
+    transforms = [Scale(0.5), Pad(1), SampleNormalize()]
+    reader = opened(synth_dimensions="1 100000 100000", transforms=transforms)
+    assert reader.fields["samples"].shape == (1, 100002, 100002)

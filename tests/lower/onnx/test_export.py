@@ -14,7 +14,7 @@ from descend.errors import Unsupported
 from descend.graph import check, kinds
 from descend.lower import PlainModule
 from descend.lower.onnx import OPSET, export
-from descend.lower.onnx.writer import exporter
+from descend.lower.onnx.graph_exporter import exporter
 from descend.runtime import generator
 
 ops = descend.ops

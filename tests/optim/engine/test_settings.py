@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from descend.errors import RuleError
-from descend.optim.engine.settings import OPTIONS, GroupSettingsCache, resolve
+from descend.optim.engine.settings import OPTIONS, GroupSettingsReader, resolve
 from descend.optim.rules import SGD, Adam
 
 NO_NUMBERS = [math.nan, math.inf, 10**400, "1", None, True, torch.tensor(True), torch.tensor(1j), torch.ones(2)]
@@ -81,17 +81,41 @@ def test_constants_in_a_group_become_the_rules() -> None:
         resolve(group(beta1=0.4, betas=(0.5, 0.999)), "here")
 
 
+def reader() -> GroupSettingsReader:
+    return GroupSettingsReader("SGD", {"runner": "auto"})
+
+
 def test_settings_are_remembered_until_something_changes() -> None:
-    settled, told = GroupSettingsCache(), group(rule=SGD(momentum=0.9))
-    first = settled.of(0, told, "here")
-    assert settled.of(0, told, "here") is first
-    told["lr"] = 0.2
-    assert settled.of(0, told, "here").lr == 0.2
+    ours, said = reader(), group(rule=SGD(momentum=0.9))
+    (first,) = ours.read([said], 0)
+    assert ours.read([said], 0)[0] is first
+    said["lr"] = 0.2
+    assert ours.read([said], 0)[0].lr == 0.2
 
 
 def test_a_tensor_may_be_written_into_and_is_read_each_time() -> None:
-    settled, rate = GroupSettingsCache(), torch.tensor(0.5)
-    told = group(lr=rate)
-    assert settled.of(0, told, "here").lr == 0.5
+    ours, rate = reader(), torch.tensor(0.5)
+    said = group(lr=rate)
+    assert ours.read([said], 0)[0].lr == 0.5
     rate.fill_(0.25)
-    assert settled.of(0, told, "here").lr == 0.25
+    assert ours.read([said], 0)[0].lr == 0.25
+
+
+def test_a_schedule_decides_and_another_rate_is_refused() -> None:
+    ours, said = reader(), group(lr=0.0, schedule=lambda step: 1.0 / (1 + step))
+    ours.start_schedule(0, said, 0)
+    assert said["lr"] == 1.0
+    assert ours.read([said], 1)[0].lr == 0.5
+    said["lr"] = 0.3
+    with pytest.raises(RuleError, match=r"SGD, group 0: lr was set to 0\.3 while a schedule decides it"):
+        ours.read([said], 2)
+    ours.forget_schedules()
+    assert ours.read([said], 3)[0].lr == 0.25
+
+
+def test_options_of_the_whole_optimizer_must_be_its_own() -> None:
+    ours, said = reader(), group(runner="auto")
+    ours.read([said], 0)
+    said["runner"] = "plain"
+    with pytest.raises(RuleError, match=r"runner is 'plain' here and 'auto' for the optimizer"):
+        ours.read([said], 1)

@@ -275,3 +275,90 @@ def test_torchs_state_of_other_weights_is_refused() -> None:
     with pytest.raises(RuleError, match=r"saved weights 1 +nothing +state"):
         fewer.load_torch_state(two.state_dict())
     assert not fewer.state
+
+
+def test_what_a_user_files_under_a_text_is_kept() -> None:
+    ours = optimizer(["a"], steps=1)
+    ours.state["note"] = 1
+    ours.state["more"] = {"x": [1, 2]}
+    saved_dict = ours.state_dict()
+    assert saved_dict["state"]["note"] == 1
+    assert saved_dict["state"]["more"] == {"x": [1, 2]}
+    again = optimizer(["a"])
+    again.load_state_dict(saved_dict)
+    assert again.state["note"] == 1
+    assert again.state["more"] == {"x": [1, 2]}
+    twin = copy.deepcopy(again)
+    assert twin.state["note"] == 1
+    for one in (ours, again):
+        one.step()
+    torch.testing.assert_close(state(again), state(ours), rtol=0, atol=0)
+
+
+def test_an_optimizer_without_names_takes_over_those_of_a_state() -> None:
+    """As torch does. Noise is a function of the name, so the run goes on as the saved one would have."""
+
+    def sgld(named: bool) -> Any:
+        params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        return descend.optim.SGLD([*zip(["a", "b"], params, strict=True)] if named else params, lr=0.1)
+
+    def step(ours: Any) -> list[torch.Tensor]:
+        for p in ours.param_groups[0]["params"]:
+            p.grad = torch.ones(3)
+        ours.step()
+        return [p.detach() for p in ours.param_groups[0]["params"]]
+
+    one, other = sgld(named=True), sgld(named=False)
+    step(one)
+    for p, q in zip(other.param_groups[0]["params"], one.param_groups[0]["params"], strict=True):
+        p.data.copy_(q.detach())
+    other.load_state_dict(one.state_dict())
+    assert other.param_groups[0]["param_names"] == ["a", "b"]
+    assert all(torch.equal(p, q) for p, q in zip(step(other), step(one), strict=True))
+    unnamed = sgld(named=False)
+    unnamed.load_state_dict(sgld(named=False).state_dict())
+    assert "param_names" not in unnamed.param_groups[0]
+
+
+LIBRARY = {"SGD": {"momentum": 0.9}, "AdamW": {}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("kind", ["native", "groups", "from_library"])
+@pytest.mark.parametrize("name", LIBRARY)
+def test_torchs_distributed_checkpoint_nested_and_flat(name: str, kind: str, flat: bool, tmp_path: Any) -> None:
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_optimizer_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    def made() -> tuple[torch.nn.Module, Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+        if kind == "from_library":
+            return model, descend.optim.from_library("torch", name, model.parameters(), lr=0.1, **LIBRARY[name])
+        groups = descend.optim.groups.split(model, undecayed=["bias"]) if kind == "groups" else model.named_parameters()
+        return model, getattr(descend.optim, name)(groups, lr=lambda step: 0.1 / (1 + step))
+
+    def train(model: torch.nn.Module, ours: Any, steps: range) -> None:
+        for t in steps:
+            ours.zero_grad()
+            model(torch.randn(5, 3, generator=torch.Generator().manual_seed(t))).square().mean().backward()
+            ours.step()
+
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    model, ours = made()
+    train(model, ours, range(3))
+    checkpoint.save(get_optimizer_state_dict(model, ours, options=options), checkpoint_id=str(tmp_path))
+    again, other = made()
+    again.load_state_dict(model.state_dict())
+    held = get_optimizer_state_dict(again, other, options=options)
+    checkpoint.load(held, checkpoint_id=str(tmp_path))
+    set_optimizer_state_dict(again, other, held, options=options)
+    assert other.updates == 3
+    train(model, ours, range(3, 6))
+    train(again, other, range(3, 6))
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from descend.graph import BatchNormalization, ChannelwiseScaleBias, InstanceNorm, LayerNorm, LocalResponseNormalization
-from descend.lower.onnx.reader import ConstantValue, GraphImporter, Node, UnsupportedNode, Value, imports
-from descend.lower.onnx.readings.steps import nonzero
+from descend.lower.onnx.importers.steps import nonzero, together
+from descend.lower.onnx.registry import imports
+from descend.lower.onnx.values import ConstantValue, Node, UnsupportedNode, Value
+
+if TYPE_CHECKING:
+    from descend.lower.onnx.graph_importer import GraphImporter
 
 
 @imports("BatchNormalization")
@@ -26,12 +30,15 @@ def batch_normalization(r: GraphImporter, node: Node) -> Value:
 @imports("LayerNormalization")
 def layer_normalization(r: GraphImporter, node: Node) -> Value:
     """LayerNorm."""
-    x, axis, scale, bias = node.tensor(), node.get("axis", -1), node.fixed(1), node.given(2)
-    start = axis - 1 if axis > 0 else axis + len(x.shape)
+    x, scale, bias = node.tensor(), node.fixed(1), node.given(2)
+    start = node.axis(len(x.shape) + 1, -1) - 1
     if start < 0 or node.outputs > 1:
         raise UnsupportedNode("normalizes over samples, or hands out its statistics")
     form = x.shape[start:]
     pairs = [(scale, "scale"), *([(node.fixed(2), "bias")] if bias is not None else [])]
+    for one, what in pairs:
+        if together(one.array.shape, form) != form:
+            raise UnsupportedNode(f"has a {what} of {one.array.shape} for entries of {form}")
     weights = [
         r.weights(ConstantValue(np.broadcast_to(one.array, form), one.name), f"{node.name}/{what}")
         for one, what in pairs
@@ -45,6 +52,10 @@ def instance_normalization(r: GraphImporter, node: Node) -> Value:
     """InstanceNorm, then a scale and a bias for each channel."""
     x, scale, bias = node.tensor(), node.fixed(1), node.fixed(2)
     y = r.layer(InstanceNorm, f"{node.name}/norm", x, epsilon=node.get("epsilon", 1e-5))
+    if scale.array.shape != x.shape[:1] or bias.array.shape != x.shape[:1]:
+        raise UnsupportedNode(
+            f"has a scale of {scale.array.shape} and a bias of {bias.array.shape} for {x.shape[0]} channels"
+        )
     both = ConstantValue(np.stack([scale.array, bias.array], 1), f"{scale.name}_and_bias" if scale.name else None)
     weights = r.weights(both, f"{node.name}/affine", column_major=True)
     return r.layer(ChannelwiseScaleBias, node, y, weights=[weights])
@@ -54,6 +65,8 @@ def instance_normalization(r: GraphImporter, node: Node) -> Value:
 def local_response_normalization(r: GraphImporter, node: Node) -> Value:
     """LocalResponseNormalization, whose α is not divided by the width."""
     width = node.get("size", 0)
+    if width < 1:
+        raise UnsupportedNode(f"has size {width}; expected at least 1")
     fields = {
         "lrn_alpha": node.get("alpha", 1e-4) / width,
         "lrn_beta": node.get("beta", 0.75),

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from descend.graph import Add, Concatenation, Embedding, Gather, LessConstant, Scale, Scatter
-from descend.lower.onnx.reader import (
-    ConstantValue,
-    GraphImporter,
-    Node,
-    ShapeValue,
-    Tensor,
-    UnsupportedNode,
-    Value,
-    imports,
-)
-from descend.lower.onnx.readings.steps import cut, known_sizes, own_axis, picked, piece_bounds, text
+from descend.lower.onnx.importers.steps import cut, known_sizes, own_axis, picked, piece_bounds
+from descend.lower.onnx.registry import imports
+from descend.lower.onnx.values import ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value, integers, text
+
+if TYPE_CHECKING:
+    from descend.lower.onnx.graph_importer import GraphImporter
 
 
 @imports("Concat")
 def concat(r: GraphImporter, node: Node) -> Value:
     """Concatenation, of tensors or of sizes."""
     if not any(isinstance(value, Tensor) for value in node.inputs):
-        return ShapeValue(tuple(size for value in node.inputs for size in known_sizes(value)))
+        parts = [known_sizes(value) for value in node.inputs]
+        r.budget.array(sum(map(len, parts)))
+        return ShapeValue(tuple(size for part in parts for size in part))
     dims = max(len(value.shape) for value in node.inputs if isinstance(value, Tensor))
     axis = own_axis(node.get("axis", 0), dims)
     parts = [r.as_tensor(value, node, dims) for value in node.inputs]
@@ -37,17 +36,18 @@ def piece(r: GraphImporter, node: Node) -> Value:
     axes = node.ints(3, "axes") or tuple(range(len(begins)))
     steps = node.ints(4, "steps") or (1,) * len(begins)
     if isinstance(value, ShapeValue):
-        ((begin, end, step),) = zip(begins, ends, steps, strict=True)
-        return ShapeValue(value.sizes[begin:end:step])
+        bounds = list(zip(begins, ends, steps, strict=False))
+        if not len(begins) == len(ends) == len(steps) == 1 or 0 in steps:
+            raise UnsupportedNode("takes pieces of a list of sizes along more than one dimension, or in steps of 0")
+        return ShapeValue(value.sizes[slice(*bounds[0])])
     x = node.tensor()
+    if not len(begins) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise UnsupportedNode("has starts, ends, axes and steps of different lengths, or a step of 0")
     for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
         if axis % (len(x.shape) + 1) == 0 and begin == 0 and step == 1 and end >= 2**31 - 1:
             continue  # all samples
         own = own_axis(axis, len(x.shape))
-        places = np.arange(x.shape[own])[begin:end:step]
-        if not len(places):
-            raise UnsupportedNode("cuts out nothing")
-        x = picked(r, node, x, own, places)
+        x = picked(r, node, x, own, range(x.shape[own])[begin:end:step])
     return x
 
 
@@ -64,15 +64,20 @@ def split(r: GraphImporter, node: Node) -> Value | tuple[Value, ...]:
 @imports("Gather")
 def gather(r: GraphImporter, node: Node) -> Value:
     """A table of vectors, or entries at constant places."""
-    data, index = node.inputs[:2]
+    data, index = node.given(0), node.given(1)
     if isinstance(data, ShapeValue):
         wanted = node.fixed(1).array
-        return ShapeValue(tuple(data.sizes[int(i)] for i in wanted.reshape(-1)), single=wanted.ndim == 0)
+        places, count = integers(wanted), len(data.sizes)
+        if not all(-count <= place < count for place in places):
+            raise UnsupportedNode(f"takes places outside 0 to {count - 1}")
+        return ShapeValue(tuple(data.sizes[place] for place in places), single=wanted.ndim == 0)
     if isinstance(data, ConstantValue):
         return _embedded(r, node, data)
     if not isinstance(index, ConstantValue):
         raise UnsupportedNode("takes entries at places that are computed from the data")
     x, places = node.tensor(), index.array
+    if places.dtype.kind not in "iu" or not places.size:
+        raise UnsupportedNode(f"takes entries at {places.size} places of {places.dtype}")
     axis = own_axis(node.get("axis", 0), len(x.shape))
     size = x.shape[axis]
     found = np.where(places < 0, places + size, places).reshape(-1)
@@ -94,11 +99,15 @@ def _embedded(r: GraphImporter, node: Node, table: ConstantValue) -> Tensor:
 @imports("OneHot")
 def one_hot(r: GraphImporter, node: Node) -> Value:
     """A table of unit vectors."""
-    x, size, (off, on) = node.tensor(), int(node.fixed(1).array.reshape(())), node.fixed(2).array.tolist()
+    x, size, values = node.tensor(), node.integer(1), node.fixed(2).array
+    if size < 1 or values.shape != (2,):
+        raise UnsupportedNode(f"has depth {size} and values of shape {values.shape}; expected at least 1, and (2,)")
+    off, on = values.tolist()
     if off != 0 or node.get("axis", -1) not in (-1, len(x.shape) + 1):
         raise UnsupportedNode(
             "writes something else than 0 where no index points, or makes another dimension than the last"
         )
+    r.budget.array(size, size, itemsize=8)
     weights = r.weights(ConstantValue(np.eye(size, dtype=np.float32) * on), f"{node.name}/table", column_major=True)
     return r.layer(
         Embedding, node, _counted(r, node, x, size), weights=[weights], num_embeddings=size, embedding_dim=size

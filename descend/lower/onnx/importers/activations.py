@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from math import prod
+from typing import TYPE_CHECKING
 
 from descend.graph import (
     Add,
@@ -23,8 +24,12 @@ from descend.graph import (
     Subtract,
     Tanh,
 )
-from descend.lower.onnx.reader import GraphImporter, Node, Tensor, UnsupportedNode, Value, imports
-from descend.lower.onnx.readings.steps import log_sum_exp, nonzero, times
+from descend.lower.onnx.importers.steps import log_sum_exp, nonzero, times
+from descend.lower.onnx.registry import imports
+from descend.lower.onnx.values import Node, Tensor, UnsupportedNode, Value
+
+if TYPE_CHECKING:
+    from descend.lower.onnx.graph_importer import GraphImporter
 
 
 @imports("LeakyRelu", "Elu", "Selu", "HardSigmoid", "HardSwish", "Gelu", "PRelu")
@@ -35,10 +40,9 @@ def activation(r: GraphImporter, node: Node) -> Value:
         case "LeakyRelu":
             return r.layer(LeakyRelu, node, x, negative_slope=nonzero(node, "alpha", node.get("alpha", 0.01)))
         case "PRelu":
-            slope = node.fixed(1).array
-            if slope.size != 1:
+            if node.fixed(1).array.size != 1:
                 return _prelu(r, node, x)
-            return r.layer(LeakyRelu, node, x, negative_slope=nonzero(node, "slope", float(slope.reshape(()))))
+            return r.layer(LeakyRelu, node, x, negative_slope=nonzero(node, "slope", node.number(1, "slope", 0.0)))
         case "Elu":
             return r.layer(Elu, node, x, alpha=nonzero(node, "alpha", node.get("alpha", 1.0)))
         case "Selu":
@@ -84,8 +88,7 @@ def _gelu(r: GraphImporter, node: Node, x: Tensor) -> Tensor:
 def softmax(r: GraphImporter, node: Node) -> Value:
     """ChannelwiseSoftmax along a dimension."""
     x = node.tensor()
-    axis = node.get("axis", -1)
-    axis = axis - 1 if axis > 0 else axis + len(x.shape)
+    axis = node.axis(len(x.shape) + 1, -1) - 1
     if axis < 0:
         raise UnsupportedNode("takes the softmax over samples")
     if node.kind == "LogSoftmax":

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from descend.graph import Abs, Argmax, Argmin, Equal, Log, Select, Sort, Sqrt, Square
-from descend.lower.onnx.reader import ConstantValue, GraphImporter, Node, Tensor, UnsupportedNode, Value, imports
-from descend.lower.onnx.readings.steps import cut, log_sum_exp, own_axis, reduced
+from descend.lower.onnx.importers.steps import cut, log_sum_exp, own_axis, reduced
+from descend.lower.onnx.registry import imports
+from descend.lower.onnx.values import ConstantValue, Node, Tensor, UnsupportedNode, Value
+
+if TYPE_CHECKING:
+    from descend.lower.onnx.graph_importer import GraphImporter
 
 
 @imports("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
@@ -17,7 +21,7 @@ from descend.lower.onnx.readings.steps import cut, log_sum_exp, own_axis, reduce
 def reduction(r: GraphImporter, node: Node) -> Value:
     """MultiDimReduction."""
     x = node.tensor()
-    axes = node.ints(1, "axes")
+    axes = node.axes(1, len(x.shape) + 1)
     if axes is None:
         raise UnsupportedNode("reduces over the samples")
     if not axes and node.get("noop_with_empty_axes", 0):
@@ -45,6 +49,7 @@ def extremum(r: GraphImporter, node: Node) -> Value:
     part = replace(node, name=f"{node.name}/value")
     best = reduced(r, part, x, "max" if node.kind == "ArgMax" else "min", (axis + 1,), keep=True)
     there = r.layer(Equal, f"{node.name}/there", x, r.widened(best, x.shape, node))
+    r.budget.array(x.shape[axis])
     line = np.arange(x.shape[axis]).reshape(-1, *(1,) * (len(x.shape) - axis - 1))
     places = r.widened(
         r.reshaped(r.as_tensor(ConstantValue(line), node, line.ndim), (1,) * axis + line.shape, node), x.shape, node
@@ -58,7 +63,7 @@ def extremum(r: GraphImporter, node: Node) -> Value:
 def largest(r: GraphImporter, node: Node) -> tuple[Value | None, ...]:
     """The first entries of a Sort; of places that of the first alone, because a Sort does not say where its entries
     were."""
-    x, count = node.tensor(0, 1), int(node.fixed(1).array.reshape(()))
+    x, count = node.tensor(0, 1), node.integer(1)
     own_axis(node.get("axis", -1), 1)
     falling = bool(node.get("largest", 1))
     if not 1 <= count <= x.shape[0]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +25,11 @@ from descend.graph import (
     TensorPermute,
     Tessellate,
 )
-from descend.lower.onnx.reader import ConstantValue, GraphImporter, Node, ShapeValue, Tensor, UnsupportedNode, Value
+from descend.graph.layer import shown
+from descend.lower.onnx.values import ConstantValue, Node, Shape, ShapeValue, Tensor, UnsupportedNode, Value, integers
+
+if TYPE_CHECKING:
+    from descend.lower.onnx.graph_importer import GraphImporter
 
 __all__ = [
     "ahead",
@@ -37,14 +42,9 @@ __all__ = [
     "picked",
     "piece_bounds",
     "reduced",
-    "text",
     "times",
+    "together",
 ]
-
-
-def text(value: Any) -> str:
-    """An attribute that is a word, which the library hands out as bytes."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def nonzero(node: Node, what: str, value: float) -> float:
@@ -61,6 +61,8 @@ def times(r: GraphImporter, name: str, x: Tensor, factor: float) -> Tensor:
 
 def own_axis(axis: int, dims: int) -> int:
     """An axis within a sample of so many dimensions."""
+    if not -dims - 1 <= axis <= dims:
+        raise UnsupportedNode(f"has axis {axis}, and its input has {dims + 1} dimensions")
     own = axis % (dims + 1) - 1
     if own < 0:
         raise UnsupportedNode("works along the dimension of the samples")
@@ -72,7 +74,7 @@ def known_sizes(value: Value | None) -> tuple[int | None, ...]:
     if isinstance(value, ShapeValue):
         return value.sizes
     if isinstance(value, ConstantValue):
-        return tuple(int(size) for size in np.atleast_1d(value.array))
+        return tuple(integers(value.array))
     raise UnsupportedNode("joins sizes with data")
 
 
@@ -88,13 +90,22 @@ def piece_bounds(node: Node, size: int) -> list[tuple[int, int]]:
     """Where each piece of a Split begins and ends along a dimension of this size."""
     each = -(-size // node.outputs)
     sizes = node.ints(1, "split") or [min(each, size - i * each) for i in range(node.outputs)]
-    ends = np.cumsum(sizes).tolist()
+    if min(sizes) < 1 or sum(sizes) != size:
+        raise UnsupportedNode(f"splits {size} entries into pieces of {', '.join(map(str, sizes))}")
+    ends = list(accumulate(sizes))
     return [(end - own, end) for own, end in zip(sizes, ends, strict=True)]
 
 
-def picked(r: GraphImporter, node: Node, x: Tensor, axis: int, places: np.ndarray[Any, Any]) -> Tensor:
+def picked(r: GraphImporter, node: Node, x: Tensor, axis: int, places: range | np.ndarray[Any, Any]) -> Tensor:
     """Entries along an axis: a run of them, all of them repeated, each of them repeated, or any."""
     size, count = x.shape[axis], len(places)
+    if not count:
+        raise UnsupportedNode("takes no entries")
+    if isinstance(places, range):
+        if places.step == 1 or count == 1:
+            return cut(r, node.name, x, axis, places[0], places[-1] + 1)
+        r.budget.array(count)
+        places = np.array(places)
     if (np.diff(places) == 1).all():
         return cut(r, node.name, x, axis, int(places[0]), int(places[-1]) + 1)
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
@@ -118,6 +129,20 @@ def _gathered(r: GraphImporter, node: Node, x: Tensor, axis: int, places: np.nda
     y = r.reshaped(y, (len(places), *others), f"{node.name}/whole")
     back = [*range(1, axis + 1), 0, *range(axis + 1, len(x.shape))]
     return y if axis == 0 else r.layer(TensorPermute, f"{node.name}/back", y, axes=back)
+
+
+def together(*shapes: Shape) -> Shape:
+    """The shape of tensors that are broadcast.
+
+    Raises:
+        UnsupportedNode: they do not fit.
+    """
+    try:
+        return tuple(np.broadcast_shapes(*shapes))
+    except ValueError:
+        raise UnsupportedNode(
+            f"brings together shapes that do not fit: {', '.join(shown(one) for one in shapes)}"
+        ) from None
 
 
 def ahead(r: GraphImporter, name: str, x: Tensor, axis: int) -> Tensor:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from descend.graph import Constant, TensorPermute
-from descend.lower.onnx.reader import (
+from descend.lower.onnx.importers.steps import known_sizes, together
+from descend.lower.onnx.registry import imports
+from descend.lower.onnx.values import (
     MULTIPLE,
     ConstantValue,
-    GraphImporter,
     Node,
     Permuted,
     ShapeValue,
     Tensor,
     UnsupportedNode,
     Value,
-    imports,
+    integers,
 )
-from descend.lower.onnx.readings.steps import known_sizes
 
-__all__ = ["wanted_sizes"]
+if TYPE_CHECKING:
+    from descend.lower.onnx.graph_importer import GraphImporter
+
+__all__ = ["new_axes", "wanted_sizes"]
 
 Shape = tuple[int, ...]
 
@@ -31,7 +34,7 @@ Shape = tuple[int, ...]
 @imports("Shape")
 def shape_of(r: GraphImporter, node: Node) -> Value:
     """The sizes of a tensor."""
-    (value,) = node.inputs
+    value = node.given(0)
     if isinstance(value, Tensor):
         whole = (None, *value.shape)
         return ShapeValue(whole[node.get("start", 0) : node.get("end", len(whole))])
@@ -55,22 +58,19 @@ def reshape(r: GraphImporter, node: Node) -> Value:
                 raise UnsupportedNode(f"has axis {node.get('axis', 1)}, which joins samples with other dimensions")
             return r.reshaped(value, (prod(value.shape),), node.name)
         case "Squeeze":
-            axes = node.ints(1, "axes") or tuple(i for i, size in enumerate(whole) if size == 1)
-            gone = {axis % len(whole) for axis in axes}
+            gone = set(node.axes(1, len(whole)) or (i for i, size in enumerate(whole) if size == 1))
             if 0 in gone:
                 raise UnsupportedNode("takes away the dimension of the samples")
             return r.reshaped(
                 value, tuple(s for i, s in enumerate(whole) if i not in gone and s is not None), node.name
             )
         case "Unsqueeze":
-            axes = node.ints(1, "axes") or ()
-            new = [axis % (len(whole) + len(axes)) for axis in axes]
+            new = new_axes(node, len(whole))
             if 0 in new:
                 raise UnsupportedNode("puts a dimension before that of the samples")
             rest = iter(value.shape)
-            return r.reshaped(
-                value, tuple(1 if i in new else next(rest) for i in range(1, len(whole) + len(axes))), node.name
-            )
+            sizes = tuple(1 if i in new else next(rest) for i in range(1, len(whole) + len(new)))
+            return r.reshaped(value, sizes, node.name)
         case _:
             wanted = wanted_sizes(node)
             if joined := _joined(r, value, wanted):
@@ -92,12 +92,21 @@ def _joined(r: GraphImporter, x: Tensor, wanted: list[int | None]) -> Tensor | N
     return None if alone or (first != -1 and first != (r.batch or 0) * size) else replace(x, joined=count)
 
 
+def new_axes(node: Node, rank: int) -> set[int]:
+    """The axes that an Unsqueeze of a tensor of `rank` dimensions puts in, counted in the result."""
+    count = len(node.ints(1, "axes") or ())
+    axes = set(node.axes(1, rank + count) or ())
+    if len(axes) != count:
+        raise UnsupportedNode("puts in an axis twice")
+    return axes
+
+
 def wanted_sizes(node: Node) -> list[int | None]:
     """The second input of a Reshape."""
     value = node.given(1)
     if isinstance(value, ShapeValue):
         return [-1 if size == MULTIPLE else size for size in value.sizes]
-    return [int(size) for size in node.fixed(1).array]
+    return [*integers(node.fixed(1).array)]
 
 
 def _filled(r: GraphImporter, x: Tensor, wanted: list[int | None], node: Node) -> Shape:
@@ -120,7 +129,7 @@ def _filled(r: GraphImporter, x: Tensor, wanted: list[int | None], node: Node) -
 def transpose(r: GraphImporter, node: Node) -> Value:
     """TensorPermute."""
     x = node.tensor()
-    perm = node.get("perm", list(range(len(x.shape), -1, -1)))
+    perm = node.perm(len(x.shape) + 1)
     if perm[0] != 0:
         raise UnsupportedNode(f"moves the dimension of the samples (perm {list(perm)})")
     return r.layer(TensorPermute, node, x, axes=[axis - 1 for axis in perm[1:]])
@@ -133,9 +142,11 @@ def expand(r: GraphImporter, node: Node) -> Value:
     wanted = wanted_sizes(node)
     if node.kind == "Tile":
         x = node.tensor()
-        if wanted[0] != 1:
-            raise UnsupportedNode("repeats samples")
+        if len(wanted) != len(x.shape) + 1 or wanted[0] != 1 or min(one or 1 for one in wanted) < 1:
+            raise UnsupportedNode("repeats samples, or does not say how often it repeats each dimension")
         return r.widened(x, tuple(s * int(t or 1) for s, t in zip(x.shape, wanted[1:], strict=True)), node)
+    if not wanted:
+        raise UnsupportedNode("makes a tensor without samples")
     if isinstance(value, ConstantValue) and wanted[0] not in (None, r.batch):
         if value.array.size == 1:
             return _everywhere(r, node, value.array, tuple(wanted))
@@ -145,10 +156,9 @@ def expand(r: GraphImporter, node: Node) -> Value:
         raise UnsupportedNode("puts dimensions before that of the samples")
     sizes = tuple(int(size or 1) for size in (wanted[1:] if len(wanted) == dims else wanted))
     x = r.as_tensor(value, node, dims - 1)
-    try:
-        shape = np.broadcast_shapes(x.shape, sizes)
-    except ValueError:
-        raise UnsupportedNode(f"makes {sizes} of {x.shape}") from None
+    if min(sizes, default=1) < 1:
+        raise UnsupportedNode(f"makes {sizes} of {x.shape}")
+    shape = together(x.shape, sizes)
     return r.widened(r.reshaped(x, (1,) * (len(shape) - len(x.shape)) + x.shape, node), shape, node)
 
 
@@ -157,7 +167,7 @@ def _for_all_samples(r: GraphImporter, node: Node, value: ConstantValue, wanted:
     array = value.array.reshape((1,) * (len(wanted) - value.array.ndim) + value.array.shape)
     if wanted.count(None) != 1 or array.ndim != len(wanted):
         raise UnsupportedNode("gives a constant a first dimension that is not the samples'")
-    shape = tuple(max(int(size or 1), own) for size, own in zip(wanted, array.shape, strict=True))
+    shape = together(tuple(int(size or 1) for size in wanted), array.shape)
     place = wanted.index(None)
     array = r.of_any_sample(array, place)
     sizes = shape[:place] + shape[place + 1 :]
@@ -186,5 +196,8 @@ def _everywhere(r: GraphImporter, node: Node, value: Any, sizes: tuple[int | Non
     if sizes.count(None) != 1 or len(sizes) < 2 or min(size or 0 for size in sizes) < 0:
         raise UnsupportedNode("computes with the number of samples")
     shape = tuple(size for size in sizes if size is not None)
-    y = r.layer(Constant, node, value=float(np.asarray(value).reshape(())), num_neurons=shape)
+    number = np.asarray(value)
+    if number.size != 1 or number.dtype.kind not in "fbiu":
+        raise UnsupportedNode(f"repeats {number.size} entries of {number.dtype}, where a number is needed")
+    y = r.layer(Constant, node, value=float(number.reshape(())), num_neurons=shape)
     return y if sizes[0] is None else Permuted(y.layer, tuple((size,) for size in sizes))

@@ -22,17 +22,10 @@ from descend.graph import (
     Tanh,
     Weights,
 )
-from descend.lower.onnx.reader import (
-    ConstantValue,
-    GraphImporter,
-    Node,
-    Permuted,
-    Tensor,
-    UnsupportedNode,
-    Value,
-    imports,
-)
-from descend.lower.onnx.readings.steps import cut, picked, text
+from descend.lower.onnx.graph_importer import GraphImporter
+from descend.lower.onnx.importers.steps import cut, picked
+from descend.lower.onnx.registry import imports
+from descend.lower.onnx.values import ConstantValue, Node, Permuted, Tensor, UnsupportedNode, Value, text
 
 _MAX_STEPS = 2000  # of a network that is written out: each has some fifteen layers
 _ACTIVATIONS = {"GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh"), "RNN": ("tanh",)}
@@ -106,6 +99,7 @@ def recurrent(r: GraphImporter, node: Node) -> tuple[Value | None, ...]:
     """One direction or both; a network that goes backwards reads the reversed sequence."""
     direction, size = text(node.get("direction", "forward")), node.get("hidden_size", 0)
     sequence = _sequence(node)
+    _check_weights(node, size, 1 + (direction == "bidirectional"), sequence.shape[1])
     read = _refuse_what_is_unusual(node, sequence.shape[0])
     backwards = {"forward": [False], "reverse": [True]}.get(direction, [False, True])
     hidden: list[Tensor] = []
@@ -135,7 +129,7 @@ def _whole(r: GraphImporter, node: Node, what: str, parts: list[Tensor], axis: i
 
 
 def _turned(r: GraphImporter, node: Node, x: Tensor) -> Tensor:
-    return picked(r, replace(node, name=f"{node.name}/turned"), x, 0, np.arange(x.shape[0])[::-1])
+    return picked(r, replace(node, name=f"{node.name}/turned"), x, 0, range(x.shape[0])[::-1])
 
 
 def _sequence(node: Node) -> Tensor:
@@ -147,6 +141,15 @@ def _sequence(node: Node) -> Tensor:
     raise UnsupportedNode(
         "takes a sequence for each sample: (length, samples, size), or with layout 1 the samples first"
     )
+
+
+def _check_weights(node: Node, size: int, directions: int, inputs: int) -> None:
+    """The shapes of the weights are those of the node's attributes; so what is made of them is no larger than they."""
+    gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[node.kind] * size
+    wanted = [(directions, gates, inputs), (directions, gates, size), (directions, 2 * gates)]
+    for place, shape in enumerate(wanted, 1):
+        if (place < 3 or node.given(3) is not None) and node.fixed(place).array.shape != shape:
+            raise UnsupportedNode(f"has input {place + 1} of shape {node.fixed(place).array.shape}; expected {shape}")
 
 
 def _refuse_what_is_unusual(node: Node, length: int) -> _Read:

@@ -72,21 +72,13 @@ from descend.graph import (
     Tan,
     Tanh,
 )
-from descend.lower.onnx.reader import (
-    MULTIPLE,
-    ConstantValue,
-    GraphImporter,
-    Node,
-    ShapeValue,
-    Tensor,
-    UnsupportedNode,
-    Value,
-    imports,
-)
-from descend.lower.onnx.readings.steps import known_sizes, times
+from descend.lower.onnx.importers.steps import known_sizes, times
+from descend.lower.onnx.registry import imports
+from descend.lower.onnx.values import MULTIPLE, ConstantValue, Node, ShapeValue, Tensor, UnsupportedNode, Value
 
 if TYPE_CHECKING:
     from descend.graph import Layer
+    from descend.lower.onnx.graph_importer import GraphImporter
 
 
 __all__ = ["ENTRYWISE", "JOINABLE"]
@@ -137,8 +129,9 @@ def entrywise(r: GraphImporter, node: Node) -> Value:
 @imports("Identity")
 def identity(r: GraphImporter, node: Node) -> Value:
     """Nothing."""
-    (value,) = node.inputs
-    assert value is not None
+    value = node.given(0)
+    if value is None:
+        raise UnsupportedNode("is given nothing")
     return value
 
 
@@ -147,19 +140,17 @@ def dropout(r: GraphImporter, node: Node) -> Value:
     """Dropout, which does nothing in evaluation."""
     if node.outputs > 1:
         raise UnsupportedNode("hands out its mask")
-    ratio = node.float(1, "ratio", 0.5)
+    ratio = node.number(1, "ratio", 0.5)
     return r.layer(Dropout, node, node.tensor(), keep_prob=1 - ratio) if ratio else node.tensor()
 
 
 @imports("Cast")
 def cast(r: GraphImporter, node: Node) -> Value:
     """Numbers are numbers here; fractions are rounded towards zero for whole numbers, truths are 0 and 1."""
-    (value,) = node.inputs
-    to = node.get("to", 0)
-    if isinstance(value, ConstantValue):
-        return ConstantValue(value.array.astype(onnx.helper.tensor_dtype_to_np_dtype(to)), value.name)
+    value, to = node.given(0), node.get("to", 0)
+    if value is None:
+        raise UnsupportedNode("is given nothing")
     if not isinstance(value, Tensor):
-        assert value is not None
         return value
     if to == onnx.TensorProto.BOOL:
         return r.layer(NotEqualConstant, node, value, constant=0.0)
@@ -179,7 +170,7 @@ _WHOLE = (Argmax, Argmin, Ceil, Floor, Round, Sign)
 def clip(r: GraphImporter, node: Node) -> Value:
     """Clamp, or a bound on one side."""
     x = node.tensor()
-    low, high = (node.float(i, name, unset) for i, name, unset in ((1, "min", -math.inf), (2, "max", math.inf)))
+    low, high = (node.number(i, name, unset) for i, name, unset in ((1, "min", -math.inf), (2, "max", math.inf)))
     if math.isfinite(low) and math.isfinite(high):
         return r.layer(Clamp, node, x, min=low, max=high)
     x = r.layer(MaxConstant, node, x, constant=low) if math.isfinite(low) else x
@@ -232,6 +223,8 @@ def pair(r: GraphImporter, node: Node) -> Value:
         raise UnsupportedNode("has the sign of the divisor (fmod 0), and Mod has that of the dividend")
     if any(isinstance(value, ShapeValue) for value in node.inputs):
         return _of_sizes(node)
+    if not node.inputs:
+        raise UnsupportedNode("is given nothing")
     first, *others = node.inputs
     for other in others:
         first = _pair(r, node, first, other)
@@ -243,6 +236,8 @@ def pair(r: GraphImporter, node: Node) -> Value:
 def _of_sizes(node: Node) -> Value:
     """A size times another, which a Reshape works out, or a question that has one answer for any number of samples."""
     sizes = [known_sizes(value) for value in node.inputs]
+    if len(sizes) != 2:
+        raise UnsupportedNode("computes with the number of samples")
     if node.kind == "Mul" and [len(one) for one in sizes] == [1, 1]:
         return ShapeValue((MULTIPLE,), single=True)
     answers = [_same(*both) for both in _together(*sizes)] if node.kind == "Equal" else [None]
@@ -254,7 +249,7 @@ def _of_sizes(node: Node) -> Value:
 
 
 def _together(*each: tuple[int | None, ...]) -> list[tuple[int | None, ...]]:
-    count = max(map(len, each))
+    count = max(map(len, each), default=0)
     if any(len(one) not in (1, count) for one in each):
         raise UnsupportedNode("brings together lists of sizes of different lengths")
     return list(zip(*(one if len(one) == count else one * count for one in each), strict=True))
@@ -332,13 +327,13 @@ def _with_bias(r: GraphImporter, node: Node, x: Tensor, fixed: ConstantValue) ->
 @imports("Where")
 def where(r: GraphImporter, node: Node) -> Value:
     """Select by a truth."""
-    truths, *branches = node.inputs
+    truths, *branches = (node.given(place) for place in range(3))
     if isinstance(truths, ConstantValue) and any(isinstance(value, ShapeValue) for value in branches):
         chosen = _together(*map(known_sizes, (ConstantValue(truths.array), *branches)))
         return ShapeValue(tuple(yes if truth else no for truth, yes, no in chosen))
     if not any(isinstance(value, Tensor) for value in node.inputs):
         raise UnsupportedNode("computes with the number of samples")
-    truth, true, false = r.broadcast(node, *node.inputs)
+    truth, true, false = r.broadcast(node, truths, *branches)
     return r.layer(Select, node, truth, true, false, value=1.0, epsilon=0.5)
 
 
@@ -359,8 +354,9 @@ def triangle(r: GraphImporter, node: Node) -> Value:
     x = node.tensor()
     if len(x.shape) < 2:
         raise UnsupportedNode("takes a triangle of samples and one dimension")
+    r.budget.array(*x.shape[-2:], itemsize=8)
     kept = np.ones(x.shape[-2:], np.bool_)
-    offset = int(node.float(1, "k", 0))
+    offset = 0 if node.given(1) is None else min(max(node.integer(1), -len(kept)), kept.shape[1])
     there = np.triu(kept, offset) if node.get("upper", 1) else np.tril(kept, offset)
     truth, x = r.broadcast(node, ConstantValue(there), x)
     return r.layer(Select, node, truth, x, value=1.0, epsilon=0.5, constant_if_false=True)

@@ -2,62 +2,69 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
-from descend.errors import StorageError, Unsupported, nearest
+from descend.errors import ConfigurationError, DescendError, StorageError, Unsupported, nearest
 from descend.graph import Identity, Input, Layer, Model, Trained
 from descend.graph.order import parents_of
+from descend.lower.onnx.budget import Budget
+from descend.lower.onnx.folding import fold, foldable
+from descend.lower.onnx.graph_importer import GraphImporter
+from descend.lower.onnx.importers import ENTRYWISE, JOINABLE
 from descend.lower.onnx.permuted import MOVING, import_permuted, joined_samples, plain_shape
-from descend.lower.onnx.reader import (
+from descend.lower.onnx.registry import NodeImporter, importer
+from descend.lower.onnx.values import (
     MULTIPLE,
     ConstantValue,
-    GraphImporter,
     Node,
     Permuted,
-    Reading,
     ShapeValue,
     Tensor,
     UnsupportedNode,
     Value,
-    importer,
 )
-from descend.lower.onnx.readings import ENTRYWISE, JOINABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from descend.graph import Shape
 
-__all__ = ["read"]
+__all__ = ["load"]
 
-_MAX_CONSTANT = 10**8  # entries of a constant that is computed from others: a few bytes of a file can ask for more
+_MAX_PROBLEMS = 100  # that are listed; the others are counted
 _WITH_GRAPHS = ("If", "Loop", "Scan", "SequenceMap")
 _BAGS = " (torch writes an EmbeddingBag so: take an Embedding and the sum, mean or maximum of its vectors)"
 _SAME_TENSOR = ("Cast", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # a weight that goes through them is still one
 
 
-def read(path: Path, fields: Mapping[str, Shape]) -> Model:
+def load(path: Path, fields: Mapping[str, Shape]) -> Model:
     """See `descend.onnx.load`."""
-    return _File(path, fields).model()
+    try:
+        return _FileImporter(path, fields).model()
+    except DescendError:
+        raise
+    except Exception as error:  # outside of all nodes: names, inputs, outputs
+        raise StorageError(f"{path} is malformed, in none of its nodes: {_described(error)}") from error
 
 
-class _File:
-    """One file while it is read."""
+class _FileImporter:
+    """One file while it becomes a model."""
 
     def __init__(self, path: Path, fields: Mapping[str, Shape]) -> None:
-        self.path, self.fields = path, fields
+        self.path, self.fields = path, _checked(fields)
         self.proto = _opened(path)
         self.problems: list[str] = []
+        self.cause: Exception | None = None  # of the first node that is malformed, for its traceback
         graph = self.proto.graph
         self.opsets = {one.domain: one.version for one in self.proto.opset_import}
         self.uses = Counter(name for node in graph.node for name in node.input)
@@ -66,9 +73,12 @@ class _File:
             tensor.name: ConstantValue(self.array(tensor), tensor.name) for tensor in graph.initializer
         }
         self.inputs = [one for one in graph.input if one.name not in self.values]
+        self.outputs = {one.name for one in graph.output}
         self.single: set[str] = set()  # inputs of one number a sample, which has no dimension of its own in the file
         self.moved: dict[str, int] = {}  # inputs whose samples are another dimension than the first
-        self.reader = GraphImporter(Counter(), _batch(self.inputs))
+        given = sum(one.array.nbytes for one in self.values.values() if isinstance(one, ConstantValue))
+        self.budget = Budget(given, len(graph.node))
+        self.importer = GraphImporter(Counter(), _batch(self.inputs), self.budget)
 
     def model(self) -> Model:
         graph = self.proto.graph
@@ -81,15 +91,17 @@ class _File:
             self.values.update(zip(node.output, self._outputs(node, place), strict=False))
         outputs = [self._named_output(one.name) for one in graph.output]
         if self.problems:
-            raise Unsupported([f"{self.path}: {problem}" for problem in self.problems])
-        layers = _needed([layer for layer in outputs if layer is not None], self.reader.layers)
+            more = len(self.problems) - _MAX_PROBLEMS
+            shown = [*self.problems[:_MAX_PROBLEMS], *([f"and {more} more problems"] if more > 0 else [])]
+            raise Unsupported([f"{self.path}: {problem}" for problem in shown]) from self.cause
+        layers = _needed([layer for layer in outputs if layer is not None], self.importer.layers)
         model = Model(0, layers, name=graph.name or self.path.stem)
         model.trained = Trained({name: shape for name, shape in shapes.items() if shape is not None}, None)
         return model
 
     def _input(self, name: str, shape: Shape) -> Tensor | Permuted:
-        layer = Input(data_field=name, name=self.reader.name(name))
-        self.reader.layers.append(layer)
+        layer = Input(data_field=name, name=self.importer.name(name))
+        self.importer.layers.append(layer)
         if name in self.moved:
             place = self.moved[name]
             sizes: tuple[int | None, ...] = (*shape[:place], None, *shape[place:])
@@ -115,7 +127,7 @@ class _File:
         return None
 
     def _outputs(self, proto: onnx.NodeProto, place: int) -> tuple[Value | None, ...]:
-        """The values of a node's outputs; None for each where it cannot be had."""
+        """The values of a node's outputs; None for each where there is none, which is then reported."""
         nothing = (None,) * len(proto.output)
         name = proto.name or f"{proto.op_type}_{place}"
         unknown = [one for one in proto.input if one and one not in self.values]
@@ -126,32 +138,39 @@ class _File:
         if any(one and self.values.get(one) is None for one in proto.input):
             return nothing  # behind a node that is reported
         try:
-            return self._read(proto, name, given)
+            return self._import(proto, name, given)
         except UnsupportedNode as reason:
             self.problems.append(f"node '{name}' ({proto.op_type}){_module_of(proto)} {reason}")
-            return nothing
+        except DescendError:
+            raise
+        except Exception as error:  # importers check what exporters get wrong; what nobody writes ends here
+            self.problems.append(
+                f"node '{name}' ({proto.op_type}){_module_of(proto)} is malformed: {_described(error)}"
+            )
+            self.cause = self.cause or error
+        return nothing
 
-    def _read(self, proto: onnx.NodeProto, name: str, given: list[Value | None]) -> tuple[Value | None, ...]:
+    def _import(self, proto: onnx.NodeProto, name: str, given: list[Value | None]) -> tuple[Value | None, ...]:
         kind = proto.op_type
-        read_node = importer(kind) if proto.domain in ("", "ai.onnx") else None
+        import_node = importer(kind) if proto.domain in ("", "ai.onnx") else None
         if kind == "Constant" and proto.domain in ("", "ai.onnx"):
             return (self._constant(proto),)
         if kind in _WITH_GRAPHS and proto.domain in ("", "ai.onnx"):
             return self._chosen(proto, given)
-        if kind != "Identity" and given and all(isinstance(one, ConstantValue) or one is None for one in given):
-            return self._folded(proto, [one for one in given if isinstance(one, ConstantValue)])
         if kind.startswith("Sequence") and proto.domain in ("", "ai.onnx"):
             raise UnsupportedNode(f"makes a list of tensors, which no layer gives{_BAGS}")
-        if read_node is None:
+        if kind != "Identity" and {type(one) for one in given if one is not None} == {ConstantValue}:
+            return self._folded(proto, given)
+        if import_node is None:
             where = f" of '{proto.domain}'" if proto.domain else ""
             raise UnsupportedNode(f"has no layer here: the operator{where} is not known")
         taken = tuple(self.uses[one] > 0 for one in proto.output)
         node = Node(name, kind, tuple(given), self._attributes(proto), taken)
-        made = _read_anywhere(self.reader, node, read_node)
+        made = _import_anywhere(self.importer, node, import_node)
         outputs = made if isinstance(made, tuple) else (made,)
         for one, value in zip(proto.output, outputs, strict=False):
             if isinstance(value, (Tensor, Permuted)):
-                self.reader.uses[value.layer.name] = self.uses[one]
+                self.importer.uses[value.layer.name] = self.uses[one]
         return tuple(None if value is None else _settled(value) for value in outputs)
 
     def _chosen(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value | None, ...]:
@@ -160,10 +179,12 @@ class _File:
             raise UnsupportedNode(
                 f"repeats a graph of its own, and a model's layers are computed once: unroll it{_BAGS}"
             )
-        if not isinstance(given[0], ConstantValue) or given[0].array.size != 1:
+        if not given or not isinstance(given[0], ConstantValue) or given[0].array.size != 1:
             raise UnsupportedNode("chooses between graphs by the data, and a model has the same layers for all")
         wanted = "then_branch" if given[0].array.reshape(()) else "else_branch"
-        graph: onnx.GraphProto = self._attributes(proto)[wanted]
+        graph = self._attributes(proto).get(wanted)
+        if not isinstance(graph, onnx.GraphProto) or len(graph.output) != len(proto.output):
+            raise UnsupportedNode(f"has no {wanted} with {len(proto.output)} outputs")
         self.uses.update(name for node in graph.node for name in node.input)
         self.uses.update(
             {ours.name: self.uses[theirs] for ours, theirs in zip(graph.output, proto.output, strict=True)}
@@ -180,30 +201,30 @@ class _File:
         return {name: self.array(one) if isinstance(one, onnx.TensorProto) else one for name, one in found.items()}
 
     def _constant(self, proto: onnx.NodeProto) -> ConstantValue:
-        ((name, value),) = self._attributes(proto).items()
+        attributes = self._attributes(proto)
+        if len(attributes) != 1:
+            raise UnsupportedNode(f"has {len(attributes)} attributes; expected its value alone")
+        ((name, value),) = attributes.items()
         if name == "sparse_value":
             raise UnsupportedNode("is a sparse constant")
-        return ConstantValue(np.asarray(value, np.float32 if name in ("value_float", "value_floats") else None))
+        array = np.asarray(value, np.float32 if name in ("value_float", "value_floats") else None)
+        if array.dtype == object:
+            raise UnsupportedNode("has a value that is no array")
+        return ConstantValue(array)
 
-    def _folded(self, proto: onnx.NodeProto, given: list[ConstantValue]) -> tuple[Value, ...]:
-        """A node of constants alone, computed by the reference of ONNX itself."""
+    def _folded(self, proto: onnx.NodeProto, given: list[Value | None]) -> tuple[Value, ...]:
+        """A node of constants alone."""
         kind = proto.op_type
-        if kind in ("Expand", "ConstantOfShape", "Tile", "Range", "Pad", "Resize", "OneHot"):
-            sizes = [abs(one.array.astype(np.float64)).prod() for one in given if one.array.dtype.kind in "iu"]
-            if max(sizes, default=0) * max(one.array.size for one in given) > _MAX_CONSTANT:
-                raise UnsupportedNode(f"computes a constant of more than {_MAX_CONSTANT:,} entries")
-        try:
-            names = [name for name in proto.input if name]
-            arrays: Any = ReferenceEvaluator(proto, opsets=self.opsets).run(
-                None, dict(zip(names, _as_the_reference_takes_them(kind, given), strict=True))
-            )
-        except Exception as error:  # whatever the reference raises for a node that is wrong
-            raise UnsupportedNode(f"cannot be computed: {error}") from None
-        name = base = given[0].name if kind in _SAME_TENSOR else None
+        if proto.domain not in ("", "ai.onnx") or not foldable(kind):
+            raise UnsupportedNode("is given constants alone, and constants of this operator are not computed here")
+        first = next(one for one in given if isinstance(one, ConstantValue))
+        inputs = [one.array if isinstance(one, ConstantValue) else None for one in given]
+        arrays = fold(proto, self._attributes(proto), inputs, self.opsets, self.budget)
+        name = base = first.name if kind in _SAME_TENSOR else None
         if name is not None and self.uses[name] > 1:
             name = f"{name}_{kind}"
-        turned = kind == "Transpose" and given[0].array.ndim == 2
-        return tuple(ConstantValue(np.asarray(array), name, base if turned else None) for array in arrays)
+        turned = kind == "Transpose" and first.array.ndim == 2
+        return tuple(ConstantValue(array, name, base if turned else None) for array in arrays)
 
     def _named_output(self, name: str) -> Layer | None:
         """The layer that gives an output of the file, called by the output's name."""
@@ -218,13 +239,13 @@ class _File:
         if joined_samples(value):
             self.problems.append(f"output '{name}' has samples joined with other dimensions")
             return None
-        layer, reader = value.layer, self.reader
-        taken = isinstance(layer, Input) or any(one.name == layer.name for one in self.proto.graph.output)
+        layer = value.layer
+        taken = isinstance(layer, Input) or layer.name in self.outputs
         if layer.name == name:
             return layer
         if taken:
-            return reader.layer(Identity, name, Tensor(layer, plain_shape(value))).layer
-        layer.name = reader.name(name)
+            return self.importer.layer(Identity, name, Tensor(layer, plain_shape(value))).layer
+        layer.name = self.importer.name(name)
         return layer
 
     def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
@@ -236,14 +257,19 @@ class _File:
         folder = self.path.resolve().parent
         if external_data_helper.uses_external_data(tensor):
             location = next((one.value for one in tensor.external_data if one.key == "location"), "")
-            if not (folder / location).resolve().is_relative_to(folder) or not location:
+            if not location or not _lies_in(folder, location):
                 raise StorageError(
-                    f"{self.path}: tensor '{tensor.name}' is to be read from '{location}', outside the file's folder"
+                    f"{self.path}: tensor '{tensor.name}' would be read from '{location}', outside the file's folder"
                 )
         try:
-            return numpy_helper.to_array(tensor, str(folder))
+            array = numpy_helper.to_array(tensor, str(folder))
         except Exception as error:  # OSError, ValueError, and the library's own
             raise StorageError(f"{self.path}: tensor '{tensor.name}' cannot be read: {error}") from None
+        if array.shape != tuple(tensor.dims):
+            raise StorageError(
+                f"{self.path}: tensor '{tensor.name}' has dims {list(tensor.dims)} and values of shape {array.shape}"
+            )
+        return array
 
 
 def _module_of(proto: onnx.NodeProto) -> str:
@@ -270,10 +296,33 @@ def _needed(outputs: list[Layer], layers: list[Layer]) -> list[Layer]:
     return [layer for layer in layers if layer.serial in needed]
 
 
-def _as_the_reference_takes_them(kind: str, given: list[ConstantValue]) -> list[NDArray[Any]]:
-    """Arrays for the reference, which wants the axis of a CumSum as a number, where exporters write a list of one."""
-    first, *others = (one.array for one in given)
-    return [first, *(one.reshape(()) for one in others)] if kind == "CumSum" else [first, *others]
+def _lies_in(folder: Path, location: str) -> bool:
+    try:
+        return (folder / location).resolve().is_relative_to(folder)
+    except (OSError, ValueError, RuntimeError):  # a NUL in it, or links in a circle
+        return False
+
+
+def _checked(fields: Any) -> dict[str, Shape]:
+    """Shapes of inputs, as the caller gave them.
+
+    Raises:
+        ConfigurationError: they are no shapes by name.
+    """
+    try:
+        found = {str(name): tuple(int(size) for size in shape) for name, shape in fields.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigurationError(f"fields must map names of inputs to shapes of one sample, got {fields!r}") from None
+    if any(size < 1 for shape in found.values() for size in shape):
+        raise ConfigurationError(f"fields must hold sizes of at least 1, got {fields!r}")
+    return found
+
+
+def _described(error: Exception) -> str:
+    """An error of no kind of ours, with the place in this package that it came through."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "descend" in Path(frame.filename).parts]
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def _opened(path: Path) -> onnx.ModelProto:
@@ -294,52 +343,53 @@ def _batch(inputs: list[onnx.ValueInfoProto]) -> int | None:
     return next(iter(first)) or None if len(first) == 1 else None
 
 
-def _read_anywhere(reader: GraphImporter, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
+def _import_anywhere(r: GraphImporter, node: Node, import_node: NodeImporter) -> Value | tuple[Value | None, ...]:
     """Read a node wherever the samples are in what it takes and gives."""
     if any(isinstance(one, Permuted) for one in node.inputs):
-        return import_permuted(reader, node, read_node)
+        return import_permuted(r, node, import_node)
     try:
-        return _read_joined(reader, node, read_node)
+        return _import_joined(r, node, import_node)
     except UnsupportedNode as reason:
         if node.kind not in MOVING or not any(isinstance(one, Tensor) for one in node.inputs):
             raise
         try:
-            return import_permuted(reader, node, read_node)
+            return import_permuted(r, node, import_node)
         except UnsupportedNode:
             raise reason from None
 
 
-def _read_joined(reader: GraphImporter, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
+def _import_joined(r: GraphImporter, node: Node, import_node: NodeImporter) -> Value | tuple[Value | None, ...]:
     """Read a node; one that works within each of samples · heads works within each of the heads."""
     shapes = {one.shape for one in node.inputs if isinstance(one, Tensor)}
     if shapes == {()} and node.kind in (*ENTRYWISE, "Gather", "OneHot"):
-        return _read_single(reader, node, read_node)
+        return _import_single(r, node, import_node)
     joined = {one.joined for one in node.inputs if isinstance(one, Tensor)}
     if joined <= {0} or node.kind == "Reshape":
-        return read_node(reader, node)
+        return import_node(r, node)
     if len(joined) > 1 or node.kind not in JOINABLE:
         raise UnsupportedNode("is given samples joined with other dimensions")
     (count,) = joined
+    rank = max(len(one.shape) for one in node.inputs if isinstance(one, Tensor)) - count + 1
     apart = tuple(replace(one, joined=0) if isinstance(one, Tensor) else one for one in node.inputs)
     attributes = dict(node.attributes)
     if node.kind == "Transpose":
-        perm = attributes["perm"]
+        perm = node.perm(rank)
         if perm[0] != 0:
             raise UnsupportedNode(f"moves the dimension of the samples (perm {list(perm)})")
         attributes["perm"] = [*range(count + 1), *(axis + count for axis in perm[1:])]
-    elif attributes.get("axis", -1) > 0:
-        attributes["axis"] += count
-    made = read_node(reader, replace(node, inputs=apart, attributes=attributes))
+    elif (axis := node.axis(rank, -1) if "axis" in attributes else 0) > 0:
+        attributes["axis"] = axis + count
+    made = import_node(r, replace(node, inputs=apart, attributes=attributes))
     return replace(made, joined=count) if isinstance(made, Tensor) else made
 
 
-def _read_single(reader: GraphImporter, node: Node, read_node: Reading) -> Value | tuple[Value | None, ...]:
+def _import_single(r: GraphImporter, node: Node, import_node: NodeImporter) -> Value | tuple[Value | None, ...]:
     """Read a node of entries where each sample has one number without a dimension of its own."""
     wide = tuple(replace(one, shape=(1,)) if isinstance(one, Tensor) else one for one in node.inputs)
-    made = read_node(reader, replace(node, inputs=wide))
+    made = import_node(r, replace(node, inputs=wide))
     if not isinstance(made, Tensor) or made.shape[0] != 1:
         raise UnsupportedNode("brings together dimensions of samples with others")
-    return reader.reshaped(made, made.shape[1:], f"{node.name}/single")
+    return r.reshaped(made, made.shape[1:], f"{node.name}/single")
 
 
 def _settled(value: Value) -> Value:

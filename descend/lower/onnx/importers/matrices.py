@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from descend.graph import ChannelwiseFullyConnected, FullyConnected, MatMul, TensorPermute
-from descend.lower.onnx.reader import ConstantValue, GraphImporter, Node, Tensor, UnsupportedNode, Value, imports
-from descend.lower.onnx.readings.steps import own_axis, picked, reduced, text
+from descend.lower.onnx.importers.steps import own_axis, picked, reduced, together
+from descend.lower.onnx.registry import imports
+from descend.lower.onnx.values import ConstantValue, Node, Tensor, UnsupportedNode, Value, text
+
+if TYPE_CHECKING:
+    from descend.lower.onnx.graph_importer import GraphImporter
 
 __all__ = ["along", "fully_connected"]
 
@@ -32,11 +36,15 @@ def fully_connected(
         matrix, inputs_first = ConstantValue(matrix.array.T, matrix.base), not inputs_first
     turned = r.turned(matrix)
     transpose = inputs_first is not turned
+    if matrix.array.ndim != 2:
+        raise UnsupportedNode(f"multiplies with an array of {matrix.array.ndim} dimensions, where a matrix is needed")
     neurons = matrix.array.shape[1 if inputs_first else 0]
     weights = [r.weights(matrix, f"{node.name}/matrix", column_major=True, turned=turned)]
     if bias is not None:
         if not isinstance(bias, ConstantValue):
             raise UnsupportedNode("computes its bias from the data")
+        if bias.array.size not in (1, neurons):
+            raise UnsupportedNode(f"adds {bias.array.size} numbers to a product of {neurons}")
         whole = np.broadcast_to(bias.array.reshape(-1), (neurons,))
         weights.append(r.weights(ConstantValue(whole, bias.name), f"{node.name}/bias"))
     if len(x.shape) == 1:
@@ -51,11 +59,13 @@ def fully_connected(
 @imports("MatMul")
 def matmul(r: GraphImporter, node: Node) -> Value:
     """A product with a constant matrix, or of two tensors."""
-    a, b = node.inputs
+    a, b = node.given(0), node.given(1)
     if isinstance(a, Tensor) and isinstance(b, ConstantValue) and b.array.ndim == 2:
         return fully_connected(r, node, node.tensor(0), b, inputs_first=True)
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         raise UnsupportedNode("computes with the number of samples")
+    if any(isinstance(one, Tensor) and not one.shape for one in (a, b)):
+        raise UnsupportedNode("multiplies along the samples")
     if isinstance(b, ConstantValue) and b.array.ndim == 1:
         y = fully_connected(r, node, node.tensor(0), ConstantValue(b.array[:, None], b.name), inputs_first=True)
         return r.reshaped(y, y.shape[:-1], f"{node.name}/numbers")
@@ -63,7 +73,7 @@ def matmul(r: GraphImporter, node: Node) -> Value:
     left, right = (r.as_tensor(one, node, dims) for one in (a, b))
     if len(left.shape) != len(right.shape) or dims < 2:
         raise UnsupportedNode(f"multiplies (samples, {left.shape}) with (samples, {right.shape})")
-    stack = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    stack = together(left.shape[:-2], right.shape[:-2])
     left, right = (_stacked(r, node, r.widened(one, (*stack, *one.shape[-2:]), node)) for one in (left, right))
     y = r.layer(MatMul, node, left, right)
     return r.reshaped(y, (*stack, *y.shape[-2:]), f"{node.name}/stacked")
@@ -89,7 +99,8 @@ def along(r: GraphImporter, node: Node, x: Tensor, axis: int, matrix: np.ndarray
 def cumulative(r: GraphImporter, node: Node) -> Value:
     """A product with a triangle of ones."""
     x = node.tensor()
-    axis = own_axis(int(node.fixed(1).array.reshape(())), len(x.shape))
+    axis = own_axis(node.integer(1), len(x.shape))
+    r.budget.array(x.shape[axis], x.shape[axis])
     ones = np.triu(np.ones((x.shape[axis],) * 2), 1 if node.get("exclusive", 0) else 0)
     return along(r, node, x, axis, ones.T if node.get("reverse", 0) else ones)
 
@@ -102,6 +113,9 @@ def einsum(r: GraphImporter, node: Node) -> Value:
     """
     *given, result = _letters(node)
     samples = next(one for one, value in zip(given, node.inputs, strict=True) if isinstance(value, Tensor))[:1]
+    for letters, value in zip(given, node.inputs, strict=True):
+        if len(letters) != _dims(value):
+            raise UnsupportedNode(f"has the letters '{letters}' for a tensor of {_dims(value)} dimensions")
     parts: list[tuple[Tensor, str]] = []
     for place, (letters, value) in enumerate(zip(given, node.inputs, strict=True)):
         if isinstance(value, Tensor) is not (letters[:1] == samples) or result[:1] != samples:
@@ -131,6 +145,7 @@ def _diagonal(r: GraphImporter, node: Node, x: Tensor, letters: str) -> tuple[Te
             x = r.layer(TensorPermute, f"{node.name}/pair", x, axes=[first, second, *rest])
         others = x.shape[2:]
         x = r.reshaped(x, (size * size, *others), f"{node.name}/line")
+        r.budget.array(size)
         x = picked(r, replace(node, name=f"{node.name}/diagonal"), x, 0, np.arange(size) * (size + 1))
         letters = twice + "".join(letters[i] for i in rest)
     return x, letters

@@ -1,0 +1,125 @@
+"""Which parameters must stay at their address because somebody else may hold it.
+
+An arena moves `p.data` into memory of its own. That is invisible only if nobody else reads or writes the memory that
+the parameter leaves: a flat parameter or a bucket of which `p` is a view (FSDP1, ZeroRedundancyOptimizer), a NumPy
+array behind `torch.from_numpy`, a `state_dict()` or a slice `p[:k]` that is still alive, another process, a captured
+CUDA graph. Such a parameter is updated in place. One is moved only if all of this holds:
+
+    its storage has exactly its elements, was allocated by torch, and is shared with no other tensor or storage object;
+    or an arena that no longer exists put it where it lies, and that memory has no other user either.
+
+The test reads use counts, which costs microseconds a tensor, once for each layout and never in a step. It cannot see
+an address that somebody wrote down (`p.data_ptr()` given to foreign code): share such memory or use runner="plain".
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from descend.optim.engine.parameter_checks import PLAIN_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+__all__ = ["in_place", "note_placement"]
+
+# Where arenas put parameters: the arena and the address. The memory itself may live longer than its arena.
+_placements: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def note_placement(p: Tensor, arena: object) -> None:
+    """Record that `arena` gave `p` the memory in which it lies now."""
+    _placements[p] = (weakref.ref(arena), p.data_ptr())
+
+
+def in_place(params: Iterable[Tensor], family: Iterable[Tensor]) -> set[int]:
+    """The identities of the parameters that must be updated where they are.
+
+    Args:
+        params: Parameters about to be laid out.
+        family: All parameters of the optimizer, which may share the memory of an arena that it had before.
+    """
+    abandoned = [p for p in family if _is_abandoned(p)]
+    ours = {id(p) for p in abandoned}
+    users = Counter(_storage(p) for p in abandoned)
+    captured = functools.cache(_has_cuda_graphs)
+    return {
+        id(p)
+        for p in params
+        if _is_elsewhere_too(p)
+        or (p.is_cuda and captured())
+        or (not _is_used_by(p, users[_storage(p)]) if id(p) in ours else not (_fills_storage(p) and _is_used_by(p, 1)))
+    }
+
+
+def _storage(p: Tensor) -> int:
+    return p.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]  # its identity
+
+
+def _is_abandoned(p: Tensor) -> bool:
+    """Whether p lies where an arena put it that exists no longer."""
+    if type(p) not in PLAIN_TYPES:
+        return False
+    placement: tuple[weakref.ref[object], int] | None = _placements.get(p)
+    return placement is not None and placement[0]() is None and placement[1] == p.data_ptr()
+
+
+def _is_elsewhere_too(p: Tensor) -> bool:
+    """Whether p is distributed, or visible to other processes or devices."""
+    if type(p) not in PLAIN_TYPES:
+        return True
+    # torch says of all memory on a GPU that it is shared. Asking about page-locked memory may initialize CUDA.
+    return p.device.type == "cpu" and (p.is_shared() or (torch.cuda.is_initialized() and p.is_pinned()))
+
+
+def _fills_storage(p: Tensor) -> bool:
+    """Whether the storage has exactly the elements of p, in memory that torch allocated."""
+    storage = p.untyped_storage()
+    return storage.nbytes() == p.numel() * p.element_size() and storage.resizable()
+
+
+def _is_used_by(p: Tensor, tensors: int) -> bool:
+    """Whether the storage of p has this many tensors, p among them, and no other user."""
+    alone = _references_to_one()
+    if alone is None:
+        return False
+    counted, named = _references(p)
+    return counted == alone[0] + tensors - 1 and named == alone[1]
+
+
+def _references(p: Tensor) -> tuple[int, int]:
+    """How often the storage of p is referred to, by C++ and by Python, this function included."""
+    storage = p.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]  # has no public name
+
+
+@functools.cache
+def _references_to_one() -> tuple[int, int] | None:
+    """The same for a storage with a single tensor; None where this torch cannot count, so that nothing is moved."""
+    probe = torch.zeros(2, device="cpu")
+    try:
+        alone = _references(probe)
+        view = probe[:1]
+        shared = _references(probe)
+        del view
+        held = probe.untyped_storage()
+        named = _references(probe)
+        del held
+    except (AttributeError, TypeError):
+        return None
+    right = shared == (alone[0] + 1, alone[1]) and named[1] == alone[1] + 1 and _references(probe) == alone
+    return alone if right else None
+
+
+def _has_cuda_graphs() -> bool:
+    """Whether memory belongs to a captured graph, which replays with the addresses that it saw."""
+    return any(tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0) for segment in torch.cuda.memory_snapshot())

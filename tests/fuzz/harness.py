@@ -1,0 +1,138 @@
+"""Runs a function over many hostile inputs and reports what it raised, how long it took and how much memory.
+
+An input is answered well if the function returns or raises a `DescendError` in time. Everything else is a finding:
+a hang, or another exception. Inputs are drawn from (seed, number), so a finding can be repeated alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import DescendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MAX_LINE = 2_000  # characters of a line of an error
+
+
+class HangError(BaseException):
+    """An input took longer than it may; no handler of `Exception` keeps it."""
+
+
+@dataclass
+class Report:
+    """What came of all inputs.
+
+    Attributes:
+        accepted: How many were answered without an error.
+        refused: How many were answered with an error of ours.
+        malformed: How many of these were only found because an importer failed on them.
+        findings: For each place that raised another exception, the number of the first input and what was raised.
+        slowest: Seconds and number of the slowest input.
+        peak_bytes: The largest memory that the process had, minus what it had before.
+    """
+
+    accepted: int = 0
+    refused: int = 0
+    malformed: Counter[str] = field(default_factory=Counter)
+    findings: dict[str, str] = field(default_factory=dict)
+    slowest: tuple[float, int] = (0.0, -1)
+    peak_bytes: int = 0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.accepted + self.refused + len(self.findings)} inputs: {self.accepted} accepted, "
+            f"{self.refused} refused, {len(self.findings)} findings",
+            f"slowest: {self.slowest[0]:.2f} s (input {self.slowest[1]})",
+            f"memory grew by {self.peak_bytes / 1e6:.0f} MB",
+            *(f"  found as malformed {count} times: {place}" for place, count in self.malformed.most_common(40)),
+            *(f"  FINDING {place}: {what}" for place, what in self.findings.items()),
+        ]
+        return "\n".join(lines)
+
+
+def run(
+    attempt: Callable[[random.Random], object], count: int, seed: int, *, seconds: float = 5.0, begin: int = 0
+) -> Report:
+    """Call `attempt` with a generator for each input.
+
+    Args:
+        attempt: Makes an input and reads it.
+        count: How many inputs.
+        seed: Of all of them.
+        seconds: How long an input may take.
+        begin: The number of the first input.
+    """
+    report, before = Report(), _peak()
+    for number in range(begin, begin + count):
+        started = time.perf_counter()
+        try:
+            with _within(seconds):
+                attempt(random.Random(f"{seed} {number}"))
+            report.accepted += 1
+        except DescendError as error:
+            report.refused += 1
+            _look_at(error, number, report)
+        except HangError:
+            report.findings[f"hang {number}"] = f"input {number} took longer than {seconds} s"
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(frame.filename).name}:{frame.lineno} {type(error).__name__}"
+            report.findings.setdefault(place, f"input {number}: {str(error)[:200]}")
+        report.slowest = max(report.slowest, (time.perf_counter() - started, number))
+    report.peak_bytes = _peak() - before
+    return report
+
+
+def main(attempt: Callable[[random.Random], object], description: str) -> None:
+    """The command line of a fuzzing script; ends with 1 where something was found."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--count", type=int, default=20_000, help="inputs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--begin", type=int, default=0, help="number of the first input, to repeat a finding alone")
+    options = parser.parse_args()
+    report = run(attempt, options.count, options.seed, begin=options.begin)
+    sys.stdout.write(f"{report}\n")
+    sys.exit(bool(report.findings))
+
+
+def _look_at(error: DescendError, number: int, report: Report) -> None:
+    """Count the errors that a guard made of others, and find lines that are too long or not printable."""
+    for problem in error.problems:
+        _, found, what = problem.partition("is malformed")
+        if found:
+            report.malformed[what[what.rfind("(") :][:80] if "(" in what else what[:80]] += 1
+    for line in str(error).split("\n"):
+        if len(line) > MAX_LINE or not line.replace("\t", "").isprintable():
+            report.findings.setdefault(f"message {type(error).__name__}", f"input {number}: {line[:200]!r}")
+
+
+def _peak() -> int:
+    """Bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    def end(number: int, frame: Any) -> None:
+        raise HangError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
