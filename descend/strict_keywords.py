@@ -1,4 +1,4 @@
-"""Classes that describe something answer a misspelt keyword with the nearest name they have."""
+"""Descriptions and functions whose unknown keywords are errors that name the nearest known one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ Returned = TypeVar("Returned")
 
 
 class StrictKeywords(type):
-    """The metaclass of descriptions: a keyword that the class does not take is an error that names the nearest one.
+    """The metaclass of descriptions: an unknown keyword is an error that names the nearest known one.
 
     Raises:
-        ConfigurationError: when an object is made with unknown keywords; all of them are named.
+        ConfigurationError: when a class is called with unknown keywords; the error names all of them.
     """
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The signature of `__init__`, for help() and editors; that of `__call__` says nothing."""
+        _, *parameters = inspect.signature(cls.__init__).parameters.values()
+        return inspect.Signature(parameters)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make an object."""
@@ -38,10 +44,10 @@ class StrictKeywords(type):
 def strict_keywords(
     **said: str,
 ) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
-    """The same function, which answers a misspelt keyword as descriptions do.
+    """The same function, whose unknown keywords are errors as those of descriptions.
 
     Args:
-        **said: What to write instead of words that others have for it.
+        **said: What to write instead of keywords that other libraries have.
     """
 
     def wrap(function: Callable[Given, Returned]) -> Callable[Given, Returned]:

@@ -43,6 +43,8 @@ HOMONYMS = {
     "HypergradientAdam": _RULE,
     "SGD": _RULE,
     "Cutout": _TRANSFORM,
+    "Constant": "LBANN's layer and a schedule; both are public names",
+    "Optimizer": "the description in an experiment and the torch optimizer that it means; both are public names",
     "Scale": "LBANN gives an operator and a transform of images this name",
     "GRU": "LBANN gives a layer and a module this name",
     "LogSoftmax": "LBANN gives a layer and an operator of older files this name",

@@ -90,7 +90,7 @@ class CudaCompileJob(CompileJob):
 
     @functools.cached_property
     def key(self) -> str:
-        """See `Job`."""
+        """See `CompileJob`."""
         name = torch.cuda.get_device_name(self.index)  # devices of one name share the file
         return key_of(name, self.structure, self.kernel, self.dtype, self.low)
 
