@@ -27,7 +27,7 @@ def read_batch_sizes(text: str) -> list[int]:
     elif re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", text):
         sizes = sorted({int(part) for part in text.split(",")})
     else:
-        raise ConfigurationError(f"batch sizes '{text}' are to be written like 32,128,512 or like 64:4096:x4")
+        raise ConfigurationError(f"batch sizes '{text}' must be written like 32,128,512 or like 64:4096:x4")
     if not sizes or sizes[0] < 1:
         raise ConfigurationError(f"batch sizes '{text}' hold no size, or one below 1")
     return sizes

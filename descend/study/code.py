@@ -42,7 +42,7 @@ def _of_text(text: str) -> Path | None:
         return Path(place)
     try:
         found = importlib.util.find_spec(place)
-    except (ImportError, ValueError):  # what cannot be found is told where it is opened
+    except (ImportError, ValueError):  # a missing module is reported where it is opened
         return None
     return Path(found.origin) if found is not None and found.origin is not None else None
 

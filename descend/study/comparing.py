@@ -266,7 +266,7 @@ def _score_problems(study: Study, task: StudyTask) -> list[str]:
     with torch.no_grad(), forked_rng():
         try:
             output = task.module(study.seed)(*rows[:-1])
-        except Exception:  # it may lie in the seed, and is told of the trial that meets it
+        except Exception:  # it may depend on the seed; the trial that raises it reports it
             return []
         for name, metric in Scorer(task).metrics.items():
             try:

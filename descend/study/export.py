@@ -84,9 +84,9 @@ def _tensorboard(comparison: Comparison, folder: Path) -> None:
     writers: Any = importlib.import_module("torch.utils.tensorboard")
     for name, record in _known(comparison):
         trial = record.trial
-        told = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in trial.configuration.items()}
-        told |= {"arm": trial.arm, "batch_size": trial.batch_size, "steps": trial.steps, "phase": trial.phase}
-        told |= {"search": trial.search, "seed": trial.seed, "status": record.status}
+        settings = {k: v if isinstance(v, (bool, int, float, str)) else str(v) for k, v in trial.configuration.items()}
+        settings |= {"arm": trial.arm, "batch_size": trial.batch_size, "steps": trial.steps, "phase": trial.phase}
+        settings |= {"search": trial.search, "seed": trial.seed, "status": record.status}
         result = _result(comparison, record)
         with writers.SummaryWriter(str(folder / name)) as writer:
             for split, metrics in record.scores.items():
@@ -95,7 +95,7 @@ def _tensorboard(comparison: Comparison, folder: Path) -> None:
                     for step, value in zip(steps, values, strict=False):
                         writer.add_scalar(f"{split}/{metric}", value, step)
             compared = {"compared": math.nan if result is None else result}
-            writer.add_hparams(told, compared, run_name=".", global_step=trial.steps)
+            writer.add_hparams(settings, compared, run_name=".", global_step=trial.steps)
 
 
 # ---- Optuna

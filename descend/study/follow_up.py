@@ -98,7 +98,7 @@ def minimize_difference(comparison: Comparison, arm: str, reference: str, seeds:
         Refused: the winner itself does not meet the rule with these seeds, or has too few for an interval.
     """
     if arm == reference:
-        raise ConfigurationError(f"{arm} is to be brought back to itself, from which it differs in nothing")
+        raise ConfigurationError(f"{arm} differs in nothing from itself: name another arm to bring it back to")
     group = comparison.groups[0]
     runs = _Reruns(comparison, group.batch_size, group.steps, seeds)
     row, other = best_row(comparison, arm), best_row(comparison, reference)

@@ -158,7 +158,7 @@ def _made(model: Any) -> nn.Module:
     made = model() if callable(model) else model
     if not isinstance(made, torch.nn.Module):
         what = "returned" if callable(model) else "is"
-        raise ConfigurationError(f"model {what} {made!r:.60}; it is to be a function that returns a new torch module")
+        raise ConfigurationError(f"model {what} {made!r:.60}; it must be a function that returns a new torch module")
     return made
 
 
@@ -171,7 +171,7 @@ def _fields(data: Any, role: str) -> dict[str, Tensor]:
     feed = cast("Any", open_data(data, Loading(batch_size=1, role=role, shuffle=False)))
     count = feed.num_samples
     if count is None or not hasattr(feed, "reader"):
-        raise ConfigurationError(f"the {role} data of a study are to have a known number of samples")
+        raise ConfigurationError(f"the {role} data of a study must have a known number of samples")
     fields = feed.reader.read(np.arange(count, dtype=np.int64))
     return {name: torch.as_tensor(value) for name, value in fields.items()}
 
@@ -187,7 +187,7 @@ def _of_loader(loader: DataLoader[Any], role: str) -> dict[str, Tensor]:
         data = Subset(data, sorted(loader.sampler.indices))
     elif not isinstance(loader.sampler, (SequentialSampler, RandomSampler)) or loader.batch_size is None:
         raise ConfigurationError(
-            f"DataLoader for '{role}': which samples its {type(loader.sampler).__name__} draws cannot be told; hand in "
+            f"DataLoader for '{role}': which samples its {type(loader.sampler).__name__} draws is unknown; pass "
             "its dataset, or a Subset of it"
         )
     batches = DataLoader(data, loader.batch_size, collate_fn=loader.collate_fn)
@@ -221,7 +221,7 @@ def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> StudyT
     made = function(**given)
     if not isinstance(made, StudyTask):
         raise ConfigurationError(
-            f"workload '{workload}' returned a {type(made).__name__}; it is to be a descend.study.Task"
+            f"workload '{workload}' returned a {type(made).__name__}; it must be a descend.study.Task"
         )
     return made.prepared()
 

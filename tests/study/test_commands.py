@@ -88,7 +88,7 @@ def test_a_new_study_is_a_file_that_can_be_read(descend, tmp_path):
     elsewhere = (*given[:-1], tmp_path / "none" / "x.toml")
     assert "cannot write" in descend("new", "table2", *elsewhere, code=5)
     broken = ("--workload", "tt", *given[2:-1], tmp_path / "tt.toml")
-    assert "workload 'tt' is to be of the form" in descend("new", "aa", *broken, code=2)
+    assert "workload 'tt' must be of the form" in descend("new", "aa", *broken, code=2)
     assert not (tmp_path / "tt.toml").exists()
     absent = ("--workload", "none.py:mlp", *given[2:-1], tmp_path / "absent.toml")
     assert "note: workload 'none.py:mlp': there is no file none.py" in descend("new", "aa", *absent)

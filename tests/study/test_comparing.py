@@ -284,7 +284,7 @@ def test_matched_is_said_of_equal_designs_that_meet_the_target():
 
 
 def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_told():
-    with pytest.raises(ConfigurationError, match="model is 3; it is to be a function that returns a new torch module"):
+    with pytest.raises(ConfigurationError, match="model is 3; it must be a function that returns a new torch module"):
         descend.compare(3, TASK.loss, DATA, ["Adam"], batch_size=32, steps=1, trials=1, seeds=1)
     made = torch.optim.SGD(TASK.model().parameters(), lr=0.1)
     with pytest.raises(ConfigurationError, match=r"and not an object of SGD$"):
@@ -292,10 +292,10 @@ def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_told():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "said"),
     [
-        ({"model": lambda: None}, "model returned None; it is to be a function that returns a new torch module"),
-        ({"model": "mlp"}, "model is 'mlp'; it is to be a function"),
+        ({"model": lambda: None}, "model returned None; it must be a function that returns a new torch module"),
+        ({"model": "mlp"}, "model is 'mlp'; it must be a function"),
         ({"steps": 6.0}, r"steps is 6\.0; expected a whole number"),
         ({"batch_size": "20"}, "batch_sizes is '20'; expected a whole number"),
         ({"trials": "3"}, None),
@@ -303,14 +303,14 @@ def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_told():
         ({"trials": None}, "trials is None"),
     ],
 )
-def test_arguments_of_other_types_are_told(change, told):
+def test_arguments_of_other_types_are_reported(change, said):
     x, y = torch.randn(50, 4), torch.randint(2, (50,))
     given = {"model": lambda: nn.Linear(4, 2), "loss": nn.CrossEntropyLoss(), "data": (x, y), "arms": ["SGD"]}
     sizes = {"batch_size": 20, "steps": 2, "trials": 2, "seeds": 1, "searches": 1}
-    if told is None:
+    if said is None:
         assert descend.compare(**{**given, **sizes, **change}).study.trials == 3
         return
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=said):
         descend.compare(**{**given, **sizes, **change})
 
 

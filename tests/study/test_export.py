@@ -64,9 +64,9 @@ def test_tensorboard_gets_settings_and_scores(result, tmp_path):
         (s, pytest.approx(v)) for s, v in zip(record.steps, record.scores["validation"]["accuracy"], strict=True)
     ]
     content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    told = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
-    assert told["lr"].number_value == pytest.approx(record.trial.configuration["lr"])
-    assert told["phase"].string_value == "search"
+    settings = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert settings["lr"].number_value == pytest.approx(record.trial.configuration["lr"])
+    assert settings["phase"].string_value == "search"
 
 
 def test_a_form_or_a_path_that_cannot_be_is_a_mistake(result, tmp_path):

@@ -107,9 +107,9 @@ class Stream(IterableDataset):
         (DataLoader(TensorDataset(X, Y), sampler=WeightedRandomSampler([1.0] * 12, 12)), "WeightedRandomSampler"),
         (
             DataLoader(TensorDataset(X, Y), batch_sampler=BatchSampler(RandomSampler(range(12)), 2, False)),
-            "hand in its dataset",
+            "pass its dataset",
         ),
-        (DataLoader(Stream(), batch_size=2), "hand in its dataset"),
+        (DataLoader(Stream(), batch_size=2), "pass its dataset"),
     ],
 )
 def test_what_cannot_be_read_is_named(train, said):

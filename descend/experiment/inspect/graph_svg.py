@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape, quoteattr
 
+from descend import svg
 from descend.display import printable
 from descend.errors import StorageError, Unsupported
 
@@ -250,20 +250,22 @@ def _svg(name: str, boxes: Sequence[_Box], paths: Iterable[list[_Box]]) -> str:
     groups = _groups(boxes)
     width = max([b.x + b.width / 2 for b in boxes] + [b.x for path in paths for b in path], default=0) + _MARGIN
     height = max((b.top for b in boxes), default=0) + _BOX + _MARGIN
-    size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
-            'font-family="ui-monospace, DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="11">',
-            f"<title>{escape(printable(name))}</title>",
-            '<rect width="100%" height="100%" fill="#ffffff"/>',
-            *(_ground(start, group) for start, group in groups),
-            *(_edge(path) for path in paths),
-            *(_drawn(box, box.layer) for box in boxes if box.layer),
-            "</svg>",
-            "",
-        ]
-    )
+    attributes = {
+        "xmlns": svg.NAMESPACE,
+        "width": f"{width:.0f}",
+        "height": f"{height:.0f}",
+        "viewBox": f"0 0 {width:.0f} {height:.0f}",
+        "font-family": "ui-monospace, DejaVu Sans Mono, Menlo, Consolas, monospace",
+        "font-size": 11,
+    }
+    parts = [
+        f"<title>{svg.text(name)}</title>",
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+        *(_ground(start, group) for start, group in groups),
+        *(_edge(path) for path in paths),
+        *(_drawn(box, box.layer) for box in boxes if box.layer),
+    ]
+    return svg.document(attributes, parts, "\n") + "\n"
 
 
 def _ground(start: str, group: Sequence[_Box]) -> str:
@@ -271,7 +273,7 @@ def _ground(start: str, group: Sequence[_Box]) -> str:
     return (
         f'<g class="group"><rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" '
         f'rx="8" fill="#f6f7f9" stroke="#d5d9e0"/><text x="{left + 6:.1f}" y="{top + 10:.1f}" font-size="9" '
-        f'fill="#6b7280">{escape(printable(start))}</text></g>'
+        f'fill="#6b7280">{svg.text(start)}</text></g>'
     )
 
 
@@ -284,7 +286,7 @@ def _edge(path: Sequence[_Box]) -> str:
         at += _bend(x, y, box.x, box.top) + f"V{box.top + _BOX:.1f}"
         x, y = box.x, box.top + _BOX
     at += _bend(x, y, last.x, last.top)
-    names = f"data-from={quoteattr(_named(first))} data-to={quoteattr(_named(last))}"
+    names = f"data-from={svg.attribute(_named(first))} data-to={svg.attribute(_named(last))}"
     return f'<path class="edge" {names} d="{at}" fill="none" stroke="#64748b" stroke-width="1.2"/>'
 
 
@@ -305,9 +307,9 @@ def _drawn(box: _Box, layer: PlannedLayer) -> str:
     family = type(layer.layer).__module__.rpartition(".")[2].removesuffix("_layers")
     colour = _COLOURS.get("operators" if family == "operator" else family, _OTHER)
     return (
-        f'<g class="layer" data-name={quoteattr(printable(layer.name))}>'
+        f'<g class="layer" data-name={svg.attribute(layer.name)}>'
         f'<rect x="{left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{_BOX}" rx="5" fill="{colour}" '
         f'stroke="#475569"/>'
-        f'<text x="{box.x:.1f}" y="{box.top + 15:.1f}" text-anchor="middle" font-weight="bold">{escape(head)}</text>'
-        f'<text x="{box.x:.1f}" y="{box.top + 29:.1f}" text-anchor="middle" fill="#334155">{escape(foot)}</text></g>'
+        f'<text x="{box.x:.1f}" y="{box.top + 15:.1f}" text-anchor="middle" font-weight="bold">{svg.text(head)}</text>'
+        f'<text x="{box.x:.1f}" y="{box.top + 29:.1f}" text-anchor="middle" fill="#334155">{svg.text(foot)}</text></g>'
     )

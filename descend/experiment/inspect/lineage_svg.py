@@ -14,10 +14,9 @@ from __future__ import annotations
 import json
 import math
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
 
-from descend.display import printable
 from descend.errors import ConfigurationError, StorageError
+from descend.svg import NAMESPACE, document, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,9 +97,8 @@ def svg(rounds: Rounds) -> str:
     lines = ancestors(rounds)
     width = _LEFT + len(rounds) * _COLUMN + _BOX_WIDTH + 24
     height = _TOP + len(trainers) * _ROW + 8
+    attributes = {"xmlns": NAMESPACE, "width": width, "height": height, "viewBox": f"0 0 {width} {height}"}
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" font-size="11" fill="{_INK}">',
         f"<title>{_TITLE}</title>",
         f'<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
         f'<path d="M0,0 L7,3 L0,6 z" fill="{_INK}"/></marker></defs>',
@@ -118,7 +116,8 @@ def svg(rounds: Rounds) -> str:
             _box(_LEFT + column * _COLUMN, places[t], _colour(origin), rows.get(t), before.get(t), origin)
             for t, origin in origins.items()
         ]
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    attributes |= {"font-family": "sans-serif", "font-size": 11, "fill": _INK}
+    return document(attributes, parts, "\n") + "\n"
 
 
 def _colour(trainer: int) -> str:
@@ -126,7 +125,7 @@ def _colour(trainer: int) -> str:
 
 
 def _text(x: float, y: float, words: str, colour: str = _INK) -> str:
-    return f'<text x="{x:g}" y="{y:g}" fill="{colour}">{escape(printable(words))}</text>'
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}">{text(words)}</text>'
 
 
 def _move(row: Mapping[str, Any], column: int, places: Mapping[int, int]) -> str:
@@ -138,19 +137,19 @@ def _move(row: Mapping[str, Any], column: int, places: Mapping[int, int]) -> str
         return f'<line x1="{x}" y1="{y:g}" x2="{to_x}" y2="{to_y:g}" stroke="{_LINE}" stroke-dasharray="3 3"/>'
     middle = (x + to_x) / 2
     curve = f"M{x},{y:g} C{middle:g},{y:g} {middle:g},{to_y:g} {to_x},{to_y:g}"
-    title = f"<title>{escape(_events(row))}</title>"
+    title = f"<title>{_events(row)}</title>"
     return f'<path d="{curve}" fill="none" stroke="{_INK}" stroke-width="1.5" marker-end="url(#tip)">{title}</path>'
 
 
 def _events(row: Mapping[str, Any]) -> str:
-    """The outcome of an exchange for a trainer, as text."""
+    """The outcome of an exchange for a trainer: lines of the content of an SVG element."""
     who, others = f"trainer {row['trainer']}, exchange {row['round']}, step {row['step']}", row["partner_scores"]
     lines = [f"{who}: {_scores(row['scores'])}"]
     if row["partner"] is not None:
         lines.append(f"model of trainer {row['partner']}: {_scores(others)}")
     lines.append("keeps its own model" if row["took"] is None else f"copies the model of trainer {row['took']}")
     lines += [f"{name}: {before} → {after}" for name, (before, after) in row["changed"].items()]
-    return "\n".join(map(printable, lines))
+    return "\n".join(map(text, lines))
 
 
 def _scores(scores: Mapping[str, float]) -> str:
@@ -176,10 +175,10 @@ def _box(
     changed = [f"{name} {_short(after)}" for name, (_, after) in (before or {}).get("changed", {}).items()]
     below = _rates(before) or ", ".join(changed)
     words += [(below, False)] if below else []
-    title = _events(row) if row else f"trainer {before['trainer']} keeps this model to the end" if before else ""
+    title = _events(row) if row else text(f"trainer {before['trainer']} keeps this model to the end") if before else ""
     texts = [_text(x + 6, y + 14 + 14 * i, _fitted(line), _BAD if bad else _INK) for i, (line, bad) in enumerate(words)]
     ground = f'<rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="5" fill="{colour}"/>'
-    return f"<g>{ground}{''.join(texts)}<title>{escape(title)}\ndescends from trainer {origin}</title></g>"
+    return f"<g>{ground}{''.join(texts)}<title>{title}\ndescends from trainer {origin}</title></g>"
 
 
 def _short(value: Any) -> str:

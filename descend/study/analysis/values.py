@@ -27,7 +27,7 @@ def listed(values: Any, name: str = "values") -> NDArray[np.float64]:
     try:
         return np.array([float(value) for value in plain], dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{name} is to be a list of numbers, and not {values!r:.80}") from error
+        raise ConfigurationError(f"{name} must be a list of numbers, got {values!r:.80}") from error
 
 
 def numbers(values: Iterable[float], name: str = "values", least: int = 1) -> NDArray[np.float64]:
@@ -39,7 +39,7 @@ def numbers(values: Iterable[float], name: str = "values", least: int = 1) -> ND
     array = listed(values, name)
     if len(array) < least:
         raise ConfigurationError(
-            f"{name} has {len(array)} entries and is to be a list of at least {least} number{'s' * (least > 1)}"
+            f"{name} must be a list of at least {least} number{'s' * (least > 1)}, got {len(array)}"
         )
     if (wrong := np.flatnonzero(np.isnan(array))).size:
         raise ConfigurationError(
@@ -84,7 +84,7 @@ def check_fraction(value: Any, name: str) -> None:
 def same_length(**lists: Sequence[float]) -> None:
     """Raise ConfigurationError unless all lists are of one length."""
     if wrong := [name for name, values in lists.items() if not hasattr(values, "__len__")]:
-        raise ConfigurationError(f"{wrong[0]} is to be a list of numbers, and not {lists[wrong[0]]!r:.80}")
+        raise ConfigurationError(f"{wrong[0]} must be a list of numbers, got {lists[wrong[0]]!r:.80}")
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {length}" for name, length in lengths.items())

@@ -83,7 +83,7 @@ class Arm:
         return f"{self.optimizer.__module__}:{self.optimizer.__qualname__}"
 
     def configuration(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything that a trial is told: optimizer, schedule, fixed settings and a point of the space."""
+        """The configuration of a trial: optimizer, schedule, fixed settings and a point of the space."""
         return {"optimizer": self.title, "schedule": self.schedule, **self.fixed, **point}
 
     def problems(self) -> list[str]:
@@ -99,7 +99,7 @@ class Arm:
             if "." in name and name.partition(".")[0] not in HEADS
         ]
         if self.trials is not None and (not isinstance(cast("Any", self.trials), int) or self.trials < 1):
-            found.append(f"trials is {self.trials!r} and is to be a whole number of at least 1")
+            found.append(f"trials must be an integer >= 1, got {self.trials!r}")
         if "lr" not in names:
             found.append("'lr' is neither fixed nor searched over")
         found += [

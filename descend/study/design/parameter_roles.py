@@ -54,7 +54,7 @@ def check_roles(names: list[str]) -> list[str]:
         if parts[0] != "roles":
             continue
         if len(parts) != 3:
-            problems.append(f"'{name}' is to be of the form roles.WHICH.OPTION, such as roles.bias+norm.lr_mult")
+            problems.append(f"'{name}' must be of the form roles.WHICH.OPTION, such as roles.bias+norm.lr_mult")
             continue
         try:
             split_roles(parts[1])

@@ -49,12 +49,12 @@ class Dimension:
             return f"there is no such kind{nearest(self.kind, KINDS) or ';'} there are {', '.join(KINDS)}"
         if self.kind == "choice":
             distinct = len({repr(option) for option in self.options})
-            return None if distinct == len(self.options) > 0 else "the options are to be distinct, at least one"
+            return None if distinct == len(self.options) > 0 else "there must be at least one option, and no two alike"
         if len(self.options) != 2 or not all(_is_number(end) for end in self.options):
             return "expected two numbers, the lower and the upper end"
         low, high = self.options
         if not low < high:
-            return "the lower end is to be below the upper one"
+            return "the lower end must be below the upper one"
         if self.kind in ("log", "one_minus_log") and low <= 0:
             return "a range by ratio begins above 0"
         if self.kind == "one_minus_log" and high > 1:

@@ -139,7 +139,7 @@ class Study(BaseModel):
     @classmethod
     def _read_arms(cls, value: Any) -> dict[str, Arm]:
         if not isinstance(value, dict):
-            raise ValueError("arms is to be a table from names to arms")
+            raise ValueError("arms must be a table from names to arms")
         made: dict[str, Arm] = {}
         problems: list[str] = []
         for name, one in value.items():

@@ -21,7 +21,7 @@ def check_form(text: str) -> list[str]:
     found = Path(place).stem if place.endswith(".py") else all(part.isidentifier() for part in place.split("."))
     if name.isidentifier() and found and Path(place).name != ".py":
         return []
-    return [f"workload '{text}' is to be of the form {_FORMS}"]
+    return [f"workload '{text}' must be of the form {_FORMS}"]
 
 
 def missing(text: str) -> str | None:

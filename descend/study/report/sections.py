@@ -118,8 +118,8 @@ def _results(comparison: Comparison) -> Iterator[str | Table | Figure]:
         yield Figure(figures.reruns(comparison, group), f"{shown} {records}")
         if comparison.study.select == "value":
             shown = "Training beside validation: a point a search. Right and up trains and validates better"
-            told = " (left and down for a loss)." if comparison.lower else "."
-            yield Figure(figures.splits(comparison, group), f"{shown}{told} {records}")
+            direction = " (left and down for a loss)." if comparison.lower else "."
+            yield Figure(figures.splits(comparison, group), f"{shown}{direction} {records}")
         if (table := tables.winners(comparison, group)) is not None:
             yield table
         if any(arm.schedule != "constant" for arm in comparison.study.arms.values()):

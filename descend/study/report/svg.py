@@ -6,10 +6,11 @@ rectangle is looked at closer.
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from descend import svg
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,8 +103,8 @@ def plot(lines: list[Line], x: Axis, y: Axis) -> str:
         drawn = [*_drawn(line, colour, x, y, at), *_failed(line, colour, x, at, level[line.failed_on_top])]
         parts.append(f'<g data-series="{number}">{"".join(drawn)}</g>')
         parts.append(f'<g data-legend="{number}">{"".join(_legend(line, colour, number))}</g>')
-    body = "".join(parts)
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" font-size="11" font-family="sans-serif">{body}</svg>'
+    size = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}"}
+    return svg.document({**size, "role": "img", "font-size": 11, "font-family": "sans-serif"}, parts)
 
 
 class _Scale:
@@ -146,7 +147,7 @@ def _frame(columns: _Scale, rows: _Scale, x: Axis, y: Axis) -> list[str]:
     for number, tick in enumerate(named or columns.ticks(x.log)):
         across = round(_LEFT + columns.part(x.place(tick)) * (right - _LEFT), 1)
         below = bottom + 14 + (11 * (number % 2) if len(named) > 4 else 0)
-        said = html.escape(named[tick]) if named else _tick(tick)
+        said = svg.text(named[tick]) if named else _tick(tick)
         parts.append(f'<path d="M{across} {bottom}V{_TOP}" stroke="#eee"/>')
         parts.append(f'<text x="{across}" y="{below}" text-anchor="middle">{said}</text>')
     for tick in rows.ticks(y.log):
@@ -154,9 +155,9 @@ def _frame(columns: _Scale, rows: _Scale, x: Axis, y: Axis) -> list[str]:
         parts.append(f'<path d="M{_LEFT} {down}H{right}" stroke="#eee"/>')
         parts.append(f'<text x="{_LEFT - 5}" y="{down + 4}" text-anchor="end">{_tick(tick)}</text>')
     middle = (_LEFT + right) // 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{html.escape(x.label)}</text>')
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{svg.text(x.label)}</text>')
     turned = f'transform="rotate(-90 14 {(bottom + _TOP) // 2})"'
-    parts.append(f'<text x="14" y="{(bottom + _TOP) // 2}" text-anchor="middle" {turned}>{html.escape(y.label)}</text>')
+    parts.append(f'<text x="14" y="{(bottom + _TOP) // 2}" text-anchor="middle" {turned}>{svg.text(y.label)}</text>')
     return parts
 
 
@@ -192,7 +193,7 @@ def _marks(line: Line, colour: str, x: Axis, y: Axis, place: Place) -> list[str]
             continue
         across, down = place(a, b)
         note = f", {line.notes[number]}" if line.notes else ""
-        said = html.escape(f"{line.name}: {x.label} {a:.5g}, {y.label} {b:.5g}{note}")
+        said = svg.text(f"{line.name}: {x.label} {a:.5g}, {y.label} {b:.5g}{note}")
         full = f' fill-opacity="{line.shades[number]:.2f}" stroke="{colour}"' if line.shades else ""
         parts.append(f'<circle cx="{across}" cy="{down}" r="3.5" fill="{colour}"{full}><title>{said}</title></circle>')
     return parts
@@ -205,7 +206,7 @@ def _failed(line: Line, colour: str, x: Axis, place: Place, level: float) -> lis
         if x.shows(a):
             across, down = place(a, level)
             down += 6 if line.failed_on_top else -6
-            said = html.escape(f"{line.name}: {x.label} {a:.5g}, failed")
+            said = svg.text(f"{line.name}: {x.label} {a:.5g}, failed")
             cross = f"M{across - 3:.1f} {down - 3:.1f}l6 6m0 -6l-6 6"
             parts.append(f'<path d="{cross}" stroke="{colour}" stroke-width="1.5"><title>{said}</title></path>')
     return parts
@@ -215,4 +216,4 @@ def _legend(line: Line, colour: str, number: int) -> list[str]:
     down = _TOP + 12 + 16 * number
     dash = ' stroke-dasharray="5 4"' if line.dashed else ""
     stroke = f'<path d="M{_WIDTH - _RIGHT + 8} {down - 4}h18" stroke="{colour}" stroke-width="2"{dash}/>'
-    return [stroke, f'<text x="{_WIDTH - _RIGHT + 31}" y="{down}">{html.escape(line.name[:26])}</text>']
+    return [stroke, f'<text x="{_WIDTH - _RIGHT + 31}" y="{down}">{svg.text(line.name[:26])}</text>']

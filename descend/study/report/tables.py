@@ -61,7 +61,7 @@ class Table:
         name: In the CSV file.
         heads: Of the columns.
         rows: As text.
-        note: What is to be known of it, and the records it came from.
+        note: Remarks on it, and the records that it was computed from.
     """
 
     name: str

@@ -27,12 +27,12 @@ __all__ = ["TrialOptimizerGroup", "build", "is_ours", "make", "multipliers", "sc
 
 @dataclass(frozen=True)
 class TrialOptimizerGroup:
-    """Weights that are told the same.
+    """Parameters with the same options.
 
     Attributes:
         names: Of the weights.
         rule: Their rule.
-        options: What the engine is told: weight_decay, decay, lr_mult, scaled, ...; no rate.
+        options: Options of the engine: weight_decay, decay, lr_mult, scaled, ...; no learning rate.
     """
 
     names: tuple[str, ...]
@@ -57,8 +57,8 @@ def _of_roles(configuration: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _told(configuration: Mapping[str, Any], module: nn.Module) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Weights and what they are told, one entry for each set of options."""
+def _options_of(configuration: Mapping[str, Any], module: nn.Module) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Names of parameters and their options, one entry for each set of options."""
     general = {k: v for k, v in configuration.items() if "." not in k and k not in ("schedule", "lr")}
     by_role = _of_roles(configuration)
     roles = roles_of(module)
@@ -70,36 +70,38 @@ def _told(configuration: Mapping[str, Any], module: nn.Module) -> list[tuple[tup
         # Another rule has other options, so those of the arm's own rule do not go with it; the decay does.
         other = own.get("optimizer", general["optimizer"]) != general["optimizer"]
         base = {k: v for k, v in general.items() if not other or k in OPTIONS or k == "momentum"}
-        told = {**base, **own}
-        group = next((group for group in groups if group[1] == told), None)
+        options_given = {**base, **own}
+        group = next((group for group in groups if group[1] == options_given), None)
         if group is None:
-            group = ([], told)
+            group = ([], options_given)
             groups.append(group)
         group[0].append(name)
-    return [(tuple(names), told) for names, told in groups]
+    return [(tuple(names), options_given) for names, options_given in groups]
 
 
 def shares(configuration: Mapping[str, Any], module: nn.Module) -> list[TrialOptimizerGroup]:
-    """What every weight is told, of rules of ours.
+    """The options of every parameter, for our own rules.
 
     Raises:
         ConfigurationError: an option is unknown or out of range.
     """
-    return [TrialOptimizerGroup(names, *_rule(told)) for names, told in _told(configuration, module)]
+    return [
+        TrialOptimizerGroup(names, *_rule(options_given)) for names, options_given in _options_of(configuration, module)
+    ]
 
 
-def _rule(told: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
-    name = told["optimizer"]
+def _rule(options_given: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
+    name = options_given["optimizer"]
     kind = rules.RULES.get(str(name).lower())
     if kind is None:
         raise ConfigurationError(f"there is no optimizer '{name}'{nearest(str(name), rules.RULES)}")
     known = rule_fields(kind)
-    constants = {k: v for k, v in told.items() if k in known}
-    wrong = [k for k in told if k not in known and k not in OPTIONS and k not in ("optimizer", "momentum")]
+    constants = {k: v for k, v in options_given.items() if k in known}
+    wrong = [k for k in options_given if k not in known and k not in OPTIONS and k not in ("optimizer", "momentum")]
     if wrong:
         raise ConfigurationError([unknown_option(kind.__name__, k, kind) for k in wrong])
     options = {"weight_decay": kind.default_weight_decay, "decay": kind.default_decay}
-    options |= {k: v for k, v in told.items() if k in OPTIONS}
+    options |= {k: v for k, v in options_given.items() if k in OPTIONS}
     return kind(**constants), options
 
 
@@ -122,27 +124,27 @@ def build(
     """
     weights = dict(named)
     if kind is None:
-        told = shares(configuration, module)
+        options_given = shares(configuration, module)
         groups = [
             {"params": [(name, weights[name]) for name in share.names], "rule": share.rule, **share.options}
-            for share in told
+            for share in options_given
         ]
-        return Optimizer(groups, rule=told[0].rule, lr=schedule_of(configuration, steps))
+        return Optimizer(groups, rule=options_given[0].rule, lr=schedule_of(configuration, steps))
     first = schedule_of(configuration, steps)(0)
     foreign = [
         {
             "params": [weights[name] for name in names],
-            "lr": float(told.get("lr_mult", 1.0)) * first,
-            **{option: value for option, value in told.items() if option not in ("optimizer", "lr_mult")},
+            "lr": float(options_given.get("lr_mult", 1.0)) * first,
+            **{option: value for option, value in options_given.items() if option not in ("optimizer", "lr_mult")},
         }
-        for names, told in _told(configuration, module)
+        for names, options_given in _options_of(configuration, module)
     ]
     return kind(foreign, lr=first)
 
 
 def multipliers(configuration: Mapping[str, Any], module: nn.Module) -> list[float]:
     """Of the rate, one for each group of an optimizer of another library, which has no option for it."""
-    return [float(told.get("lr_mult", 1.0)) for _, told in _told(configuration, module)]
+    return [float(options_given.get("lr_mult", 1.0)) for _, options_given in _options_of(configuration, module)]
 
 
 def foreign_class(title: str) -> Any:

@@ -170,7 +170,7 @@ def needed(study: Study, cell: Cell, records: Mapping[str, Record]) -> Iterator[
 
 
 def pending(study: Study, records: Mapping[str, Record]) -> list[Trial]:
-    """What is to be run next, in the order of the study; empty when it is finished."""
+    """The trials to run next, in the order of the study; empty when it is finished."""
     named = itertools.chain.from_iterable(needed(study, cell, records) for cell in cells(study))
     return [trial for trial in named if trial.id not in records]
 

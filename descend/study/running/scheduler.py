@@ -48,7 +48,7 @@ def conduct(
         study: The study.
         ledger: Where trials are claimed and recorded.
         executor: "one" by one, "together", in "processes", "auto", which measures a few steps of each, or one of your
-            own. What "auto" found is kept in the ledger, and whoever goes on runs the same.
+            own. What "auto" chose is kept in the ledger, and a resumed study uses the same.
         task: The opened workload; without it that of the study is opened.
         forks: Whether "auto" may use several processes.
         said: Called with all records and the new one after each trial.
@@ -97,7 +97,7 @@ def conduct(
 def _run(
     way: Executor, task: StudyTask, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any]
 ) -> Iterator[list[Record]]:
-    """Records in the parts in which they are to be kept: a stack is kept whole, so that it runs again whole.
+    """Records in the parts in which they must be stored: a stack is kept whole, so that it runs again whole.
 
     A stack in which something is raised, be it memory or one of its trials, is halved until that trial is alone.
     """
@@ -201,7 +201,7 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
         DescendError: what a process raised, of its class; what was recorded is kept.
     """
     if processes < 1:
-        raise ConfigurationError(f"processes is {processes} and is to be at least 1")
+        raise ConfigurationError(f"processes must be an integer >= 1, got {processes}")
     context = multiprocessing.get_context("spawn")
     said = context.SimpleQueue()
     workers = [context.Process(target=work, args=(str(path), executor, said)) for _ in range(processes)]

@@ -2,7 +2,7 @@
 
     held        what a step changes: weights of each update end to end, entries of its rule's state, buffers
     fixed       what it only reads: data, frozen weights, and decays and constants of rules, which differ between trials
-    given       what a step is told: rows of the data, rates, the number of the update, draws of dropout layers
+    given       inputs of a step: rows of the data, learning rates, the number of the update, dropout masks
 
 A step is a pure function of these. Traced once into plain operations, it serves all stacks of the same form.
 """
@@ -55,7 +55,7 @@ def slow_in_silence() -> Generator[None]:
 
 
 class Update(NamedTuple):
-    """One update of weights that are told the same in every trial: one tensor, or all of them end to end.
+    """One update of parameters with the same options in every trial: one tensor, or all of them end to end.
 
     Attributes:
         names: Of the weights.
@@ -281,7 +281,7 @@ class Stack:
         weights, states, buffers = self._parts([next(rest) for _ in self._held])
         data = [next(rest) for _ in self._data]
         frozen = {name: next(rest) for name in self._frozen}
-        told = [(next(rest), next(rest), {name: next(rest) for name in one.constants}) for one in self.updates]
+        inputs = [(next(rest), next(rest), {name: next(rest) for name in one.constants}) for one in self.updates]
         index, rate, number, *draws = rest
         rows = [part.index_select(0, index.flatten()).unflatten(0, index.shape) for part in data]
         compute = vmap(grad_and_value(self._loss, has_aux=True))
@@ -289,7 +289,7 @@ class Stack:
         after: list[Tensor] = []
         entries: list[Tensor] = []
         flat: list[Tensor] = []
-        for update, kind, p, state, own in zip(self.updates, self._kinds, weights, states, told, strict=True):
+        for update, kind, p, state, own in zip(self.updates, self._kinds, weights, states, inputs, strict=True):
             decay, lr_mult, constants = own
             g = _stacked([grads[name] for name in update.names])
             flat.append(_rows(g))

@@ -84,7 +84,7 @@ def traced(function: Function, *example: Tensor, spent: int = 0, fused: bool = F
     Args:
         function: A pure function from tensors to a list of tensors, without decisions that depend on their values.
         example: What it is called with for the trace.
-        spent: So many of the first tensors are not read again by whoever calls, who hands in as many of the first
+        spent: So many of the first tensors are not read again by the caller, who passes as many of the first
             results in their place next time; they may be written over.
         fused: Let a product and the sum that it goes into be one operation, which rounds once instead of twice.
     """

@@ -22,7 +22,7 @@ RETRIED = ("error", "out of memory")  # says nothing about the optimizer, so it 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is to be run.
+    """One training run of a study.
 
     Attributes:
         arm: Name of the arm.
@@ -33,7 +33,7 @@ class Trial:
         index: Number of the point in its search.
         repeat: Number of the repeat; 0 in a search.
         seed: Of the weights and the order of samples.
-        configuration: Everything the optimizer, the schedule and the workload are told.
+        configuration: All settings of the optimizer, the schedule and the workload.
     """
 
     arm: str

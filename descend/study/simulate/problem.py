@@ -54,7 +54,7 @@ class Quadratic:
 
     def __post_init__(self) -> None:
         problems = [
-            f"Quadratic: {name} is {value!r} and is to be at least {least}"
+            f"Quadratic: {name} must be >= {least}, got {value!r}"
             for name, value, least in (
                 ("dimensions", self.dimensions, 1),
                 ("curvature_power", self.curvature_power, 0),
@@ -64,7 +64,7 @@ class Quadratic:
             if not value >= least
         ]
         if not self.start > 0:
-            problems.append(f"Quadratic: start is {self.start!r} and is to be above 0")
+            problems.append(f"Quadratic: start must be > 0, got {self.start!r}")
         if problems:
             raise ConfigurationError(problems)
 

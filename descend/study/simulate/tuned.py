@@ -167,13 +167,13 @@ def _check_used(rule: Method, momenta: Sequence[float] | None, averages: Sequenc
 
 def _check(batch_size: float, target: float, axes: tuple[Array, ...]) -> None:
     problems = [
-        f"{name} is {value!r} and is to be above 0"
+        f"{name} must be > 0, got {value!r}"
         for name, value in (("batch_size", batch_size), ("target", target))
         if isinstance(value, str) or not value > 0
     ]
     for name, axis, top in zip(("rates", "momenta", "averages"), axes, (math.inf, 1.0, 1.0), strict=True):
         if not axis.size or not ((axis >= 0) & (axis < top)).all():
-            problems.append(f"{name} are {axis.tolist()} and are to be at least 0 and below {top:g}, at least one")
+            problems.append(f"{name} must be one or more numbers >= 0 and < {top:g}, got {axis.tolist()}")
     if problems:
         raise ConfigurationError(problems)
 

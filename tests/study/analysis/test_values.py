@@ -60,7 +60,7 @@ def test_a_target_or_a_number_of_trials_that_is_none_is_refused():
         analysis.fraction_reaching([1.0], math.nan)
     with pytest.raises(ConfigurationError, match="target"):
         analysis.steps_to_target([0, 10], [0.1, 0.9], math.nan)
-    with pytest.raises(ConfigurationError, match="batch_sizes is to be a list"):
+    with pytest.raises(ConfigurationError, match="batch_sizes must be a list"):
         analysis.fit_critical_batch_size(3, [4])
     for confidence in ("95", None, 95, 1, math.nan):
         with pytest.raises(ConfigurationError, match="confidence"):

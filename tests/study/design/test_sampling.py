@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats.qmc
 
-from descend.study.design import linear, log, seed_of
-from descend.study.design import sampling as points
+from descend.study.design import linear, log, points, seed_of
 
 SPACE = {"lr": log(1e-3, 1), "beta": linear(0, 1)}
 

@@ -158,7 +158,7 @@ def test_published_results_are_kept_as_they_are_written(tmp_path):
     assert read_study(tmp_path / "study.toml").reference == table["reference"]
 
 
-def test_mistakes_of_all_kinds_are_told_in_one_pass(tmp_path):
+def test_mistakes_of_all_kinds_are_reported_in_one_pass(tmp_path):
     """Of fields, of several fields together, and of arms whose ranges are wrong too."""
     text = """
 workload = "tt"
@@ -187,7 +187,7 @@ space = { lr = { linear = [-0.1, 0.5] } }
     with pytest.raises(ConfigurationError) as error:
         read_study(written(tmp_path, text))
     said = [
-        "workload 'tt' is to be of the form file.py:function",
+        "workload 'tt' must be of the form file.py:function",
         "batch_sizes has 64 more than once",
         "steps is [100, 0]; expected numbers of at least 1",
         "there is no sampler 'sobl'; did you mean 'sobol'?",
@@ -201,7 +201,7 @@ space = { lr = { linear = [-0.1, 0.5] } }
         "arms.b: 'shedule.warmup_power' begins with none of schedule, roles, workload; did you mean 'schedule'?",
         "arms.c: optimizer is 3; expected a rule's name",
         "arms.d: fixed is 0.1; expected a table",
-        "arms.e: trials is 'many' and is to be a whole number of at least 1",
+        "arms.e: trials must be an integer >= 1, got 'many'",
         "arms.e: 'lr' is -0.1; expected a number of at least 0",
     ]
     problems = error.value.problems
@@ -219,13 +219,13 @@ def test_a_study_made_in_python_is_refused_in_our_words():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ({"value": float("nan")}, r"target\.value is nan"),
         ({"value": 1, "valu": 1}, r"there is no 'target\.valu'; did you mean 'value'"),
         ({}, r"'target\.value' is missing"),
     ],
 )
-def test_a_target_says_what_is_wrong_with_it(fields, told):
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_target_says_what_is_wrong_with_it(fields, reported):
+    with pytest.raises(ConfigurationError, match=reported):
         Target(**fields)

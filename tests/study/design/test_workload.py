@@ -14,7 +14,7 @@ def test_a_form_that_can_be_opened(text):
 
 @pytest.mark.parametrize("text", ["tt", "a:", ":b", "task.py:", "zoo:", "my mod:f", "task.py:a b", ".py:f", ""])
 def test_a_form_that_cannot(text):
-    assert "is to be of the form" in check_form(text)[0]
+    assert "must be of the form" in check_form(text)[0]
 
 
 def test_what_is_not_there_is_told_without_running_anything(tmp_path, monkeypatch):

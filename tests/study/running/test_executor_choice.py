@@ -42,11 +42,11 @@ def test_measuring_a_stack_says_nothing_of_vmap_and_all_that_others_say():
     x, y = torch.randn(80, 5, 8), torch.randint(0, 3, (80,))
     for model, said in ((Attention, []), (lambda: nn.Sequential(Attention(), Telling()), ["of the user"])):
         task = StudyTask(model, nn.CrossEntropyLoss(), (x, y), (x, y)).prepared()
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             choose.seconds_a_step(TOGETHER, task, [trial(i, steps=4) for i in range(2)], {}, 2)
             Stack(task, [trial(i, steps=70) for i in range(2)]).trace()
-        assert sorted({str(one.message) for one in told}) == said
+        assert sorted({str(one.message) for one in warned}) == said
 
 
 @pytest.mark.parametrize(("enough", "steps"), [(0.0, 2), (1e9, 13)])

@@ -285,8 +285,8 @@ def test_a_guess_too_low_does_not_make_processes_measure_for_ever(monkeypatch):
 
     monkeypatch.setattr(choose, "seconds_a_step", measured)
     monkeypatch.setattr(choose, "cores", lambda: 2)
-    monkeypatch.setattr(choose, "whether_in_forks", lambda task: None)
-    monkeypatch.setattr(choose, "whether_together", lambda task, trials, kinds: "not here")
+    monkeypatch.setattr(choose, "can_fork", lambda task: None)
+    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: "not here")
     alike = [SimpleNamespace(steps=10**10)] * 2
     choose.choose(None, alike, 1, "auto", {})
     assert counts["processes"] <= 500

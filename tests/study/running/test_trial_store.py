@@ -186,7 +186,7 @@ def test_what_is_no_record_is_named_with_its_line(tmp_path, change):
         StudyDirectory(tmp_path).records()
 
 
-def test_a_line_without_its_end_is_told(tmp_path):
+def test_a_line_without_its_end_is_reported(tmp_path):
     with StudyDirectory(tmp_path, study()) as directory:
         directory.record(record(TRIALS[0]))
     (file,) = (tmp_path / "records").iterdir()
@@ -194,9 +194,9 @@ def test_a_line_without_its_end_is_told(tmp_path):
     file.write_text(file.read_text() + record(TRIALS[1]).line()[:50])
     assert f"{file}: the last line has no end" in status_of(tmp_path)
     file.write_text(file.read_text().splitlines()[0] + f"\n{record(stranger()).line()}\n")
-    told = status_of(tmp_path)
-    assert "1 of 48 trials" in told
-    assert "1 more records are of trials that the study does not ask for" in told
+    printed = status_of(tmp_path)
+    assert "1 of 48 trials" in printed
+    assert "1 more records are of trials that the study does not ask for" in printed
 
 
 def stranger():
@@ -212,7 +212,7 @@ def test_amendments_that_are_none_are_damage(tmp_path, text):
         StudyDirectory(tmp_path).description()
 
 
-def test_a_study_that_this_version_does_not_know_is_told_with_its_file(tmp_path):
+def test_a_study_that_this_version_does_not_know_is_reported_with_its_file(tmp_path):
     StudyDirectory(tmp_path, study())
     plain = json.loads((tmp_path / "study.json").read_text())
     (tmp_path / "study.json").write_text(json.dumps({**plain, "study": {**plain["study"], "trails": 3}}))

@@ -61,7 +61,7 @@ def test_together_is_one_by_one(name):
             assert among.scores[split]["accuracy"] == alone.scores[split]["accuracy"]
 
 
-def test_a_trial_gives_the_same_bits_again_and_whoever_diverges_beside_it():
+def test_a_trial_gives_the_same_bits_again_and_beside_one_that_diverges():
     wild = trial(1, lr=1e200)
     first = list(run_vmapped(TASK, [trial(0), wild], 5))
     again = list(run_vmapped(TASK, [trial(0), wild], 5))
@@ -188,7 +188,7 @@ def test_a_trace_gives_what_it_was_traced_from(model):
 
 
 def test_a_trace_serves_all_stacks_of_its_form_and_no_other(monkeypatch):
-    """Other rates, seeds and decays are told to it; another momentum that all trials share stands in it."""
+    """Other learning rates, seeds and decays are its inputs; a momentum that all trials share is a constant in it."""
     made = []
     monkeypatch.setattr(stack, "traced", lambda *given, **options: made.append(1) or traced(*given, **options))
     task = of(dropping)
@@ -258,6 +258,6 @@ def test_a_request_for_an_end_is_no_reason_against_a_stack(monkeypatch):
     def stopped(*_):
         raise Stopped("Ctrl-C asked for an end")
 
-    monkeypatch.setattr(together, "run_together", stopped)
+    monkeypatch.setattr(together, "run_vmapped", stopped)
     with pytest.raises(Stopped):
         can_run_vmapped(mlp().prepared(), [trial(0), trial(1)], {})
