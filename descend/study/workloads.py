@@ -10,7 +10,6 @@ Options of the zoo: `data = "digits"`, which come with the package, or "fashion-
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -80,7 +79,8 @@ def of_zoo(name: str, options: Mapping[str, Any]) -> StudyTask:
     Raises:
         ConfigurationError: there is no such network or data set, or no such option.
     """
-    zoo: Any = importlib.import_module("descend.zoo")  # by its name, as a workload is: this room does not know the zoo
+    from descend import zoo  # its modules are many, and most studies train others
+
     own = dict(options)
     data = str(own.pop("data", "digits"))
     if data not in _DATA:
