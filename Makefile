@@ -14,7 +14,7 @@ TORCH_OLDEST_OPTIONS ?=
 TESTS_OF_OLDEST      := tests/optim/rules tests/optim/engine tests/train tests/runtime tests/callbacks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-oldest lint types figures coverage schema check clean
+.PHONY: help demo test test-slow test-oldest lint types figures drawings coverage mutants schema check clean
 
 help:
 	@sed -n '1,2s/^# //p' Makefile
@@ -62,8 +62,14 @@ types: $(VENV)/tools
 figures:
 	@$(PYTHON) tools/figures.py --verbose
 
+drawings:
+	@$(PYTHON) tools/drawings.py
+
 coverage: $(VENV)/tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term --cov-report=html:build/coverage
+
+mutants: $(VENV)/tools
+	@$(BIN)/python tools/mutants.py
 
 schema: $(VENV)/tools
 	$(BIN)/python hatch_build.py

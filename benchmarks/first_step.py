@@ -35,17 +35,17 @@ def extra_memory(step: Any, weights_bytes: int) -> float | None:
 
 
 def main() -> None:
-    """Train as told."""
-    told = json.loads(sys.stdin.readline())
-    weights = [torch.nn.Parameter(torch.randn(shape)) for shape in told["shapes"]]
+    """Train as the JSON on standard input says."""
+    job = json.loads(sys.stdin.readline())
+    weights = [torch.nn.Parameter(torch.randn(shape)) for shape in job["shapes"]]
     for p in weights:
         p.grad = torch.randn_like(p) * 1e-3
     began = time.perf_counter()
-    optimizer: Any = getattr(importlib.import_module(told["module"]), told["name"])(weights, **told["options"])
+    optimizer: Any = getattr(importlib.import_module(job["module"]), job["name"])(weights, **job["options"])
     optimizer.step()
     first = time.perf_counter() - began
     longest, compiled = 0.0, first if getattr(optimizer, "is_compiled", False) else None
-    while time.perf_counter() - began < told["seconds"]:
+    while time.perf_counter() - began < job["seconds"]:
         before = time.perf_counter()
         optimizer.step()
         longest = max(longest, time.perf_counter() - before)

@@ -375,11 +375,11 @@ def beginning(
     module: str, name: str, options: dict[str, Any], shapes: Shapes, seconds: float, cache: str
 ) -> dict[str, Any]:
     """What `first_step.py` found in a process with this kernel cache."""
-    told = {"module": module, "name": name, "options": options, "shapes": shapes, "seconds": seconds}
+    job = {"module": module, "name": name, "options": options, "shapes": shapes, "seconds": seconds}
     root = str(Path(__file__).resolve().parents[1])
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("first_step.py")],
-        input=json.dumps(told) + "\n",
+        input=json.dumps(job) + "\n",
         capture_output=True,
         text=True,
         env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": root},

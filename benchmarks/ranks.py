@@ -68,7 +68,7 @@ def made(settings: argparse.Namespace) -> list[Any]:
 
 
 def sums_alone(settings: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of the sums of gradients of a step, where nothing else is to be done."""
+    """Median seconds of the sums of gradients of a step, without any other work."""
     import torch
 
     from descend.runtime import process_group

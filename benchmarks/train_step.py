@@ -152,7 +152,7 @@ def lightning(work: Work) -> None:
     """The same by Lightning's Trainer with everything switched off that can be."""
     import lightning as other  # pyright: ignore[reportMissingImports]  # lives in an environment of its own
 
-    class Module(other.LightningModule):  # pyright: ignore[reportUntypedBaseClass]  # not to be had here
+    class Module(other.LightningModule):  # pyright: ignore[reportUntypedBaseClass]  # not installed here
         def __init__(self) -> None:
             super().__init__()
             self.net, self.loss_of = work.module, nn.CrossEntropyLoss()

@@ -1,14 +1,19 @@
-"""The command line. Nothing here imports torch before a run begins."""
+"""The command line. Nothing here imports torch before a run starts."""
 
 from __future__ import annotations
 
+import difflib
+import stat
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from descend.display import printable
+from descend.errors import ConfigurationError
 from descend.exit_codes import main as exit_with_code
 from descend.study.commands import app as study
 from descend.version import __version__
@@ -18,8 +23,43 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
+# What other programs call a command of ours.
+_SYNONYMS = {
+    "train": "run",
+    "fit": "run",
+    "start": "run",
+    "execute": "run",
+    "continue": "resume",
+    "restart": "resume",
+    "check": "run --check",
+    "validate": "run --check",
+    "test": "run --check",
+    "draw": "show --picture",
+    "version": "--version",
+    "optimizer": "optimizers",
+    "benchmark": "plan",
+    "onnx": "export",
+}
+
+
+class _Commands(TyperGroup):
+    """A group of commands that answers an unknown one with the nearest command, or with that of a synonym."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See click's `Group.resolve_command`."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            word = args[0].casefold()
+            commands = difflib.get_close_matches(word, self.list_commands(ctx), n=1)
+            synonyms = difflib.get_close_matches(word, _SYNONYMS, n=1)
+            near = commands[0] if commands else _SYNONYMS[synonyms[0]] if synonyms else ""
+            hint = f" Did you mean 'descend {near}'?" if near else ""
+            ctx.fail(f"No such command '{printable(args[0])}'.{hint}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="descend",
+    cls=_Commands,
     help="Trains neural networks by first-order descent at any batch size.",
     rich_markup_mode=None,  # rich help doubles the start-up time
     add_completion=False,
@@ -29,31 +69,50 @@ app = typer.Typer(
 app.add_typer(study, name="study")
 
 
+def _print(text: object) -> None:
+    """Print text that may have names from files in it: control characters are escaped, but for newlines and tabs."""
+    typer.echo(printable(str(text), keep="\n\t"))
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"descend {__version__}")
+        _print(f"descend {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Trains neural networks by first-order descent at any batch size."""
 
 
-ShowChanges = Annotated[
-    bool, typer.Option("--show-changes", help="Print what differs from the checkpoint and what becomes of it; stop.")
+def _not_a_pipe(file: Path) -> Path:
+    """Refuse a named pipe, whose reader would wait for a writer for ever; `/dev/fd/N` of a shell has one."""
+    try:
+        is_pipe = stat.S_ISFIFO(file.stat().st_mode) and not str(file).startswith("/dev/")
+    except (OSError, ValueError):  # reported by whatever reads it
+        is_pipe = False
+    if is_pipe:
+        raise ConfigurationError(f"{file} is a named pipe; a file was expected")
+    return file
+
+
+PrototextFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The experiment, a prototext.", callback=_not_a_pipe)
 ]
-ResetOptimizer = Annotated[bool, typer.Option("--reset-optimizer", help="Continue with an optimizer without state.")]
+ShowChanges = Annotated[
+    bool, typer.Option("--show-changes", help="Print the differences from the checkpoint and their effect; stop.")
+]
+ResetOptimizer = Annotated[bool, typer.Option("--reset-optimizer", help="Resume with an optimizer without state.")]
 WeightsOnly = Annotated[
-    bool, typer.Option("--weights-only", help="Begin anew with those weights of the checkpoint that fit.")
+    bool, typer.Option("--weights-only", help="Start over with the parameters of the checkpoint that fit.")
 ]
 Trainers = Annotated[
     int | None,
-    typer.Option("--trainers", min=1, help="How many, each with a model; one a block of ranks without it."),
+    typer.Option("--trainers", min=1, help="Number of trainers, each with a model; by default one per block of ranks."),
 ]
 ProcsPerTrainer = Annotated[
     int | None, typer.Option("--procs-per-trainer", min=1, help="Ranks of a block; LBANN_PROCS_PER_TRAINER, or all.")
@@ -63,32 +122,32 @@ _CONTINUING = "--show-changes, --reset-optimizer, --weights-only"
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+    file: PrototextFile,
     run_dir: Annotated[Path | None, typer.Option(help="A new or empty directory for the results.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the file, print the layers, start nothing.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the newest checkpoint in --run-dir.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check FILE, print its layers, train nothing.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the newest checkpoint in --run-dir.")] = False,
     show_changes: ShowChanges = False,
     reset_optimizer: ResetOptimizer = False,
     weights_only: WeightsOnly = False,
     trainers: Trainers = None,
     procs_per_trainer: ProcsPerTrainer = None,
 ) -> None:
-    """Train what FILE describes, and evaluate it on the test samples."""
+    """Train the model of FILE and evaluate it on the test samples."""
     from descend.experiment import check_experiment, layer_table, load
 
     if (show_changes or reset_optimizer or weights_only) and not (resume and run_dir):
-        raise typer.BadParameter("they say how to continue a run: add --resume --run-dir DIR", param_hint=_CONTINUING)
+        raise typer.BadParameter("they are options of resuming: add --resume --run-dir DIR", param_hint=_CONTINUING)
     if show_changes and (check or weights_only):
         other = "--check" if check else "--weights-only"
-        said = f"--show-changes says what a run that goes on would take from its checkpoint; leave {other} out"
+        said = f"--show-changes prints what a resumed run would take from its checkpoint; remove {other}"
         raise typer.BadParameter(said, param_hint=other)
     experiment = load(file)
     if check:
         checked = check_experiment(experiment)
-        typer.echo(layer_table(checked))
-        typer.echo(f"{file}: nothing wrong found")
+        _print(layer_table(checked))
+        _print(f"{file}: nothing wrong found")
         return
-    check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
+    check_experiment(experiment)  # before torch is imported, so that mistakes are reported at once
     from descend.distributed import rank
     from descend.experiment.inspect.summary import summary
     from descend.experiment.run import run as run_experiment
@@ -102,26 +161,24 @@ def run(
     if rank() == 0:
         for one in result.trainers or (result,):
             if result.trainers:
-                typer.echo(f"trainer {one.trainer}:")
-            typer.echo(summary(one))
+                _print(f"trainer {one.trainer}:")
+            _print(summary(one))
 
 
 @app.command()
 def resume(
     run_dir: Annotated[Path, typer.Argument(help="The directory of the run.")],
-    file: Annotated[Path | None, typer.Argument(help="A changed experiment; the one in RUN_DIR without it.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="A changed experiment; by default the one in RUN_DIR.")] = None,
     show_changes: ShowChanges = False,
     reset_optimizer: ResetOptimizer = False,
     weights_only: WeightsOnly = False,
 ) -> None:
-    """Continue the run in RUN_DIR from its newest good checkpoint."""
-    from descend.errors import ConfigurationError
-
+    """Resume the run in RUN_DIR from its newest good checkpoint."""
     if not (run_dir / "experiment.prototext").is_file():
-        raise ConfigurationError(
-            f"{run_dir} holds no run that can be continued: there is no experiment.prototext in it; name the directory "
-            "that the run printed when it began"
-        )
+        remedy = "pass the directory that the run printed at its start"
+        if (run_dir / "run.json").is_file():
+            remedy = "it is a run of descend.fit, or of a script: call that again with run_dir= and resume=True"
+        raise ConfigurationError(f"{run_dir} cannot be resumed, it has no experiment.prototext: {remedy}")
     text = file or run_dir / "experiment.prototext"
     run(text, run_dir, False, True, show_changes, reset_optimizer, weights_only)
 
@@ -133,7 +190,7 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
     from descend.experiment.run import prepare
     from descend.experiment.runner import diff_settings
 
-    several = (stored_trainers(run_dir) or 1) > 1  # all have the same settings, and the first one the run's own seed
+    several = (stored_trainers(run_dir) or 1) > 1  # all have the same settings, and the first one has the run's seed
     work = replace(prepare(experiment, run_dir), reset_optimizer=reset_optimizer)
     diff_settings(work, run_dir / "trainer0" if several else run_dir)
 
@@ -141,22 +198,21 @@ def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def launch(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A prototext, or a Python script; what follows goes to it.")],
-    ranks: Annotated[int, typer.Option(min=1, help="Processes on this machine that share each mini-batch.")] = 1,
-    restarts: Annotated[int, typer.Option(min=0, help="Start all of them again so often when one fails.")] = 0,
+    file: Annotated[Path, typer.Argument(help="A prototext or a Python script; the rest are its arguments.")],
+    ranks: Annotated[int, typer.Option(min=1, help="Processes on this machine, data parallel.")] = 1,
+    restarts: Annotated[int, typer.Option(min=0, help="Restart all of them up to N times when one fails.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, print the command, start nothing.")] = False,
 ) -> None:
-    """Train what FILE describes on several ranks of this machine."""
+    """Train the model of FILE on several ranks of this machine."""
     import os
     import shlex
 
-    from descend.errors import ConfigurationError
     from descend.launch import Job, layout_trainers, local, timeout_seconds
 
     if str(file).startswith("-"):
-        raise ConfigurationError(f"descend launch has no option {file}; what belongs to the run follows FILE")
+        raise ConfigurationError(f"descend launch has no option {file}; options of the run come after FILE")
     if not file.is_file():
-        what = f"{file} is no file" if file.exists() else f"there is no file {file}"
+        what = f"{file} is not a file" if file.exists() else f"there is no file {file}"
         raise ConfigurationError(f"{what}; a prototext or a Python script was expected")
     timeout_seconds()
     run_dir = _value_of("--run-dir", context.args)
@@ -164,7 +220,7 @@ def launch(
     program = [str(file), *context.args] if script else ["-m", "descend", "run", str(file), *context.args]
     if restarts and not script:
         if run_dir is None:
-            raise ConfigurationError("--restarts continues the run from its checkpoints: add --run-dir DIR")
+            raise ConfigurationError("--restarts resumes the run from its checkpoints: add --run-dir DIR")
         program += ["--resume"] if "--resume" not in context.args else []
     command, environment = local.command(ranks, program, restarts), local.surroundings(ranks)
     if run_dir is not None:
@@ -174,13 +230,13 @@ def launch(
         _check_for_ranks(file, layout_trainers(ranks, trainers, procs).procs_per_trainer)
     if dry_run:
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
-        typer.echo(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
+        _print(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
         return
     raise typer.Exit(_started(command, environment))
 
 
 def _value_of(name: str, arguments: list[str]) -> str | None:
-    """The value of an option among arguments that are for somebody else."""
+    """The value of an option among the arguments of another program."""
     for word, following in zip(arguments, [*arguments, None][1:], strict=True):
         if word == name:
             return following
@@ -190,13 +246,13 @@ def _value_of(name: str, arguments: list[str]) -> str | None:
 
 
 def _count_of(name: str, arguments: list[str]) -> int | None:
-    """The same where it is a number; what is none is refused by whom it is for."""
+    """The same where it is a number; other values are reported by the program itself."""
     value = _value_of(name, arguments)
     return int(value) if value and value.isdecimal() else None
 
 
 def _started(command: list[str], environment: dict[str, str]) -> int:
-    """The exit code of a command, to which signals that ask for an end are passed on."""
+    """Run a command, forward termination signals to it, and return its exit code."""
     import signal
     import subprocess
     from contextlib import suppress
@@ -213,55 +269,54 @@ def _started(command: list[str], environment: dict[str, str]) -> int:
 
 
 def _check_for_ranks(file: Path, ranks: int) -> None:
-    """Find out before anything is started that an experiment is wrong, or cannot be shared among ranks."""
-    from descend.errors import ConfigurationError
+    """Refuse an experiment that is wrong or cannot be data parallel, before anything is started."""
     from descend.experiment import check_experiment, load
 
     checked = check_experiment(load(file))
     if ranks > 1 and checked.unit is None:
         raise ConfigurationError(
-            f"{file}: a layer works on the whole mini-batch, which {ranks} ranks would share; for batch normalization "
+            f"{file}: a layer works on the whole mini-batch, which {ranks} ranks would split; for batch normalization "
             "declare the model's batch_norm_group_size"
         )
 
 
 @app.command()
 def plan(
-    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
-    ranks: Annotated[str, typer.Option(help="A number, several as in 1,2,4, or a range that doubles.")] = "1..64",
-    latency_us: Annotated[float, typer.Option(min=0.0, help="Of a message between ranks, in microseconds.")] = 20.0,
-    bandwidth_gbs: Annotated[float, typer.Option(min=0.001, help="Between ranks, in 10⁹ bytes a second.")] = 10.0,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; the file's mini-batch without it.")] = None,
+    file: PrototextFile,
+    ranks: Annotated[str, typer.Option(help="A number, several as in 1,2,4, or a doubling range.")] = "1..64",
+    latency_us: Annotated[float, typer.Option(min=0.0, help="Latency between ranks, in microseconds.")] = 20.0,
+    bandwidth_gbs: Annotated[float, typer.Option(min=0.001, help="Bandwidth between ranks, in GB/s.")] = 10.0,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; by default the file's mini-batch.")] = None,
 ) -> None:
-    """Foretell what a step of FILE takes on many ranks, from a few steps that are made here."""
+    """Predict the step time of FILE on many ranks, from a few steps that are measured here."""
     from descend.experiment import check_experiment, load
     from descend.launch.forecast import Network, rank_counts
 
     counts, network = rank_counts(ranks), Network(latency_us * 1e-6, bandwidth_gbs * 1e9)
     experiment = load(file)
-    check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
+    check_experiment(experiment)  # before torch is imported, so that mistakes are reported at once
     from descend.experiment.inspect.scaling_forecast import forecast_table, profile_of
 
     size = batch_size or experiment.trainer.mini_batch_size
-    typer.echo(forecast_table(profile_of(experiment), network, size, counts))
+    _print(forecast_table(profile_of(experiment), network, size, counts))
 
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; the file's mini-batch without it.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Also draw the graph, into this file of SVG.")] = None,
+    file: PrototextFile,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples; by default the file's mini-batch.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the graph to this SVG file.")] = None,
 ) -> None:
-    """Print the layers of FILE: shapes, trained numbers, multiply-adds, memory and weights; and draw them."""
+    """Print the layers of FILE: shapes, parameters, multiply-adds, memory; and draw them."""
     from descend.experiment import check_experiment, layer_table, load
     from descend.experiment.inspect.graph_svg import save
 
     experiment = load(file)
     checked = check_experiment(experiment)
-    typer.echo(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
+    _print(layer_table(checked, batch_size or experiment.trainer.mini_batch_size))
     if picture is not None:
         save(checked.plan, picture)
-        typer.echo(f"drawn in {picture}")
+        _print(f"drawn in {picture}")
 
 
 @app.command()
@@ -271,21 +326,21 @@ def lineage(
         "lineage.svg"
     ),
 ) -> None:
-    """Draw who took whose model in the tournament of RUN_DIR, with scores and the rates in force."""
+    """Draw the lineage of models in the tournament of RUN_DIR, with scores and learning rates."""
     from descend.experiment.inspect.lineage_svg import save
 
     save(run_dir, output)
-    typer.echo(f"drawn in {output}")
+    _print(f"drawn in {output}")
 
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+    file: PrototextFile,
     to: Annotated[Path, typer.Argument(help="The ONNX file to write.")],
     weights: Annotated[Path | None, typer.Option(help="A run's directory, or one of its checkpoints.")] = None,
-    output: Annotated[list[str] | None, typer.Option(help="A layer whose output the file gives.")] = None,
+    output: Annotated[list[str] | None, typer.Option(help="A layer that is an output of the ONNX model.")] = None,
 ) -> None:
-    """Write the model of FILE as ONNX, with the weights of a run, for other programs to use."""
+    """Export the model of FILE to ONNX, with the weights of a run."""
     from descend.experiment import check_experiment, load
 
     experiment = load(file)
@@ -293,7 +348,7 @@ def export(
     fields = {name: field.shape for reader in readers for name, field in reader.fields.items()}
     from descend.onnx import save
 
-    typer.echo(f"written to {save(experiment.model, to, weights, fields=fields, outputs=output or None)}")
+    _print(f"written to {save(experiment.model, to, weights, fields=fields, outputs=output or None)}")
 
 
 @app.command()
@@ -310,31 +365,31 @@ def demo(
 
     experiment = demo_experiment("fashion-mnist" if fashion_mnist else "digits")
     parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
-    typer.echo(summary(run_experiment(*parts, run_dir=run_dir)))
+    _print(summary(run_experiment(*parts, run_dir=run_dir)))
 
 
 @app.command()
 def explain(
-    file: Annotated[Path, typer.Argument(help="The experiment, a prototext.")],
+    file: PrototextFile,
 ) -> None:
-    """Print what the optimizer of FILE does to each weights object, and how the rates run. Nothing is trained."""
+    """Print the optimizer's settings for each parameter of FILE and the learning rate schedule. Trains nothing."""
     from descend.experiment import check_experiment, load
 
     experiment = load(file)
-    check_experiment(experiment)  # before torch is imported, so that a mistake is answered at once
+    check_experiment(experiment)  # before torch is imported, so that mistakes are reported at once
     from descend.experiment.inspect.explain import explain_experiment
 
-    typer.echo(explain_experiment(experiment))
+    _print(explain_experiment(experiment))
 
 
 @app.command()
 def optimizers(
-    name: Annotated[str | None, typer.Argument(help="One of them, for its equations, options and sources.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An optimizer; prints its equations, options and sources.")] = None,
 ) -> None:
     """List the optimizers with their defaults, or describe one."""
     from descend.rule_index import describe, format_list
 
-    typer.echo(format_list() if name is None else describe(name))
+    _print(format_list() if name is None else describe(name))
 
 
 @app.command()
@@ -342,9 +397,9 @@ def conformance(
     target: Annotated[str, typer.Argument(help="module:Class, or a module for all of its optimizers.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As --args.")] = None,
     args: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An argument for the class.")] = None,
-    rule: Annotated[str | None, typer.Option(help="The published rule that it is to follow.")] = None,
+    rule: Annotated[str | None, typer.Option(help="The published rule that it should follow.")] = None,
 ) -> None:
-    """Examine any torch optimizer: its published rule, odd tensors, NaN, fp16, saved state, mistakes in groups.
+    """Check any torch optimizer: its published rule, odd tensors, NaN, fp16, saved state, errors in groups.
 
     Exits with 1 when a check fails.
     """
@@ -352,29 +407,29 @@ def conformance(
 
     from descend.optim.conformance import arguments, examine, load, survey
 
-    sys.path.insert(0, str(Path.cwd()))  # a class of one's own is looked for where the command is given
+    sys.path.insert(0, str(Path.cwd()))  # so that classes in the working directory are found
     found = load(target)
     given = arguments([*(args or ()), *(more or ())])
     if not isinstance(found, ModuleType):
         report = examine(found, rule=rule, **given)
-        typer.echo(report)
+        _print(report)
         raise typer.Exit(0 if report.passed else 1)
     if given or rule:
         raise typer.BadParameter(f"arguments and --rule are for one class: {target}:Class", param_hint="target")
     passed = True
     for report in survey(found):
-        typer.echo(report.line)
+        _print(report.line)
         passed = passed and report.passed
     raise typer.Exit(0 if passed else 1)
 
 
 def _show(message: Warning | str, *about: object) -> None:
-    """A warning as a line for a user, without the place in our own code."""
-    sys.stderr.write(f"warning: {message}\n")
+    """Print a warning as one line, without the position in our own code."""
+    sys.stderr.write("warning: " + printable(str(message), keep="\n\t") + "\n")
 
 
 def main() -> None:
-    """Run the command line; exit codes are those of `descend.errors`."""
+    """Run the command line; the exit codes are those of `descend.errors`."""
     with warnings.catch_warnings():
         warnings.showwarning = _show
         exit_with_code(lambda: app(prog_name="descend"))

@@ -178,7 +178,7 @@ def check_string(
         isinstance(value, str) and (empty or value.strip()) and not (one_line and _has_control(value))
     ):
         return None
-    expected = "a string" + (" of one line" if one_line else "") + ("" if empty else " that is not empty")
+    expected = ("a string" if empty else "a non-empty string") + (" of one line" if one_line else "")
     return _problem(name, expected, value, also, remedy)
 
 

@@ -1,9 +1,9 @@
-"""Starting an experiment on many ranks: `descend.launcher.run` with LBANN's arguments.
+"""Starts an experiment on many ranks: `descend.launcher.run` with LBANN's arguments.
 
     status = descend.launcher.run(trainer, model, data_reader, optimizer, nodes=4, procs_per_node=8, time_limit=120)
 
-leaves a folder with `experiment.prototext`, `batch.sh`, `out.log` and `err.log`, and the run's own directory `run` in
-it. The scheduler is the one whose allocation this process is in; an installed client alone says nothing.
+writes a folder with `experiment.prototext`, `batch.sh`, `out.log` and `err.log`, and the run directory `run` in it. The
+scheduler is the one in whose allocation this process runs; an installed client alone is not a sign of one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, nearest
+from descend.arguments import check_choice, require
+from descend.errors import ConfigurationError
 from descend.launch import Job, flux, local, lsf, mpi, slurm
 from descend.launch.job import LEAD_SECONDS
 
@@ -58,7 +59,7 @@ def run(
     setup_only: bool = False,
     batch_job: bool = False,
 ) -> int:
-    """Start an experiment on many ranks and wait for it, or hand it to a scheduler.
+    """Start an experiment on many ranks and wait for it, or submit it to a scheduler.
 
     Args:
         trainer: As in `descend.run`.
@@ -66,19 +67,19 @@ def run(
         data_reader: As in `descend.run`.
         optimizer: As in `descend.run`.
         work_dir: Folder of the job; None makes a dated one under LBANN_EXPERIMENT_DIR or the current folder.
-        nodes: Machines.
+        nodes: Number of machines.
         procs_per_node: Ranks on each.
-        time_limit: Minutes, for the scheduler; on this machine nothing is cut short.
+        time_limit: Minutes, for the scheduler; it has no effect on this machine.
         scheduler: "slurm", "lsf", "flux", "openmpi" or "local"; None for the one whose allocation this is.
         job_name: Name of the job.
         partition: Queue.
-        account: Who pays.
+        account: The account that is charged.
         reservation: Name of a reservation.
-        launcher_args: More arguments for what starts the ranks.
-        procs_per_trainer: Ranks that share a model, which makes several trainers of all ranks; has to divide their
+        launcher_args: A list of more arguments for the program that starts the ranks.
+        procs_per_trainer: Ranks that share a model, which makes several trainers of all ranks; must divide their
             number.
-        environment: More variables of the job.
-        overwrite_script: Replace a `batch.sh` that is there.
+        environment: More environment variables of the job.
+        overwrite_script: Replace an existing `batch.sh`.
         setup_only: Write the files and start nothing.
         batch_job: Submit the job and do not wait for it.
 
@@ -86,10 +87,10 @@ def run(
         The exit status: that of the ranks, or of the submission.
 
     Raises:
-        ConfigurationError: the experiment is wrong, numbers do not fit together, a folder cannot be written, or the
+        ConfigurationError: the experiment is wrong, arguments contradict each other, a folder cannot be written, or the
             scheduler is unknown. Nothing was started.
     """
-    from descend.experiment import Experiment, check_experiment, save_prototext
+    from descend.experiment import Experiment, check_experiment
 
     kind = _scheduler(scheduler)
     check_experiment(Experiment(trainer, model, data_reader, optimizer))
@@ -112,51 +113,63 @@ def run(
     )
     _check_lead(folder / "run")
     text = SCHEDULERS[kind].script(job)
-    path = folder / "batch.sh"
-    if path.exists() and not overwrite_script:
-        raise ConfigurationError(f"{path} is there already: pass overwrite_script=True, or another work_dir")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"work_dir {folder} cannot be made: {error.strerror}; name another") from error
-    save_prototext(
-        str(folder / "experiment.prototext"), trainer=trainer, model=model, data_reader=data_reader, optimizer=optimizer
-    )
-    path.write_text(text)
-    path.chmod(0o755)
+    path = _write(folder, text, overwrite_script, (trainer, model, data_reader, optimizer))
     return 0 if setup_only else _start(kind, job, path, batch_job)
 
 
-def _check_lead(run_dir: Path) -> None:
-    """Refuse a run that cannot save in the time between the signal and the end, as its last process has shown.
+def _write(folder: Path, script: str, overwrite: bool, experiment: Sequence[Any]) -> Path:
+    """Write the experiment and the script of its job.
+
+    Returns:
+        The path of the script.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: the script exists and may not be replaced, or the folder cannot be created.
+    """
+    from descend.experiment import save_prototext
+
+    path = folder / "batch.sh"
+    if path.exists() and not overwrite:
+        raise ConfigurationError(f"{path} exists already: pass overwrite_script=True, or another work_dir")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"work_dir {folder} cannot be created: {error.strerror}; choose another") from error
+    trainer, model, data_reader, optimizer = experiment
+    parts = {"trainer": trainer, "model": model, "data_reader": data_reader, "optimizer": optimizer}
+    save_prototext(str(folder / "experiment.prototext"), **parts)
+    path.write_text(script)
+    path.chmod(0o755)
+    return path
+
+
+def _check_lead(run_dir: Path) -> None:
+    """Refuse a run that cannot save in the time between the signal and the end, according to its last process.
+
+    Raises:
+        ConfigurationError: its last save took more than half of that time.
     """
     try:
         end = json.loads((run_dir / "run.json").read_text())["end"]
         seconds = float(end["save_seconds"])
     except (OSError, ValueError, KeyError, TypeError):
-        return  # nothing is known of it
+        return  # unknown
     if 2 * seconds > LEAD_SECONDS:
         raise ConfigurationError(
-            f"a save of {run_dir} has taken {seconds:.0f} seconds, and the job is told {LEAD_SECONDS} seconds before "
-            "its end, which is to be at least twice that: save to faster storage, or less"
+            f"the last save of {run_dir} took {seconds:.0f} seconds, and the job gets a signal {LEAD_SECONDS} seconds "
+            "before its end, which must be at least twice as long: use faster storage, or save less"
         )
 
 
 def _scheduler(wanted: str | None) -> str:
     if wanted is None:
         return detected()
-    if wanted not in SCHEDULERS:
-        raise ConfigurationError(
-            f"scheduler is {wanted!r} and is to be one of {', '.join(SCHEDULERS)}{nearest(wanted, SCHEDULERS)}"
-        )
+    require(check_choice("scheduler", wanted, SCHEDULERS))
     return wanted
 
 
 def _folder(work_dir: str | os.PathLike[str] | None, job_name: str, nodes: int, procs_per_node: int) -> Path:
-    """The folder that was named, or a dated one that is not taken."""
+    """The folder that was given, or a dated one that does not exist yet."""
     if work_dir is not None:
         return Path(work_dir).absolute()
     base = Path(os.environ.get("DESCEND_EXPERIMENT_DIR") or os.environ.get("LBANN_EXPERIMENT_DIR") or Path.cwd())
@@ -171,7 +184,7 @@ def _start(kind: str, job: Job, path: Path, batch_job: bool) -> int:
     module = SCHEDULERS[kind]
     if batch_job:
         if not hasattr(module, "submit"):
-            raise ConfigurationError(f"batch_job=True: scheduler '{kind}' has no queue; leave it out")
+            raise ConfigurationError(f"batch_job=True: scheduler '{kind}' has no queue; remove it")
         return subprocess.run(module.submit(str(path)), cwd=job.work_dir, check=False).returncode
     inside = not hasattr(module, "allocate") or module.detect(os.environ)
     command = ["bash", str(path)] if inside else module.allocate(job, str(path))
@@ -180,7 +193,7 @@ def _start(kind: str, job: Job, path: Path, batch_job: bool) -> int:
 
 
 def _shown(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
-    """Run a command; what it prints is shown and kept in out.log and err.log."""
+    """Run a command; its output is shown and written to out.log and err.log."""
     with subprocess.Popen(
         command, cwd=folder, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -1,4 +1,4 @@
-"""Rules that say which weights are meant, the same wherever some are left out or treated apart.
+"""Filters of parameters, used wherever some parameters are excluded or grouped.
 
 "bias"       biases
 "norm"       weights of a normalization layer
@@ -28,7 +28,7 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 
 
 class ParameterInfo(NamedTuple):
-    """What rules look at in one weights object."""
+    """What filters look at in one parameter."""
 
     name: str
     dims: int

@@ -1,4 +1,4 @@
-"""Classes that describe something answer a misspelt keyword with the nearest name they have."""
+"""Descriptions and functions whose unknown keywords are errors that name the nearest known one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from descend.errors import ConfigurationError, nearest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["StrictKeywords", "strict_keywords"]
+    from descend.errors import DescendError
+
+__all__ = ["StrictKeywords", "canonical_names", "strict_keywords"]
 
 _NOTHING: Mapping[str, str] = {}
 Given = ParamSpec("Given")
@@ -19,11 +21,17 @@ Returned = TypeVar("Returned")
 
 
 class StrictKeywords(type):
-    """The metaclass of descriptions: a keyword that the class does not take is an error that names the nearest one.
+    """The metaclass of descriptions: an unknown keyword is an error that names the nearest known one.
 
     Raises:
-        ConfigurationError: when an object is made with unknown keywords; all of them are named.
+        ConfigurationError: when a class is called with unknown keywords; the error names all of them.
     """
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The signature of `__init__`, for help() and editors; that of `__call__` says nothing."""
+        _, *parameters = inspect.signature(cls.__init__).parameters.values()
+        return inspect.Signature(parameters)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make an object."""
@@ -36,10 +44,10 @@ class StrictKeywords(type):
 def strict_keywords(
     **said: str,
 ) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
-    """The same function, which answers a misspelt keyword as descriptions do.
+    """The same function, whose unknown keywords are errors as those of descriptions.
 
     Args:
-        **said: What to write instead of words that others have for it.
+        **said: What to write instead of keywords that other libraries have.
     """
 
     def wrap(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
@@ -72,3 +80,41 @@ def _refuse_unknown(
                 for name in unknown
             ]
         )
+
+
+def canonical_names(
+    title: str,
+    given: Mapping[str, Any],
+    aliases: Mapping[str, str | tuple[str, ...]],
+    error: type[DescendError] = ConfigurationError,
+) -> dict[str, Any]:
+    """The same keyword arguments under one name each.
+
+    Args:
+        title: What takes them, for the error.
+        given: Keyword arguments; unknown ones stay as they are.
+        aliases: For another name of an option its own name, or its names where the value is a pair, such as
+            `{"lr": "learn_rate", "betas": ("beta1", "beta2")}`.
+        error: What to raise.
+
+    Raises:
+        DescendError: An option is given under two names with different values, or a pair does not have its length.
+    """
+    found = {name: value for name, value in given.items() if name not in aliases}
+    problems: list[str] = []
+    for alias in [name for name in given if name in aliases]:
+        value, own = given[alias], aliases[alias]
+        names = (own,) if isinstance(own, str) else own
+        if not isinstance(own, str) and not (isinstance(value, (tuple, list)) and len(cast("Any", value)) == len(own)):
+            problems.append(f"{title}: {alias} must hold {len(own)} numbers, ({', '.join(own)}), got {value!r}")
+            continue
+        values: tuple[Any, ...] = (value,) if isinstance(own, str) else tuple(value)
+        for name, one in zip(names, values, strict=True):
+            if name in found and found[name] != one:
+                problems.append(
+                    f"{title} got {alias}={value!r} and {name}={found[name]!r}, which are one setting: give one of them"
+                )
+            found[name] = one
+    if problems:
+        raise error(problems)
+    return found

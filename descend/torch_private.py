@@ -1,24 +1,199 @@
-"""Access to private parts of torch, all in this file; tests/test_torch_private.py checks each with the running torch.
+"""Every access to private parts of torch, one function each.
 
-torch may change these in any release. Every function imports torch inside, so that importing this module is free.
+A name with a leading underscore may change with any release of torch. Each function here says what it does and why no
+public name serves; `tests/test_torch_private.py` calls each with the torch that runs, so a release that moves one fails
+there and is repaired here. No other file of the package names a private part of torch.
+
+Importing this module does not import torch; each function imports what it needs.
+
+    tensors         version_counter, view_base, tensor_address, foreach_copy, is_functorch_wrapped
+    module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
+    modules         has_hooks, compiled_call, set_compiled_call
+    optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported
+    distributed     reset_reducer, default_store, clone_store, disable_elastic_restarts
+    compilers       aoti_compile, load_aoti, operator_schema, private_operator
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     import torch
+    from torch import Tensor, nn
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
-__all__ = ["clone_store", "convolution_class", "default_store", "disable_elastic_restarts", "norm_class"]
+__all__ = [
+    "aoti_compile",
+    "batch_norm_class",
+    "clone_store",
+    "compiled_call",
+    "convolution_class",
+    "default_store",
+    "disable_elastic_restarts",
+    "dropout_class",
+    "dynamo_is_imported",
+    "foreach_copy",
+    "has_hooks",
+    "instance_norm_class",
+    "is_functorch_wrapped",
+    "load_aoti",
+    "mark_outside_graphs",
+    "norm_class",
+    "operator_schema",
+    "private_operator",
+    "reset_reducer",
+    "set_compiled_call",
+    "step_is_observed",
+    "tensor_address",
+    "version_counter",
+    "view_base",
+]
+
+
+# ---- tensors
+
+
+def version_counter(x: Tensor) -> int:
+    """Number of writes in place to x and its views. Autograd's own counter; only its increment is public."""
+    return x._version
+
+
+def view_base(x: Tensor) -> Tensor | None:
+    """The tensor that x is a view of, or None. Autograd's views say so nowhere else."""
+    return x._base
+
+
+def tensor_address(x: Tensor) -> int:
+    """Address of the C++ tensor behind x, 0 where this torch has none: to check an assumption about memory layout."""
+    return getattr(x, "_cdata", 0)
+
+
+def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source into its destination, in one call for all; torch.utils has no public form."""
+    import torch
+
+    copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], None] = getattr(torch, "_foreach_copy_")  # noqa: B009
+    copy_all(destinations, sources)
+
+
+def is_functorch_wrapped(x: Tensor) -> bool:
+    """Whether x is inside a transform of torch.func, which has no public question for it."""
+    from torch._C._functorch import is_functorch_wrapped_tensor
+
+    return is_functorch_wrapped_tensor(x)
+
+
+# ---- base classes of layers, which are the only common type of their families
+
+
+def norm_class() -> type[nn.Module]:
+    """Base of all batch and instance norms."""
+    from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
+
+    return _NormBase
+
+
+def batch_norm_class() -> type[nn.Module]:
+    """Base of all batch norms."""
+    from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+
+    return _BatchNorm
+
+
+def instance_norm_class() -> type[nn.Module]:
+    """Base of all instance norms."""
+    from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]
+
+    return _InstanceNorm
+
+
+def convolution_class() -> type[nn.Module]:
+    """Base of all convolutions."""
+    from torch.nn.modules.conv import _ConvNd  # pyright: ignore[reportPrivateUsage]
+
+    return _ConvNd
+
+
+def dropout_class() -> type[Any]:
+    """Base of all dropout layers."""
+    from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
+
+    return _DropoutNd
+
+
+# ---- modules
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a forward or backward hook is registered on this module itself."""
+    held: Any = module
+    return bool(held._forward_hooks or held._forward_pre_hooks or held._backward_hooks)
+
+
+def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
+    """What `module.compile()` has set, None before it."""
+    return cast("Any", module)._compiled_call_impl
+
+
+def set_compiled_call(module: nn.Module, call: Callable[..., Any] | None) -> None:
+    """Undo `module.compile()`, which torch offers no way to do: put back what `compiled_call` gave before."""
+    cast("Any", module)._compiled_call_impl = call
+
+
+# ---- optimizers
+
+
+def step_is_observed(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step hook, of this optimizer or of all, or a profiler would notice torch's wrapper around `step`."""
+    before, after, profiler = _global_observers()
+    held: Any = optimizer
+    own = held._optimizer_step_pre_hooks or held._optimizer_step_post_hooks
+    return bool(own or before or after or profiler._is_profiler_enabled)
+
+
+@functools.cache  # asked at every step
+def _global_observers() -> tuple[Any, Any, Any]:
+    """Hooks before and after the step of every optimizer, and the module that says whether a profiler runs."""
+    import torch
+
+    held = vars(sys.modules[torch.optim.Optimizer.__module__])
+    return held["_global_optimizer_pre_hooks"], held["_global_optimizer_post_hooks"], torch.autograd.profiler
+
+
+def mark_outside_graphs(function: Callable[..., Any], reason: str) -> None:
+    """Keep torch.compile from inlining a function into a caller's graph; with fullgraph=True it raises with the reason.
+
+    These are the marks that torch.compiler.disable sets; setting them does not import the compiler, which takes two
+    seconds.
+    """
+    marked: Any = function
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = reason
+
+
+def dynamo_is_imported() -> bool:
+    """Whether torch's tracing compiler has been imported, without which nothing can be tracing."""
+    return "torch._dynamo" in sys.modules
+
+
+# ---- distributed
+
+
+def reset_reducer(module: nn.parallel.DistributedDataParallel) -> None:
+    """Clear the hooks that a forward pass without a backward pass left waiting in DDP's reducer."""
+    cast("Any", module).reducer._reset_state()
 
 
 def default_store() -> Store:
     """The key-value store of the default process group, which the caller has initialized."""
     from torch.distributed import distributed_c10d
 
-    return distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]  # there is no public way
+    return distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
 
 
 def clone_store(store: Store) -> Store:
@@ -36,15 +211,35 @@ def disable_elastic_restarts() -> None:
     setattr(LocalElasticAgent, "_restart_workers", restart_nothing)  # noqa: B010  # torch has no public way
 
 
-def norm_class() -> type[torch.nn.Module]:
-    """The base class of all batch and instance normalizations."""
-    from torch import nn
-
-    return nn.modules.batchnorm._NormBase  # pyright: ignore[reportPrivateUsage]
+# ---- compilers
 
 
-def convolution_class() -> type[torch.nn.Module]:
-    """The base class of all convolutions, transposed ones too."""
-    from torch import nn
+def aoti_compile(program: torch.export.ExportedProgram, path: str, options: Mapping[str, Any]) -> None:
+    """Compile an exported program ahead of time into a package at `path`. Documented, yet under a private name."""
+    import torch
 
-    return nn.modules.conv._ConvNd  # pyright: ignore[reportPrivateUsage]
+    inductor: Any = getattr(torch, "_inductor")  # noqa: B009
+    inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=dict(options))
+
+
+def load_aoti(path: str, device_index: int) -> Any:
+    """The loader of a package made by `aoti_compile`: `boxed_run(list)` and `get_metadata()`.
+
+    torch's public `aoti_load_package` is the same call, and imports the compiler first, which takes seconds.
+    """
+    import torch
+
+    private: Any = getattr(torch, "_C")  # noqa: B009
+    return private._aoti.AOTIModelPackageLoader(path, "model", False, 1, device_index)
+
+
+def operator_schema(operator: Any) -> Any:
+    """The schema of an ATen operator: `is_mutable`, and as text with "(a" where results share memory with arguments."""
+    return operator._schema
+
+
+def private_operator(name: str) -> Any:
+    """An ATen operator that traces contain and that has a leading underscore, such as "_log_softmax"."""
+    import torch
+
+    return getattr(torch.ops.aten, name)

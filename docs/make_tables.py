@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import descend
 import descend.graph as g
 from descend.zoo import modules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DOCS = Path(__file__).parent
 
@@ -93,14 +98,16 @@ def _plain(argument: inspect.Parameter) -> inspect.Parameter:
     return argument.replace(annotation=argument.empty, default=_Name(default.__name__) if named else default)
 
 
+def call_list(things: Mapping[str, object]) -> str:
+    """A list of calls with their arguments; a table would have lines too long to read."""
+    items = (f"- **{name}** {arguments(thing)}: {summary(thing)}" for name, thing in things.items())
+    lines = (textwrap.wrap(item, 100, subsequent_indent="  ", break_long_words=False) for item in items)
+    return "\n".join(line for item in lines for line in item)
+
+
 def module_table() -> str:
     """All modules."""
-    rows = [
-        f"| {name} | {arguments(getattr(modules, name))} | {summary(getattr(modules, name))} |"
-        for name in modules.__all__
-        if name != "Module"
-    ]
-    return "\n".join(["| module | arguments | what it is |", "|---|---|---|", *rows])
+    return call_list({name: getattr(modules, name) for name in modules.__all__ if name != "Module"})
 
 
 NETWORKS = [
@@ -122,11 +129,7 @@ NETWORKS = [
 
 def network_table() -> str:
     """All networks."""
-    rows = [
-        f"| {name} | {arguments(getattr(descend.zoo, name))} | {summary(getattr(descend.zoo, name))} |"
-        for name in NETWORKS
-    ]
-    return "\n".join(["| network | arguments | what it is |", "|---|---|---|", *rows])
+    return call_list({name: getattr(descend.zoo, name) for name in NETWORKS})
 
 
 TABLES = {

@@ -104,7 +104,7 @@ def test_one_of_some_words():
 def test_a_string():
     assert check_string("name", "a\nb") is None
     assert check_string("name", 5) == "name must be a string, got 5"
-    assert check_string("name", " ", empty=False) == "name must be a string that is not empty, got ' '"
+    assert check_string("name", " ", empty=False) == "name must be a non-empty string, got ' '"
     assert check_string("name", "a\nb", one_line=True) == "name must be a string of one line, got 'a\\nb'"
     assert check_string("name", "a\x1b[0m", one_line=True) is not None
 

@@ -12,7 +12,7 @@ COLUMNS = {0: 101, 1: 1010, 2: 101, 3: 1010}
 
 
 def test_without_a_group_there_is_no_mesh():
-    with pytest.raises(ConfigurationError, match="no group of ranks"):
+    with pytest.raises(ConfigurationError, match="no process group"):
         descend.distributed.mesh()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_resume_shows_each_change_and_what_becomes_of_it(descend, one_epoch, tmp
         shown = descend(*words, "--show-changes")
         assert "optimizer.lr: 0.05 -> 0.02: applies" in shown
         assert "epoch_count=1" in shown
-        assert "applies, counted from the beginning of the run" in shown
+        assert "applies, counted from the start of the run" in shown
         assert files(tmp_path / "run") == before
     assert "finished 2 of 2 epochs" in descend("resume", run, changed)
     assert "learn_rate: 0.02" in (tmp_path / "run/experiment.prototext").read_text()
@@ -149,7 +150,7 @@ def test_weights_alone_begin_anew(descend, one_epoch, tmp_path):
 @pytest.mark.parametrize("word", ["--weights-only", "--check"])
 def test_changes_are_those_of_a_run_that_goes_on(descend, tmp_path, word):
     words = ["run", str(EXAMPLE), "--run-dir", str(tmp_path / "run"), "--resume", "--show-changes", word]
-    assert f"leave {word} out" in descend(*words, code=2)
+    assert f"remove {word}" in descend(*words, code=2)
     assert not (tmp_path / "run").exists()
 
 
@@ -171,7 +172,7 @@ def test_ways_to_continue_need_a_run_to_continue(descend, words):
 
 
 def test_there_is_nothing_to_continue(descend, tmp_path):
-    assert "holds no run that can be continued" in descend("resume", str(tmp_path / "nowhere"), code=2)
+    assert "cannot be resumed, it has no experiment.prototext" in descend("resume", str(tmp_path / "nowhere"), code=2)
 
 
 def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(descend, tmp_path):
@@ -181,6 +182,47 @@ def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(descend
     )
     assert f"no such file, and no folder {tmp_path / 'x'}" in descend("show", str(tmp_path / "x" / "lenet"), code=2)
     assert f"such as {tmp_path / 'lenet.prototext'}" in descend("show", str(tmp_path), code=2)
-    assert "is no file; a prototext or" in descend("launch", str(tmp_path), code=2)
+    assert "is not a file; a prototext or" in descend("launch", str(tmp_path), code=2)
     file = str(tmp_path / "lenet.prototext")
     assert f"{file} is not the directory of a run with several trainers" in descend("lineage", file, code=5)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("trian", "run"), ("train", "run"), ("resum", "resume"), ("Optimizer", "optimizers")]
+)
+def test_a_mistyped_command_is_answered_with_the_nearest(descend, word, meant):
+    assert f"No such command '{word}'. Did you mean 'descend {meant}'?" in descend(word, code=2)
+
+
+def test_a_command_that_is_near_to_none(descend):
+    assert "No such command 'xyz\\x1b'.\n" in descend("xyz\x1b", code=2)
+
+
+def test_a_named_pipe_is_refused_instead_of_waited_for(descend, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a named pipe; a file was expected" in descend("run", str(tmp_path / "pipe"), "--check", code=2)
+
+
+def test_a_check_allocates_nothing_of_the_size_of_a_sample(descend, tmp_path):
+    """100000 x 100000 numbers take 37 GiB."""
+    reader = 'reader { name: "synthetic" role: "train" num_samples: 8 synth_dimensions: "100000 100000"'
+    text = EXAMPLE.read_text()
+    start = text.index("data_reader")
+    other = text[start:].replace(text[start:], f"data_reader {{ {reader} transforms {{ scale {{ scale: 0.5 }} }} }} }}")
+    (tmp_path / "large.prototext").write_text(text[:start] + other)
+    printed = descend("run", str(tmp_path / "large.prototext"), "--check", code=2)
+    assert "MemoryError" not in printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("words", [("run", "--check"), ("show",), ("explain",)], ids=lambda words: words[0])
+def test_escape_sequences_in_names_do_not_reach_the_terminal(descend, tmp_path, words):
+    """A layer's name could set the title of the window, or hide what follows."""
+    text = EXAMPLE.read_text().replace('"fc1"', r'"fc1\033]0;owned\007"')
+    assert text != EXAMPLE.read_text()
+    (tmp_path / "escape.prototext").write_text(text)
+    name, *options = words
+    printed = descend(name, str(tmp_path / "escape.prototext"), *options)
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
+    assert r"fc1\x1b]0;owned\x07" in printed

@@ -28,7 +28,7 @@ def test_a_page_has_the_tables_of_the_code(page):
 
 def test_every_kind_operator_and_module_has_a_row():
     text = (DOCS / "layers.md").read_text() + (DOCS / "zoo.md").read_text()
-    rows = set(re.findall(r"^\| (\w+) \|", text, re.MULTILINE))
+    rows = set(re.findall(r"^(?:\||- \*\*)\s*(\w+)(?:\*\*| \|)", text, re.MULTILINE))
     kinds = {cls.__name__ for name, cls in descend.graph.CLASSES.items() if name.startswith("Layer.")}
     names = kinds | set(descend.ops.__all__) - {"Operator"} | set(modules.__all__) - {"Module"}
     networks = {

@@ -43,6 +43,8 @@ HOMONYMS = {
     "HypergradientAdam": _RULE,
     "SGD": _RULE,
     "Cutout": _TRANSFORM,
+    "Constant": "LBANN's layer and a schedule; both are public names",
+    "Optimizer": "the description in an experiment and the torch optimizer that it means; both are public names",
     "Scale": "LBANN gives an operator and a transform of images this name",
     "GRU": "LBANN gives a layer and a module this name",
     "LogSoftmax": "LBANN gives a layer and an operator of older files this name",
@@ -372,17 +374,20 @@ def without_twin(house: House) -> Figure:
 # Imports
 
 
-def imports(house: House, *, typing: bool = False) -> dict[str, set[str]]:
-    """Modules of the package that each module imports, in functions too, and by a string given to import_module.
+def imports(house: House, *, typing: bool = False, by_string: bool = True) -> dict[str, set[str]]:
+    """Modules of the package that each module imports, in functions too.
 
     Args:
         house: The files.
         typing: Whether those below `if TYPE_CHECKING` count too.
+        by_string: Whether names that are given to `import_module` count too.
     """
-    return {name: _imported(module, house.modules, typing) - {name} for name, module in house.modules.items()}
+    return {
+        name: _imported(module, house.modules, typing, by_string) - {name} for name, module in house.modules.items()
+    }
 
 
-def _imported(module: Module, known: dict[str, Module], typing: bool) -> set[str]:
+def _imported(module: Module, known: dict[str, Module], typing: bool, by_string: bool) -> set[str]:
     found: set[str] = set()
     for node in module.nodes:
         if node in module.typing_nodes and not typing:
@@ -392,7 +397,7 @@ def _imported(module: Module, known: dict[str, Module], typing: bool) -> set[str
         elif isinstance(node, ast.ImportFrom) and node.module:
             below = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in known else node.module for name in below}
-        elif isinstance(node, ast.Call) and _last_name(node.func) in ("import_module", "__import__"):
+        elif by_string and isinstance(node, ast.Call) and _last_name(node.func) in ("import_module", "__import__"):
             found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
     return found & set(known)
 

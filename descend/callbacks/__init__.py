@@ -1,6 +1,6 @@
-"""What watches, saves or changes a run. Names are LBANN's without the word Callback; `docs/callbacks.md` lists them.
+"""Callbacks that observe, save or change a run; names are LBANN's without the word Callback. See `docs/callbacks.md`.
 
-None of them needs torch to be described or read from a text.
+Describing a callback or reading it from a text does not import torch.
 """
 
 from descend.callbacks.batch_size import MinibatchRamp, MinibatchSchedule, MinibatchScheduleStep, StepMinibatch

@@ -1,4 +1,4 @@
-"""The mini-batch size over time. A size above the trainer's own is cut to it, with a warning."""
+"""Mini-batch size schedules. A size above the trainer's mini-batch size is clipped to it, with a warning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["MinibatchRamp", "MinibatchSchedule", "MinibatchScheduleStep", "StepM
 
 
 class _BatchSize(Callback):
-    """What changes the mini-batch size: `size` is in force, and the rate moves by `growth` for `ramp` more epochs."""
+    """Base of mini-batch size schedules: `size` is current; the learning rate grows by `growth` for `ramp` epochs."""
 
     remembers: ClassVar[tuple[str, ...]] = ("size", "growth", "ramp")
     starting_mbsize: int
@@ -37,29 +37,29 @@ class _BatchSize(Callback):
         run.control.batch_size = self.size
 
     def set_size(self, run: RunView, size: int) -> None:
-        """Let mini-batches have this size from the next pass on."""
+        """Set the mini-batch size from the next epoch on."""
         if size > self.most:
             warnings.warn(
-                f"{type(self).__name__}: a mini-batch of {size:,} is more than the trainer's {self.most:,} and is cut "
-                "to that",
+                f"{type(self).__name__}: a mini-batch of {size:,} is more than the trainer's {self.most:,} and is "
+                "clipped to that",
                 stacklevel=2,
             )
         self.size = min(size, self.most)
         run.control.batch_size = self.size
 
     def set_rate(self, epoch: EpochView, rate: float, epochs: int) -> None:
-        """Bring the rate, that of the first weights for all, to `rate` over so many epochs."""
+        """Bring the learning rate (that of the first parameter, for all) to `rate` over `epochs` epochs."""
         now = _rate(epoch.run)
         self.growth, self.ramp = (rate - now) / max(epochs, 1), epochs
         if epochs == 0:
             _change(epoch, rate)
 
     def goal(self, run: RunView) -> float:
-        """The rate in force, or the one that it is on its way to."""
+        """The current learning rate, or the target of the ramp."""
         return _rate(run) + self.ramp * self.growth
 
     def grow(self, epoch: EpochView) -> None:
-        """One more step of the rate."""
+        """Take one step of the learning rate's ramp."""
         if self.ramp:
             self.ramp -= 1
             _change(epoch, _rate(epoch.run) + self.growth)
@@ -76,12 +76,12 @@ def _change(epoch: EpochView, rate: float) -> None:
 
 @described_openly
 class StepMinibatch(_BatchSize):
-    """Doubles mini-batch and rate every `step` epochs; the rate takes `ramp_time` epochs to get there.
+    """Doubles mini-batch size and learning rate every `step` epochs; the latter over `ramp_time` epochs.
 
-    Where the trainer's size cuts the doubling, the rate grows by the same factor as the mini-batch did, and no more.
+    Where the trainer's size limits the doubling, the learning rate grows by the same factor as the mini-batch size.
 
     Runs:  after_setup, before_run, after_epoch.
-    Reads: the rate in force. Changes the mini-batch size and the rate of all weights.
+    Reads: the learning rate. Changes the mini-batch size and the learning rate of all parameters.
     Costs: nothing.
 
     Raises:
@@ -113,7 +113,7 @@ class StepMinibatch(_BatchSize):
 
 @described_openly
 class MinibatchScheduleStep:
-    """From `epoch` on: mini-batches of `mbsize`, and the rate `lr` (0 leaves it) reached over `ramp_time` epochs."""
+    """From `epoch` on: mini-batches of `mbsize`; the learning rate `lr` (0: unchanged) over `ramp_time` epochs."""
 
     message: ClassVar[str] = "Callback.MinibatchScheduleStep"
 
@@ -125,10 +125,10 @@ class MinibatchScheduleStep:
 
 @described_openly
 class MinibatchSchedule(_BatchSize):
-    """Changes mini-batch and rate at listed epochs.
+    """Changes mini-batch size and learning rate at listed epochs.
 
     Runs:  after_setup, before_run, after_epoch.
-    Reads: the rate in force. Changes the mini-batch size and the rate of all weights.
+    Reads: the learning rate. Changes the mini-batch size and the learning rate of all parameters.
     Costs: nothing.
 
     Raises:
@@ -146,7 +146,7 @@ class MinibatchSchedule(_BatchSize):
             at_least(step, 1, "epoch", "mbsize")
             at_least(step, 0, "lr", "ramp_time")
         if len({step.epoch for step in self.step}) < len(self.step):
-            raise ConfigurationError("MinibatchSchedule: two steps are of the same epoch")
+            raise ConfigurationError("MinibatchSchedule: two steps have the same epoch; remove one of them")
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
@@ -164,22 +164,22 @@ class MinibatchSchedule(_BatchSize):
 
 @described_openly
 class MinibatchRamp(Callback):
-    """Lets the mini-batch grow in a straight line over the first `num_samples` training samples; our own.
+    """Grows the mini-batch size linearly over the first `num_samples` training samples; not in LBANN.
 
         size = start + ⌊(target − start) · samples seen / num_samples⌋, the growth rounded down to a multiple of
         `multiple_of`; from num_samples on, target
 
-    It changes between any two steps, and each epoch takes every sample once all the same. It is a function of the
-    samples seen, so a run that is continued, or whose passes have another length, has the same sizes. Rates stay.
+    It changes between any two steps, and each epoch still uses every sample once. It is a function of the samples
+    seen, so a resumed run, or one whose epochs have another length, has the same sizes. Learning rates are unchanged.
 
     Runs:  after_setup, before_run, after_step.
     Reads: the samples seen. Changes the mini-batch size.
-    Costs: nothing to speak of; where it changes the size, what was read ahead is read again.
+    Costs: negligible; where it changes the size, prefetched batches are read again.
 
     Args:
         starting_mbsize: start.
-        target: At the end; 0 is the trainer's size, and more is not to be had.
-        num_samples: How long it takes.
+        target: Size at the end, at most the trainer's; 0 is the trainer's.
+        num_samples: Length of the ramp.
         multiple_of: See above; 0 counts as 1.
 
     Raises:
@@ -200,7 +200,7 @@ class MinibatchRamp(Callback):
         at_least(self, 0, "target")
 
     def size(self, samples: int) -> int:
-        """The mini-batch after so many samples."""
+        """The mini-batch size after `samples` samples."""
         if samples >= self.num_samples:
             return self._target
         grown = (self._target - self.starting_mbsize) * samples // self.num_samples

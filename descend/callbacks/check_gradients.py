@@ -1,4 +1,4 @@
-"""Compares gradients with differences of the objective."""
+"""Checks gradients against finite differences of the objective function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN = 20
 
 
 class _Difference(NamedTuple):
-    """One entry of some weights; `str` is the line about it."""
+    """One entry of a parameter; `str` is its line in the report."""
 
     weights: str
     entry: int
@@ -127,7 +127,7 @@ class CheckGradients(Callback):
 
 
 def _numerical(run: RunView, batch: Batch, weights: torch.Tensor, i: int, h: float) -> float:
-    """The fourth-order central difference for entry i of one weights object, which is put back exactly."""
+    """The fourth-order central difference for entry i of one parameter, which is restored exactly."""
     entry = weights.detach()[tuple(map(int, np.unravel_index(i, weights.shape)))]
     before = entry.clone()
 

@@ -1,4 +1,4 @@
-"""Ends a run whose metric is not where it should be."""
+"""Ends a run whose metric is out of bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CheckMetric"]
 
 @described_openly
 class CheckMetric(Callback):
-    """Checks after each pass that the mean of `metric` lies in [lower_bound, upper_bound].
+    """Checks after each epoch that the mean of `metric` is in [lower_bound, upper_bound].
 
     Runs:  after_epoch, after_evaluation.
     Reads: the values of the pass; as it is printed, so a metric of the unit % in per cent. Changes nothing.
@@ -49,7 +49,7 @@ class CheckMetric(Callback):
         modes_of(self.execution_modes)
         if not self.lower_bound <= self.upper_bound:
             raise ConfigurationError(
-                f"CheckMetric: no value lies in [{self.lower_bound:g}, {self.upper_bound:g}]; swap the bounds"
+                f"CheckMetric: no value is in [{self.lower_bound:g}, {self.upper_bound:g}]; swap the bounds"
             )
 
     def after_epoch(self, epoch: EpochView) -> None:

@@ -1,4 +1,4 @@
-"""Looks at every value of every step: not finite, too small, a sample seen twice."""
+"""Checks every value of every step: NaN and infinities, subnormal values, samples read twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CheckDataset", "CheckNaN", "CheckSmall"]
 
 
 class _CheckValues(Callback):
-    """What looks at outputs of layers, gradients and weights has in common."""
+    """Base of checks of outputs of layers, gradients and weights."""
 
     complaint: ClassVar[str]
 
@@ -54,7 +54,7 @@ class _CheckValues(Callback):
         )
 
     def bad(self, values: torch.Tensor) -> torch.Tensor:
-        """Which values are not as they should be."""
+        """A mask of the values that fail the check."""
         raise NotImplementedError
 
 
@@ -102,7 +102,7 @@ class CheckSmall(_CheckValues):
 
 
 class _Counting(Callback):
-    """What a count of samples keeps: how often each was given in the pass under way, by mode."""
+    """The number of times that each sample was read in the current epoch, by mode."""
 
     remembers: ClassVar[tuple[str, ...]] = ("seen",)
     seen: dict[str, Any]
@@ -115,7 +115,7 @@ class _Counting(Callback):
 
 @described_openly
 class CheckDataset(_Counting):
-    """Ends the run when a pass gives a sample twice or leaves one out.
+    """Ends the run when an epoch reads a sample twice or omits one.
 
     Runs:  after_backward, after_step, after_evaluation_step, and around each pass.
     Reads: numbers of samples. Changes nothing.
@@ -175,12 +175,12 @@ class CheckDataset(_Counting):
         seen[: len(before)] += before
         self.seen[mode.value] = seen
         if (twice := (seen > 1).nonzero()).numel():
-            raise DataError(f"CheckDataset: {mode} sample {int(twice[0])} was given twice in epoch {epoch}")
+            raise DataError(f"CheckDataset: {mode} sample {int(twice[0])} was read twice in epoch {epoch}")
 
     def _finish(self, mode: Mode) -> None:
         left_out = (self.seen.pop(mode.value) == 0).nonzero()
         if left_out.numel():
             raise DataError(
-                f"CheckDataset: {mode} sample {int(left_out[0])} was not given in this pass, and "
+                f"CheckDataset: {mode} sample {int(left_out[0])} was not read in this epoch, and "
                 f"{left_out.numel():,} in all"
             )

@@ -1,4 +1,4 @@
-"""Saves all that a run depends on, every so often, and keeps the newest few and the best."""
+"""Saves checkpoints of a run at intervals, and keeps the newest and the best of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.arguments import check_integer, check_number, collect
 from descend.errors import ConfigurationError, StorageError
 from descend.train import Callback, Mode
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint"]
 
 _MODES = tuple(mode.value for mode in Mode)
+_COUNTS = ("every_steps", "every_epochs", "keep")
 _LAST = "sgd.last.shared.checkpoint"  # names the newest folder beside it
 
 
@@ -52,7 +54,7 @@ class Checkpoint(Callback):
             set, checkpoint_dir counts, as in LBANN.
 
     Raises:
-        ConfigurationError: nothing is to be done, a number is negative, it is not said what is best; at the start, the
+        ConfigurationError: no interval is set, a number is negative, keep_best has no direction; at the start, the
             run has no directory.
 
     Source: LBANN's CallbackCheckpoint, whose checkpoint_steps, checkpoint_epochs and checkpoint_secs these intervals
@@ -80,14 +82,10 @@ class Checkpoint(Callback):
     saves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in ("every_steps", "every_epochs", "every_seconds", "keep")}
-        problems = [
-            f"Checkpoint: {name} must be a number of at least 0 and is {value!r}"
-            for name, value in given.items()
-            if isinstance(value, bool)
-            or not isinstance(value, (int, float) if name == "every_seconds" else int)
-            or not 0 <= value < float("inf")
-        ]
+        problems = collect(
+            *(check_integer(f"Checkpoint: {name}", getattr(self, name), 0) for name in _COUNTS),
+            check_number("Checkpoint: every_seconds", self.every_seconds, at_least=0),
+        )
         if not problems and not any(
             (self.every_steps, self.every_epochs, self.every_seconds, self.keep_best, self.restart_dir)
         ):
@@ -103,20 +101,20 @@ class Checkpoint(Callback):
             return ["Checkpoint: best= says which value is best of keep_best=, which is not set"] if self.best else []
         if self.keep_best.count("/") != 1 or self.keep_best.split("/")[0] not in _MODES:
             return [
-                f"Checkpoint: keep_best is {self.keep_best!r}; it is to be MODE/NAME such as 'validation/objective' "
+                f"Checkpoint: keep_best must be MODE/NAME such as 'validation/objective', got {self.keep_best!r}, "
                 f"with one of the modes {', '.join(_MODES)}"
             ]
         if not self.best and self.keep_best.endswith("/objective"):
             self.best = "lowest"
         if self.best not in ("lowest", "highest"):
-            return [f"Checkpoint: is the best {self.keep_best} the 'lowest' or the 'highest'? best= is {self.best!r}"]
+            return [f"Checkpoint: best must be 'lowest' or 'highest' for {self.keep_best}, got {self.best!r}"]
         return []
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
+        """The fields of its text form."""
         if unknown := [name for name in ("keep", "keep_best", "asynchronous") if getattr(self, name)]:
             raise ConfigurationError(
-                f"Checkpoint: {', '.join(unknown)} has no place in LBANN's format; leave it out to save a text"
+                f"Checkpoint: LBANN's format has no field for {', '.join(unknown)}; remove it to save a text"
             )
         return {
             "checkpoint_dir": self.checkpoint_dir,
@@ -179,12 +177,12 @@ class Checkpoint(Callback):
         self._score = None
 
     def _name_in(self, mode: Mode) -> str:
-        """The quantity that decides which is best, if it is one of this mode; else a name that nothing has."""
+        """The metric of `keep_best`, if it is one of this mode; else a name that no metric has."""
         wanted, _, name = self.keep_best.partition("/")
         return name if wanted == mode.value else ""
 
     def _is_best(self) -> bool:
-        """Whether the value of the pass is the best so far, which it then becomes."""
+        """Record the value of an epoch; whether it is the best so far."""
         score, before = self._score, self._best_score
         if score is None or math.isnan(score):
             return False
@@ -204,7 +202,7 @@ class Checkpoint(Callback):
             score=score,
             best="highest" if self.best == "highest" else "lowest",
             asynchronous=self.asynchronous,
-            then=lambda written: self._copy(written, name),
+            then=lambda written: _copy(written, self.checkpoint_dir, name),
         )
         self._run.save(wish)
         self._last = self._run.control.now()
@@ -216,21 +214,22 @@ class Checkpoint(Callback):
         ]
         return "Checkpoint " + " ".join(intervals)
 
-    def _copy(self, written: Path, name: str) -> None:
-        """Copy a checkpoint beside its final name, put it there, and only then call it the newest."""
-        if not self.checkpoint_dir:
-            return
-        folder = Path(self.checkpoint_dir) / "trainer0"
-        beside = folder / f".{name}.part"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(beside, ignore_errors=True)
-            shutil.copytree(written, beside)
-            if (folder / name).exists():
-                shutil.rmtree(folder / name)
-            beside.rename(folder / name)
-            newest = folder / f".{_LAST}.part"
-            newest.write_text(f"{name}\n")
-            newest.replace(folder / _LAST)
-        except OSError as error:
-            raise StorageError(f"cannot copy a checkpoint to {folder}: {error.strerror or error}") from error
+
+def _copy(written: Path, checkpoint_dir: str, name: str) -> None:
+    """Copy a checkpoint to a temporary name, rename it, and only then mark it as the newest."""
+    if not checkpoint_dir:
+        return
+    folder = Path(checkpoint_dir) / "trainer0"
+    beside = folder / f".{name}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(written, beside)
+        if (folder / name).exists():
+            shutil.rmtree(folder / name)
+        beside.rename(folder / name)
+        newest = folder / f".{_LAST}.part"
+        newest.write_text(f"{name}\n")
+        newest.replace(folder / _LAST)
+    except OSError as error:
+        raise StorageError(f"cannot copy a checkpoint to {folder}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""How often each label got each prediction."""
+"""Writes confusion matrices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ConfusionMatrix"]
 
 
 class _Counts(Callback):
-    """Counts of the passes under way by mode: (classes, classes), rows being predictions."""
+    """Counts of the current epochs by mode: (classes, classes), one row for each prediction."""
 
     remembers: ClassVar[tuple[str, ...]] = ("counts",)
     counts: dict[str, Any]
@@ -28,7 +28,7 @@ class _Counts(Callback):
 
 @described_openly
 class ConfusionMatrix(_Counts):
-    """Writes for each pass which fraction of its samples has prediction i and label j, in row i and column j.
+    """Writes for each epoch the fraction of its samples with prediction i and label j, in row i and column j.
 
     Files: PREFIXtrain-epochE.csv, PREFIXvalidation-epochE.csv, PREFIXtest.csv, E being the passes that are complete.
     Runs:  around each mini-batch, and after each pass.
@@ -64,8 +64,8 @@ class ConfusionMatrix(_Counts):
         prediction, label = (step.watch.outputs(name)[0].flatten(1) for name in (self.prediction, self.label))
         if prediction.shape != label.shape:
             raise ConfigurationError(
-                f"ConfusionMatrix: '{self.prediction}' gives {prediction.shape[1]} numbers and '{self.label}' "
-                f"{label.shape[1]}; labels are to be one-hot vectors of the same length"
+                f"ConfusionMatrix: '{self.prediction}' has {prediction.shape[1]} outputs and '{self.label}' "
+                f"{label.shape[1]}; labels must be one-hot vectors of the same length"
             )
         classes = prediction.shape[1]
         cells = prediction.argmax(1) * classes + label.argmax(1)

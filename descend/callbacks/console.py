@@ -1,10 +1,12 @@
-"""Where callbacks print: standard output, above the progress bar while one is drawn, and of several ranks the first."""
+"""Prints for callbacks: to standard output, above a progress bar while one is drawn, and on rank zero only."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
+
+from descend.display import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -22,7 +24,7 @@ _mutes: list[None] = []
 
 
 def claim(console: _Console) -> None:
-    """From now on lines go through `console`, which keeps them apart from what it draws."""
+    """Print lines through `console` from now on, which separates them from the bar that it draws."""
     _claims.append(console)
 
 
@@ -34,7 +36,7 @@ def release(console: _Console) -> None:
 
 @contextmanager
 def listening(listener: Callable[[str], None]) -> Generator[None]:
-    """Hand every line that is printed to `listener` as well."""
+    """Pass every printed line to `listener`, too."""
     _listeners.append(listener)
     try:
         yield
@@ -44,7 +46,7 @@ def listening(listener: Callable[[str], None]) -> Generator[None]:
 
 @contextmanager
 def muted() -> Generator[None]:
-    """Print nothing for the time being."""
+    """Print nothing within this context."""
     _mutes.append(None)
     try:
         yield
@@ -53,23 +55,24 @@ def muted() -> Generator[None]:
 
 
 def is_muted() -> bool:
-    """Whether nothing is to be drawn either."""
+    """Whether output is muted, so that a progress bar must not be drawn."""
     return bool(_mutes)
 
 
 def say(text: str) -> None:
-    """Print lines for the user."""
+    """Print lines for the user; other control characters than newlines and tabs are escaped."""
     if _mutes:
         return
+    text = printable(text, keep="\n\t")
     for listener in _listeners:
         listener(text)
     if _claims:
-        _claims[-1].print(text, markup=False, highlight=False, soft_wrap=True)  # as it is, brackets and all
+        _claims[-1].print(text, markup=False, highlight=False, soft_wrap=True)  # brackets are no markup
     else:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
 def with_unit(value: float, unit: str) -> str:
-    """A metric as LBANN prints it: what has the unit "%" is multiplied by 100."""
+    """A metric as LBANN prints it: a value of the unit "%" is multiplied by 100."""
     return f"{value * 100 if unit == '%' else value:g}{unit}"

@@ -1,4 +1,4 @@
-"""Says what the model is: its layers, its graph, its size, and what the readers gave."""
+"""Prints or draws the model: its layers, its graph, its size; and the numbers of samples read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _description(run: RunView, plan: Any) -> Iterable[str]:
         yield f"  layer {layer.name} ({type(layer.layer).__name__}): {parents} -> {shapes}"
     for weights in plan.weights.values():
         yield f"  weights {weights.name}: {_shape(weights.shape)}{'' if weights.trainable else ', not trained'}"
-    yield f"  {sum(prod(w.shape) for w in plan.weights.values() if w.trainable):,} trained numbers"
+    yield f"  {sum(prod(w.shape) for w in plan.weights.values() if w.trainable):,} trainable parameters"
 
 
 def _shape(shape: Iterable[int]) -> str:
@@ -107,7 +107,7 @@ def _quoted(text: str) -> str:
 
 @described_openly
 class ComputeModelSize(Callback):
-    """Counts the numbers in all weights, prints the count and stores it in a weights object.
+    """Counts the parameters of the model, prints the count and stores it in the weights `output_name`.
 
     Runs:  before_step, every `batch_interval` steps.
     Reads: sizes. Changes the weights `output_name`, which is not counted: every entry of it becomes the count.
@@ -142,7 +142,7 @@ class ComputeModelSize(Callback):
 
 @described_openly
 class DispIOStats(Callback):
-    """Prints after each pass how many samples its reader gave, of how many.
+    """Prints after each epoch the number of samples read, and that of its reader.
 
     Runs:  after_epoch, after_evaluation.
     Reads: counts. Changes nothing.

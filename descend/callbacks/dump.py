@@ -94,7 +94,7 @@ class DumpWeights(Callback):
 
 @described_openly
 class DumpGradients(Callback):
-    """Writes the gradient of each trained weights object every `interval` steps.
+    """Writes the gradient of each trainable parameter every `interval` steps.
 
     Files: BASENAMEmodel0-epochE-stepS-WEIGHTS-Gradient.txt, with the number of the step from 0.
     Runs:  after_backward, so before any clipping.
@@ -125,7 +125,7 @@ class DumpGradients(Callback):
 
 
 class _Keeping(Callback):
-    """What keeps gradients of the step under way, by layer and number of the output, for each micro-batch."""
+    """Base with the gradients of the current step, by layer and index of the output, for each micro-batch."""
 
     signals: dict[tuple[str, int], list[list[Any]]]
 
@@ -250,7 +250,7 @@ class DumpOutputs(Callback):
 
 @described_openly
 class DumpMBIndices(Callback):
-    """Writes which samples each mini-batch held, every `interval` mini-batches.
+    """Writes the sample numbers of the mini-batch, every `interval` mini-batches.
 
     Files: BASENAMEmodel0-MODE-epochE-stepS-MB_Sample_Indices.txt, a number a line.
     Runs:  after_step, after_evaluation_step.

@@ -1,4 +1,4 @@
-"""Evaluates in the midst of an epoch."""
+"""Evaluates within an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights and outputs as files, in the formats of LBANN and its linear algebra library Hydrogen.
+"""Reads and writes weights and outputs in the formats of LBANN and its linear algebra library Hydrogen.
 
 Hydrogen keeps weights as matrices: those of layers that multiply by a matrix (fully connected, embedding, GRU) as they
 are, everything else as one column in row-major order.
@@ -56,19 +56,19 @@ def as_matrix(weights: torch.Tensor, matrix: bool) -> NDArray[Any]:
 
 
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
-    """The same numbers; in float32 those of a type that NumPy does not have."""
+    """The same numbers; types that NumPy lacks are converted to float32."""
     tensor = tensor.detach().cpu()
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
 def as_rows(samples: torch.Tensor) -> NDArray[Any]:
-    """(samples, entries), whatever the shape of a sample."""
+    """Flatten samples of any shape to (samples, entries)."""
     array = as_array(samples)
     return array.reshape(len(array) if array.ndim else 1, -1)
 
 
 def write_text(path: Path, matrix: NDArray[Any]) -> None:
-    """Write (height, width) numbers as text that gives the same numbers back."""
+    """Write (height, width) numbers as text with enough digits to read back the same numbers."""
     with path.open("w") as file:
         for row in matrix:
             file.write(" ".join(map(_digits, row)) + "\n")
@@ -79,7 +79,7 @@ def _digits(number: Any) -> str:
 
 
 def write_binary(path: Path, matrix: NDArray[Any]) -> None:
-    """Write (height, width) numbers as Hydrogen's binary with 32-bit integers in front."""
+    """Write (height, width) numbers in Hydrogen's binary format with a header of 32-bit integers."""
     path.write_bytes(np.array(matrix.shape, dtype="<i4").tobytes() + matrix.tobytes(order="F"))
 
 

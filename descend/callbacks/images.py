@@ -1,4 +1,4 @@
-"""Outputs of layers as pictures."""
+"""Writes outputs of layers as images."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_pixels(sample: NDArray[Any]) -> NDArray[np.uint8]:
         sample = sample[0] if sample.shape[0] == 1 else sample.transpose(1, 2, 0)
     elif sample.ndim != 2:
         raise ConfigurationError(
-            f"a picture is (height, width) or (1 or 3, height, width), and the layer gives {sample.shape}"
+            f"an image must be (height, width) or (1 or 3, height, width), and the layer's output is {sample.shape}"
         )
     low, high = float(sample.min()), float(sample.max())
     scaled = (sample - low) / (high - low) if high > low else np.zeros(sample.shape)

@@ -1,4 +1,4 @@
-"""What changes the course of training: gradients, samples, who is trained, weights."""
+"""Callbacks that change training: gradients, samples, frozen layers, weights."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ClipGradientNorm(Callback):
 
     Runs:  after_backward.
     Reads: gradients. Changes them.
-    Costs: one norm for each weights object, without a wait for the device.
+    Costs: one norm for each parameter, without a wait for the device.
 
     Args:
         weights: Whose gradients; all trained ones where none is named.
-        global_norm: The norm is that of all these gradients together; otherwise each weights object has its own.
+        global_norm: Use the norm of all these gradients together; otherwise each parameter has its own.
         value: The largest norm.
 
     Raises:
@@ -51,7 +51,7 @@ class ClipGradientNorm(Callback):
 
     def __post_init__(self) -> None:
         if not self.value > 0:
-            raise ConfigurationError(f"ClipGradientNorm.value is {self.value!r}; expected a number above 0")
+            raise ConfigurationError(f"ClipGradientNorm: value must be a number > 0, got {self.value!r}")
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`; unknown weights are refused now."""
@@ -105,7 +105,9 @@ class Mixup(Callback):
         plan = plan_of(run.module)
         inputs = {layer.name for layer in plan.layers if hasattr(layer.layer, "data_field")} if plan else set[str]()
         if plan and (wrong := [name for name in words(self.layers) if name not in inputs]):
-            raise ConfigurationError(f"Mixup: layer '{wrong[0]}' is no Input; there are {', '.join(sorted(inputs))}")
+            raise ConfigurationError(
+                f"Mixup: layer '{wrong[0]}' is not an Input; there are {', '.join(sorted(inputs))}"
+            )
 
     def before_step(self, step: StepView) -> None:
         """See `Callback.before_step`."""
@@ -134,7 +136,7 @@ def _mixed(
     tensor = torch.as_tensor(values)
     if not tensor.is_floating_point():
         raise ConfigurationError(
-            f"Mixup: field '{name}' holds {values.dtype}, which cannot be mixed; give labels as one-hot vectors"
+            f"Mixup: field '{name}' has type {values.dtype}, which cannot be mixed; use one-hot vectors as labels"
         )
     own = torch.from_numpy(share).to(tensor).reshape(-1, *[1] * (tensor.ndim - 1))
     mixed = own * tensor + (1 - own) * of_all(tensor)[torch.from_numpy(partner).to(tensor.device)]
@@ -201,7 +203,7 @@ class AlternateUpdates(Callback):
 
 
 def _switch(run: RunView, names: tuple[str, ...], frozen: bool) -> None:
-    """Freeze or free the layers of these names that are more than their weights."""
+    """Freeze or unfreeze the layers of these names that have state besides their weights."""
     plan, module = plan_of(run.module), cast("Any", run.module)
     for planned in plan.layers if plan is not None else ():
         if planned.name in names and isinstance(planned.layer, IdentityZero):

@@ -1,4 +1,4 @@
-"""The learning rate over time.
+"""Learning rate schedules.
 
 All weights that a callback names share one rate, that of the first of them, as LBANN has it; callbacks on the same
 weights build on one another. E is the number of passes that are complete, t the number of updates before this one.
@@ -10,7 +10,7 @@ weights build on one another. E is the number of passes that are complete, t the
     AdaptiveLearningRate        rate · amt, where the objective has not been better for too long
     PolyLearningRate            (start − end)(1 − min(t, max) / max)^power + end
     CosineDecayLearningRate     linear warm-up, then half a cosine, in t
-    OptimizerwiseAdaptiveLearningRate    rate · scale ‖w‖ / ‖g‖, for each weights object
+    OptimizerwiseAdaptiveLearningRate    rate · scale ‖w‖ / ‖g‖, for each parameter
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class _LearningRate(Callback):
-    """What the callbacks on the rate have in common. `start` is the rate before the run, also of one that continues."""
+    """Base of learning rate schedules. `start` is the learning rate before the run, or before a resumed run's start."""
 
     remembers: ClassVar[tuple[str, ...]] = ("start",)
     weights: str
@@ -57,25 +57,25 @@ class _LearningRate(Callback):
         self.begin(next(iter(rates.values())), run.steps_per_epoch[Mode.TRAIN])
         if len(set(rates.values())) > 1:
             shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
-            say(f"{type(self).__name__}: these weights will share the rate of the first of them: {shown}")
+            say(f"{type(self).__name__}: these weights will share the learning rate of the first of them: {shown}")
 
     def begin(self, start: float, steps_per_epoch: int | None) -> None:
-        """Take note of the rate before the run and of the length of a pass, where that is known."""
+        """Store the learning rate before the run and the number of steps of an epoch, where known."""
         self.start = start
 
     def rate(self, run: RunView) -> float:
-        """The rate in force."""
+        """The current learning rate."""
         return run.control.rates()[next(iter(run.control.select(words(self.weights))))]
 
     def change(self, run: RunView, rate: float, epoch: int) -> None:
-        """Set another rate and say so."""
+        """Set the learning rate and print it."""
         if rate != self.rate(run):
             say(f"Model 0: changing global learning rate to {rate:g} at epoch {epoch}")
             run.control.set_rate(rate, words(self.weights))
 
 
 class _AtEpochs(_LearningRate):
-    """A rate that changes between passes."""
+    """A learning rate that changes between epochs."""
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
@@ -83,12 +83,12 @@ class _AtEpochs(_LearningRate):
             self.change(epoch.run, self.scheduled(epoch.finished, self.rate(epoch.run)), epoch.finished)
 
     def scheduled(self, epoch: int, rate: float) -> float:
-        """The rate after `epoch` passes, where `rate` is in force."""
+        """The learning rate after `epoch` epochs, of which the last one had `rate`."""
         raise NotImplementedError
 
 
 class _AtSteps(_LearningRate):
-    """A rate that is a function of the step; it is said once an epoch."""
+    """A learning rate that is a function of the step; it is printed once an epoch."""
 
     remembers: ClassVar[tuple[str, ...]] = ("start", "said")
     said = 0.0
@@ -105,7 +105,7 @@ class _AtSteps(_LearningRate):
             say(f"Model 0: changing global learning rate to {rate:g} at epoch {epoch.finished}")
 
     def scheduled(self, step: int) -> float:
-        """The rate of the update that follows `step` others."""
+        """The learning rate of the update after `step` updates."""
         raise NotImplementedError
 
 
@@ -186,7 +186,7 @@ class DropFixedLearningRate(_AtEpochs):
         if any(epoch < 1 for epoch in self.drop_epoch):
             raise ConfigurationError(
                 f"DropFixedLearningRate.drop_epoch is {list(self.drop_epoch)}; epochs are counted when they are over, "
-                "so each is to be at least 1"
+                "so each must be at least 1"
             )
 
     def scheduled(self, epoch: int, rate: float) -> float:
@@ -356,12 +356,12 @@ class CosineDecayLearningRate(_AtSteps):
 
 @described_openly
 class OptimizerwiseAdaptiveLearningRate(_LearningRate):
-    """Before each update multiplies the rate of each weights object by scale ‖w‖ / ‖g‖, as LARS does; by 1 where one of
+    """Before each update multiplies the rate of each parameter by scale ‖w‖ / ‖g‖, as LARS does; by 1 where one of
     the norms is 0.
 
     Runs:  after_backward.
     Reads: weights and gradients. Changes the multiplier of the rate, so that it works together with other callbacks.
-    Costs: two norms for each weights object and one wait for the device a step.
+    Costs: two norms for each parameter and one wait for the device a step.
 
     Raises:
         ConfigurationError: `scale` is negative; at the start, an optimizer without a multiplier (not one of descend's).
@@ -424,12 +424,12 @@ def rehearse(
 
     Args:
         callbacks: All of the run's, in order.
-        rates: The rate of each trained weights object before the run.
+        rates: The learning rate of each trainable parameter before the run.
         steps_per_epoch: Updates in a pass.
         points: Updates applied before the ones asked for, rising.
 
     Returns:
-        For each weights object its rate at each point.
+        For each parameter its learning rate at each point.
     """
     played = [
         (copy.copy(callback), [name for name in words(callback.weights) or rates if name in rates])

@@ -1,12 +1,14 @@
-"""Names in the fields of callbacks: lists of them are one text with spaces between, and an empty text means all.
+"""Checks the fields of callbacks. A list of names is one string with spaces; an empty string means all names.
 
-What a field names is known by its own name, the same in every callback.
+A field has the same name and meaning in every callback.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from descend import arguments
+from descend.arguments import check_number
 from descend.errors import ConfigurationError, MissingExtra, nearest
 from descend.train import Mode
 
@@ -44,7 +46,7 @@ _MODES = {
     "tournament": Mode.TOURNAMENT,
 }
 
-# How LBANN's files and lines call the modes.
+# LBANN's words for the modes, in its files and log lines.
 MODE_WORDS: Mapping[Mode, str] = {
     Mode.TRAIN: "training",
     Mode.VALIDATION: "validation",
@@ -54,12 +56,12 @@ MODE_WORDS: Mapping[Mode, str] = {
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The names in a text."""
+    """The names in a string."""
     return tuple(text.split())
 
 
 def modes_of(text: str) -> frozenset[Mode]:
-    """The modes in a text; all of them where it is empty.
+    """The modes in a string; all of them where it is empty.
 
     Raises:
         ConfigurationError: there is no such mode.
@@ -75,14 +77,8 @@ def at_least(callback: object, least: float, *fields: str) -> None:
     Raises:
         ConfigurationError: every such field with its value.
     """
-    what = type(callback).__name__
-    problems = [
-        f"{what}.{name} is {getattr(callback, name)!r}; expected at least {least}"
-        for name in fields
-        if not getattr(callback, name) >= least
-    ]
-    if problems:
-        raise ConfigurationError(problems)
+    checked = (check_number(name, getattr(callback, name), at_least=least, finite=False) for name in fields)
+    arguments.require(checked, where=type(callback).__name__)
 
 
 def require(callback: Callback, *fields: str) -> None:
@@ -97,22 +93,22 @@ def require(callback: Callback, *fields: str) -> None:
 
 
 def require_samples(callback: Callback, modes: Collection[Mode]) -> None:
-    """Refuse a callback that looks at samples of which a run has none.
+    """Refuse a callback for a mode without samples.
 
     Args:
         callback: The callback.
-        modes: What the run has samples for.
+        modes: The modes that the run has samples for.
 
     Raises:
-        ConfigurationError: none of them is one that it looks at.
+        ConfigurationError: it observes none of them.
     """
     if not callback.looks_at or not set(callback.looks_at).isdisjoint(modes):
         return
     where = getattr(callback, "where", None)
     what, roles = _any_of(callback.looks_at), _any_of(f"'{Mode(mode).role}'" for mode in callback.looks_at)
     raise ConfigurationError(
-        f"{f'{where}: ' if where else ''}{type(callback).__name__} looks at {what} samples and this run has none: give "
-        f"a reader the role {roles}, or take the callback out"
+        f"{f'{where}: ' if where else ''}{type(callback).__name__} needs {what} samples and this run has none: give "
+        f"a reader the role {roles}, or remove the callback"
     )
 
 
@@ -133,7 +129,7 @@ def _any_of(words: Iterable[str]) -> str:
 
 
 def _is_field(callback: Any, field: str) -> bool:
-    """Whether it is a field of one of our callbacks; what one of a user's own calls so may be anything."""
+    """Whether it is a field of one of our callbacks; a user's class may use the name for anything."""
     own = __name__.partition(".")[0]
     kinds = [kind for kind in type(callback).__mro__ if kind.__module__.partition(".")[0] == own]
     return any(field in vars(kind).get("__annotations__", {}) for kind in kinds)
@@ -148,11 +144,11 @@ def _named(field: str, text: str) -> tuple[str, ...]:
 
 
 def problems(callbacks: Iterable[Any], known: Mapping[str, Iterable[str]]) -> list[str]:
-    """Names in callbacks that nothing has.
+    """The problem with each unknown name in the fields of callbacks.
 
     Args:
         callbacks: The callbacks of a run.
-        known: All names of each kind, by "layer", "weights" and "metric"; a kind that is not there is not looked at.
+        known: All names of each kind, by "layer", "weights" and "metric"; a missing kind is not checked.
     """
     return [
         f"{f'{callback.where}: ' if getattr(callback, 'where', None) else ''}{type(callback).__name__}.{field} names a "

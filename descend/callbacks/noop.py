@@ -1,7 +1,7 @@
-"""Parts of the format that ask for something of LBANN's machinery which is not there to be asked here.
+"""Callbacks of LBANN's format without a counterpart here.
 
-Each is accepted, so that a file goes through unchanged, and says once that it has no effect; a tournament inside one
-training run cannot be left out without changing the result, so it is refused.
+Each is accepted, so that LBANN's files can be read unchanged, and prints once that it has no effect; a tournament
+inside one training run cannot be ignored without changing the result, so it is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CheckInit", "DebugIO", "GPUMemoryUsage", "Hang", "LocalTournament", 
 
 
 class _WithoutEffect(Callback):
-    """What has no effect; `reason` ends the line that says so."""
+    """Base of callbacks without effect; `reason` ends the line that is printed about it."""
 
     reason: ClassVar[str]
 

@@ -1,4 +1,4 @@
-"""How large gradients, weights and updates are, and how noisy gradients are. None of them is part of LBANN's format.
+"""Norms of gradients, weights and updates, and the gradient noise scale. None of them is part of LBANN's format.
 
 Each records what it finds as rows of the history and of metrics.jsonl, with mode "train" and the number of the step.
 """
@@ -36,7 +36,7 @@ class GradientNorm(Callback):
 
     Runs:  after_backward, so before any clipping by the loop and before the update.
     Reads: gradients. Changes nothing.
-    Costs: one norm for each weights object and one wait for the device, every `every_steps` steps.
+    Costs: one norm for each parameter and one wait for the device, every `every_steps` steps.
     """
 
     records: ClassVar[tuple[str, ...]] = ("gradient_norm",)
@@ -58,7 +58,7 @@ class WeightNorm(Callback):
 
     Runs:  after_step.
     Reads: weights. Changes nothing.
-    Costs: one norm for each weights object and one wait for the device, every `every_steps` steps.
+    Costs: one norm for each parameter and one wait for the device, every `every_steps` steps.
     """
 
     records: ClassVar[tuple[str, ...]] = ("weight_norm",)

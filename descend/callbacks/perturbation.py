@@ -1,4 +1,4 @@
-"""Random changes of settings and weights. What is drawn is a function of the seed, the callback and the step.
+"""Random perturbations of hyperparameters and weights; the draws are a function of (seed, callback, step).
 
 A positive setting x becomes x exp(factor · N(0, 1)); of β and of a dropout's keep_prob it is 1 − β that does.
 """
@@ -14,6 +14,7 @@ from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, require, words
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
+from descend.torch_private import dropout_class
 from descend.train import Callback
 from descend.train.layers import plan_of
 
@@ -73,7 +74,7 @@ class _PerturbOptions(Callback):
 
 @described_openly
 class PerturbAdam(_PerturbOptions):
-    """Multiplies rate, 1 − β₁, 1 − β₂ and ε of each weights object by log-normal factors.
+    """Multiplies learning rate, 1 − β₁, 1 − β₂ and ε of each parameter by log-normal factors.
 
     Runs:  after_setup; before_step every `batch_interval` steps (0 counts as 1) with `perturb_during_training`.
     Reads: the options in force. Changes them; a β that would be negative is 0.
@@ -108,7 +109,7 @@ class PerturbAdam(_PerturbOptions):
 
 @described_openly
 class PerturbLearningRate(_PerturbOptions):
-    """Multiplies the rate of each weights object by a log-normal factor.
+    """Multiplies the learning rate of each parameter by a log-normal factor.
 
     Runs:  after_setup; before_step every `batch_interval` steps (0 counts as 1) with `perturb_during_training`.
     Reads: the rates in force. Changes them.
@@ -197,17 +198,17 @@ class PerturbDropout(Callback):
 
 def _kept(run: RunView) -> dict[str, float]:
     """The share that each Dropout layer keeps, by name."""
-    from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]  # the base of all of them
-
     plan = plan_of(run.module)
     if plan is not None:
         return {layer.name: layer.layer.keep_prob for layer in plan.layers if hasattr(layer.layer, "keep_prob")}
-    return {name: 1 - part.p for name, part in run.module.named_modules() if isinstance(part, _DropoutNd)}
+    found: dict[str, Any] = dict(run.module.named_modules())
+    base = dropout_class()
+    return {name: 1 - part.p for name, part in found.items() if isinstance(part, base)}
 
 
 @described_openly
 class PerturbWeights(Callback):
-    """Adds scale · N(0, 1) to each entry of one weights object with probability `perturb_probability`; such an entry is
+    """Adds scale · N(0, 1) to each entry of one parameter with probability `perturb_probability`; such an entry is
     then kept in [lower, upper].
 
     Runs:  before_step, every `batch_interval` steps but the first.

@@ -1,4 +1,4 @@
-"""LBANN's lines on standard output: a banner for each epoch, then objective and metrics of each mode.
+"""Prints LBANN's log: a banner for each epoch, then objective function and metrics of each mode.
 
 model0 (instance 0) training epoch 0 objective function : 0.5871
 model0 (instance 0) validation accuracy : 92.31%

@@ -1,4 +1,4 @@
-"""A live bar: where the epoch is, how fast it goes, how long it will take, and the objective."""
+"""A progress bar: steps of the epoch, speed, time left, and the objective."""
 
 from __future__ import annotations
 

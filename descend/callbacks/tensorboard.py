@@ -1,4 +1,4 @@
-"""Numbers, histograms and pictures for TensorBoard. Needs the extra `tracking`.
+"""Writes scalars, histograms and images for TensorBoard. Needs the extra `tracking`.
 
 Files go to the model's `summary_dir`, by default `tensorboard` in the run directory. A run that continues a checkpoint
 takes back what was written after that checkpoint, so the series stay one.

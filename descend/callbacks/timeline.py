@@ -1,4 +1,4 @@
-"""When each layer ran, where memory went, and marks for a profiler."""
+"""Layer timelines, memory profiles, and ranges for a profiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Debug", "MemoryProfiler", "Profiler", "Timeline"]
 
 
-class _Lines(Callback):
+class _LineWriter(Callback):
     """What gathers lines during a run."""
 
     lines: list[str]
@@ -39,7 +39,7 @@ class _Lines(Callback):
 
 
 @described_openly
-class Timeline(_Lines):
+class Timeline(_LineWriter):
     """Writes when each layer's forward and backward pass and each update of weights began and ended.
 
     Files: DIRECTORY/timeline.m0.0.txt, lines fp-LAYER:start:end, bp-LAYER:start:end and opt-WEIGHTS:start:end in
@@ -184,8 +184,8 @@ class Profiler(_Marks):
             torch.cuda.synchronize()
 
 
-class _Sizes(Callback):
-    """Bytes of each layer's outputs, and whether they were told."""
+class _OutputSizes(Callback):
+    """Bytes of each layer's outputs, and whether they were printed."""
 
     outputs: dict[str, int]
     done: bool
@@ -196,7 +196,7 @@ class _Sizes(Callback):
 
 
 @described_openly
-class MemoryProfiler(_Sizes):
+class MemoryProfiler(_OutputSizes):
     """Prints in the first step what memory is used for: weights, gradients, state of the optimizer, outputs of layers.
 
     Runs:  before_step, after_step, in the first step of a process.

@@ -1,4 +1,4 @@
-"""How long passes and mini-batches take, in LBANN's words."""
+"""Times epochs and mini-batches, in LBANN's log format."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A whole run as one value: its parts joined, its text, its checks, and `run` from top to bottom.
+"""An experiment as one value: trainer, model, data and optimizer, with its text form, its checks and its runs.
 
-The names here need no torch; `descend.experiment.run` carries a run out.
+The names here import no torch; `descend.experiment.run` runs an experiment.
 """
 
 from descend.experiment.check import Checked

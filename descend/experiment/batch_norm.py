@@ -1,15 +1,15 @@
-"""Batch norm takes its statistics over groups of samples of a declared size, or over what goes through at once.
+"""Ghost batch norm: statistics over groups of samples of a declared size.
 
-    a group       so many samples in the order of the mini-batch; what is left over is a group of its own
-    training      each group is normalized by its own mean and variance, as though the layer had been called on the
-                  groups one after the other; running statistics take them in that order
-    evaluation    by the running statistics; the group has no part in it
+    a group       that many consecutive samples of the mini-batch; the remainder is a group of its own
+    training      each group is normalized by its own mean and variance, as if the layer were called on the groups one
+                  after the other; running statistics are updated in that order
+    evaluation    uses the running statistics, independently of groups
 
-Micro-batches are made of whole groups, so they change nothing. Without a group, micro-batches of a size that was asked
-for are the groups, with a warning, and none are made where memory runs out.
+Micro-batches consist of whole groups, so they do not change the result. Without a declared group size, micro-batches of
+a requested size are the groups, with a warning, and a mini-batch that does not fit into memory cannot be split.
 
-Several ranks have whole groups, as long as there are as many of these as ranks. Where there are fewer, ranks have equal
-shares and take the statistics of a group together; then all of them go through the module once in each step.
+Each rank has whole groups if there are at least as many groups as ranks. Otherwise ranks have equal shares and compute
+the statistics of a group together (synchronized batch norm), with one forward pass of every rank per step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["BatchNormGroups", "share_unit", "spans_ranks"]
 def share_unit(
     module: nn.Module, micro_batch_size: int | str | None, group_size: int | None, batch_size: int | None, ranks: int
 ) -> int:
-    """Samples of a mini-batch that stay together on one rank: those that share statistics and do so there."""
+    """How many samples of a mini-batch must stay together on one rank: those of a group that does not span ranks."""
     if spans_ranks(module, micro_batch_size, group_size, batch_size, ranks):
         return 1
     if group_size or not any(_takes_statistics(part) for part in module.modules()):
@@ -54,9 +54,9 @@ def share_unit(
 def spans_ranks(
     module: nn.Module, micro_batch_size: int | str | None, group_size: int | None, batch_size: int | None, ranks: int
 ) -> bool:
-    """Whether groups lie on several ranks: without micro-batches, where there are fewer groups than ranks.
+    """Whether groups span ranks: if there are fewer groups than ranks and no micro-batch size was requested.
 
-    Running statistics of instance norm are means over the samples of a group, which no two ranks put together.
+    Never with instance norm, whose running statistics are means over the samples of a group on one rank.
     """
     layers = [part for part in module.modules() if _takes_statistics(part)]
     if ranks == 1 or isinstance(micro_batch_size, int) or not layers:
@@ -67,25 +67,25 @@ def spans_ranks(
 
 
 class BatchNormGroups:
-    """Takes over the batch norm layers of a module until it is closed.
+    """Replaces `forward` of the batch norm layers of a module until it is closed.
 
     Args:
-        module: Its layers get a `forward` of their own for the time being.
+        module: The module.
         feed: The training data.
-        micro_batch_size: Samples that go through the module at once, where that is set.
-        group_size: Samples that share statistics; None for those that go through at once.
-        together: This process among its ranks, where groups lie on several of them.
+        micro_batch_size: Requested size of a micro-batch; None or "auto" if not set.
+        group_size: Samples that share statistics; None for those of one forward pass.
+        together: The communicator, if groups span ranks.
 
     Attributes:
-        unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
+        unit: Samples of a mini-batch that micro-batches must keep together; None if it cannot be split.
         running: The running statistics of the layers.
 
     Warns:
-        UserWarning: micro-batches change the statistics, and with them the result.
+        UserWarning: the result depends on the micro-batch size.
 
     Raises:
-        ConfigurationError: a group that is declared and used by nothing; from `look`, and from a forward pass where
-            it could not be known before, a group that leaves one value a channel.
+        ConfigurationError: a group size is declared and the module has no batch norm; in `look`, or in a forward pass
+            if it cannot be known before: a group has one value per channel.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class BatchNormGroups:
             raise ConfigurationError(
                 f"batch_norm_group_size={group_size}: {type(module).__name__} has no batch norm layer; leave it out"
             )
-        self._told = False
+        self._warned = False
         self._warn(feed.first_size)
         self.unit = (group_size or (self._wanted and 1)) if self._layers else 1
         self.unit = None if together else self.unit
@@ -124,13 +124,13 @@ class BatchNormGroups:
 
     @torch.no_grad()
     def look(self, pass_through: Callable[[], None]) -> None:
-        """Where a batch will leave a group of 1 sample, see what layers have of one, before anything else happens.
+        """If a batch leaves a group of 1 sample, check that layers have more than one value per channel of a sample.
 
         Args:
-            pass_through: Lets one sample go through the module, which is in evaluation mode.
+            pass_through: Runs the module, in evaluation mode, on one sample.
 
         Raises:
-            ConfigurationError: a layer has one value of each channel. What else is wrong is left to the run to tell.
+            ConfigurationError: a layer has one value per channel. Other errors are left to the run to report.
         """
         if not self._alone:
             return
@@ -148,7 +148,7 @@ class BatchNormGroups:
             raise self._alone_error(name, layer)
 
     def begin(self, part: MicroBatch) -> None:
-        """Say which samples the next forward pass is for."""
+        """Set the samples of the next forward pass."""
         self._count, self._part = part.count, part
         if not (self._layers and self._layers[0][1].training):
             return
@@ -157,15 +157,15 @@ class BatchNormGroups:
         self._warn(len(part.batch.ids))
 
     def close(self) -> None:
-        """Leave the layers as they were."""
+        """Restore the layers."""
         for _, layer in self._taken:
-            del layer.forward  # what is left is the method of its class
+            del layer.forward  # which leaves the method of its class
 
     def _warn(self, size: int | None) -> None:
-        """Say once that a batch of this size, where it is known, will be cut without a group."""
-        if self._told or self._group or not (self._layers and size and self._wanted and self._wanted < size):
+        """Warn once if a batch of this size, if it is known, is split without a declared group size."""
+        if self._warned or self._group or not (self._layers and size and self._wanted and self._wanted < size):
             return
-        self._told = True
+        self._warned = True
         name, layer = self._layers[0]
         warnings.warn(
             f"'{name}' ({type(layer).__name__}) normalizes over the {self._wanted} samples of a micro-batch and not "
@@ -198,7 +198,7 @@ class BatchNormGroups:
         return forward
 
     def _jointly(self, name: str, layer: Any, x: Tensor, process: Communicator) -> Tensor:
-        """Normalize a layer's input by groups that lie on several ranks."""
+        """Normalize a layer's input by groups that span ranks."""
         rows = GroupRows(self._rows_of_groups(self._rows(name, layer, x)), self._part is None or self._part.counts)
         y, moments = normalize(x, layer.weight, layer.bias, layer.eps, rows, process)
         if layer.track_running_stats:
@@ -206,7 +206,7 @@ class BatchNormGroups:
         return y
 
     def _rows_of_groups(self, rows: int) -> list[int]:
-        """How many rows this rank has of each group of the mini-batch, with so many of each sample."""
+        """This rank's rows of each group of the mini-batch, with `rows` rows per sample."""
         part = self._part
         if part is None:
             return []
@@ -218,7 +218,7 @@ class BatchNormGroups:
     def _running(self, name: str, layer: Any) -> RunningStatistics:
         prefix = f"{name}." if name else ""
         names = (f"{prefix}running_mean", f"{prefix}running_var")
-        counts = isinstance(layer, _BatchNorm)  # instance norm has a counter too, and does not count
+        counts = isinstance(layer, _BatchNorm)  # instance norm has a counter but does not update it
         return RunningStatistics(
             names,
             None if layer.momentum is None else 1 - layer.momentum,
@@ -227,25 +227,25 @@ class BatchNormGroups:
         )
 
     def _rows(self, name: str, layer: Any, x: Tensor) -> int:
-        """Rows of a layer's input that belong to one sample."""
+        """Rows of a layer's input per sample."""
         if len(x) % self._count:
             raise ConfigurationError(
-                f"'{name}' ({type(layer).__name__}) is given {len(x)} rows for {self._count} samples, so it is not "
-                "clear which of them share statistics: leave out batch_norm_group_size"
+                f"'{name}' ({type(layer).__name__}) gets {len(x)} rows for {self._count} samples, so it is not "
+                "known which rows share statistics: leave out batch_norm_group_size"
             )
         return len(x) // self._count
 
     def _alone_error(self, name: str, layer: Any) -> ConfigurationError:
         return ConfigurationError(
             f"a batch leaves a group of 1 sample ({self._sizes}), and '{name}' ({type(layer).__name__}) needs more "
-            "than 1 value of each channel for its statistics: choose sizes without such a remainder, or leave it out "
+            "than 1 value of each channel for its statistics: choose sizes without such a remainder, or drop it "
             "with DataLoader(..., drop_last=True)"
         )
 
 
 @torch.no_grad()
 def _follow(layer: Any, moments: Moments) -> None:
-    """Let running statistics follow groups one after the other, as torch's layer does."""
+    """Update running statistics with one group after the other, as torch's layer does."""
     unbiased = moments.variance * (moments.values / (moments.values - 1)).unsqueeze(1)
     for mean, variance in zip(moments.mean, unbiased, strict=True):
         layer.num_batches_tracked.add_(1)
@@ -255,7 +255,7 @@ def _follow(layer: Any, moments: Moments) -> None:
 
 
 def _takes_statistics(part: nn.Module) -> bool:
-    """Whether a layer mixes samples in training: by its output, or by running statistics alone."""
+    """Whether a layer mixes samples in training, in its output or in its running statistics."""
     return isinstance(part, _BatchNorm) or (isinstance(part, _InstanceNorm) and part.track_running_stats)
 
 

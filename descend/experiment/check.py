@@ -1,5 +1,4 @@
-"""Whether an experiment can run, from its description and the headers of its data; all problems in one pass, without
-torch."""
+"""Checks an experiment by its description and the headers of its data, without torch; reports all problems at once."""
 
 from __future__ import annotations
 
@@ -36,25 +35,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "check", "check_parts"]
 
-_SHOWN_NAMES = 8  # a message lists as many names and counts the rest
+_SHOWN_NAMES = 8  # a message lists at most this many names and counts the rest
 _RAISING = (
     CosineDecayLearningRate,
     LinearGrowthLearningRate,
     MinibatchSchedule,
     PolyLearningRate,
     SetLearningRate,
-)  # these lead a rate away from 0
+)  # these set a learning rate other than 0
 
 
 @dataclass(frozen=True)
 class Checked:
-    """An experiment that was found to be right.
+    """The result of a check without errors.
 
     Attributes:
-        plan: Every tensor's shape, every weights' start.
+        plan: The checked graph, with all shapes and initializers.
         readers: Open readers by role.
-        unit: Samples that micro-batches are made of; None where a mini-batch cannot be cut.
-        warnings: What can be run and is hardly meant.
+        unit: The unit of micro-batches in samples; None if a mini-batch cannot be split.
+        warnings: What can run and is probably not intended.
     """
 
     plan: Plan
@@ -64,20 +63,20 @@ class Checked:
 
     @property
     def modes(self) -> list[Mode]:
-        """What there is data for."""
+        """The modes that have data."""
         return [mode for mode in Mode if mode.role in self.readers]
 
 
 def check(experiment: Experiment, seed: int = 0) -> Checked:
-    """Find all that is wrong with an experiment before anything is started.
+    """Check an experiment before anything runs.
 
     Args:
         experiment: The description.
-        seed: The run's; it decides which samples are held out.
+        seed: The seed of the run, which determines the samples that are held out.
 
     Raises:
-        ConfigurationError: everything that is wrong with graph, readers, rules and numbers.
-        DataError: nothing is wrong with the description, and data are missing, damaged or empty.
+        ConfigurationError: all problems of graph, readers, optimizers and numbers.
+        DataError: the description is correct, but data are missing, damaged or empty.
     """
     errors: list[DescendError] = []
     readers = _readers(experiment, seed, errors)
@@ -98,9 +97,7 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
             _attempt(lambda: algorithm.check([metric.name for metric in plan.metrics], list(readers or {})), errors)
         if algorithm is not None and _trains(experiment) and not (plan.objective.terms or plan.objective.l2):
             name = experiment.model.name
-            errors.append(
-                ConfigurationError(f"model '{name}' has no objective to train for: give it objective_function")
-            )
+            errors.append(ConfigurationError(f"model '{name}' has no objective: give it objective_function"))
     if plan is not None and readers and "train" in readers:
         unit = _attempt(lambda: _unit(experiment.trainer, plan, len(readers["train"])), errors)
     large = plan and _attempt(lambda: beyond_memory(plan, _trains(experiment), machine_bytes()), errors)
@@ -110,9 +107,9 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
 
 
 def _without_rate(experiment: Experiment, plan: Plan) -> list[str]:
-    """What is to be said of weights that are to be trained with a rate of 0, which LBANN takes without a word.
+    """A warning about trainable weights with a learning rate of 0, which LBANN accepts silently.
 
-    A rate that was not written is 0, as in LBANN; a schedule may begin there.
+    A learning rate that is not set is 0, as in LBANN; a schedule may start there.
     """
     if not _trains(experiment) or any(isinstance(one, _RAISING) for one in experiment.model.callbacks):
         return []
@@ -126,8 +123,8 @@ def _without_rate(experiment: Experiment, plan: Plan) -> list[str]:
     names = ", ".join(f"'{name}'" for name in still[:_SHOWN_NAMES])
     fields = " and ".join(dict.fromkeys(field for name in still for field in rules[name].rates))
     return [
-        f"the weights {names}{more} are to be trained with a rate of 0, so they stay as they are: set {fields}, "
-        "or give them a NoOptimizer if that is meant"
+        f"the weights {names}{more} have a learning rate of 0 and are not trained: set {fields}, or give them a "
+        "NoOptimizer if that is intended"
     ]
 
 
@@ -138,7 +135,7 @@ def _unit(trainer: Trainer, plan: Plan, samples: int) -> int | None:
 
 
 def check_parts(experiment: Experiment, seed: int) -> Mapping[str, OpenReader]:
-    """Find all that is wrong with an experiment beside its model; returns the open readers by role.
+    """Check an experiment without its model; returns the open readers by role.
 
     Raises:
         ConfigurationError, DataError: as `check`.
@@ -154,12 +151,12 @@ def _readers(experiment: Experiment, seed: int, errors: list[DescendError]) -> M
     readers = _attempt(lambda: open_readers(experiment.data_reader, seed), errors)
     _attempt(lambda: check_optimizer(experiment.optimizer, "the default optimizer"), errors)
     if readers and "train" not in readers and _trains(experiment):
-        errors.append(ConfigurationError("no reader has the role 'train'; give one of them that role"))
+        errors.append(ConfigurationError("no reader has the role 'train': give one of them that role"))
     return readers
 
 
 def _trains(experiment: Experiment) -> bool:
-    """Whether there is anything to train; a model of 0 epochs is evaluated alone."""
+    """Whether anything is trained; a model of 0 epochs is only evaluated."""
     algorithm = experiment.trainer.training_algo or BatchedIterativeOptimizer()
     if isinstance(algorithm, BatchedIterativeOptimizer):
         return algorithm.epochs(experiment.model.epochs) != 0
@@ -173,7 +170,7 @@ def _joined(errors: list[DescendError]) -> DescendError:
 
 
 def _check_roles(experiment: Experiment, plan: Plan, readers: Mapping[str, OpenReader]) -> None:
-    """Refuse readers that give a field of the model in another shape than that of the first role, or not at all."""
+    """Refuse readers whose field of the model is missing, or has another shape than that of the first role."""
     described = {reader.role: str(reader) for reader in experiment.data_reader.reader}
     inputs = {one.layer.data_field: one.name for one in reversed(plan.layers) if isinstance(one.layer, Input)}
     found: list[str] = []
@@ -183,21 +180,21 @@ def _check_roles(experiment: Experiment, plan: Plan, readers: Mapping[str, OpenR
         for role in readers:
             if offered.get(role) == shape:
                 continue
-            given = f"as {shown(offered[role])}" if role in offered else "not at all"
+            given = f"has shape {shown(offered[role])}" if role in offered else "is missing"
             found.append(
-                f"{described.get(role, role)}: gives the field '{name}' of layer '{layer}' {given}, and that of the "
-                f"role {first} gives it as {shown(shape)}; all roles go through one model, so give it in one shape"
+                f"{described.get(role, role)}: the field '{name}' of layer '{layer}' {given}, and has shape "
+                f"{shown(shape)} in the role {first}; all roles need the same fields and shapes"
             )
     if found:
         raise ConfigurationError(found)
 
 
 def _check_names(experiment: Experiment, plan: Plan | None) -> None:
-    """Refuse callbacks in the wrong place, and names in callbacks and algorithms that nothing has."""
+    """Refuse callbacks of a trainer that belong to a model, and unknown names in callbacks and algorithms."""
     model, trainer = experiment.model.callbacks, experiment.trainer.callbacks
     known = _described_names(experiment.model) if plan is None else _planned_names(plan)
     found = [
-        f"{type(callback).__name__} watches a model, and a trainer takes Checkpoint alone; move it to the model"
+        f"{type(callback).__name__} is a callback of a model, and a trainer takes only Checkpoint: move it to the model"
         for callback in trainer
         if not isinstance(callback, Checkpoint)
     ]
@@ -214,7 +211,7 @@ def _planned_names(plan: Plan) -> dict[str, list[str]]:
 
 
 def _described_names(model: Model) -> dict[str, list[str]]:
-    """The names of a model that does not fit together, in which weights are not made and layers not inserted."""
+    """The names of an inconsistent model, which has no plan and so no weights and no inserted layers."""
     layers = [layer.name for layer in model.layers]
     inserted = [f"{name}_{what}" for name in layers for what in ("split", "dummy", "eval")]
     return {"layer": [*layers, *inserted], "metric": [metric.name for metric in model.metrics]}
@@ -224,7 +221,7 @@ _T = TypeVar("_T")
 
 
 def _attempt(part: Callable[[], _T], errors: list[DescendError]) -> _T | None:
-    """What `part` returns, or None and its error among `errors`."""
+    """The result of `part`; on an error None, with the error appended to `errors`."""
     try:
         return part()
     except DescendError as error:

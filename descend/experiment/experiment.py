@@ -1,4 +1,4 @@
-"""A whole run as one value: who trains, what, on which data, by which rule."""
+"""An experiment as one value: trainer, model, data readers and default optimizer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Experiment"]
 
 @dataclass
 class Experiment:
-    """The parts of a run. A prototext is its text form; see `descend.save_prototext` and `descend.experiment.load`.
+    """The description of a run. Its text form is a prototext; see `descend.save_prototext`, `descend.experiment.load`.
 
     Attributes:
         trainer: Mini-batch size, seed and training algorithm.
         model: Layers, weights, objective, metrics and callbacks.
         data_reader: One reader for each role.
-        optimizer: The rule for every weights object that has none of its own.
+        optimizer: The optimizer of all weights that have none of their own.
 
     Raises:
-        ConfigurationError: a part is of another kind; all of them are told.
+        ConfigurationError: a part has a wrong type; all such parts are listed.
     """
 
     message: ClassVar[str] = "LbannPB"
@@ -36,7 +36,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         problems = [
-            f"{name} is {_named(given)}; expected {kind.__name__}, such as {example}"
+            f"{name} must be {kind.__name__}, such as {example}; got {_named(given)}"
             for name, (kind, example) in _PARTS.items()
             if not isinstance(given := getattr(self, name), kind)
         ]
@@ -47,11 +47,11 @@ class Experiment:
 _PARTS: dict[str, tuple[type, str]] = {
     "trainer": (Trainer, "Trainer(mini_batch_size=64)"),
     "model": (Model, "Model(5, objective_function=loss), or Model.from_torch(module, loss=...)"),
-    "data_reader": (DataReader, "zoo.digits() or DataReader([Reader(...)]); data in memory go to descend.fit"),
-    "optimizer": (Optimizer, "SGD(learn_rate=0.1); an optimizer of torch goes to descend.fit"),
+    "data_reader": (DataReader, "zoo.digits() or DataReader([Reader(...)]); data in memory: use descend.fit"),
+    "optimizer": (Optimizer, "SGD(learn_rate=0.1); for a torch optimizer use descend.fit"),
 }
 
 
 def _named(given: object) -> str:
-    """A value of somebody's own as a message names it."""
-    return "None" if given is None else f"of type {type(given).__name__}"
+    """A user's value as a message names it."""
+    return "None" if given is None else f"a {type(given).__name__}"

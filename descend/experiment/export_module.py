@@ -1,4 +1,4 @@
-"""A model as a torch module that knows nothing of runs."""
+"""Export a model as a plain torch module, and load weights into a module."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def plain_module(
 def planned_for_export(
     model: Model, fields: Mapping[str, Shape] | None, outputs: str | Layer | Iterable[str | Layer] | None
 ) -> tuple[Plan, tuple[str, ...]]:
-    """The checked graph, and the names of the layers whose outputs are wanted.
+    """The checked graph, and the names of the layers whose outputs the module returns.
 
     Raises:
-        ConfigurationError: the shapes of its fields are not known, or its weights are larger than the memory.
-        GraphError: the model does not fit together.
+        ConfigurationError: the shapes of its fields are not known, or its weights do not fit into memory.
+        GraphError: the graph is inconsistent.
     """
     known = fields if fields is not None else model.trained and model.trained.fields
     if known is None:
@@ -71,10 +71,14 @@ def planned_for_export(
 
 
 def set_weights(module: torch.nn.Module, weights: Any) -> None:
-    """Give a module the weights of a run: a Result, tensors by name, a run's directory or one of its checkpoints.
+    """Load the weights of a run into a module.
+
+    Args:
+        module: The module.
+        weights: A Result, tensors by name, a run directory (its newest checkpoint) or a checkpoint.
 
     Raises:
-        ConfigurationError: a name or a shape is another; every difference is listed, and nothing was changed.
+        ConfigurationError: a name or a shape differs; all differences are listed and nothing is changed.
         StorageError: there is no such checkpoint, or it is damaged.
     """
     given = _tensors(weights)
@@ -100,5 +104,5 @@ def _tensors(weights: Any) -> Mapping[str, Any]:
     folder = Path(weights)
     checkpoint = folder if (folder / "manifest.json").is_file() else newest_checkpoint(folder / "checkpoints")
     if checkpoint is None:
-        raise StorageError(f"{folder} is no checkpoint, and no run's directory with one in it")
+        raise StorageError(f"{folder} is neither a checkpoint nor a run directory with a checkpoint")
     return read_weights(checkpoint)

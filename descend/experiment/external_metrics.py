@@ -1,8 +1,8 @@
-"""Metrics that the graph does not compute: what a program prints, and what a function of a Python file returns.
+"""Metrics from outside the graph: the output of a program, or the result of a function in a Python file.
 
-Both are asked at the end of each pass over samples, by the first rank alone, and are told where LBANN keeps the files
-of a model: `trainer0/model0`. A program runs in the run directory and finds that path from there; a function is given
-it with the run directory in front.
+Both are called at the end of each epoch and evaluation, by rank zero alone, with the path of LBANN's model files,
+`trainer0/model0`: relative to the run directory, in which a program runs, and with the run directory in front for a
+function.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["ExternalMetrics"]
 
 
 class ExternalMetrics:
-    """The metrics of a model that are asked of others.
+    """The external metrics of a model.
 
     Args:
-        metrics: Their descriptions.
-        place: Where LBANN keeps the model's files, below the run directory.
-        process: This process among its ranks.
+        metrics: Descriptions of all its metrics; others than external ones are ignored.
+        place: LBANN's path of the model's files, relative to the run directory.
+        process: The communicator.
 
     Raises:
         ConfigurationError: a Python file cannot be imported, or has no such function.
@@ -41,31 +41,31 @@ class ExternalMetrics:
 
     def __init__(self, metrics: Iterable[BaseMetric], place: str, process: Communicator) -> None:
         self._place, self._process = place, process
-        self._ask: dict[str, Callable[[Path], Any]] = {}
+        self._sources: dict[str, Callable[[Path], Any]] = {}
         for metric in metrics:
             if isinstance(metric, ExecutableMetric):
-                self._ask[metric.name] = self._program(metric)
+                self._sources[metric.name] = self._program(metric)
             elif isinstance(metric, PythonMetric):
-                self._ask[metric.name] = self._function(metric)
+                self._sources[metric.name] = self._function(metric)
 
     def __call__(self, directory: Path | None) -> Mapping[str, float]:
-        """Every metric now, the same on all ranks.
+        """The current value of every metric, the same on all ranks.
 
         Raises:
-            ConfigurationError: a program failed, or gave no number.
+            ConfigurationError: a program failed, or a result is no number.
         """
-        if not self._ask:
+        if not self._sources:
             return {}
         where = Path() if directory is None else directory
-        asked = self._process.rank == 0
-        found = [_number(name, ask(where)) if asked else 0.0 for name, ask in self._ask.items()]
+        is_rank_zero = self._process.rank == 0
+        found = [_number(name, source(where)) if is_rank_zero else 0.0 for name, source in self._sources.items()]
         values = self._process.all_reduce(torch.tensor(found, dtype=torch.float64)).tolist()
-        return dict(zip(self._ask, values, strict=True))
+        return dict(zip(self._sources, values, strict=True))
 
     def _program(self, metric: ExecutableMetric) -> Callable[[Path], str]:
         command = [metric.filename, *shlex.split(metric.other_args), self._place]
 
-        def ask(directory: Path) -> str:
+        def run_program(directory: Path) -> str:
             try:
                 done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
             except OSError as error:
@@ -73,12 +73,13 @@ class ExternalMetrics:
                     f"metric '{metric.name}': {metric.filename} cannot be started: {error}"
                 ) from error
             if done.returncode:
+                error = done.stderr.strip()
                 raise ConfigurationError(
-                    f"metric '{metric.name}': {shlex.join(command)} ended with {done.returncode}: {done.stderr.strip()}"
+                    f"metric '{metric.name}': {shlex.join(command)} exited with {done.returncode}: {error}"
                 )
             return done.stdout
 
-        return ask
+        return run_program
 
     def _function(self, metric: PythonMetric) -> Callable[[Path], Any]:
         function = _function_of(metric)
@@ -106,4 +107,4 @@ def _number(name: str, found: Any) -> float:
     try:
         return float(found)
     except (TypeError, ValueError):
-        raise ConfigurationError(f"metric '{name}' gave {str(found)[:80]!r}; expected a number") from None
+        raise ConfigurationError(f"metric '{name}' must be a number, got {str(found)[:80]!r}") from None

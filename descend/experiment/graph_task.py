@@ -1,4 +1,4 @@
-"""A lowered graph as the training loop sees it: sums over samples, and how many samples there were."""
+"""The task of a graph: its objective and metrics as sums over samples and numbers of samples."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _ACTIVATIONS: Mapping[str, Callable[..., Layer]] = {
 class GraphTask:
     """The objective and the metrics of a graph.
 
-    Every term of an LBANN objective is a scalar for each sample, so a batch's numerator is the sum of the scaled terms
+    Every term of an LBANN objective is a scalar per sample, so the numerator of a batch is the sum of the scaled terms
     and its denominator the number of samples.
 
     Args:
-        module: The lowered graph; its forward pass gives the value of each term and metric layer, (samples, 1).
+        module: The lowered graph; its forward pass returns the value of each term and metric layer, (samples, 1).
         plan: The checked graph.
-        seed: Where the random numbers of its layers begin.
-        autocast: The type that torch computes in where that is safe; None computes in the type of the weights.
+        seed: Seed of the random numbers of its layers.
+        autocast: The dtype of torch's autocast; None computes in the dtype of the weights.
     """
 
     def __init__(self, module: LoweredModel, plan: Plan, seed: int = 0, autocast: torch.dtype | None = None) -> None:
@@ -55,17 +55,17 @@ class GraphTask:
         self._replaced: dict[str, str] = {}
 
     def begin(self, part: MicroBatch) -> None:
-        """Say which samples the next forward pass is for: what random layers draw is a function of it."""
+        """Set the samples of the next forward pass, of which the draws of random layers are a function."""
         mode = "training" if self.module.training else "evaluation"
         seed = seed_of(self._seed, mode, part.step, part.batch.epoch, part.batch.step)
         self._place = {"seed": seed, "position": part.position, "batch_size": part.batch.size}
 
     def form(self) -> dict[str, str]:
-        """Layers whose activation was replaced, and by which one."""
+        """The replaced activations: new kind by layer name."""
         return dict(self._replaced)
 
     def take_form(self, form: Mapping[str, str]) -> None:
-        """Let the layers compute what `form` says of those that differ from the description."""
+        """Apply replaced activations: new kind by layer name; all other layers are as described."""
         layers: list[PlannedLayer] = []
         for planned in self._plan.layers:
             name = planned.name
@@ -77,7 +77,7 @@ class GraphTask:
         self._replaced = dict(form)
 
     def activations(self) -> dict[str, str]:
-        """The layers that may be replaced by others of their kind, and what each of them is now.
+        """The activations that may be replaced, and the current kind of each.
 
         Raises:
             ConfigurationError: the graph has none.
@@ -88,11 +88,11 @@ class GraphTask:
             if (kind := _activation(planned))
         }
         if not now:
-            raise ConfigurationError(f"replace_activation: the model has no {', '.join(_ACTIVATIONS)} to be replaced")
+            raise ConfigurationError(f"replace_activation: the model must have one of {', '.join(_ACTIVATIONS)}")
         return now
 
     def replace_activation(self, draws: torch.Generator) -> tuple[str, str, str]:
-        """Put another activation in the place of one, both by chance; the layer, what it was and what it is now.
+        """Replace a random activation by another random one; returns the layer, the old kind and the new one.
 
         Raises:
             ConfigurationError: the graph has none.
@@ -106,7 +106,7 @@ class GraphTask:
 
     def losses(self, fields: Mapping[str, torch.Tensor]) -> Losses:
         """See `descend.train.task.Task.losses`."""
-        # Somebody who looks on sees each layer, and a compiled module has none.
+        # A compiled module does not report its layers, so it is not used while they are recorded.
         module = self.module if self.module.on_layer is None else self.module.forward
         if self._autocast is None:
             values = module(fields, **self._place)
@@ -123,7 +123,7 @@ class GraphTask:
         return Losses(Ratio(total, count), metrics)
 
     def penalty(self) -> torch.Tensor | None:
-        """L2 regularization: the sum of scale · Σ w² / 2 over the weights that each term names."""
+        """L2 regularization: the sum of scale · Σ w² / 2 over the weights of each term; None without any."""
         weights = self.module.named_weights()
         terms = [
             0.5 * term.scale * weights[name].square().sum() for term in self._plan.objective.l2 for name in term.weights
@@ -132,5 +132,5 @@ class GraphTask:
 
 
 def _activation(planned: PlannedLayer) -> str | None:
-    """Which of the activations that stand for each other a layer is."""
+    """The kind of a layer among the replaceable activations; None for any other layer."""
     return next((name for name, kind in _ACTIVATIONS.items() if kind.__name__ == planned.kind), None)

@@ -1,4 +1,4 @@
-"""Targets that no loss can take are found on the host, with the sample they belong to, before a device sees them."""
+"""Checks targets on the host, before they are sent to a device, and names the samples of wrong ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _is_sign(values: NDArray[Any]) -> NDArray[Any]:
     return (values == 1) | (values == -1)
 
 
-# What targets are to be besides class numbers. Torch computes something from any others, and says nothing.
+# What targets must be besides class numbers. Torch computes a loss of any others without an error.
 _ASKED: dict[type[nn.Module], tuple[Callable[[NDArray[Any]], NDArray[Any]], str]] = {
     **dict.fromkeys(
         (*CLASSES, *FRACTIONS, nn.MultiLabelSoftMarginLoss, nn.KLDivLoss), (_is_fraction, "probabilities in [0, 1]")
@@ -45,12 +45,12 @@ _ASKED: dict[type[nn.Module], tuple[Callable[[NDArray[Any]], NDArray[Any]], str]
 
 
 class LabelCheck:
-    """What a loss asks of its targets. A user's own function asks nothing.
+    """Checks the targets of a torch loss. Those of a user's own function are not checked.
 
     Args:
         loss: The loss.
         fields: Names of the target fields.
-        on_cpu: Whether the loss is computed there: torch then refuses class numbers that are out of range by itself.
+        on_cpu: Whether the loss is computed on the CPU, where torch itself refuses class numbers out of range.
     """
 
     def __init__(self, loss: TorchLoss, fields: Sequence[str], on_cpu: bool) -> None:
@@ -61,26 +61,26 @@ class LabelCheck:
         self._seen = False
 
     def learn(self, output: Any) -> bool:
-        """Take the number of classes from the shape of an output; whether that was news."""
+        """Take the number of classes from the shape of an output; True the first time."""
         first = output[0] if isinstance(output, (tuple, list)) and output else output
         if not isinstance(first, torch.Tensor):
-            return False  # the loss has more to say about that
+            return False  # the loss reports that
         form = (*first.shape[1:],)
-        news = self._form is None
+        is_first = self._form is None
         self._form = form
-        return news
+        return is_first
 
     def check(self, batch: Batch, refused: bool = False) -> None:
-        """Look at the targets of a batch, once the form of the output is known.
+        """Check the targets of a batch, once the shape of the output is known.
 
         Args:
             batch: The batch.
-            refused: Torch has raised an error that they may be to blame for.
+            refused: Torch has raised an error that they may have caused.
 
         Raises:
-            DataError: a target is out of range, not finite or of a wrong type; the sample, the value and what is
-                allowed.
-            ConfigurationError: the module returned no classes to choose from.
+            DataError: a target is out of range, not finite or of a wrong type; names the sample, the value and the
+                allowed range.
+            ConfigurationError: the output has no dimension of classes.
         """
         if self._form is None:
             return
@@ -104,7 +104,7 @@ class LabelCheck:
         if kind in CLASSES and values.shape[1:] != self._form:
             raise DataError(
                 f"field '{field}' holds class numbers as {values.dtype} (sample {ids[0]}: {_first(values)}), and "
-                f"{kind.__name__} takes whole numbers: convert them, for example with .long()"
+                f"{kind.__name__} takes integers: convert them, for example with .long()"
             )
         if kind in _ASKED and not self._loss.log_target:
             is_good, allowed = _ASKED[kind]
@@ -115,8 +115,8 @@ class LabelCheck:
     def _check_classes(self, field: str, values: NDArray[Any], ids: NDArray[np.int64]) -> None:
         if not self._form:
             raise ConfigurationError(
-                f"the module returned one number for each sample, and {self._loss.kind.__name__} takes one for each "
-                f"class: an output of shape (samples, classes), with at least {values.max() + 1} classes"
+                f"{self._loss.kind.__name__}: the output must have shape (samples, classes) with at least "
+                f"{values.max() + 1} classes, got one number per sample"
             )
         classes, ignored = self._form[0], self._loss.ignore_index
         if values.min() >= 0 and values.max() < classes:
@@ -126,7 +126,7 @@ class LabelCheck:
         self._refuse(field, values, ids, wrong, f"class numbers from 0 to {classes - 1}{also}")
 
     def _check_labellings(self, batch: Batch) -> None:
-        """Of labellings only what lies within their lengths counts; torch reads past its memory for other classes."""
+        """Check labels within the length of their sequence; torch reads out of bounds for classes out of range."""
         if len(self._fields) != self._loss.targets or not self._form:
             return
         arrays = [_on_host(batch.fields[field], first=not self._seen) for field in self._fields]
@@ -148,7 +148,7 @@ class LabelCheck:
         where = np.argwhere(wrong)
         if len(where) == 0:
             return
-        _, firsts = np.unique(where[:, 0], return_index=True)  # one entry a sample
+        _, firsts = np.unique(where[:, 0], return_index=True)  # one entry per sample
         shown = [f"    sample {ids[place[0]]}: {values[tuple(place)]}" for place in where[firsts[:_SHOWN]]]
         more = f", in {len(firsts)} samples of which {_SHOWN} are" if len(firsts) > _SHOWN else ""
         raise DataError(
@@ -160,7 +160,7 @@ class LabelCheck:
 
 
 def _on_host(values: NDArray[Any] | Tensor, first: bool) -> NDArray[Any] | None:
-    """The targets as an array. What lies on a device is looked at in the first batch only, as that waits for it."""
+    """The targets as an array; None for targets on a device after the first batch, since reading them synchronizes."""
     if isinstance(values, np.ndarray):
         return values
     if values.device.type != "cpu" and not first:

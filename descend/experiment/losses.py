@@ -1,16 +1,16 @@
-"""Losses as numerator and denominator, so that the parts of a batch add up to the batch.
+"""Losses as numerator and denominator, which can be summed over micro-batches and ranks.
 
-    a torch loss module              taken apart as its own mean is defined
+    a torch loss module              its mean is split into numerator and denominator
     a name, "cross_entropy", …       the torch module of that name
-    torch.nn.functional.mse_loss, …  the torch module that calls it; a functools.partial of it with these options
-    a function (output, *targets)    gives (numerator, denominator), or a scalar that is a mean over samples
+    torch.nn.functional.mse_loss, …  the torch module that calls it; a functools.partial of it sets its options
+    a function (output, *targets)    returns (numerator, denominator), or a scalar that is a mean over samples
 
 What torch's `reduction="mean"` divides by (torch 2.13, torch.nn.functional):
 
     CrossEntropyLoss, NLLLoss        Σ weight[y] over the entries that are not ignored, with class numbers;
                                      the number of entries with class probabilities
     KLDivLoss("batchmean")           the number of samples
-    CTCLoss                          the number of samples, after each loss was divided by the length of its target
+    CTCLoss                          the number of samples, each loss being divided by the length of its target
     all others                       the number of entries of the loss without reduction
 """
 
@@ -77,7 +77,7 @@ _FUNCTIONS: Mapping[Callable[..., Any], type[nn.Module]] = {
     functional.triplet_margin_loss: nn.TripletMarginLoss,
 }
 
-# How many tensors of the output and how many targets a loss takes, where that is not one of each.
+# How many output tensors and how many targets a loss takes, if not one of each.
 _OUTPUTS: dict[type[nn.Module], int] = {
     nn.CosineEmbeddingLoss: 2,
     nn.GaussianNLLLoss: 2,
@@ -87,28 +87,28 @@ _OUTPUTS: dict[type[nn.Module], int] = {
 }
 _TARGETS: dict[type[nn.Module], int] = {nn.CTCLoss: 3, nn.TripletMarginLoss: 0, nn.TripletMarginWithDistanceLoss: 0}
 
-# Losses whose target has the shape of the output; a target that broadcasts is a mistake, and torch lets it pass.
+# Losses whose target has the shape of the output; one that broadcasts is a mistake that torch accepts.
 _SAME_SHAPE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.KLDivLoss)
 CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 FRACTIONS = (nn.BCELoss, nn.BCEWithLogitsLoss)
-# With the sum of the losses it returns what was counted.
+# Returns the sum of the losses and the sum of the weights.
 _NLL: Any = torch.ops.aten.nll_loss_forward.default
-_SUM = 2  # its number for reduction="sum"
-_NOT_CAST = (torch.float32, torch.float64)  # an autocast changes the type of others on their way into the loss
+_SUM = 2  # reduction="sum"
+_NOT_CAST = (torch.float32, torch.float64)  # autocast converts other dtypes before the loss
 _FLOATS = (*_SAME_SHAPE, *FRACTIONS, nn.GaussianNLLLoss, nn.HingeEmbeddingLoss)
 
 
 class Loss:
-    """What training and evaluation ask of a loss.
+    """Interface of a loss.
 
     Attributes:
-        targets: How many of the last fields of a sample are targets, where the data do not say.
+        targets: How many of the last fields of a sample are targets, if the data do not name them.
     """
 
     targets: int = 1
 
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
-        """The loss over a part of a batch.
+        """The loss over a micro-batch.
 
         Args:
             output: What the module returned for `count` samples.
@@ -118,7 +118,7 @@ class Loss:
         raise NotImplementedError
 
     def to(self, device: torch.device) -> None:
-        """Bring what the loss holds, class weights for example, to a device."""
+        """Move tensors of the loss, such as class weights, to a device."""
 
 
 @dataclass
@@ -140,10 +140,10 @@ class FunctionLoss(Loss):
         return Ratio(self._scalar(value) * count, float(count))
 
     def look_at_parts(self, output: Any, targets: Sequence[Tensor], count: int) -> None:
-        """Find out, once, whether a scalar is the mean over samples that it is taken for where a batch is cut.
+        """Check, once, whether a scalar loss is a mean over samples, as micro-batches require.
 
         Warns:
-            UserWarning: the mean over `count` samples is not that of the means over its halves.
+            UserWarning: the loss over `count` samples is not the mean of the losses over its halves.
         """
         if self._looked_at or count < 2 or not _of_samples((output, *targets), count):
             return
@@ -154,7 +154,7 @@ class FunctionLoss(Loss):
                     self.function(_rows_of(output, rows), *(_rows_of(target, rows) for target in targets))
                     for rows in (slice(None), slice(half), slice(half, None))
                 ]
-            except Exception:  # what it makes of halves is no concern of a run that gives it none
+            except Exception:  # a loss that fails on halves may be fine on whole batches
                 return
         if not all(isinstance(value, Tensor) and value.numel() == 1 for value in values):
             return
@@ -166,8 +166,8 @@ class FunctionLoss(Loss):
         rounding = 2e-2 if values[0].dtype in (torch.float16, torch.bfloat16) else 1e-4
         if not abs(whole - mean) <= rounding * max(abs(first), abs(second)):
             warnings.warn(
-                f"loss {describe(self.function)} is no mean over samples: over {count} of them it gives {whole:.6g}, "
-                f"and over their halves {mean:.6g} on average. So the update depends on how the batch is cut: return "
+                f"loss {describe(self.function)} is no mean over samples: it is {whole:.6g} over {count} samples and "
+                f"{mean:.6g} on average over their halves, so the update depends on the micro-batch size: return "
                 "(sum, count) instead",
                 stacklevel=2,
             )
@@ -206,14 +206,16 @@ class FunctionLoss(Loss):
     def _scalar(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
             return value.reshape(())
-        if isinstance(value, Real) and value is not True and value is not False:  # of a metric that ends with .item()
+        if (
+            isinstance(value, Real) and value is not True and value is not False
+        ):  # such as a metric that ends with .item()
             return torch.tensor(float(value), dtype=torch.float64)
         form = str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
         if isinstance(value, Tensor) and value.is_complex():
-            form = f"{form} {str(value.dtype).removeprefix('torch.')}, of which no least value is known"
+            form = f"{form} {str(value.dtype).removeprefix('torch.')}, which cannot be minimized"
         raise ConfigurationError(
-            f"loss {describe(self.function)} returned {form}; it is to return (numerator, denominator), or one number "
-            "that is the mean over the samples"
+            f"loss {describe(self.function)} must return (numerator, denominator), or one number that is the mean over "
+            f"the samples, got {form}"
         )
 
     def _count(self, value: Any) -> Tensor | float:
@@ -223,14 +225,14 @@ class FunctionLoss(Loss):
             return float(value)
         form = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         if isinstance(value, Tensor) and value.requires_grad:
-            form += " that depends on the weights, through which no gradient would go"
+            form += " that requires a gradient, which is not computed for a denominator"
         raise self._no_count(form)
 
     def look_at_count(self, ratio: Ratio) -> None:
-        """Find out, once, whether the tensor that a denominator may be is a count. It waits for the device.
+        """Check, once, that a denominator that is a tensor is >= 0. Synchronizes with the device.
 
         Raises:
-            ConfigurationError: it is less than 0.
+            ConfigurationError: it is negative.
         """
         if not self._counted and isinstance(ratio.denominator, Tensor) and bool(ratio.denominator < 0):
             raise self._no_count(repr(ratio.denominator.item()))
@@ -238,8 +240,8 @@ class FunctionLoss(Loss):
 
     def _no_count(self, form: str) -> ConfigurationError:
         return ConfigurationError(
-            f"loss {describe(self.function)} returned (numerator, denominator) with the denominator {form}; it is to "
-            "be how much was counted: one number of at least 0, or a tensor of one without gradient"
+            f"loss {describe(self.function)}: the denominator must be how much was counted, a number >= 0 or a tensor "
+            f"with one element and without gradient, got {form}"
         )
 
     def to(self, device: torch.device) -> None:
@@ -249,10 +251,10 @@ class FunctionLoss(Loss):
 
 
 def looked_at(loss: Loss, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
-    """`Loss.ratio` where values may be read: a user's denominator is looked at, once.
+    """`Loss.ratio` with a check of a user's denominator, once.
 
     Raises:
-        ConfigurationError: it is less than 0.
+        ConfigurationError: it is negative.
     """
     ratio = loss.ratio(output, targets, count)
     if isinstance(loss, FunctionLoss):
@@ -261,7 +263,7 @@ def looked_at(loss: Loss, output: Any, targets: Sequence[Tensor], count: int) ->
 
 
 def _of_samples(values: Any, count: int) -> bool:
-    """Whether all is made of tensors with a row for each of `count` samples."""
+    """Whether `values` consists of tensors with one row per sample."""
     if isinstance(values, Tensor):
         return values.ndim > 0 and len(values) == count
     if type(values) is dict:
@@ -278,17 +280,17 @@ def _rows_of(values: Any, rows: slice) -> Any:
 
 
 class TorchLoss(Loss):
-    """A loss module of torch, its mean taken apart.
+    """A loss module of torch, its mean split into numerator and denominator.
 
     Args:
-        module: Any of torch.nn's losses; it is copied, not changed.
+        module: Any of torch.nn's losses; a copy is used.
 
     Raises:
         ConfigurationError: its reduction is "sum".
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.kind = nn.NLLLoss if isinstance(module, nn.NLLLoss) else type(module)  # torch keeps an old subclass of it
+        self.kind = nn.NLLLoss if isinstance(module, nn.NLLLoss) else type(module)  # torch has an old subclass of it
         self.reduction = str(getattr(module, "reduction", "mean"))
         self.outputs = _OUTPUTS.get(self.kind, 1)
         self.targets = _TARGETS.get(self.kind, 1)
@@ -297,7 +299,7 @@ class TorchLoss(Loss):
         self.log_target = bool(getattr(module, "log_target", False))
         if self.reduction == "sum":
             raise ConfigurationError(
-                f"{self.kind.__name__}(reduction='sum') makes the step grow with the batch; pass reduction='mean', or "
+                f"{self.kind.__name__}(reduction='sum') makes the step grow with the batch: pass reduction='mean', or "
                 "a function that returns (sum, 1.0) if that is what you want"
             )
         self._module = copy.deepcopy(module)
@@ -329,8 +331,8 @@ class TorchLoss(Loss):
             output = (output,)
         if not isinstance(output, (tuple, list)) or not all(isinstance(o, Tensor) for o in output[: self.outputs]):
             raise ConfigurationError(
-                f"the module returned {_told(output)}, and {self.kind.__name__} takes {self._wanted()}: pass a "
-                f"function such as loss=lambda output, target: {self._called()}({_chosen(output)}, target)"
+                f"the module returned {_describe_output(output)}, and {self.kind.__name__} takes {self._wanted()}: "
+                f"pass a function such as loss=lambda output, target: {self._called()}({_chosen(output)}, target)"
             )
         parts = cast("Sequence[Tensor]", output)
         if len(parts) < self.outputs:
@@ -346,7 +348,7 @@ class TorchLoss(Loss):
         return tuple(parts[: self.outputs])
 
     def refusal(self, output: Any, targets: Sequence[Tensor], error: Exception) -> str:
-        """What to say where torch does not take an output and its targets, and what to do where that is known."""
+        """The message for an output and targets that torch refuses, with a remedy if one is known."""
         first = self._outputs(output)[0]
         given = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (first, *targets))
         target = targets[0] if targets else first
@@ -356,19 +358,19 @@ class TorchLoss(Loss):
         elif self.kind is nn.CrossEntropyLoss and target.shape == first.shape:
             remedy = f"; for class probabilities pass target.to({first.dtype}), for class numbers target.argmax(1)"
         elif self.kind is nn.BCELoss:
-            remedy = "; the output is to be a probability: end the module with a Sigmoid, or use 'bce_with_logits'"
+            remedy = "; the output must be a probability: end the module with a Sigmoid, or use 'bce_with_logits'"
         return f"{self.kind.__name__} cannot take an output and targets of {given}: {error}{remedy}"
 
     def _wanted(self) -> str:
         return "a tensor" if self.outputs == 1 else f"{self.outputs} tensors"
 
     def _called(self) -> str:
-        """The function of torch that computes the same, as one writes it."""
+        """The name of the torch function that computes the same loss."""
         found = next((function for function, kind in _FUNCTIONS.items() if kind is self.kind), functional.mse_loss)
         return f"torch.nn.functional.{cast('Any', found).__name__}"
 
     def _fit(self, target: Tensor, output: Tensor) -> Tensor:
-        """The target in the type that torch wants, where nothing is lost by it; a wrong shape is an error."""
+        """The target in the dtype that torch needs, if the conversion is exact; a wrong shape is an error."""
         if self.kind in (*_SAME_SHAPE, *FRACTIONS) and target.shape != output.shape:
             raise DataError(
                 f"{self.kind.__name__}: the output has shape {tuple(output.shape)} and the target "
@@ -380,12 +382,12 @@ class TorchLoss(Loss):
         return target.to(output.dtype) if self.kind in _FLOATS and whole else target
 
     def _of_classes(self, output: Tensor, target: Tensor) -> Ratio:
-        """Sum and weight of (n, classes) and (n,) class numbers, both by the kernel that the loss itself would call."""
+        """Loss and sum of weights of (n, classes) and (n,) class numbers, by the kernel that torch's loss calls."""
         log_p = output.log_softmax(1) if self.kind is nn.CrossEntropyLoss else output
         return Ratio(*_NLL(log_p, target, self._module.weight, _SUM, self.ignore_index))
 
     def _weight(self, output: Tensor, target: Tensor) -> Tensor | float:
-        """What the mean over entries with class numbers or probabilities divides by."""
+        """The denominator of the mean, for class numbers or class probabilities."""
         if target.is_floating_point():
             return float(output.numel() // output.shape[1 if output.ndim > 1 else 0])
         weight = cast("Tensor | None", self._module.weight)
@@ -395,8 +397,8 @@ class TorchLoss(Loss):
         return weight[torch.where(counted, target, 0)].mul(counted).sum()
 
 
-def _told(output: Any) -> str:
-    """What a module returned, in words."""
+def _describe_output(output: Any) -> str:
+    """The type of a module's output, for messages."""
     if isinstance(output, dict):
         return f"a dict with {', '.join(repr(name) for name in cast('dict[str, Any]', output))}"
     if isinstance(output, (tuple, list)):
@@ -406,7 +408,7 @@ def _told(output: Any) -> str:
 
 
 def _chosen(output: Any) -> str:
-    """How the first tensor of what a module returned is had."""
+    """An expression for the first tensor in a module's output, for messages."""
     if isinstance(output, (dict, tuple, list)):
         pairs = cast("dict[Any, Any]", output).items() if isinstance(output, dict) else enumerate(output)
         found = next((place for place, part in pairs if isinstance(part, Tensor)), None)
@@ -416,7 +418,7 @@ def _chosen(output: Any) -> str:
 
 
 def _is_table(output: Tensor, target: Tensor) -> bool:
-    """Whether these are (n, classes) and (n,) and go into a loss in the type that they have."""
+    """Whether these are (n, classes) and (n,), in dtypes that are not converted."""
     return output.dtype in _NOT_CAST and output.ndim == 2 and target.shape == output.shape[:1]
 
 
@@ -432,38 +434,38 @@ _TORCHS_OWN = frozenset(
 
 
 def loss_of(loss: Any) -> Loss:
-    """A loss from anything that may be handed to `fit`.
+    """A loss from anything that `fit` accepts.
 
     Raises:
-        ConfigurationError: it is none of the things listed above, its name is unknown, or it has weights of its own.
+        ConfigurationError: it is none of the forms listed above, its name is unknown, or it has parameters.
     """
     if isinstance(loss, str):
         if loss not in NAMED:
-            raise ConfigurationError(f"there is no loss '{loss}'; there are {', '.join(NAMED)}{nearest(loss, NAMED)}")
+            raise ConfigurationError(f"loss must be one of {', '.join(NAMED)}, got '{loss}'{nearest(loss, NAMED)}")
         return TorchLoss(NAMED[loss]())
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
-        raise ConfigurationError(f"loss={loss.__name__} is a class; make one: loss={loss.__name__}()")
+        raise ConfigurationError(f"loss={loss.__name__} is a class: construct it, loss={loss.__name__}()")
     if isinstance(loss, nn.Module):
         if names := [name for name, p in loss.named_parameters() if p.requires_grad]:
             raise ConfigurationError(
-                f"loss {type(loss).__name__} has weights ({', '.join(names)}) that the optimizer would never see; make "
+                f"loss {type(loss).__name__} has parameters ({', '.join(names)}) that would not be trained: make "
                 "it a part of the module and let the module return the loss"
             )
         if type(loss) is nn.AdaptiveLogSoftmaxWithLoss:
-            raise Unsupported("AdaptiveLogSoftmaxWithLoss is a layer with weights; make it a part of the module")
+            raise Unsupported("AdaptiveLogSoftmaxWithLoss is a layer with parameters: make it a part of the module")
         return TorchLoss(loss) if type(loss) in _TORCHS_OWN else FunctionLoss(loss)
     if (module := _module_of(loss)) is not None:
         return TorchLoss(module)
     if callable(loss):
         return FunctionLoss(loss)
     raise ConfigurationError(
-        f"loss is {loss!r}; it is to be a loss module of torch, a name such as 'cross_entropy', or a function "
-        "(output, *targets)"
+        "loss must be a loss module of torch, a name such as 'cross_entropy', or a function (output, *targets), got "
+        f"{loss!r}"
     )
 
 
 def _module_of(loss: Any) -> nn.Module | None:
-    """The module for a loss function of torch, or for a partial of one with options alone; None for other things."""
+    """The module for a loss function of torch, or a partial of one that sets options; None for anything else."""
     is_partial = isinstance(loss, functools.partial) and not loss.args
     function, options = (loss.func, loss.keywords) if is_partial else (loss, {})
     kind = _FUNCTIONS.get(function) if inspect.isroutine(function) else None
@@ -473,7 +475,7 @@ def _module_of(loss: Any) -> nn.Module | None:
 
 
 def describe(thing: Any) -> str:
-    """A name for a function, a class or a module that is the same in every process; of torch's losses, the options."""
+    """A name of a function, class or module, the same in every process; for torch's losses with its options."""
     if isinstance(thing, str):
         return describe(NAMED[thing]()) if thing in NAMED else thing
     if (module := _module_of(thing)) is not None:
@@ -487,7 +489,7 @@ def describe(thing: Any) -> str:
 
 
 def _options(loss: nn.Module) -> Iterator[str]:
-    """The options of a loss of torch that are not those it has by itself."""
+    """The options of a torch loss that differ from the defaults."""
     for name, parameter in inspect.signature(type(loss)).parameters.items():
         value = getattr(loss, name, parameter.default)
         if isinstance(value, Tensor):

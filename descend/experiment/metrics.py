@@ -1,4 +1,4 @@
-"""What can be measured beside the objective: any loss, and how often the largest output is the right one."""
+"""Metrics of a run: any loss, and accuracy, as sums of a numerator and a denominator."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[
     """Metrics by name.
 
     Args:
-        wanted: Names such as "accuracy" or "mse"; or anything that can be a loss, by a name of the user's.
-        loss: The objective as the user gave it; targets that it ignores are not counted by "accuracy".
+        wanted: Names such as "accuracy" or "mse"; or a mapping from names of the user's own to anything that can be a
+            loss.
+        loss: The objective as the user gave it; "accuracy" does not count targets that it ignores.
 
     Raises:
-        ConfigurationError: a name is unknown.
+        ConfigurationError: a name is unknown, or a metric is no loss.
     """
     if isinstance(wanted, str):
         wanted = (wanted,)
     given: Any = wanted
     if not isinstance(given, Iterable):
         raise ConfigurationError(
-            f"metrics is {given!r} and is to be a list of names such as 'accuracy', or a dictionary of functions"
+            f"metrics must be a list of names such as 'accuracy', or a dictionary of functions, got {given!r}"
         )
     named: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {name: name for name in wanted}
     ignored = getattr(loss_of(loss), "ignore_index", None)
@@ -44,31 +45,30 @@ def _measure(name: Any, measure: Any, ignored: int | None) -> Loss:
         return FunctionLoss(_accuracy(ignored))
     if isinstance(measure, str) and measure not in NAMED:
         known = ("accuracy", *NAMED)
-        raise ConfigurationError(
-            f"there is no metric '{measure}'; there are {', '.join(known)}{nearest(measure, known)}"
-        )
+        raise ConfigurationError(f"metric must be one of {', '.join(known)}, got '{measure}'{nearest(measure, known)}")
     if not isinstance(measure, str) and not callable(measure):
         raise ConfigurationError(
-            f"the metric '{name}' is {measure!r}; it is to be a name such as 'accuracy', a loss module of torch, or a "
-            "function (output, *targets)"
+            f"metric '{name}' must be a name such as 'accuracy', a loss module of torch, or a function "
+            f"(output, *targets), got {measure!r}"
         )
     return loss_of(measure)
 
 
 def _accuracy(ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
-    """How many targets are the index of the largest output along dimension 1, and how many there are."""
+    """Accuracy: a target is hit if it is the index of the largest output along dimension 1."""
 
     def accuracy(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
         if not isinstance(output, Tensor):
             raise ConfigurationError(
-                f"the metric 'accuracy' takes a tensor with an output for each class, and the module returned a "
+                "metric 'accuracy': the output must be a tensor (samples, classes, ...), got a "
                 f"{type(output).__name__}: return that tensor alone, or pass a function, such as metrics={{'accuracy': "
                 "lambda output, y: (output[0].argmax(1) == y).float().mean()}"
             )
         if output.ndim < 2 or output.shape[1] < 2:
             raise ConfigurationError(
-                f"the metric 'accuracy' needs an output for each class, and the output is {tuple(output.shape)}: pass "
-                "a function, such as metrics={'accuracy': lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
+                f"metric 'accuracy': the output must have shape (samples, classes, ...), got {tuple(output.shape)}: "
+                "pass a function, such as metrics={'accuracy': "
+                "lambda output, y: ((output > 0) == (y > 0.5)).float().mean()}"
             )
         classes = target.argmax(1) if target.is_floating_point() else target
         counted = classes == classes if ignored is None else classes != ignored

@@ -1,4 +1,4 @@
-"""Into what parts a mini-batch may be cut, from descriptions alone."""
+"""The unit of micro-batches: how many samples of a mini-batch must stay together, from descriptions alone."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ GROUP = "declare how many samples share statistics, as in batch_norm_group_size=
 
 
 def last_group(size: int, group_size: int | None) -> int:
-    """Size of the last group of a mini-batch; without a group size, the mini-batch is one."""
+    """Size of the last group of a mini-batch, which is one group if no group size is given."""
     return size % group_size or min(size, group_size) if group_size else size
 
 
 def tell_of_whole_groups(micro_batch_size: int, unit: int | None) -> None:
-    """Warn where micro-batches cannot have the size that was asked for."""
+    """Warn if micro-batches cannot have the requested size."""
     size = part_size(micro_batch_size, micro_batch_size, unit)
     if unit is not None and size != micro_batch_size:
         warnings.warn(
-            f"micro_batch_size={micro_batch_size}: micro-batches are made of whole groups of {unit} samples for batch "
-            f"norm, so {size} samples go through at once",
+            f"micro_batch_size={micro_batch_size}: micro-batches consist of whole batch-norm groups of {unit} samples, "
+            f"so their size is {size}",
             stacklevel=4,
         )
 
 
 def graph_unit(plan: Plan, sizes: set[int], micro_batch_size: int) -> int | None:
-    """Samples that the micro-batches of a graph are made of; None where its mini-batch cannot be cut.
+    """The unit of a graph's micro-batches in samples; None if its mini-batch cannot be split.
 
     Args:
         plan: The checked graph.
         sizes: Sizes of its training mini-batches.
-        micro_batch_size: Samples that go through at once; 0 where that is open.
+        micro_batch_size: Requested size of a micro-batch; 0 if not set.
 
     Raises:
-        ConfigurationError: the mini-batch would be cut and a layer does not allow it; a group size that nothing uses; a
-            group that leaves one value for statistics.
+        ConfigurationError: a layer does not allow micro-batches; a group size is set and not used; a group has only one
+            value for its statistics.
     """
     norms = [
         layer for layer in plan.layers if isinstance(layer.layer, (BatchNormalization, EntrywiseBatchNormalization))
@@ -68,7 +68,7 @@ def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:
     entrywise = isinstance(planned.layer, EntrywiseBatchNormalization)
     entries = 1 if entrywise else math.prod(planned.output_shape[1:])
     return [
-        f"layer '{planned.name}' ({type(planned.layer).__name__}) would take its statistics over 1 value: a mini-batch "
+        f"layer '{planned.name}' ({type(planned.layer).__name__}) would compute statistics of 1 value: a mini-batch "
         f"of {size} leaves a group of 1 sample; choose mini_batch_size{' or batch_norm_group_size' if group else ''} "
         "without such a remainder"
         for size in sorted(sizes)
@@ -79,6 +79,6 @@ def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:
 def _refused(planned: PlannedLayer, micro_batch_size: int) -> str:
     remedy = "leave micro_batch_size out" if isinstance(planned.layer, BatchwiseReduceSum) else GROUP
     return (
-        f"layer '{planned.name}' ({type(planned.layer).__name__}) works on the whole mini-batch, which "
-        f"micro_batch_size={micro_batch_size} would cut: {remedy}"
+        f"layer '{planned.name}' ({type(planned.layer).__name__}) needs the whole mini-batch, which "
+        f"micro_batch_size={micro_batch_size} would split: {remedy}"
     )

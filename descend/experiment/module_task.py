@@ -1,4 +1,4 @@
-"""Any nn.Module as the training loop sees it: inputs in, numerators and denominators out."""
+"""The task of an nn.Module: its inputs, its loss and its metrics as numerators and denominators."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses",
 
 
 class ModuleTask:
-    """A user's module and what it is trained for; the module itself is only called.
+    """A user's module with its objective and metrics. The module is called and otherwise not changed.
 
     Args:
-        module: Called with the inputs of a sample: those of a tuple by position, those of a dictionary by name.
+        module: Called with the inputs of samples: by position from tuples, by name from dictionaries.
         loss: The objective.
-        metrics: What else is measured, by name.
-        targets: Names of the fields that are targets, or how many of the last ones are; None for the usual: of a tuple
-            the last, of a dictionary the one that is called target, label, response or y.
-        autocast: The type that torch computes in where that is safe; None computes in the type of the weights.
+        metrics: Further measurements, by name.
+        targets: Names of the fields that are targets, or how many of the last ones are. None: of a tuple the last
+            entry, of a dictionary the one named target, label, response or y; a single tensor is its own target.
+        autocast: The dtype of torch's autocast; None computes in the dtype of the weights.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class ModuleTask:
         self._cut_before = False
 
     def begin(self, part: MicroBatch) -> None:
-        """Look at the targets of the batch that `part` opens.
+        """Set the micro-batch of the next forward pass; check the targets of a batch at its first micro-batch.
 
         Raises:
-            DataError: a target is not what the loss can take.
-            ConfigurationError: it is not clear which fields are targets.
+            DataError: the loss cannot take a target.
+            ConfigurationError: it is not known which fields are targets.
         """
         if self._names is None:
             self._nested = any("/" in name for name in part.fields)
@@ -94,7 +94,7 @@ class ModuleTask:
             return Losses(objective, self._measured(output, targets, count))
 
     def predict(self, part: MicroBatch) -> Any:
-        """What the module returns for a part; fields that are targets are left out, and there may be none."""
+        """The output of the module for a micro-batch. Target fields are not used and may be missing."""
         self._needs_targets = False
         if self._names is None:
             self._settle(part.fields)
@@ -104,14 +104,14 @@ class ModuleTask:
             return self._call(nested(part.fields), inputs)
 
     def pass_through(self, fields: Mapping[str, Tensor]) -> None:
-        """Let samples go through the module, for somebody who watches its layers."""
+        """Run the module on samples; used to observe its layers."""
         if self._names is None:
             self._nested = any("/" in name for name in fields)
             self._settle(fields)
         self._call(nested(fields), self._names[0] if self._names else [])
 
     def penalty(self) -> None:
-        """Nothing of the objective depends on weights alone."""
+        """None: the objective has no term that depends on weights alone."""
 
     def _objective(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         if isinstance(self._loss, FunctionLoss) and self._part and count < self._part.batch.size:
@@ -123,8 +123,8 @@ class ModuleTask:
                 raise
             if self._labels and self._part:
                 self._labels.check(self._part.batch, refused=True)
-            told_late = str(error).startswith("CUDA error")  # perhaps by a kernel before this one
-            if isinstance(self._loss, TorchLoss) and not told_late and not out_of_memory(error):
+            asynchronous = str(error).startswith("CUDA error")  # may come from an earlier kernel
+            if isinstance(self._loss, TorchLoss) and not asynchronous and not out_of_memory(error):
                 raise DataError(self._loss.refusal(output, targets, error)) from error
             raise
 
@@ -135,7 +135,7 @@ class ModuleTask:
             return {name: looked_at(metric, output, targets, count) for name, metric in self._metrics.items()}
 
     def _call_of_part(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
-        """The output for a part; the first time that a training batch is cut, see whether functions draw for it."""
+        """The output for a micro-batch; checks the first split training batch for random numbers drawn by functions."""
         part = self._part
         if self._cut_before or part is None or part.count == part.batch.size or not self.module.training:
             return self._call(values, inputs)
@@ -144,9 +144,9 @@ class ModuleTask:
         output = self._call(values, inputs)
         if before != _states_of_generators(part.fields) and not unsupported_dropout(self.module):
             warnings.warn(
-                f"{type(self.module).__name__} draws random numbers by functions, such as torch.nn.functional.dropout "
-                "or torch.rand, so they depend on how a batch is cut: layers such as nn.Dropout draw the same whatever "
-                "the cut",
+                f"{type(self.module).__name__} draws random numbers with functions, such as "
+                "torch.nn.functional.dropout or torch.rand, so they depend on the micro-batch size: use layers such as "
+                "nn.Dropout, whose draws do not",
                 stacklevel=2,
             )
         return output
@@ -156,7 +156,7 @@ class ModuleTask:
             if self._by_name:
                 return self.module(**{name: values[name] for name in inputs})
             return self.module(*[values[name] for name in inputs])
-        except Exception as error:  # of a user's module, whatever its kind: it goes on as it is, with a note
+        except Exception as error:  # any error of a user's module is raised unchanged, with a note
             if "dtype" in str(error) and (wrong := self._wrong_type(values, inputs)):
                 raise DataError(f"{wrong} ({error})") from error
             if not isinstance(error, DescendError) and not out_of_memory(error):
@@ -164,7 +164,7 @@ class ModuleTask:
             raise
 
     def _where(self, error: BaseException, values: Mapping[str, Any], inputs: Sequence[str]) -> str:
-        """In which layer an error of the module arose, and what the module had been given."""
+        """The layer that raised an error, and the inputs of the module."""
         names = {id(module): name for name, module in self.module.named_modules()}
         layer, trace = self.module, error.__traceback__
         while trace:
@@ -173,10 +173,10 @@ class ModuleTask:
             trace = trace.tb_next
         name = f"'{names[id(layer)]}', a " if names[id(layer)] else "the module, a "
         given = ", ".join(f"{name} {_described(values[name])}" for name in inputs)
-        return f"It arose in {name}{type(layer).__name__}; the fields of samples given to the module: {given}"
+        return f"Raised in {name}{type(layer).__name__}; inputs of the module: {given}"
 
     def _wrong_type(self, values: Mapping[str, Any], inputs: Sequence[str]) -> str | None:
-        """What to say of an input that is not computed in the type of the weights."""
+        """The message about an input whose dtype is not that of the weights; None if there is none."""
         types = {p.dtype for p in self.module.parameters() if p.is_floating_point()}
         for name in inputs:
             x = values[name]
@@ -189,7 +189,7 @@ class ModuleTask:
         return None
 
     def _settle(self, fields: Mapping[str, Tensor]) -> None:
-        """Which fields are inputs and which targets."""
+        """Determine which fields are inputs and which are targets."""
         names = list(nested(fields))
         by_place = all(name.isdecimal() for name in names)
         targets = self._target_names(names, by_place)
@@ -236,7 +236,7 @@ class ModuleTask:
         return found
 
     def _takes(self, inputs: list[str]) -> bool:
-        """Whether the module's forward takes the inputs by their names; a single one may have any name."""
+        """Whether `forward` takes the inputs by name; a single input may have any name."""
         parameters = inspect.signature(self.module.forward).parameters
         if all(name in parameters for name in inputs):
             return True
@@ -252,7 +252,7 @@ class ModuleTask:
 
 
 def _described(value: Any) -> str:
-    """The form of a field in words."""
+    """Shape and dtype of a field, for messages."""
     if isinstance(value, torch.Tensor):
         return f"{tuple(value.shape)} {_name_of(value.dtype)}"
     return type(value).__name__
@@ -263,7 +263,7 @@ def _name_of(kind: torch.dtype) -> str:
 
 
 def _states_of_generators(fields: Mapping[str, Tensor]) -> list[bytes]:
-    """Where the generators stand that functions draw from."""
+    """The states of torch's global generators."""
     states = [torch.get_rng_state()]
     states += [torch.cuda.get_rng_state(x.device) for x in list(fields.values())[:1] if x.is_cuda]
     return [state.numpy().tobytes() for state in states]

@@ -1,4 +1,4 @@
-"""From the descriptions of update rules to one torch optimizer: a rule for each weights object over a default."""
+"""Builds the optimizer of a graph: one torch optimizer for the descriptions of all weights."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["build_optimizer"]
 
 
 def build_optimizer(module: LoweredModel, plan: Plan, default: Optimizer) -> TorchOptimizer:
-    """One optimizer over all trained weights, with LBANN's arithmetic.
+    """One optimizer of all trainable weights, with LBANN's arithmetic.
 
     Args:
-        module: The lowered graph; weights under NoOptimizer are frozen in it.
-        plan: Which weights have a rule of their own.
-        default: The rule of the others.
+        module: The lowered graph; weights with NoOptimizer are frozen in it.
+        plan: The checked graph, which has the weights' own optimizers.
+        default: The optimizer of all other weights.
 
     Returns:
-        An optimizer with one group for each different description, so that one step is one step of all rules.
+        An optimizer with one group per distinct description.
 
     Raises:
-        ConfigurationError: nothing is left to train.
+        ConfigurationError: no weights are trainable.
     """
     groups: dict[Optimizer, list[tuple[str, torch.nn.Parameter]]] = {}
     for name, parameter in module.named_parameters():
@@ -41,17 +41,17 @@ def build_optimizer(module: LoweredModel, plan: Plan, default: Optimizer) -> Tor
         else:
             groups.setdefault(description, []).append((name, parameter))
     if not groups:
-        raise ConfigurationError("there is nothing to train: the model has no weights, or all are under NoOptimizer")
+        raise ConfigurationError("there is nothing to train: the model has no weights, or all have a NoOptimizer")
     settings: list[dict[str, Any]] = [{**_settings(rule), "params": members} for rule, members in groups.items()]
-    # The loop looks at the gradients itself and can name the samples, so the optimizer need not look again. Compiled
-    # kernels come in at a time that no seed decides: on a CPU they give the bits of the eager ones, which is tested; on
-    # other devices it is not, so there a run does without them.
+    # The loop checks the gradients itself and can name the samples, so the optimizer does not check them again.
+    # Compiled kernels replace eager ones at a time that no seed determines. On a CPU both give the same bits, which is
+    # tested; on other devices that is not known, so kernels are not compiled there.
     on_cpu = all(parameter.device.type == "cpu" for parameter in module.parameters())
     runner = "auto" if on_cpu else "blocks"
     return TorchOptimizer(settings, settings[0]["rule"], lr=settings[0]["lr"], runner=runner, on_nonfinite="allow")
 
 
 def _settings(description: Optimizer) -> dict[str, Any]:
-    """What a group says to follow a description of LBANN's."""
+    """The options of a group for a description of LBANN's."""
     values = {field.name: getattr(description, field.name) for field in fields(description)}  # pyright: ignore[reportArgumentType]
     return recipe_from_library("lbann", type(description).__name__, values).options()

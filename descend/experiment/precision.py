@@ -1,4 +1,4 @@
-"""The format that a run computes in: that of the weights, or half precision where torch holds it safe."""
+"""Precision of a run: the dtype of the weights, or autocast to half precision with a loss scale for float16."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NAMED: Mapping[str, AutomaticMixedPrecision | None] = {
 
 
 class Precision(NamedTuple):
-    """What a task and the loop need to know of it.
+    """The precision of a run.
 
     Attributes:
-        autocast: The type to compute in where that is safe; None computes in the type of the weights.
-        scaler: The loss scale of float16.
+        autocast: The dtype of torch's autocast; None computes in the dtype of the weights.
+        scaler: The loss scaler of float16; None otherwise.
     """
 
     autocast: torch.dtype | None
@@ -34,7 +34,7 @@ class Precision(NamedTuple):
 
 
 def precision_of(given: Any, device: torch.device) -> Precision:
-    """The precision of a name, of a description, or of None.
+    """The precision of a name, of a description, or of None, which is float32.
 
     Raises:
         ConfigurationError: it is none of these.
@@ -46,7 +46,7 @@ def precision_of(given: Any, device: torch.device) -> Precision:
     if not isinstance(given, AutomaticMixedPrecision):
         options = ", ".join(f"'{name}'" for name in _NAMED)
         raise ConfigurationError(
-            f"precision is {given!r} and is to be one of {options}, or a descend.AutomaticMixedPrecision"
+            f"precision must be one of {options}, or a descend.AutomaticMixedPrecision, got {given!r}"
             f"{nearest(str(given), _NAMED)}"
         )
     if given.format == "bfloat16":

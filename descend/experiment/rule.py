@@ -1,4 +1,4 @@
-"""An optimizer for a user's module, from a description or from a function; each weights object is owned once."""
+"""Builds the optimizer of a user's module from a description or a function, and checks its options."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["build", "settings"]
 
 
 def build(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of all weights that are not frozen.
+    """The optimizer of all trainable parameters.
 
     Args:
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
             returns a torch optimizer.
-        module: Whose weights it updates; weights under two names are one.
+        module: The module; a parameter with two names counts once.
 
     Raises:
-        ConfigurationError: there is nothing to train, or a weights object would be updated twice or never.
+        ConfigurationError: nothing is trainable, a parameter would be updated twice or never, or an option is wrong.
     """
     named = _trained(module)
     made = _described(optimizer, named) if _is_description(optimizer) else _called(optimizer, named)
@@ -46,12 +46,14 @@ def _trained(module: torch.nn.Module) -> Named:
         raise ConfigurationError(f"{', '.join(lazy)}: lazy layers have no weights yet; call the module once before fit")
     named = [(name, p) for name, p in everything if p.requires_grad]
     if not named:
-        what = "all its weights are frozen: thaw some with requires_grad_(True)" if everything else "it has no weights"
+        what = (
+            "all its weights are frozen: unfreeze some with requires_grad_(True)" if everything else "it has no weights"
+        )
         raise ConfigurationError(f"nothing to train in {type(module).__name__}: {what}")
     if expanded := [name for name, p in named if _is_expanded(p)]:
         raise ConfigurationError(
-            f"several elements of {', '.join(map(repr, expanded))} share memory (expanded): an update would be made "
-            "several times; give them memory of their own with .clone()"
+            f"several elements of {', '.join(map(repr, expanded))} share memory (expanded) and would be updated "
+            "several times: copy them with .clone()"
         )
     return named
 
@@ -65,16 +67,16 @@ def _is_description(optimizer: Any) -> bool:
 
 
 def _described(description: Any, named: Named) -> torch.optim.Optimizer:
-    """A torch optimizer with LBANN's arithmetic."""
+    """The optimizer of a description, with LBANN's arithmetic."""
     from descend.optim import Optimizer
     from descend.optim.compat import recipe_from_library
 
     if type(description).__name__ == "NoOptimizer":
-        raise ConfigurationError("nothing to train under NoOptimizer; name a rule, such as descend.SGD(learn_rate=0.1)")
+        raise ConfigurationError("NoOptimizer trains nothing: pass an optimizer such as descend.SGD(learn_rate=0.1)")
     if description.stands_still:
         rates = " and ".join(description.rates)
         warnings.warn(
-            f"{type(description).__name__} has a rate of 0, so the weights stay as they are until a callback sets one: "
+            f"{type(description).__name__} has a learning rate of 0, so nothing is trained until a callback sets one: "
             f"give it {rates}",
             stacklevel=2,
         )
@@ -86,35 +88,35 @@ def _described(description: Any, named: Named) -> torch.optim.Optimizer:
 def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
     if isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigurationError(
-            f"optimizer is a {type(optimizer).__name__} that is made already; hand in what makes it, for example "
-            f"functools.partial(torch.optim.{type(optimizer).__name__}, lr=0.1)"
+            f"optimizer is a {type(optimizer).__name__} that is already constructed: pass a function that constructs "
+            f"it, for example functools.partial(torch.optim.{type(optimizer).__name__}, lr=0.1)"
         )
     if isinstance(optimizer, type) and is_dataclass(optimizer) and hasattr(optimizer, "message"):
         raise ConfigurationError(
-            f"optimizer is the class {optimizer.__name__}; describe one by its settings, such as "
+            f"optimizer is the class {optimizer.__name__}: construct it with its settings, such as "
             f"descend.{optimizer.__name__}(learn_rate=0.1)"
         )
     if not callable(optimizer):
         raise ConfigurationError(
-            f"optimizer is {optimizer!r}; it is to be a description such as descend.SGD(learn_rate=0.1), or a function "
-            "such as functools.partial(torch.optim.SGD, lr=0.1)"
+            "optimizer must be a description such as descend.SGD(learn_rate=0.1), or a function such as "
+            f"functools.partial(torch.optim.SGD, lr=0.1), got {optimizer!r}"
         )
     made = _made(optimizer, named)
     if not isinstance(made, torch.optim.Optimizer):
-        raise ConfigurationError(f"optimizer returned a {type(made).__name__}, and a torch.optim.Optimizer is needed")
+        raise ConfigurationError(f"optimizer must return a torch.optim.Optimizer, got a {type(made).__name__}")
     closure = inspect.signature(made.step).parameters.get("closure")
     if closure and closure.default is closure.empty:
         raise Unsupported(
-            f"{type(made).__name__} needs a closure that computes the loss again within a step, and the loop computes "
-            "each gradient once; choose a first-order rule"
+            f"{type(made).__name__} needs a closure that evaluates the loss several times per step, and the loop "
+            "computes each gradient once: choose a first-order optimizer"
         )
     if hasattr(made, "on_nonfinite"):
-        vars(made)["on_nonfinite"] = "allow"  # the loop looks at the gradients of every optimizer itself
+        vars(made)["on_nonfinite"] = "allow"  # the loop checks gradients itself, for every optimizer
     return made
 
 
 def _made(optimizer: Any, named: Named) -> Any:
-    """What the user's function returns; what a class of torch refuses, it refuses as a setting."""
+    """Call the user's function; errors of a torch class about its arguments are raised as ConfigurationError."""
     try:
         return optimizer(list(named))
     except DescendError:
@@ -125,17 +127,17 @@ def _made(optimizer: Any, named: Named) -> Any:
         kind = getattr(torch.optim, unknown.group(1), called) if unknown else called
         hint = nearest(unknown.group(2), inspect.signature(kind).parameters) if unknown else ""
         name = getattr(called, "__qualname__", type(called).__qualname__)
-        raise ConfigurationError(f"optimizer {name} cannot be made like this: {error}{hint}") from error
+        raise ConfigurationError(f"optimizer {name} cannot be constructed: {error}{hint}") from error
 
 
 _NOT_NEGATIVE = ("lr", "weight_decay", "momentum", "eps", "rho", "alpha", "lr_decay", "initial_accumulator_value")
 
 
 def _check_options(made: torch.optim.Optimizer) -> None:
-    """Look at the options of every group, which torch takes as they come.
+    """Check the options of every group, since torch does not.
 
     Raises:
-        ConfigurationError: one is unknown, no number, not finite or negative; all such are named with their groups.
+        ConfigurationError: an option is unknown, no number, not finite or negative; all are named with their groups.
     """
     problems: list[str] = []
     known = {*made.defaults, "params", "param_names", "initial_lr"}
@@ -148,16 +150,16 @@ def _check_options(made: torch.optim.Optimizer) -> None:
             ]
         for key in _NOT_NEGATIVE:
             if key in group and not (_is_good(group[key]) or (group[key] is None and key != "lr")):
-                problems.append(f"group {i}: {key} is {group[key]!r} and is to be a finite number of at least 0")
+                problems.append(f"group {i}: {key} must be a finite number >= 0, got {group[key]!r}")
         betas = group.get("betas", ())
         if isinstance(betas, (tuple, list)) and not all(_is_good(beta) and float(beta) < 1 for beta in betas):
-            problems.append(f"group {i}: betas are {betas!r} and are to be numbers in [0, 1)")
+            problems.append(f"group {i}: betas must be numbers in [0, 1), got {betas!r}")
     if problems:
         raise ConfigurationError([f"{type(made).__name__}: {problem}" for problem in problems])
 
 
 def _is_good(value: Any) -> bool:
-    """Whether a setting is a finite number of at least 0, or something that only its rule can judge."""
+    """Whether an option is a finite number >= 0, or of a type that only the optimizer can check."""
     if callable(value) or (isinstance(value, torch.Tensor) and value.numel() > 1):
         return True
     if isinstance(value, tuple):  # Adafactor's two eps, of which one may be None
@@ -169,18 +171,16 @@ def _is_good(value: Any) -> bool:
 def _check_owners(made: torch.optim.Optimizer, named: Named) -> None:
     owned = Counter(p for group in made.param_groups for p in group["params"])
     names = {p: name for name, p in named}
-    problems = [
-        f"weights '{name}' are trained and the optimizer was not given them" for name, p in named if not owned[p]
-    ]
-    problems += [f"weights '{names.get(p, '?')}' are given to the optimizer twice" for p in owned if owned[p] > 1]
+    problems = [f"parameter '{name}' is trainable and missing in the optimizer" for name, p in named if not owned[p]]
+    problems += [f"parameter '{names.get(p, '?')}' is twice in the optimizer" for p in owned if owned[p] > 1]
     if any(p not in names for p in owned):
-        problems.append("the optimizer was given weights that are not trained weights of the module")
+        problems.append("the optimizer has parameters that are not trainable parameters of the module")
     if problems:
-        raise ConfigurationError([*problems, "freeze what is not to be trained with requires_grad_(False)"])
+        raise ConfigurationError([*problems, "freeze parameters that should not be trained with requires_grad_(False)"])
 
 
 def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The rule and the options of its groups as plain values, to compare a run with its continuation."""
+    """The optimizer's class and the options of its groups as plain values, compared when a run is resumed."""
     kind = type(optimizer)
     options = {key for group in optimizer.param_groups for key in group} - {"params", "param_names", *_SPEED}
     return {
@@ -192,11 +192,11 @@ def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }
 
 
-_SPEED = ("foreach", "fused", "capturable", "differentiable", "runner")  # options that change no result
+_SPEED = ("foreach", "fused", "capturable", "differentiable", "runner")  # options that do not change results
 
 
 def _shared(values: list[Any]) -> Any:
-    """One value where all groups have the same."""
+    """One value if all groups have the same."""
     return values[0] if all(value == values[0] for value in values) else values
 
 

@@ -1,4 +1,4 @@
-"""What is different between a checkpoint and the run that continues it: each difference applies or is refused.
+"""Differences between the settings of a checkpoint and of the run that resumes it: each one applies or is refused.
 
 field: checkpoint -> now: action
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SettingChange", "changed_options", "compare", "refuse"]
 
-OPTION = "optimizer."  # begins the name of an option of the optimizer
+OPTION = "optimizer."  # prefix of an option of the optimizer
 
 _APPLY = {
     "batch_size": "applies; the position among the samples is kept",
     "micro_batch_size": "applies; the updates are the same",
-    "stop": "applies, counted from the beginning of the run",
+    "stop": "applies, counted from the start of the run",
     "optimizer.lr": "applies",
     "optimizer.weight_decay": "applies",
     "clip_value": "applies",
@@ -31,19 +31,19 @@ _APPLY = {
     "precision": "applies",
     "loss": "applies",
     "algorithm": "applies",
-    "metrics": "applies; a pass under way is measured by them from here on",
+    "metrics": "applies, to the rest of an unfinished epoch as well",
     "skip_bad": "applies",
     "validation samples": "applies",
     "test samples": "applies",
 }
 _REFUSE = {
-    "samples": "refused: the rest of the epoch would be of other samples; continue with the same data",
+    "samples": "refused: the rest of the epoch would have other samples; resume with the same data",
     "seed": "refused: the order of the samples would change within the epoch; keep the seed",
     "shuffle": "refused: the order of the samples would change within the epoch; keep it",
-    "optimizer": "refused: its state is of another rule; pass reset_optimizer=True (--reset-optimizer) to empty it",
+    "optimizer": "refused: its state is of another optimizer; pass reset_optimizer=True (--reset-optimizer) to drop it",
 }
 _OPTION_REFUSED = (
-    "refused: the state depends on it; pass reset_optimizer=True (--reset-optimizer) to begin with an empty state"
+    "refused: the state depends on it; pass reset_optimizer=True (--reset-optimizer) to start without state"
 )
 
 
@@ -55,7 +55,7 @@ class SettingChange:
         field: What differs.
         before: Its value in the checkpoint.
         now: Its value now.
-        action: What is done about it.
+        action: Whether it applies or is refused, and the remedy.
     """
 
     field: str
@@ -68,21 +68,21 @@ class SettingChange:
 
     @property
     def refused(self) -> bool:
-        """Whether the run cannot be continued like this."""
+        """Whether the run cannot be resumed with it."""
         return self.action.startswith("refused")
 
 
 def compare(before: Mapping[str, Any], now: Mapping[str, Any], reset_optimizer: bool) -> list[SettingChange]:
-    """All differences between the settings of a checkpoint and those of now.
+    """All differences between the settings of a checkpoint and those of a run.
 
     Args:
         before: Plain values by field, as read from the checkpoint.
-        now: The same of this run.
-        reset_optimizer: Whether the optimizer's state is to begin anew.
+        now: The settings of this run.
+        reset_optimizer: Whether the optimizer's state is dropped.
     """
     now = json.loads(json.dumps(dict(now)))  # tuples are lists in a checkpoint
     fields = [field for field in {**before, **now} if before.get(field) != now.get(field)]
-    if not reset_optimizer and "optimizer" in fields:  # the options of another rule are no news
+    if not reset_optimizer and "optimizer" in fields:  # the options of another optimizer differ anyway
         fields = [field for field in fields if not field.startswith(OPTION)]
     return [
         SettingChange(field, before.get(field), now.get(field), _action(field, reset_optimizer)) for field in fields
@@ -98,14 +98,14 @@ def _action(field: str, reset_optimizer: bool) -> str:
 
 
 def refuse(changes: Sequence[SettingChange], checkpoint: object) -> None:
-    """Raise ConfigurationError if one of the differences cannot be; nothing was changed then."""
+    """Raise ConfigurationError if one of the differences is refused; nothing has been changed then."""
     if refused := [str(change) for change in changes if change.refused]:
         more = [f"and {len(refused) - 5} more"] if len(refused) > 5 else []
-        what = f"{checkpoint} cannot be continued with these settings; nothing was changed:"
-        remedy = "set them as they were, or pass weights_only=True (--weights-only) to begin anew with its weights"
+        what = f"{checkpoint} cannot be resumed with these settings; nothing was changed:"
+        remedy = "set them as they were, or pass weights_only=True (--weights-only) to start over with its weights"
         raise ConfigurationError([what, *refused[:5], *more, remedy])
 
 
 def changed_options(changes: Sequence[SettingChange]) -> tuple[str, ...]:
-    """The options of the optimizer whose present value is to stand over the saved one."""
+    """The options of the optimizer whose current value replaces the saved one."""
     return tuple(change.field.removeprefix(OPTION) for change in changes if change.field.startswith(OPTION))

@@ -1,4 +1,4 @@
-"""The text of an experiment: which class stands for which message, reading a file, and writing one."""
+"""The text form of an experiment: the class of each message, reading and writing of prototexts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["classes", "experiment_text", "load", "run_text", "save_prototext"]
 
 _PARTS = {
-    "trainer": "who trains",
-    "model": "what is trained",
-    "data_reader": "on which data",
-    "optimizer": "by which rule",
+    "trainer": "batch size, seed and algorithm",
+    "model": "layers and objective",
+    "data_reader": "training data",
+    "optimizer": "default optimizer",
 }
 
 
 def classes() -> Mapping[str, type]:
-    """The class of every message that can stand in an experiment."""
+    """The class of every message of an experiment, by the name of the message."""
     algorithms = (train.BatchedIterativeOptimizer, train.BatchedInference, train.KFAC, train.LTFB)
     exchanges = (train.RandomPairwiseExchange, train.TruncationSelectionExchange, train.RegularizedEvolution)
     parts = (train.ExchangeStrategy, train.MutationStrategy, *VARIANTS)
@@ -46,21 +46,21 @@ def classes() -> Mapping[str, type]:
 
 
 def load(*files: str | os.PathLike[str]) -> Experiment:
-    """Read an experiment from one prototext, or from several that each hold a part of it.
+    """Read an experiment from one prototext, or from several that hold a part each.
 
     Raises:
-        TextError: every problem of the texts, each with file:line:column, and every part that is missing.
+        TextError: all problems of the texts, each with file:line:column, and all missing parts.
     """
     parts: dict[str, Any] = {}
     for file in files:
         found = text.to_value(text.read(Path(file)), {**classes(), "LbannPB": _Parts})
         for name, value in found.fields.items():
             if name in parts:
-                raise TextError(f"{file}: holds '{name}', which another of the files holds too; leave one out")
+                raise TextError(f"{file}: '{name}' is also in another of the files; leave one out")
             parts[name] = value
     names = ", ".join(map(str, files))
     missing = [
-        f"{names}: says nothing of its {name} ({what}); add {name} {{ ... }}"
+        f"{names}: {name} ({what}) is missing; add {name} {{ ... }}"
         for name, what in _PARTS.items()
         if name not in parts
     ]
@@ -74,7 +74,7 @@ def load(*files: str | os.PathLike[str]) -> Experiment:
 
 
 class _Parts:
-    """The parts of an experiment that a file holds."""
+    """The parts of an experiment in one file."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
@@ -85,7 +85,7 @@ class _Parts:
 
 
 def run_text(experiment: Experiment) -> str:
-    """The prototext of a run, for its directory; what has no text form is left out and named in a comment."""
+    """The prototext of a run, for its directory; parts without a text form are left out and named in a comment."""
     trainer, model = experiment.trainer, experiment.model
     known = [callback for callback in model.callbacks if hasattr(callback, "message")]
     left_out = [type(callback).__name__ for callback in model.callbacks if not hasattr(callback, "message")]
@@ -126,14 +126,14 @@ def save_prototext(
     optimizer: Optimizer,
     binary: bool = False,
 ) -> None:
-    """Write an experiment to a file that `descend run` repeats to the last bit, given a seed.
+    """Write an experiment to a file. With a seed set, `descend run` of it repeats the run to the last bit.
 
     Args:
         path: The file; replaced if it exists.
-        trainer: Who trains.
-        model: What is trained.
-        data_reader: On which data.
-        optimizer: By which rule.
+        trainer: Batch size, seed and algorithm.
+        model: Layers, objective and callbacks.
+        data_reader: The data.
+        optimizer: The default optimizer.
         binary: Write Protobuf's binary form.
 
     Raises:

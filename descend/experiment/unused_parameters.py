@@ -1,4 +1,4 @@
-"""Weights that are trained and never get a gradient: nothing else tells of them."""
+"""Warns of unused parameters: trainable, and without a gradient in the whole first epoch."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ __all__ = ["WarnUnusedParameters"]
 
 
 class WarnUnusedParameters(Callback):
-    """Warns of the weights without a gradient in the whole first epoch.
+    """Warns of trainable parameters that got no gradient in the first epoch.
 
     Runs:  after_backward, after_epoch.
-    Reads: which gradients are there. Changes nothing.
-    Costs: a look at each weight in the first step, nothing once all have had a gradient.
+    Reads: which parameters have a gradient. Changes nothing.
+    Costs: a check of each parameter in the first step, nothing once all have had a gradient.
     """
 
     def __init__(self) -> None:
-        self._silent: dict[str, torch.nn.Parameter] = {}
+        self._without_gradient: dict[str, torch.nn.Parameter] = {}
 
     def after_backward(self, step: StepView) -> None:
         """See `Callback.after_backward`."""
-        if step.step == 1:  # a run that is continued has not seen all of its first epoch
-            self._silent = {name: p for name, p in step.module.named_parameters() if p.requires_grad}
-        if self._silent:
-            self._silent = {name: p for name, p in self._silent.items() if p.grad is None}
+        if step.step == 1:  # a resumed run has not seen all of its first epoch
+            self._without_gradient = {name: p for name, p in step.module.named_parameters() if p.requires_grad}
+        if self._without_gradient:
+            self._without_gradient = {name: p for name, p in self._without_gradient.items() if p.grad is None}
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
-        if self._silent and epoch.samples[0] == epoch.samples[1]:
-            names = ", ".join(f"'{name}'" for name in self._silent)
+        if self._without_gradient and epoch.samples[0] == epoch.samples[1]:
+            names = ", ".join(f"'{name}'" for name in self._without_gradient)
             warnings.warn(
-                f"no gradient reached {names} in the first epoch, so they stay as they are: the forward pass does not "
-                "use them, or detaches them; freeze them with requires_grad_(False) if that is meant",
+                f"unused parameters: {names} got no gradient in the first epoch and are not trained, because the "
+                "forward pass does not use them or detaches them; freeze them with requires_grad_(False) if intended",
                 stacklevel=2,
             )
-        self._silent = {}
+        self._without_gradient = {}

@@ -9,13 +9,25 @@ otherwise.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cache
 from inspect import get_annotations
 from types import NoneType, UnionType
-from typing import Any, ClassVar, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from descend.errors import ConfigurationError, nearest
 
@@ -225,6 +237,11 @@ def _described(cls: type[_T], frozen: bool) -> type[_T]:
         object.__setattr__(self, "where", where)
 
     __init__.__doc__ = plain_init.__doc__
+    # What help() and editors show; the parameters of `__init__` itself say nothing.
+    shown = inspect.signature(plain_init)
+    where_parameter = inspect.Parameter("where", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+    signature: Any = shown.replace(parameters=[*shown.parameters.values(), where_parameter])
+    cast("Any", __init__).__signature__ = signature
     made.__init__ = __init__
     made.where = None
     return made

@@ -1,4 +1,4 @@
-"""Starting ranks, and knowing which one this process is; one file a scheduler. Nothing here needs torch."""
+"""Starts ranks and detects the rank of this process; one file for each scheduler. Nothing here imports torch."""
 
 from descend.launch import flux, local, lsf, mpi, slurm
 from descend.launch.environment import SINGLE_PROCESS, RankEnvironment, detect, timeout_seconds

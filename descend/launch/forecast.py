@@ -1,11 +1,11 @@
-"""What a step will take on many ranks, from what one takes on one rank and what the network does.
+"""Predicts the time of a step on many ranks from that on one rank and the speed of the network.
 
     one rank        s(b) = s₀ + s₁ b                                   seconds of a step of b samples
-    a sum           c(N, k, G) = 2 (N − 1) (k α + G / (N β))           k messages around a ring, G bytes in all
+    an all-reduce   c(N, k, G) = 2 (N − 1) (k α + G / (N β))           k messages around a ring, G bytes in all
     N ranks         S(B, N) = s(⌈B / N⌉) + c(N, 1, 0) + max(c(N, k, G) − o s₁ ⌈B / N⌉, c(N, 1, G / k))
 
-o is the part of the work on samples that goes on while gradients are on their way; nothing hides the last piece of
-them. Ranks are worth while from the batch size B* on at which s(B) = S(B, N).
+o is the fraction of the work on samples that overlaps with the all-reduce of gradients; the last bucket is never
+hidden. N ranks are faster than one from the batch size B* on at which s(B) = S(B, N).
 
 Source: the α-β model of a ring all-reduce, Patarasuk and Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002.
 """
@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from descend.arguments import check_number, require
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast", "Network", "Profile", "fit_network", "forecast", "rank_counts"]
 
-_OVERLAP = 0.5  # the backward pass is two thirds of the work, and the first piece is sent some way into it
+_OVERLAP = 0.5  # the backward pass is two thirds of the work, and the first bucket is sent some way into it
 
 
 @dataclass(frozen=True)
@@ -39,24 +40,23 @@ class Network:
     bytes_per_second: float
 
     def __post_init__(self) -> None:
-        if not (self.latency_seconds >= 0 and self.bytes_per_second > 0):
-            raise ConfigurationError(
-                f"latency_seconds={self.latency_seconds!r} is to be at least 0 and "
-                f"bytes_per_second={self.bytes_per_second!r} above 0"
-            )
+        require(
+            check_number("latency_seconds", self.latency_seconds, at_least=0),
+            check_number("bytes_per_second", self.bytes_per_second, above=0, finite=False),
+        )
 
     def sum_seconds(self, ranks: int, messages: int, size_bytes: float) -> float:
-        """A sum over all ranks."""
+        """Seconds of an all-reduce."""
         return 2 * (ranks - 1) * (messages * self.latency_seconds + size_bytes / (ranks * self.bytes_per_second))
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured on one rank.
+    """A measurement on one rank.
 
     Attributes:
-        fixed_seconds: s₀, what a step takes whatever its size.
-        sample_seconds: s₁, what each sample adds.
+        fixed_seconds: s₀, the time of a step that does not depend on its size.
+        sample_seconds: s₁, the time of each sample.
         weights_bytes: Of all weights.
         gradient_bytes: Of what is trained.
         messages: Pieces that gradients are sent in.
@@ -172,7 +172,9 @@ def rank_counts(text: str) -> list[int]:
     first, dots, last = text.partition("..")
     words = [first, last] if dots else first.split(",")
     if not all(word.strip().isdecimal() and int(word) > 0 for word in words) or (dots and int(first) > int(last)):
-        raise ConfigurationError(f"--ranks {text!r} is to be a number, several as in 1,2,4, or a range as in 8..4096")
+        raise ConfigurationError(
+            f"--ranks must be a number, several as in 1,2,4, or a range as in 8..4096, got {text!r}"
+        )
     if not dots:
         return [int(word) for word in words]
     counts = [int(first)]

@@ -1,14 +1,14 @@
-"""A job: how many ranks on how many nodes, for how long, and the command that each of them starts."""
+"""A job: the number of nodes and ranks, the time limit, and the command that each rank runs."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from descend.arguments import check_each, check_integer, check_number, check_string, collect
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 __all__ = ["LEAD_SECONDS", "NODE_LOCAL", "Job", "clock", "lines", "require_unset"]
 
 NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp")
-LEAD_SECONDS = 120  # before the end of its time a job is told so; the run saves and the job asks to be started again
+LEAD_SECONDS = 120  # this long before its time limit a job gets a signal; the run saves and the job is requeued
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be started, whatever starts it.
+    """A program to start on many ranks, independent of the scheduler.
 
     Args:
         command: The program of every rank, with its arguments.
-        work_dir: Where it runs and leaves its output.
-        nodes: How many machines.
-        procs_per_node: Ranks on each.
-        time_limit: Minutes; None for what the scheduler gives.
-        job_name: Its name there.
+        work_dir: Its working directory, which gets its output.
+        nodes: Number of machines.
+        procs_per_node: Ranks on each machine.
+        time_limit: Minutes; None for the default of the scheduler.
+        job_name: Its name in the scheduler.
         partition: Queue.
-        account: Who pays.
+        account: The account that is charged.
         reservation: Name of a reservation.
-        launcher_args: More for the program that starts the ranks.
-        environment: More variables of the job.
+        launcher_args: More arguments of the program that starts the ranks, such as `["--exclusive"]`.
+        environment: More environment variables of the job.
         procs_per_trainer: Ranks that share a model; None for all of them.
 
     Raises:
-        ConfigurationError: numbers that do not fit together, all at once.
+        ConfigurationError: arguments of the wrong type or that contradict each other, all at once.
     """
 
     command: Sequence[str]
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """How many there are in all."""
+        """Number of ranks on all nodes."""
         return self.nodes * self.procs_per_node
 
     def __post_init__(self) -> None:
@@ -66,14 +66,12 @@ class Job:
             raise ConfigurationError(problems)
 
     def _counts(self) -> list[str]:
-        given = {
-            "nodes": self.nodes,
-            "procs_per_node": self.procs_per_node,
-            "procs_per_trainer": self.procs_per_trainer,
-        }
-        wrong = {name: n for name, n in given.items() if n is not None and (type(n) is not int or n < 1)}
-        if wrong:
-            return [f"{name} is {n!r} and is to be a whole number above 0" for name, n in wrong.items()]
+        if wrong := collect(
+            check_integer("nodes", self.nodes, 1),
+            check_integer("procs_per_node", self.procs_per_node, 1),
+            check_integer("procs_per_trainer", self.procs_per_trainer, 1, also=(None,)),
+        ):
+            return wrong
         if self.procs_per_trainer and self.ranks % self.procs_per_trainer:
             fitting = [n for n in range(1, self.ranks + 1) if self.ranks % n == 0]
             return [
@@ -83,50 +81,47 @@ class Job:
         return []
 
     def _limits(self) -> list[str]:
-        limit: Any = self.time_limit
-        if limit is not None and (type(limit) not in (int, float) or not math.isfinite(limit)):
-            return [f"time_limit is {limit!r} and is to be a number of minutes, or None for what the scheduler gives"]
-        if self.time_limit is None or self.time_limit * 60 > 2 * LEAD_SECONDS:
-            return []
-        return [
-            f"time_limit={self.time_limit:g} minutes: the job is told {LEAD_SECONDS} seconds before its end to save, "
-            f"so it is to be more than {2 * LEAD_SECONDS // 60} minutes"
-        ]
+        least = 2 * LEAD_SECONDS // 60
+        remedy = f"it is in minutes, and the run gets a signal to save {LEAD_SECONDS} seconds before the end"
+        return collect(check_number("time_limit", self.time_limit, above=least, also=(None,), remedy=remedy))
 
     def _words(self) -> list[str]:
-        """What would not come to the scheduler as it was meant."""
+        """Strings that a job script or a scheduler's command line would not pass on unchanged."""
         named = {name: getattr(self, name) for name in ("job_name", "partition", "account", "reservation")}
         named["work_dir"] = str(self.work_dir)
-        problems = [
-            f"{name} is {text!r} and is to be one line of text"
-            for name, text in named.items()
-            if text is not None and (not isinstance(text, str) or not text.isprintable() or not text)
-        ]
-        if isinstance(self.launcher_args, str):
-            words = shlex.split(self.launcher_args)
-            problems.append(f"launcher_args is a text and is to be a list: {words!r}")
-        return problems
+        return collect(
+            *(check_string(name, text, empty=False, one_line=True, also=(None,)) for name, text in named.items()),
+            check_each("launcher_args", self.launcher_args, _argument, f"a list of strings such as {self._split()}"),
+        )
+
+    def _split(self) -> list[str]:
+        """What a string of launcher arguments was probably meant to be."""
+        try:
+            words = shlex.split(self.launcher_args) if isinstance(self.launcher_args, str) else []
+        except ValueError:  # a quote that is not closed
+            words = []
+        return words or ["--exclusive"]
 
     def _places(self) -> list[str]:
         existing = next(place for place in (self.work_dir, *self.work_dir.parents) if place.exists())
         problems: list[str] = []
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            problems.append(f"work_dir {self.work_dir} cannot be written: {existing} refuses it; name another")
+            problems.append(f"work_dir {self.work_dir} cannot be written: no permission in {existing}; choose another")
         local = next((root for root in NODE_LOCAL if self.work_dir.is_relative_to(root)), None)
         if self.nodes > 1 and local:
             problems.append(
-                f"work_dir {self.work_dir} is below {local}, which every node has for itself, and {self.nodes} nodes "
-                "share the run: name a directory of a shared file system"
+                f"work_dir {self.work_dir} is below {local}, which is local to each node, and {self.nodes} nodes share "
+                "the run: choose a directory of a shared file system"
             )
         return problems
 
 
 def lines(job: Job, header: Sequence[str], meeting: Sequence[str], starter: Sequence[str], after: Sequence[str]) -> str:
-    """The text of a job.
+    """The script of a job.
 
     Args:
         job: The job.
-        header: What the scheduler reads.
+        header: The scheduler's directives.
         meeting: Commands that set MASTER_ADDR and MASTER_PORT.
         starter: The program that starts the ranks, with its arguments.
         after: Commands that follow, where `status` is the exit code.
@@ -153,9 +148,13 @@ def lines(job: Job, header: Sequence[str], meeting: Sequence[str], starter: Sequ
     )
 
 
+def _argument(name: str, value: object) -> str | None:
+    return check_string(name, value, one_line=True)
+
+
 def _name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
-        raise ConfigurationError(f"environment: {name!r} is no name of a variable")
+        raise ConfigurationError(f"environment: {name!r} is not a name of a variable")
     return name
 
 
@@ -166,10 +165,10 @@ def clock(minutes: float) -> str:
 
 
 def require_unset(job: Job, scheduler: str, *names: str) -> None:
-    """Refuse what a scheduler has nothing for.
+    """Refuse settings that a scheduler does not have.
 
     Raises:
         ConfigurationError: some of these are set.
     """
     if given := [f"{name}={getattr(job, name)!r}" for name in names if getattr(job, name) is not None]:
-        raise ConfigurationError(f"{scheduler} has nothing for {', '.join(given)}: leave it out")
+        raise ConfigurationError(f"{scheduler} has no counterpart of {', '.join(given)}: remove it")

@@ -1,4 +1,4 @@
-"""Ranks on this machine, by torchrun."""
+"""Starts ranks on this machine with torchrun."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from descend.arguments import check_integer, require
 from descend.errors import ConfigurationError
 from descend.launch.job import Job, lines
 
@@ -17,26 +18,25 @@ __all__ = ["command", "cores", "script", "surroundings"]
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def command(ranks: int, program: Sequence[str], restarts: int = 0) -> list[str]:
-    """The command that starts a Python program, a file or `-m MODULE` with its arguments, on so many ranks.
+    """The command that starts a Python program, a file or `-m MODULE` with its arguments, on `ranks` ranks.
 
     Raises:
-        ConfigurationError: the number of ranks or restarts makes no sense.
+        ConfigurationError: the number of ranks is below 1 or that of restarts below 0.
     """
-    if ranks < 1 or restarts < 0:
-        raise ConfigurationError(f"{ranks} ranks and {restarts} restarts: these are to be at least 1 and 0")
+    require(check_integer("ranks", ranks, 1), check_integer("restarts", restarts, 0))
     options = ["--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
     return [sys.executable, "-m", "descend.runtime.elastic", *options, *program]
 
 
 def surroundings(ranks: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment to start in: the threads of this machine are shared out, and restarts meet anew.
+    """The environment of the ranks: they share the processors, and restarts make a new rendezvous.
 
-    Without TORCH_DISABLE_SHARE_RDZV_TCP_STORE gloo finds the addresses of ranks that have died.
+    Without TORCH_DISABLE_SHARE_RDZV_TCP_STORE gloo finds the addresses of dead ranks.
     """
     threads = max(1, cores() // ranks)
     own = {"OMP_NUM_THREADS": str(threads), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -44,15 +44,15 @@ def surroundings(ranks: int, environment: Mapping[str, str] = os.environ) -> dic
 
 
 def script(job: Job) -> str:
-    """The text of a job on this machine; it is run with bash.
+    """The script of a job on this machine; it is run with bash.
 
     Raises:
-        ConfigurationError: it asks for several nodes.
+        ConfigurationError: the job has several nodes.
     """
     if job.nodes > 1:
         raise ConfigurationError(
-            f"{job.nodes} nodes need a scheduler, and there is no allocation here: name one (scheduler='slurm'), or "
-            "take nodes=1"
+            f"{job.nodes} nodes need a scheduler, and this is not an allocation: pass one (scheduler='slurm'), or "
+            "nodes=1"
         )
     starter = command(job.procs_per_node, [])
     program = list(job.command[1:])  # torchrun starts Python itself

@@ -1,4 +1,4 @@
-"""LSF: bsub for a job, jsrun for its ranks. Tested as text only, since LSF is not to be had freely.
+"""LSF: bsub for a job, jsrun for its ranks. Tested as text only, since LSF is not freely available.
 
 inside an allocation    LSB_JOBID
 """
@@ -38,7 +38,7 @@ def script(job: Job) -> str:
 
 
 def submit(path: str) -> list[str]:
-    """The command that hands a script to the scheduler; it takes it from a shell, whose `<` it needs."""
+    """The command that submits a script; bsub reads it from standard input, so it runs in a shell."""
     return ["bash", "-c", 'bsub < "$0"', path]
 
 

@@ -1,4 +1,4 @@
-"""Which trainer this process works for, where several trainers share what was started: blocks of ranks, in order."""
+"""Assigns ranks to trainers, where several trainers share the ranks: contiguous blocks of ranks, in order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from descend.arguments import check_integer, require
 from descend.errors import ConfigurationError
 from descend.launch.environment import detect
 
@@ -21,11 +22,11 @@ _acting: ContextVar[tuple[int, int] | None] = ContextVar("trainer", default=None
 
 @dataclass(frozen=True)
 class TrainerLayout:
-    """How trainers are shared out among ranks.
+    """The assignment of trainers to ranks.
 
     Attributes:
-        trainers: How many there are.
-        ranks: How many ranks there are.
+        trainers: Number of trainers.
+        world_size: Number of ranks.
         procs_per_trainer: Ranks of a block; the trainers of a block share all of them.
     """
 
@@ -35,7 +36,7 @@ class TrainerLayout:
 
     @property
     def blocks(self) -> int:
-        """How many blocks of ranks there are."""
+        """Number of blocks of ranks."""
         return self.world_size // self.procs_per_trainer
 
     def block_of(self, trainer: int) -> int:
@@ -63,21 +64,22 @@ def layout_trainers(
     procs_per_trainer: int | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> TrainerLayout:
-    """Share trainers out among ranks.
+    """Assign trainers to ranks.
 
     Args:
-        ranks: How many ranks there are.
-        trainers: How many trainers; None for one a block of ranks.
+        ranks: Number of ranks.
+        trainers: Number of trainers; None for one in each block of ranks.
         procs_per_trainer: Ranks of a block; None for DESCEND_PROCS_PER_TRAINER or LBANN_PROCS_PER_TRAINER, and without
             them all ranks divided by the trainers, or one where there are fewer ranks than trainers.
-        environment: Where the variables are looked for.
+        environment: The environment variables.
 
     Raises:
-        ConfigurationError: the numbers do not fit together.
+        ConfigurationError: the numbers contradict each other.
     """
-    for what, number in (("trainers", trainers), ("procs_per_trainer", procs_per_trainer)):
-        if number is not None and (type(number) is not int or number < 1):
-            raise ConfigurationError(f"{what} is {number!r} and is to be a whole number above 0")
+    require(
+        check_integer("trainers", trainers, 1, also=(None,)),
+        check_integer("procs_per_trainer", procs_per_trainer, 1, also=(None,)),
+    )
     procs = procs_per_trainer or _from(environment)
     if procs is None:
         procs = max(ranks // trainers, 1) if trainers else ranks
@@ -88,7 +90,7 @@ def layout_trainers(
     number = trainers or blocks
     if number % blocks:
         raise ConfigurationError(
-            f"{number} trainers cannot be shared out evenly among {blocks} blocks of {procs} ranks each"
+            f"{number} trainers cannot be divided evenly among {blocks} blocks of {procs} ranks each"
         )
     return TrainerLayout(number, ranks, procs)
 
@@ -97,7 +99,7 @@ def _from(environment: Mapping[str, str]) -> int | None:
     for name in ("DESCEND_PROCS_PER_TRAINER", "LBANN_PROCS_PER_TRAINER"):
         text = environment.get(name, "")
         if text and (not text.isdecimal() or int(text) < 1):
-            raise ConfigurationError(f"{name}={text!r} is to be a whole number above 0")
+            raise ConfigurationError(f"{name} must be an integer >= 1, got {text!r}")
         if text:
             return int(text)
     return None
@@ -114,7 +116,7 @@ def as_trainer(trainer: int, trainers: int) -> Generator[None]:
 
 
 def current_trainer() -> tuple[int, int]:
-    """The trainer that this process works for now, and how many there are; outside of a run as the environment says."""
+    """The current trainer of this process, and the number of trainers; outside of a run from the environment."""
     if (now := _acting.get()) is not None:
         return now
     where = detect()

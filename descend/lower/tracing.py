@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor  # torch.func has no public question for it
+
+from descend.torch_private import is_functorch_wrapped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +16,7 @@ __all__ = ["in_transform", "may_branch"]
 
 def in_transform(x: Tensor) -> bool:
     """Whether x is inside torch.func, whose tensors answer no questions of layout or value."""
-    return is_functorch_wrapped_tensor(x)
+    return is_functorch_wrapped(x)
 
 
 def may_branch(x: Tensor) -> bool:

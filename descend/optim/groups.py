@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from descend.errors import RuleError, nearest
 from descend.parameter_filter import ParameterInfo, matches
+from descend.torch_private import norm_class
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["split"]
 
 _NORM_LAYERS = (
-    nn.modules.batchnorm._NormBase,  # pyright: ignore[reportPrivateUsage]  # base of all batch and instance norms
+    norm_class(),
     nn.LayerNorm,
     nn.GroupNorm,
     nn.RMSNorm,

@@ -48,6 +48,8 @@ from descend.optim.engine.settings import (
 from descend.optim.engine.state_proxy import State
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
+from descend.strict_keywords import canonical_names
+from descend.torch_private import dynamo_is_imported, mark_outside_graphs, step_is_observed
 
 if TYPE_CHECKING:
     from descend.optim.engine.arena import ActiveSlots
@@ -69,12 +71,11 @@ def _outside_graphs(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if "torch._dynamo" in sys.modules:
+        if dynamo_is_imported():
             return disabled()(*args, **kwargs)
         return method(*args, **kwargs)
 
-    cast("Any", call)._torchdynamo_disable = True  # torch's own marks
-    cast("Any", call)._torchdynamo_disable_msg = reason
+    mark_outside_graphs(call, reason)
     return call
 
 
@@ -97,14 +98,10 @@ def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     It opens a profiler's record at each step, which takes as long as updating a small net.
     """
     wrapped = torch.optim.Optimizer.profile_hook_step(step)
-    hooks = vars(sys.modules[torch.optim.Optimizer.__module__])
-    everybodys = (hooks["_global_optimizer_pre_hooks"], hooks["_global_optimizer_post_hooks"])
 
     @functools.wraps(step)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        heard = (*everybodys, self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks)
-        listened = any(heard) or getattr(torch.autograd.profiler, "_is_profiler_enabled", True)
-        return (wrapped if listened else step)(self, *args, **kwargs)
+        return (wrapped if step_is_observed(self) else step)(self, *args, **kwargs)
 
     cast("Any", call).hooked = True  # torch's own mark: it does not wrap this again
     return call
@@ -484,6 +481,10 @@ def _several(names: Sequence[str], most: int = 5) -> str:
     return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
+# Names of options in descriptions such as `descend.Adam(learn_rate=...)`, which optimizers take as well.
+_DESCRIPTION_NAMES = {"learn_rate": "lr", "init_learning_rate": "lr", "decay_rate": "rho"}
+
+
 def face(
     rule: type[Rule],
     *,
@@ -510,8 +511,14 @@ def face(
     """
     title = name or rule.__name__
     options = _face_signature(rule, lr, weight_decay, decay, constants)
+    aliases = {
+        alias: own
+        for alias, own in _DESCRIPTION_NAMES.items()
+        if own in options.parameters and alias not in options.parameters
+    }
 
     def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        kwargs = canonical_names(title, kwargs, aliases, RuleError)
         given = _bound(title, rule, options, args, kwargs)
         params = given.pop("params")
         own = {key: given.pop(key) for key in rule_fields(rule)}

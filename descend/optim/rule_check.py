@@ -1,4 +1,4 @@
-"""A rule of one's own, tried once on six numbers: mistakes in its text are told before anything is trained by it."""
+"""Runs a user's rule once on six numbers, to report mistakes in it before training starts."""
 
 from __future__ import annotations
 

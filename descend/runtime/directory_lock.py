@@ -114,7 +114,9 @@ class HeartbeatLock:
             "boot": _boot(),
             "token": self._token,
         }
-        os.write(descriptor, (json.dumps(facts, indent=2) + "\n").encode())
+        text = (json.dumps(facts, indent=2) + "\n").encode()
+        while text:  # a full disk or a signal can end a single call early
+            text = text[os.write(descriptor, text) :]
 
     def take_over(self, found: Mapping[str, Any]) -> bool:
         """Acquire the lock from a holder that is gone; of several processes that try, one succeeds.

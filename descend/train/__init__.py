@@ -1,6 +1,6 @@
-"""Training algorithms, stopping criteria, events, contexts and the trainer. Works with any nn.Module; knows no graph.
+"""Training algorithms, stopping criteria, callbacks and the trainer, for any nn.Module; knows nothing of graphs.
 
-The names here describe a run and need no torch; `descend.train.loop` carries it out.
+The names here describe a run and import no torch; `descend.train.loop` runs it.
 """
 
 from descend.train.algorithms import SGD, BatchedIterativeOptimizer, TrainingAlgorithm

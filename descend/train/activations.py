@@ -1,8 +1,8 @@
-"""What callbacks see of a module's layers while one mini-batch goes through it.
+"""Records activations: outputs of layers during one mini-batch, for callbacks.
 
-A callback asks before the mini-batch; nothing is kept or called for a mini-batch that nobody asked about. A lowered
-graph reports its layers by itself, under their names in the graph; any other module is asked by forward hooks, under
-the names of `named_modules()`.
+A callback requests them before the mini-batch; for a mini-batch without a request nothing is stored and no hook is
+set. A lowered graph reports its layers by their names in the graph; any other module is observed with forward hooks,
+by the names of `named_modules()`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ActivationRecorder", "Listener", "Outputs"]
 
 Outputs = tuple[torch.Tensor, ...]
 
-# Called with a layer's name and its outputs as soon as they are there; what it returns goes on in their place.
+# Called with a layer's name and its outputs as soon as they are computed; what it returns replaces them.
 Listener = Callable[[str, Outputs], Outputs | None]
 
 
@@ -29,11 +29,14 @@ _NOTHING = contextlib.nullcontext()
 
 
 class ActivationRecorder:
-    """The wishes of the callbacks for the mini-batch under way, and what came of them.
+    """The outputs of layers that callbacks have requested for the current mini-batch.
 
     Args:
         module: The module in training.
-        process: This process among the ranks that share its mini-batches.
+        process: The communicator of the ranks that share its mini-batches.
+
+    Attributes:
+        attempts: Forward passes of mini-batches so far; one that runs out of memory is repeated and counts again.
     """
 
     def __init__(self, module: torch.nn.Module, process: Communicator | None = None) -> None:
@@ -41,11 +44,11 @@ class ActivationRecorder:
         self._wanted: set[str] = set()
         self._listeners: list[Listener] = []
         self._seen: dict[str, list[Outputs]] = {}
-        self._away = False
-        self.attempts = 0  # a mini-batch that runs out of memory is begun again
+        self._paused = False
+        self.attempts = 0
 
     def layers(self, names: Iterable[str]) -> None:
-        """Keep the outputs of these layers until the mini-batch is over.
+        """Record the outputs of these layers until the mini-batch is over.
 
         Raises:
             ConfigurationError: there is no such layer.
@@ -63,18 +66,18 @@ class ActivationRecorder:
         self._listeners.append(listener)
 
     def outputs(self, name: str) -> Outputs:
-        """All outputs of a layer that was asked for, detached, over the whole mini-batch, however it was cut.
+        """All outputs of a requested layer, detached, over the whole mini-batch, whatever the micro-batches.
 
-        Several ranks put together what each has of it, in the order of ranks, so all of them have to ask.
+        With several ranks they are gathered in the order of ranks: a collective, which every rank must call.
         """
         parts = self._seen.get(name, [])
         own = [torch.cat([torch.atleast_1d(part) for part in column]) for column in zip(*parts, strict=True)]
         return tuple(own if self._process.world_size == 1 else self._of_all(own))
 
     def _of_all(self, own: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The rows of all ranks; one without samples learns from the others what they look like."""
-        told = self._process.all_gather_object([[list(rows.shape[1:]), str(rows.dtype)] for rows in own])
-        forms: list[tuple[list[int], str]] = next((forms for forms in told if forms), [])
+        """The rows of all ranks; a rank without samples takes shape and dtype from the others."""
+        gathered = self._process.all_gather_object([[list(rows.shape[1:]), str(rows.dtype)] for rows in own])
+        forms: list[tuple[list[int], str]] = next((forms for forms in gathered if forms), [])
         empty = [self._empty(shape, kind) for shape, kind in forms]
         return [self._process.all_gather_cat(rows) for rows in own or empty]
 
@@ -84,31 +87,31 @@ class ActivationRecorder:
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None]:
-        """Within this block samples go through the module that count nothing."""
-        self._away = True
+        """Within this block nothing is recorded: padding micro-batches, whose samples do not count, are run."""
+        self._paused = True
         try:
             yield
         finally:
-            self._away = False
+            self._paused = False
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody asked about the mini-batch under way."""
+        """Whether anything was requested for the current mini-batch."""
         return bool(self._wanted or self._listeners)
 
     def attached(self) -> contextlib.AbstractContextManager[None]:
-        """Report the layers while this lasts, where anybody asked; what was seen before is forgotten."""
+        """Record within this context, if anything was requested; earlier recordings are dropped."""
         self._seen = {}
         self.attempts += 1
         return _reporting(self._module, self._report) if self.wanted else _NOTHING
 
     def clear(self) -> None:
-        """The mini-batch is over."""
+        """Drop requests and recordings: the mini-batch is over."""
         if self.wanted:
             self._wanted, self._listeners, self._seen = set(), [], {}
 
     def _report(self, name: str, outputs: Outputs) -> Outputs:
-        if self._away:
+        if self._paused:
             return outputs
         for listener in self._listeners:
             outputs = listener(name, outputs) or outputs
@@ -137,6 +140,6 @@ def _hook(name: str, report: Callable[[str, Outputs], Outputs]) -> Callable[...,
     def hook(_module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
         if isinstance(output, torch.Tensor):
             return report(name, (output,))[0]
-        return None  # a module that returns something else reports its parts alone
+        return None  # a module that returns no tensor is not recorded; its submodules are
 
     return hook

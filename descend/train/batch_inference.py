@@ -1,4 +1,4 @@
-"""Batched inference as an algorithm: samples go through the model once, and nothing is trained."""
+"""Batched inference as an algorithm: one forward pass over all samples, no training."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["BatchedInference"]
 
 @dataclass(frozen=True)
 class BatchedInference(TrainingAlgorithm):
-    """Takes the objective, the metrics and the outputs of layers over all samples of some modes; makes no update.
+    """Computes objective, metrics and outputs of layers over all samples of some modes; makes no update.
 
-    Each mode's execution context goes on by its mini-batches and samples, and its values are a row of the history.
-    Outputs stand in the order of the reader's samples, and in the result as "mode/layer". The weights are the model's
-    first ones, those of a `LoadModel`, or with `resume` those of a checkpoint.
+    The execution context of each mode advances by its mini-batches and samples, and its values are a row of the
+    history. Outputs are in the order of the reader's samples and appear in the result as "mode/layer". The weights are
+    the model's initial ones, those of a `LoadModel`, or with `resume` those of a checkpoint.
 
     Args:
         name: A name for this algorithm in logs.
-        modes: Names of modes, spaces between: train, validation, test, tournament.
-        layers: Names of layers whose outputs are wanted.
+        modes: Names of modes, separated by spaces: train, validation, test, tournament.
+        layers: Names of the layers whose outputs are returned, separated by spaces.
 
     Raises:
-        ConfigurationError: there is no such mode.
+        ConfigurationError: a mode does not exist, or none is named.
     """
 
     message: ClassVar[str] = "BatchedInference"
@@ -56,35 +56,35 @@ class BatchedInference(TrainingAlgorithm):
         return 0
 
     def check_modes(self, there: Iterable[Mode]) -> None:
-        """Refuse modes that there are no data for."""
+        """Raise ConfigurationError for modes without data."""
         known = list(there)
         if missing := [word for word in self.modes.split() if Mode(word) not in known]:
             raise ConfigurationError(f"algorithm '{self.name}': there are no data for {', '.join(missing)}")
 
     def apply(self, session: Session) -> str:
         """See `TrainingAlgorithm.apply`."""
-        from descend.train.evaluation import evaluate  # torch comes in here, not when a description is read
+        from descend.train.evaluation import evaluate  # imports torch, so not at module level
 
         self.check_modes(session.data)
-        said: list[str] = []
+        counted: list[str] = []
         for mode in map(Mode, self.modes.split()):
             outputs = _Outputs(tuple(self.layers.split()))
-            watching, session.callbacks = session.callbacks, Callbacks((*session.callbacks.all, outputs))
+            callbacks, session.callbacks = session.callbacks, Callbacks((*session.callbacks.all, outputs))
             try:
                 evaluate(session, mode)
             finally:
-                session.callbacks = watching
+                session.callbacks = callbacks
             session.outputs.update({f"{mode.value}/{name}": tensor for name, tensor in outputs.joined().items()})
-            said.append(f"{session.history[-1]['samples']:,} {mode.value} samples")
-        return f"went through {' and '.join(said)}"
+            counted.append(f"{session.history[-1]['samples']:,} {mode.value} samples")
+        return f"went through {' and '.join(counted)}"
 
 
 class _Outputs(Callback):
-    """Keeps the outputs of layers on the CPU."""
+    """Collects the outputs of layers on the CPU."""
 
     def __init__(self, layers: tuple[str, ...]) -> None:
         self._layers = layers
-        self._seen: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
+        self._outputs: dict[str, list[torch.Tensor]] = {name: [] for name in layers}
         self._samples: list[torch.Tensor] = []
 
     def before_evaluation_step(self, step: StepView) -> None:
@@ -97,11 +97,11 @@ class _Outputs(Callback):
 
         self._samples.append(torch.from_numpy(step.ids))
         for name in self._layers:
-            self._seen[name].append(step.watch.outputs(name)[0].cpu())
+            self._outputs[name].append(step.watch.outputs(name)[0].cpu())
 
     def joined(self) -> dict[str, torch.Tensor]:
-        """Outputs (samples, …) by layer, in the order of the samples' numbers; those of all ranks, on all of them."""
+        """Outputs (samples, …) by layer, in the order of the sample numbers; all ranks have the outputs of all."""
         import torch
 
         order = torch.cat(self._samples).argsort()
-        return {name: torch.cat(parts)[order] for name, parts in self._seen.items()}
+        return {name: torch.cat(parts)[order] for name, parts in self._outputs.items()}

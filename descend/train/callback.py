@@ -1,7 +1,7 @@
-"""The base of all callbacks.
+"""The base class of all callbacks, and the list of callbacks of a run.
 
-A callback is a small value that overrides the hooks it needs. Each hook gets one read-only record. A hook that no
-event calls is an error when the class is defined, so a misspelt name can't be silently ignored.
+A callback overrides the hooks that it needs. Each hook is called with one read-only record. A method named like a hook
+that no event calls is an error when the class is defined, so a misspelt hook is never silently ignored.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _HOOKS = tuple(event.value for event in Event)
 
 
 class Callback(metaclass=StrictKeywords):
-    """Watches a run. Override the hooks below that you need; `docs/callbacks.md` shows one in ten lines.
+    """Base class of callbacks. Override the hooks that you need; `docs/callbacks.md` shows one in ten lines.
 
     Attributes:
-        remembers: Names of the attributes that a checkpoint keeps: numbers, texts, tensors, None, and lists, tuples
-            and dictionaries of them.
-        records: Names of the quantities that it adds to the history, so that criteria may wait for them.
-        saves: It saves the moment it is called at, so the hooks after something are called when all other callbacks
-            have seen it: what they keep of it belongs to the moment.
-        looks_at: Words of the modes of which one must have samples, for it to have anything to look at.
+        remembers: Names of the attributes saved in a checkpoint: numbers, strings, tensors, None, and lists, tuples and
+            dictionaries of these.
+        records: Names of the quantities that it adds to the history, so that stopping criteria can refer to them.
+        saves: Whether it saves checkpoints. Its `after_*` hooks are then called after those of all other callbacks, so
+            that a checkpoint holds their state of the same moment.
+        looks_at: Modes of which at least one must have samples for the callback to do anything.
 
     Raises:
-        ConfigurationError: when a subclass defines a public method that is called like a hook and is none, or a hook
+        ConfigurationError: when a subclass defines a public method that is named like a hook but is none, or a hook
             that does not take one record.
     """
 
@@ -59,66 +59,66 @@ class Callback(metaclass=StrictKeywords):
                 )
 
     def missing_extra(self) -> str | None:
-        """What to install for this callback, where an optional library that it needs is not there."""
+        """What to install for this callback if an optional library is missing; None if nothing is."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of this callback, so that a run that continues is the same run."""
+        """The state saved in a checkpoint; a resumed run with it equals one that was not interrupted."""
         return {name: kept(getattr(self, name)) for name in self.remembers}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` gave; called between `after_setup` and `before_run`."""
+        """Load what `state` returned; called between `after_setup` and `before_run`."""
         for name in self.remembers:
             if name in state:
                 setattr(self, name, given_back(state[name]))
 
     def after_setup(self, run: RunView) -> None:
-        """Everything has its first values; also where a checkpoint is restored next. Begin anew here."""
+        """Everything is initialized; a checkpoint may be restored next. Reset the callback's own state here."""
 
     def before_run(self, run: RunView) -> None:
-        """Before anything else; also when no epoch is to be trained."""
+        """Before anything else, also in a run that trains no epoch."""
 
     def before_epoch(self, epoch: EpochView) -> None:
-        """Before a pass over the training samples."""
+        """Before an epoch of training."""
 
     def before_step(self, step: StepView) -> None:
         """Before the forward pass of a mini-batch."""
 
     def after_part(self, part: PartView) -> None:
-        """After the backward pass of one micro-batch."""
+        """After the backward pass of one micro-batch; gradients are sums so far."""
 
     def after_backward(self, step: StepView) -> None:
-        """Gradients are there, before clipping and before the update."""
+        """Gradients are complete; before clipping and before the update."""
 
     def after_step(self, step: StepView) -> None:
-        """Weights are new."""
+        """After the update of the weights."""
 
     def before_evaluation(self, evaluation: EvaluationView) -> None:
-        """Before a pass over validation, test or tournament samples."""
+        """Before an evaluation of the validation, test or tournament samples."""
 
     def before_evaluation_step(self, step: StepView) -> None:
         """Before the forward pass of a mini-batch of an evaluation."""
 
     def after_evaluation_step(self, step: StepView) -> None:
-        """After it."""
+        """After the forward pass of a mini-batch of an evaluation."""
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
-        """After such a pass, with its values."""
+        """After an evaluation, with its values."""
 
     def after_epoch(self, epoch: EpochView) -> None:
-        """After a pass over the training samples, and after the validation that belongs to it."""
+        """After an epoch of training and the validation that follows it."""
 
     def after_training(self, run: RunView) -> None:
         """After the last update, before the test samples are evaluated."""
 
     def after_run(self, run: RunView) -> None:
-        """At the very end, also when the run ends in an error."""
+        """At the end of the run, also if it ends in an error."""
 
 
 _PAIRS, _TUPLE = "pairs of a dictionary", "entries of a tuple"
 
 
 def kept(value: Any) -> Any:
-    """What is remembered in the form of a checkpoint, whose dictionaries have texts as keys and which has no tuples."""
+    """A value in the form of a checkpoint, whose dictionaries have strings as keys and which has no tuples."""
     if isinstance(value, dict):
         entries = {key: kept(entry) for key, entry in cast("dict[Any, Any]", value).items()}
         plain = all(isinstance(key, str) for key in entries) and not entries.keys() & {_PAIRS, _TUPLE}
@@ -129,7 +129,7 @@ def kept(value: Any) -> Any:
 
 
 def given_back(value: Any) -> Any:
-    """What `kept` was given."""
+    """The inverse of `kept`."""
     if isinstance(value, dict):
         entries = cast("dict[str, Any]", value)
         if entries.keys() == {_PAIRS}:
@@ -174,13 +174,13 @@ def _saves(callback: Callback) -> bool:
 
 
 class Callbacks:
-    """Several callbacks, called in order, those that save after the others. Hooks that nobody overrides cost
-    nothing."""
+    """The callbacks of a run, called in order, those that save checkpoints last. A hook that no callback overrides
+    costs nothing."""
 
     def __init__(self, callbacks: tuple[Callback, ...] = ()) -> None:
         for callback in callbacks:
             if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything
-                raise ConfigurationError(f"callbacks must be instances of descend.Callback, and one is {callback!r}")
+                raise ConfigurationError(f"callbacks must be instances of descend.Callback, got {callback!r}")
         self.all = tuple(callbacks)
         self._listeners = {
             event: tuple(
@@ -192,12 +192,12 @@ class Callbacks:
         }
 
     def state(self) -> dict[str, Any]:
-        """The state of every callback that has one, by its class's name and its number among those of that class."""
+        """The state of every callback that has one, by class name and number within the class, such as "Timer 1"."""
         states = {name: _own(callback, "state")(callback) for name, callback in self._named().items()}
         return {name: state for name, state in states.items() if state}
 
     def load_state(self, states: dict[str, Any]) -> None:
-        """Give each callback its state; one that was not there when it was saved begins anew."""
+        """Load the state of each callback; one that has none in the checkpoint keeps its initial state."""
         for name, callback in self._named().items():
             if name in states:
                 _own(callback, "load_state")(callback, states[name])
@@ -212,16 +212,16 @@ class Callbacks:
         return named
 
     def wants(self, event: Event) -> bool:
-        """Whether anybody listens to `event`."""
+        """Whether any callback overrides the hook of `event`."""
         return bool(self._listeners[event])
 
     def fire(self, event: Event, view: object) -> None:
-        """Call every listener of `event` with `view`, in the order of the callbacks."""
+        """Call the hook of `event` of every callback with `view`, in order."""
         for listener in self._listeners[event]:
             listener(view)
 
     def fire_all(self, event: Event, view: object) -> list[BaseException]:
-        """Call every listener of `event`, also after one that raised; what they raised, in their order."""
+        """Call every hook of `event`, also after one that raised; returns the errors in order."""
         raised: list[BaseException] = []
         for listener in self._listeners[event]:
             try:

@@ -1,23 +1,23 @@
-"""The moments of a run, and what a callback sees at each.
+"""The events of a run in their order, and the record that a callback gets at each.
 
-after_setup                  everything has its first values; a checkpoint is restored after it
+after_setup                  everything is initialized; a checkpoint is restored after it
 before_run
 for each epoch:
     before_epoch
     for each mini-batch:
         before_step
-        for each micro-batch: forward, backward        gradients of numerators add up
+        for each micro-batch: forward, backward        gradients of numerators are accumulated
             after_part
-        after_backward       gradients are there, weights are still the old ones
+        after_backward       gradients are complete, weights are not updated yet
         optimizer.step()
-        after_step           weights are new, the step is counted
-    before_evaluation                                  where the run has validation samples
+        after_step           weights are updated, the step is counted
+    before_evaluation                                  if the run has validation samples
     for each mini-batch: before_evaluation_step, forward, after_evaluation_step
     after_evaluation
     after_epoch
 after_training
 before_evaluation … after_evaluation                   the same on the test samples
-after_run                    also when the run ends in an error
+after_run                    also if the run ends in an error
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class RunView:
         name: The model's name.
         module: The module in training.
         optimizer: What updates it.
-        steps_per_epoch: Mini-batches a pass, by mode; None before the first pass over an iterable of unknown length.
-        batch_sizes: Size of a mini-batch, and of the last one, by mode; None likewise.
-        epochs: Passes planned, where known.
-        save: Writes a checkpoint of this moment and returns its folder; None where the run has no directory. It takes a
-            `descend.runtime.Wish` for more.
-        control: What a callback may change, and ask for beyond this record.
-        step: Updates applied so far; not 0 before a run that continues a checkpoint.
-        passes: Whole passes over the training samples so far.
+        steps_per_epoch: Mini-batches per epoch, by mode; None before the first epoch of an iterable of unknown length.
+        batch_sizes: Size of a mini-batch and of the last one of an epoch, by mode; None likewise.
+        epochs: Epochs planned; None if that is not known.
+        save: Writes a checkpoint now and returns its folder; None if the run has no directory. It takes a
+            `descend.runtime.SaveRequest`.
+        control: What a callback may change, and further queries.
+        step: Updates applied so far; not 0 at the start of a run that continues a checkpoint.
+        passes: Complete epochs so far.
         reason: Why the run ended; None while it runs.
     """
 
@@ -98,18 +98,18 @@ class RunView:
 
 @dataclass(frozen=True)
 class StepView:
-    """One training step, or one mini-batch of an evaluation, read only.
+    """One training step, or one mini-batch of an evaluation; read-only.
 
     Attributes:
         step: Number of this update, from 1; in an evaluation, number of the mini-batch since the run began, from 1.
-        epoch: Whole passes finished before it.
-        batch: This rank's share of the mini-batch: fields, sample ids; and the size of the whole.
+        epoch: Complete epochs before it.
+        batch: This rank's share of the mini-batch, fields and sample ids, and the size of the whole mini-batch.
         module: The module in training.
         optimizer: What updates it.
         sums: Numerator and denominator of the objective on this mini-batch; None before the forward pass and in an
             evaluation.
         run: The run that it belongs to.
-        watch: Ask it for outputs of layers before the forward pass, and read them after it.
+        watch: Records outputs of layers: request them before the forward pass, read them after it.
         mode: Training, or what is evaluated.
     """
 
@@ -125,23 +125,23 @@ class StepView:
 
     @cached_property
     def objective(self) -> torch.Tensor | None:
-        """The objective on this mini-batch, a detached 0-d tensor on the module's device; None where `sums` is. It is
-        worked out for who asks."""
+        """The objective on this mini-batch, a detached 0-d tensor on the module's device; None if `sums` is None.
+        Computed on first use."""
         return None if self.sums is None else self.sums.numerator / self.sums.denominator
 
     @cached_property
     def ids(self) -> NDArray[np.int64]:
-        """Numbers of the samples of the mini-batch, those of all ranks. All ranks have to ask."""
+        """Sample numbers of the mini-batch over all ranks. A collective: every rank must call it."""
         return self.run.control.ids(self.batch)
 
     @property
     def loss(self) -> float:
-        """The objective as a number. Waits for the device."""
+        """The objective as a float. Synchronizes with the device."""
         return float("nan") if self.objective is None else float(self.objective)
 
     @property
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The gradient of each weight that has one, by name."""
+        """The gradient of each parameter that has one, by name."""
         return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
 
 
@@ -168,18 +168,18 @@ class PartView:
 
 @dataclass(frozen=True)
 class EpochView:
-    """One pass over the training samples.
+    """One epoch: a pass over the training samples.
 
     Attributes:
-        epoch: Number of the pass, from 0.
+        epoch: Number of the epoch, from 0.
         step: Updates applied so far.
-        values: Objective and metrics over the pass, by name; empty before it.
+        values: Objective and metrics over the epoch, by name; empty before it.
         units: Unit of each metric that has one.
-        samples: Samples seen in the pass, and how many there are; None where that is not known yet.
-        position: Mini-batches of the pass that are done; before a pass not 0 where it is continued within.
-        seconds: Length of the pass.
-        step_seconds: Length of each step of it.
-        complete: Whether the pass went to its end; False before it, and where a limit on steps or time cut it short.
+        samples: Samples seen in the epoch, and how many there are in all; None if that is not known yet.
+        position: Mini-batches of the epoch that are done; not 0 before an epoch that is resumed part-way.
+        seconds: Duration of the epoch.
+        step_seconds: Duration of each of its steps.
+        complete: Whether the epoch was completed; False before it, and if a limit on steps or time ended it early.
     """
 
     epoch: int
@@ -195,13 +195,20 @@ class EpochView:
 
     @property
     def finished(self) -> int:
-        """Whole passes so far, this one included once it is complete: the epoch counter of LBANN's callbacks."""
+        """Complete epochs so far, this one included once it is complete: the epoch counter of LBANN's callbacks."""
         return self.epoch + self.complete
 
 
 @dataclass(frozen=True)
 class EvaluationView:
-    """One pass over validation, test or tournament samples; fields as in `EpochView`, beside the mode."""
+    """One evaluation of the validation, test or tournament samples.
+
+    Attributes:
+        mode: Which samples.
+        epoch: Complete epochs so far, the one it follows included once that is complete.
+
+    All other fields are as in `EpochView`.
+    """
 
     mode: Mode
     epoch: int

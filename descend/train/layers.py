@@ -1,4 +1,4 @@
-"""The layers of any module by name: those of its graph where it was lowered from one, else its submodules."""
+"""Names of a module's layers: those of its graph if it was lowered from one, otherwise its submodules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def plan_of(module: torch.nn.Module) -> Any:
 
 
 def layer_names(module: torch.nn.Module) -> list[str]:
-    """The names under which `module` reports its layers."""
+    """The names by which `ActivationRecorder` knows the layers of `module`."""
     plan = plan_of(module)
     if plan is not None:
         return [layer.name for layer in plan.layers]

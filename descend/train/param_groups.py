@@ -1,4 +1,4 @@
-"""Settings of an optimizer by weights: torch keeps them by group, so weights are set apart where they differ."""
+"""Options of an optimizer per parameter: groups are split so that parameters with other options have their own."""
 
 from __future__ import annotations
 
@@ -15,53 +15,54 @@ _BETAS = ("beta1", "beta2")
 
 
 def split_groups(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
-    """The groups that hold `weights` and nothing else, made by cutting groups in two where it is needed."""
+    """The groups that hold `weights` and nothing else; groups that hold others as well are split in two."""
     wanted = {id(p) for p in weights}
-    cut = False
+    was_split = False
     for group in list(optimizer.param_groups):
         inside = [id(p) in wanted for p in group["params"]]
         if any(inside) and not all(inside):
-            optimizer.param_groups.append(_cut(group, inside))
-            cut = True
-    if cut and hasattr(optimizer, "regrouped"):
+            optimizer.param_groups.append(_split(group, inside))
+            was_split = True
+    if was_split and hasattr(optimizer, "regrouped"):
         optimizer.regrouped()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]  # our own optimizers
     return [group for group in optimizer.param_groups if group["params"] and id(group["params"][0]) in wanted]
 
 
-def _cut(group: dict[str, Any], inside: list[bool]) -> dict[str, Any]:
-    """Take what is inside out of `group`; returns it as a group with the same options."""
-    apart = dict(group)
+def _split(group: dict[str, Any], inside: list[bool]) -> dict[str, Any]:
+    """Move the marked parameters out of `group`; returns them as a group with the same options."""
+    other = dict(group)
     for key in ("params", "param_names"):
         if key in group:
             members = list(zip(group[key], inside, strict=True))
-            apart[key] = [member for member, taken in members if taken]
+            other[key] = [member for member, taken in members if taken]
             group[key] = [member for member, taken in members if not taken]
-    return apart
+    return other
 
 
 def set_option(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor], option: str, value: Any) -> None:
-    """Give `weights` another value of an option such as "lr"; all others keep theirs."""
+    """Set an option such as "lr" for `weights`; all other parameters keep their value."""
     for group in split_groups(optimizer, weights):
         _store(group, option, value)
 
 
 def set_each(optimizer: torch.optim.Optimizer, values: Mapping[torch.Tensor, Any], option: str) -> None:
-    """Give each of these weights its own value of an option."""
-    groups = _alone(optimizer)
+    """Set an option of each of these parameters to its own value."""
+    groups = _single(optimizer)
     if any(id(p) not in groups for p in values):
         for p in values:
             split_groups(optimizer, [p])
-        groups = _alone(optimizer)
+        groups = _single(optimizer)
     for p, value in values.items():
         _store(groups[id(p)], option, value)
 
 
-def _alone(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+def _single(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+    """The groups of one parameter, by the id of that parameter."""
     return {id(group["params"][0]): group for group in optimizer.param_groups if len(group["params"]) == 1}
 
 
 def _value(group: Mapping[str, Any], option: str) -> Any:
-    """An option of a group; torch keeps β₁ and β₂ as one option `betas`."""
+    """An option of a group; torch's optimizers have β₁ and β₂ as one option `betas`."""
     if option in _BETAS and option not in group and "betas" in group:
         return group["betas"][_BETAS.index(option)]
     return group.get(option)
@@ -77,12 +78,12 @@ def _store(group: dict[str, Any], option: str, value: Any) -> None:
 
 
 def options_of(optimizer: torch.optim.Optimizer, option: str) -> dict[int, Any]:
-    """The value in force for each tensor, by its identity."""
+    """The current value for each parameter, by its `id`."""
     return {id(p): _value(group, option) for group in optimizer.param_groups for p in group["params"]}
 
 
 def current_learning_rates(optimizer: torch.optim.Optimizer) -> dict[int, float]:
-    """The rate of the step to come for each tensor, by its identity; where there is a schedule, what that says."""
+    """The learning rate of the next step for each parameter, by its `id`; that of the schedule if there is one."""
     found: dict[int, float] = {}
     for group in optimizer.param_groups:
         schedule = group.get("schedule")

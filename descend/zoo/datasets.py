@@ -1,4 +1,4 @@
-"""Data sets of real images that anybody can train on at once, as descriptions of their readers."""
+"""Image data sets that ship with the package or are easily found, as descriptions of their readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiments that `descend demo` runs, ready made."""
+"""The experiments of `descend demo`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Language models: encoders that see a whole text, and GPT, which sees what went before.
+"""Language models: bidirectional encoders, and GPT, whose attention is causal.
 
 Texts come as lines of token numbers of a fixed length. All tables and matrices start as N(0, 0.02²) and all biases at
 zero, as published.
@@ -98,7 +98,7 @@ def bert_config(**changes: Any) -> EncoderConfig:
     return EncoderConfig(**{**sizes, **changes})
 
 
-class _Table(Module):
+class _TokenTable(Module):
     """A vector for each number."""
 
     def __init__(self, count: int, size: int, name: str, padding_idx: int | None = None) -> None:
@@ -129,9 +129,9 @@ class _Encoder(Module):
             )
         self.config, self.add_pooling_layer = config, add_pooling_layer
         size = config.hidden_size
-        self.tokens = _Table(config.vocab_size, size, f"{self.name}_tokens", config.pad_token_id)
+        self.tokens = _TokenTable(config.vocab_size, size, f"{self.name}_tokens", config.pad_token_id)
         self.places = self._places_table()
-        self.kinds = _Table(config.type_vocab_size, size, f"{self.name}_kinds")
+        self.kinds = _TokenTable(config.type_vocab_size, size, f"{self.name}_kinds")
         self.norm = Norm(config.layer_norm_eps, f"{self.name}_norm")
         self.layers = [
             TransformerEncoderLayer(
@@ -156,7 +156,7 @@ class _Encoder(Module):
         if load_weights is not None:
             self._load(Path(load_weights))
 
-    def _places_table(self) -> _Table:
+    def _places_table(self) -> _TokenTable:
         raise NotImplementedError
 
     def _places_of(self, tokens: Layer) -> Layer:
@@ -252,8 +252,8 @@ class BERT(_Encoder):
 
     prefix: ClassVar[str] = "bert"
 
-    def _places_table(self) -> _Table:
-        return _Table(self.config.max_position_embeddings, self.config.hidden_size, f"{self.name}_places")
+    def _places_table(self) -> _TokenTable:
+        return _TokenTable(self.config.max_position_embeddings, self.config.hidden_size, f"{self.name}_places")
 
     def _places_of(self, tokens: Layer) -> Layer:
         length = self.config.sequence_length
@@ -273,9 +273,11 @@ class RoBERTa(_Encoder):
 
     prefix: ClassVar[str] = "roberta"
 
-    def _places_table(self) -> _Table:
+    def _places_table(self) -> _TokenTable:
         config = self.config
-        return _Table(config.max_position_embeddings, config.hidden_size, f"{self.name}_places", config.pad_token_id)
+        return _TokenTable(
+            config.max_position_embeddings, config.hidden_size, f"{self.name}_places", config.pad_token_id
+        )
 
     def _places_of(self, tokens: Layer) -> Layer:
         pad = self.config.pad_token_id
@@ -322,7 +324,7 @@ class GPT(Module):
                 "all must be at least 1"
             )
         self.vocab_size, self.length, self.num_heads = vocab_size, length, num_heads
-        self.tokens = _Table(vocab_size, hidden_size, f"{self.name}_tokens")
+        self.tokens = _TokenTable(vocab_size, hidden_size, f"{self.name}_tokens")
         self.places = LearnedInputEncoding(hidden_size, length, dropout, name=f"{self.name}_places")
         inner = 4 * hidden_size if feedforward_size is None else feedforward_size
         self.layers = [

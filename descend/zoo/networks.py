@@ -1,4 +1,4 @@
-"""LeNet, AlexNet and a multilayer perceptron, as modules that give logits."""
+"""LeNet, AlexNet and a multilayer perceptron, as modules whose outputs are logits."""
 
 from __future__ import annotations
 

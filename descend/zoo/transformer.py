@@ -1,4 +1,4 @@
-"""The transformer: attention and a map of each position, each behind a shortcut and a normalization.
+"""The transformer: attention and a position-wise feed-forward network, each with a residual connection and a norm.
 
     encoder    x ← norm(x + attention(x, x, x));  x ← norm(x + f(x))
     decoder    the same with attention(x, m, m) to a memory m between the two

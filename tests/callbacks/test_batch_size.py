@@ -126,7 +126,7 @@ def test_a_size_that_a_callback_sets_in_the_midst_of_an_epoch_holds_from_the_nex
 
 
 def test_ramps_that_cannot_be_are_refused():
-    with pytest.raises(ConfigurationError, match="num_samples is 0"):
+    with pytest.raises(ConfigurationError, match="num_samples must be a number >= 1, got 0"):
         MinibatchRamp(starting_mbsize=2)
     with pytest.raises(ConfigurationError, match="from 2 to 16 with mini-batches of 8 at most"):
         follow(MinibatchRamp(2, 16, 10), batches=data(samples=16, batch_size=8))

@@ -10,7 +10,7 @@ from descend.train import Callback
 
 
 class Put(Callback):
-    """Puts a value into a weights object before a step."""
+    """Puts a value into a parameter before a step."""
 
     def __init__(self, weights, value, step=2):
         self.weights, self.value, self.step = weights, value, step
@@ -71,7 +71,7 @@ def test_a_sample_given_twice_is_found():
             if step.step == 2:
                 step.batch.ids[0] = 1
 
-    with pytest.raises(DataError, match="train sample 1 was given twice in epoch 0"):
+    with pytest.raises(DataError, match="train sample 1 was read twice in epoch 0"):
         follow(Twice(), CheckDataset())
 
 
@@ -84,7 +84,7 @@ def test_a_sample_left_out_is_found():
             yield replace(batch, ids=batch.ids[:-1]) if batch.step == 2 else batch
 
     batches.epoch = without_the_last
-    with pytest.raises(DataError, match="train sample 9 was not given in this pass, and 1 in all"):
+    with pytest.raises(DataError, match="train sample 9 was not read in this epoch, and 1 in all"):
         follow(CheckDataset(), batches=batches)
 
 

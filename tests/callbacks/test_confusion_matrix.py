@@ -32,5 +32,5 @@ def test_against_scikit_learn_from_the_dumped_outputs(tmp_path):
 
 
 def test_labels_of_another_length_are_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="'fc1' gives 5 numbers and 'labels' 3"):
+    with pytest.raises(ConfigurationError, match="'fc1' has 5 outputs and 'labels' 3"):
         graph_run(tmp_path, ConfusionMatrix(prediction="fc1", label="labels"))

@@ -27,7 +27,7 @@ def test_the_description_names_every_layer_and_counts_the_numbers(tmp_path, caps
     out = capsys.readouterr().out
     assert "layer fc1 (FullyConnected): images -> 5" in out
     assert "layer images (Input): data -> 1 x 4 x 4" in out
-    assert "103 trained numbers" in out
+    assert "103 trainable parameters" in out
     follow(PrintModelDescription(), epochs=0)
     assert "Linear(in_features=3" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The callbacks that the document shows do what it says of them."""
+"""The callbacks in the document work as described there."""
 
 import re
 from pathlib import Path

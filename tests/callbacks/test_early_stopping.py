@@ -62,7 +62,7 @@ def test_patience_survives_a_restart(tmp_path):
 
 
 def test_a_run_without_validation_samples_is_refused():
-    with pytest.raises(ConfigurationError, match="EarlyStopping looks at validation samples"):
+    with pytest.raises(ConfigurationError, match="EarlyStopping needs validation samples"):
         follow(EarlyStopping())
 
 

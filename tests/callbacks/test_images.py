@@ -59,7 +59,7 @@ def test_one_value_everywhere_is_black():
 
 
 def test_what_is_no_picture_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"a picture is .* the layer gives \(5,\)"):
+    with pytest.raises(ConfigurationError, match=r"an image must be .* the layer.s output is \(5,\)"):
         graph_run(tmp_path, SaveImages(layers="fc1", image_format="png"))
 
 

@@ -93,7 +93,7 @@ def test_mixup_is_the_same_after_a_restart_and_off_at_zero(tmp_path):
 
 
 def test_mixup_refuses_layers_that_are_no_input(tmp_path):
-    with pytest.raises(ConfigurationError, match="'fc1' is no Input; there are images, labels"):
+    with pytest.raises(ConfigurationError, match="'fc1' is not an Input; there are images, labels"):
         graph_run(tmp_path, Mixup(layers="fc1", alpha=0.5))
 
 

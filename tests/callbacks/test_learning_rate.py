@@ -1,4 +1,4 @@
-"""Rates over epochs and steps against their closed forms."""
+"""Learning rates over epochs and steps against their closed forms."""
 
 import math
 

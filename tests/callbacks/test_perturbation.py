@@ -32,7 +32,7 @@ class Options(Callback):
 
 
 def test_adam_s_settings_are_log_normal(tmp_path):
-    """Over many seeds log(x / x₀) / factor is N(0, 1), and each weights object has a draw of its own."""
+    """Over many seeds log(x / x₀) / factor is N(0, 1), and each parameter has a draw of its own."""
     callback, draws = PerturbAdam(learning_rate_factor=0.5, beta1_factor=0.1, eps_factor=2.0), []
     for seed in range(40):
         work = graph_work(callback, options := Options(), optimizer=ADAM, epochs=0)

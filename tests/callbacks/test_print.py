@@ -79,5 +79,5 @@ def test_an_epoch_has_one_banner_however_often_the_run_was_stopped_within_it(cap
     ],
 )
 def test_negative_numbers_are_refused(kind, name):
-    with pytest.raises(ConfigurationError, match=rf"{kind.__name__}\.{name} is -1; expected at least 0"):
+    with pytest.raises(ConfigurationError, match=rf"{kind.__name__}: {name} must be a number >= 0, got -1"):
         kind(**{name: -1})

@@ -187,7 +187,7 @@ def test_what_is_refused_in_a_text_says_where(name):
 
 def test_a_wrong_number_in_a_text_says_where():
     source = text.render(graph()) + "\ncallback { step_learning_rate { step: 0 amt: 0.5 } }\n"
-    with pytest.raises(TextError, match=r"net\.prototext:\d+:\d+: StepLearningRate\.step is 0; expected at least 1"):
+    with pytest.raises(TextError, match=r"net\.prototext:\d+:\d+: StepLearningRate: step must be a number >= 1, got 0"):
         from_text(source, "net.prototext", classes())
 
 
@@ -215,7 +215,7 @@ def test_a_trainer_takes_checkpoints_alone():
     experiment = descend.Experiment(
         descend.Trainer(4, callbacks=[callbacks.Print()]), model, descend.zoo.digits(), descend.SGD(learn_rate=0.1)
     )
-    with pytest.raises(ConfigurationError, match="Print watches a model, and a trainer takes Checkpoint alone"):
+    with pytest.raises(ConfigurationError, match="Print is a callback of a model, and a trainer takes only Checkpoint"):
         _check_names(experiment, check(model, {"samples": (1, 4, 4), "labels": (3,)}))
 
 

@@ -1,4 +1,4 @@
-"""What torch users have at hand, as batches."""
+"""Data of torch users as batches."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Processes that read give what reading here gives, and leave nothing behind."""
+"""Worker processes read the same samples as the main process, and leave nothing behind."""
 
 import multiprocessing
 import os

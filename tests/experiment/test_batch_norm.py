@@ -126,7 +126,7 @@ class Packed(nn.Module):
 
 def test_rows_that_belong_to_no_sample_are_the_module_s_own_affair_until_a_group_is_declared():
     assert fit(Packed()).steps == 3
-    with pytest.raises(ConfigurationError, match="given 23 rows for 22 samples, so it is not clear"):
+    with pytest.raises(ConfigurationError, match="gets 23 rows for 22 samples, so it is not known"):
         fit(Packed(), batch_norm_group_size=4)
 
 
@@ -152,7 +152,7 @@ def test_micro_batches_of_unknown_batches_without_a_group_are_told_in_the_first_
 def test_micro_batches_of_another_size_than_whole_groups_are_told():
     optimizer = functools.partial(torch.optim.SGD, lr=0.1)
     options = {"optimizer": optimizer, "batch_size": 22, "stop": descend.Steps(1), "batch_norm_group_size": 4}
-    with pytest.warns(UserWarning, match="whole groups of 4 samples for batch norm, so 8 samples go through at once"):
+    with pytest.warns(UserWarning, match="whole batch-norm groups of 4 samples, so their size is 8"):
         descend.fit(net(), "cross_entropy", (X, Y), micro_batch_size=11, **options)
 
 

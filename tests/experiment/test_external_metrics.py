@@ -77,8 +77,8 @@ def test_what_is_a_number_counts_as_one(tmp_path, value):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("def evaluate(path, rank):\n    return 'much'\n", "metric 'score' gave 'much'; expected a number"),
-        ("def evaluate(path, rank):\n    return None\n", "metric 'score' gave 'None'; expected a number"),
+        ("def evaluate(path, rank):\n    return 'much'\n", "metric 'score' must be a number, got 'much'"),
+        ("def evaluate(path, rank):\n    return None\n", "metric 'score' must be a number, got 'None'"),
         ("def other(path, rank):\n    return 1\n", "score.py has no function 'evaluate'"),
         ("1 / 0\n", "cannot be imported: ZeroDivisionError"),
     ],
@@ -91,9 +91,9 @@ def test_functions_that_give_no_number_are_refused(tmp_path, text, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("echo broken >&2; exit 3", "program.sh t/m ended with 3: broken"),
-        ("echo many words", "metric 'printed' gave 'many words"),
-        ("true", "metric 'printed' gave ''; expected a number"),
+        ("echo broken >&2; exit 3", "program.sh t/m exited with 3: broken"),
+        ("echo many words", "metric 'printed' must be a number, got 'many words"),
+        ("true", "metric 'printed' must be a number, got ''"),
     ],
 )
 def test_programs_that_give_no_number_are_refused(tmp_path, text, problem):

@@ -115,12 +115,12 @@ def test_a_rate_of_zero_is_taken_as_in_lbann_and_told(attempt):
     without = DEMO[:start] + DEMO[DEMO.index("\n", start) + 1 :]
     code, message = attempt(without, "--check")
     assert code == 0
-    assert re.search("'conv1_kernel', 'conv1_bias', .* with a rate of 0.*: set learn_rate", message)
+    assert re.search("'conv1_kernel', 'conv1_bias', .* a learning rate of 0.*: set learn_rate", message)
     schedule = "  callback {\n    set_learning_rate {\n      step: 1\n      val: 0.1\n    }\n  }\n"
     for text in (DEMO, without.replace("model {\n", "model {\n" + schedule, 1)):
         code, message = attempt(text, "--check")
         assert code == 0
-        assert "rate of 0" not in message
+        assert "learning rate of 0" not in message
 
 
 def test_roles_that_give_a_field_in_another_shape_or_not_at_all(attempt):
@@ -130,8 +130,8 @@ def test_roles_that_give_a_field_in_another_shape_or_not_at_all(attempt):
     readers = "\n".join(reader.format(role, *given) for role, given in roles.items())
     code, message = attempt(f"{text}\ndata_reader {{\n{readers}\n}}", "--check")
     assert code == 2
-    assert re.search(r"\(validate\): gives the field 'samples' .*as 1 x 9 x 8, .* as 1 x 8 x 8", message)
-    assert re.search(r"\(test\): gives the field 'labels' .*not at all, .* train gives it as 10", message)
+    assert re.search(r"\(validate\): the field 'samples' .*has shape 1 x 9 x 8, and has shape 1 x 8 x 8 in", message)
+    assert re.search(r"\(test\): the field 'labels' .*is missing, and has shape 10 in the role train", message)
 
 
 def test_a_library_that_a_callback_needs_is_missed_by_the_check(attempt, monkeypatch):
@@ -279,6 +279,4 @@ def test_a_callback_without_samples_to_look_at_is_refused_before_anything_runs(a
     text = "  reader {".join(part for part in readers if 'role: "validate"' not in part)
     code, message = attempt(text.replace("progress_bar {", "early_stopping { patience: 2"), *options)
     assert code == 2
-    assert (
-        "EarlyStopping looks at validation samples and this run has none: give a reader the role 'validate'" in message
-    )
+    assert "EarlyStopping needs validation samples and this run has none: give a reader the role 'validate'" in message

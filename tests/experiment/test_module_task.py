@@ -130,10 +130,7 @@ def test_an_error_of_the_module_says_where_it_arose():
     module = nn.Sequential(nn.Linear(4, 5), nn.Linear(4, 2)).double()
     with pytest.raises(RuntimeError) as error:
         losses(task(module=module), **{"0": X, "1": X})
-    assert (
-        "It arose in '1', a Linear; the fields of samples given to the module: 0 (12, 4) float64"
-        in (error.value.__notes__[0])
-    )
+    assert "Raised in '1', a Linear; inputs of the module: 0 (12, 4) float64" in (error.value.__notes__[0])
 
 
 def test_prediction_needs_no_target():

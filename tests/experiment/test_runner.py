@@ -325,8 +325,8 @@ def test_rows_that_callbacks_add_to_an_evaluation_come_once_however_it_is_contin
     assert without_times(parts.history) == without_times(whole.history)
 
 
-class Told(Callback):
-    """Notes that it was told of the end, and may raise where it is told something."""
+class Reported(Callback):
+    """Notes that it was reported of the end, and may raise where it is reported something."""
 
     def __init__(self, **raising):
         self.raising, self.ended = raising, 0
@@ -348,7 +348,7 @@ class Told(Callback):
 
 @pytest.mark.parametrize("hook", ["before_run", "after_step"])
 def test_the_first_error_ends_the_run_and_all_are_told_of_the_end(tmp_path, capsys, hook):
-    callbacks = [Told(after_run=ValueError("second")), Told(**{hook: LookupError("first")}), Told()]
+    callbacks = [Reported(after_run=ValueError("second")), Reported(**{hook: LookupError("first")}), Reported()]
     with pytest.raises(LookupError, match="first"):
         execute(work(callbacks=callbacks), tmp_path / "run")
     assert [callback.ended for callback in callbacks] == [1, 1, 1]
@@ -357,7 +357,7 @@ def test_the_first_error_ends_the_run_and_all_are_told_of_the_end(tmp_path, caps
 
 
 def test_an_error_at_the_very_end_is_that_of_the_run_and_all_is_saved(tmp_path):
-    callbacks = [Told(after_run=ValueError("late")), Told()]
+    callbacks = [Reported(after_run=ValueError("late")), Reported()]
     with pytest.raises(ValueError, match="late"):
         execute(work(callbacks=callbacks), tmp_path / "run")
     assert callbacks[1].ended == 1
@@ -371,7 +371,7 @@ def test_an_error_at_the_very_end_is_that_of_the_run_and_all_is_saved(tmp_path):
 )
 def test_the_exit_code_that_is_noted_is_that_of_the_process(tmp_path, error, code):
     with pytest.raises(type(error)):
-        execute(work(callbacks=[Told(after_step=error)]), tmp_path / "run")
+        execute(work(callbacks=[Reported(after_step=error)]), tmp_path / "run")
     assert json.loads((tmp_path / "run/run.json").read_text())["end"]["exit_code"] == code
 
 

@@ -180,7 +180,7 @@ def test_another_optimizer_with_an_empty_state(run_dir):
 
 @pytest.mark.parametrize("kind", ["types", "shapes"])
 def test_weights_alone(run_dir, kind):
-    """The run begins anew with what fits; the earlier run lies whole beside it; what does not fit is told."""
+    """The run begins anew with what fits; the earlier run lies whole beside it; what does not fit is reported."""
     saved, before = load_file(run_dir / "checkpoints/step-6/weights.safetensors"), files_of(run_dir)
     if kind == "types":
         result = go_on(run_dir, net(torch.float64), data=(X.double(), Y), weights_only=True, stop=descend.Steps(0))
@@ -391,10 +391,10 @@ def no_pauses(monkeypatch):
 def test_a_disk_that_is_full_for_a_while(tmp_path, no_pauses, asynchronous):
     """Older checkpoints are intact, nothing half-made is left, training goes on with a warning and a counter."""
     saving = descend.Checkpoint(every_steps=2, asynchronous=asynchronous)
-    with pytest.warns(UserWarning, match=r"NO CHECKPOINT of step \d.*File too large") as told:
+    with pytest.warns(UserWarning, match=r"NO CHECKPOINT of step \d.*File too large") as reported:
         result = fit(big(), run_dir=tmp_path, callbacks=[FullBetween(3, 7), saving], stop=descend.Steps(8))
     failed = json.loads((tmp_path / "run.json").read_text())["end"]["failed_saves"]
-    assert any(f"{failed} saves have failed" in str(w.message) for w in told)
+    assert any(f"{failed} saves have failed" in str(w.message) for w in reported)
     left = [path.name for path in checkpoints(tmp_path)]
     assert left == ["step-2", "step-8"] or (asynchronous and left[-1] == "step-8")
     assert not list((tmp_path / "checkpoints").glob(".*"))

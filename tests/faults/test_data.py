@@ -76,10 +76,12 @@ def test_a_sample_that_cannot_be_used(how, words, workers):
 def test_bad_samples_are_replaced(tmp_path, how, workers):
     """By the next number, each listed once with a count, and one more than allowed ends the run."""
     seen = Seen()
-    with pytest.warns(UserWarning, match=r"sample 7 of Samples for 'train' is replaced .* \(\d of 2 allowed\)") as told:
+    with pytest.warns(
+        UserWarning, match=r"sample 7 of Samples for 'train' is replaced .* \(\d of 2 allowed\)"
+    ) as reported:
         fit(data=Samples([7, 39], how), workers=workers, skip_bad=2, callbacks=[seen], stop=descend.Epochs(2))
     assert sorted(seen.ids[:40]) == sorted([*(i for i in range(40) if i not in (7, 39)), 8, 0])
-    assert len([w for w in told if "is replaced" in str(w.message)]) == 2
+    assert len([w for w in reported if "is replaced" in str(w.message)]) == 2
     fault(
         lambda: fit(data=Samples([7, 39], how), workers=workers, skip_bad=1), 3, "sample 7", "sample 39", "skip_bad=1"
     )
@@ -145,9 +147,9 @@ def test_no_step_in_an_epoch(data, words, tmp_path):
 
 def test_fewer_samples_than_a_batch():
     """One partial batch an epoch, weighted by its size, and said once."""
-    with pytest.warns(UserWarning, match="mini-batch size 64 is more than the 40 samples") as told:
+    with pytest.warns(UserWarning, match="mini-batch size 64 is more than the 40 samples") as reported:
         result = fit(batch_size=64, stop=descend.Epochs(3))
-    assert len(told) == 1
+    assert len(reported) == 1
     assert (result.steps, result.history[0]["samples"]) == (3, 40)
 
 

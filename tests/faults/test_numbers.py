@@ -110,7 +110,7 @@ def test_steps_that_are_left_out():
 
 
 def test_weights_that_are_not_finite_are_never_the_last_good_checkpoint(tmp_path):
-    """Whoever asked not to look gets checkpoints that say so; the next run continues from the last good one."""
+    """With on_nonfinite='allow' checkpoints say so; the next run continues from the last good one."""
 
     class Break(descend.Callback):
         def after_step(self, step):
@@ -168,9 +168,9 @@ def test_a_weight_without_a_gradient(optimizer):
         made.append(optimizer(named, weight_decay=0.1))
         return made[0]
 
-    with pytest.warns(UserWarning, match="'unused.weight', 'unused.bias'") as told:
+    with pytest.warns(UserWarning, match="'unused.weight', 'unused.bias'") as reported:
         fit(module, optimizer=make, stop=descend.Epochs(2))
-    assert len([w for w in told if "unused" in str(w.message)]) == 1
+    assert len([w for w in reported if "unused" in str(w.message)]) == 1
     assert is_unchanged(module.unused, before)
     assert not made[0].state.get(module.unused.weight)
 

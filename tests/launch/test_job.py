@@ -1,4 +1,4 @@
-"""The texts of jobs, and what is refused before anything costs anything."""
+"""Job scripts, and the arguments that are refused before anything is submitted."""
 
 import shlex
 import subprocess
@@ -79,8 +79,8 @@ def test_all_that_does_not_fit_is_said_at_once(tmp_path):
         Job(COMMAND, tmp_path, nodes=2, procs_per_node=3, procs_per_trainer=4, time_limit=3)
     problems = "\n".join(error.value.problems)
     assert "procs_per_trainer=4 does not divide the 6 ranks of 2 nodes with 3 each; 1, 2, 3, 6 do" in problems
-    assert "time_limit=3 minutes" in problems
-    assert "which every node has for itself" in problems
+    assert "time_limit must be a finite number > 4 or None, got 3" in problems
+    assert "which is local to each node" in problems
 
 
 @pytest.mark.parametrize("wrong", [{"nodes": 0}, {"procs_per_node": -1}, {"procs_per_trainer": 0}])
@@ -92,14 +92,19 @@ def test_counts(wrong, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"time_limit": float("inf")}, "time_limit is inf"),
-        ({"time_limit": float("nan")}, "time_limit is nan"),
-        ({"time_limit": "1:30"}, "time_limit is '1:30'"),
-        ({"time_limit": True}, "time_limit is True"),
-        ({"job_name": "a\nrm -r x"}, "job_name is"),
-        ({"account": ""}, "account is ''"),
-        ({"partition": 3}, "partition is 3"),
-        ({"launcher_args": "--mem=0 --exclusive"}, r"\['--mem=0', '--exclusive'\]"),
+        ({"time_limit": float("inf")}, "time_limit .*, got inf"),
+        ({"time_limit": float("nan")}, "time_limit .*, got nan"),
+        ({"time_limit": "1:30"}, "time_limit .*, got '1:30'"),
+        ({"time_limit": True}, "time_limit .*, got True"),
+        ({"job_name": "a\nrm -r x"}, "job_name must be a non-empty string of one line"),
+        ({"account": ""}, "account .*, got ''"),
+        ({"partition": 3}, "partition .*, got 3"),
+        ({"launcher_args": "--mem=0 --exclusive"}, r"such as \['--mem=0', '--exclusive'\], got '--mem=0 --exclusive'"),
+        ({"launcher_args": '"'}, r"launcher_args must be a list of strings such as \['--exclusive'\], got '\"'"),
+        ({"launcher_args": 5}, r"launcher_args must be a list of strings .*, got 5"),
+        ({"launcher_args": None}, r"launcher_args must be a list of strings .*, got None"),
+        ({"launcher_args": ["a", 5]}, r"launcher_args\[1\] must be a string of one line, got 5"),
+        ({"launcher_args": ["a\nrm -r x"]}, r"launcher_args\[0\] must be a string of one line"),
     ],
 )
 def test_what_no_scheduler_could_read(wrong, words, folder):
@@ -127,7 +132,7 @@ def test_an_allocation_is_asked_for_as_the_script_would(folder):
         *("bsub", "-Is", "-J", "lenet", "-nnodes", "2", "-W", "1:30", "-q", "pbatch", "-G", "physics"),
         *("bash", "batch.sh"),
     ]
-    with pytest.raises(ConfigurationError, match="flux has nothing for reservation='mine'"):
+    with pytest.raises(ConfigurationError, match="flux has no counterpart of reservation='mine'"):
         flux.script(job(folder, reservation="mine"))
 
 

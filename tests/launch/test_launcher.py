@@ -50,7 +50,7 @@ def test_the_exit_code_is_that_of_the_ranks(tmp_path):
 def test_a_run_that_saves_for_too_long_to_be_told_in_time_is_refused(tmp_path):
     (tmp_path / "job" / "run").mkdir(parents=True)
     (tmp_path / "job" / "run" / "run.json").write_text(json.dumps({"end": {"save_seconds": 61.0}}))
-    with pytest.raises(ConfigurationError, match="has taken 61 seconds, and the job is told 120 seconds before"):
+    with pytest.raises(ConfigurationError, match="took 61 seconds, and the job gets a signal 120 seconds before"):
         start(tmp_path / "job", setup_only=True)
     (tmp_path / "job" / "run" / "run.json").write_text(json.dumps({"end": {"save_seconds": 59.0}}))
     assert start(tmp_path / "job", setup_only=True) == 0
@@ -80,13 +80,15 @@ def test_blocks_of_ranks_reach_the_command(tmp_path):
 
 
 def test_arguments_for_the_starter_are_a_list(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"launcher_args is a text and is to be a list: \['--mem=0', '-x'\]"):
+    with pytest.raises(
+        ConfigurationError, match=r"launcher_args must be a list of strings such as \['--mem=0', '-x'\], got "
+    ):
         start(tmp_path / "job", launcher_args="--mem=0 -x", setup_only=True)
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="nobody may make a folder in /proc, where there is one")
 def test_a_folder_that_cannot_be_made_is_refused():
-    with pytest.raises(ConfigurationError, match=r"work_dir /proc/descend cannot be (made|written)"):
+    with pytest.raises(ConfigurationError, match=r"work_dir /proc/descend cannot be (created|written)"):
         start("/proc/descend", setup_only=True)
 
 

@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm that the test brings up on this machine: run, told to leave, saved, put back, gone on."""
+"""Jobs on a real Slurm that the test starts on this machine: run, signalled, saved, requeued, resumed."""
 
 import json
 import os
@@ -97,4 +97,4 @@ def test_a_rank_that_fails_fails_the_job(cluster, submit, tmp_path):
     facts = cluster.wait_for(text.split()[-1], "COMPLETED", "FAILED")
     log = (tmp_path / "job" / "err.log").read_text()
     assert (facts["JobState"], facts["ExitCode"]) == ("FAILED", "2:0"), log
-    assert "says nothing of its model" in log
+    assert "model (layers and objective) is missing" in log

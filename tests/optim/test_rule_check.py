@@ -1,4 +1,4 @@
-"""Mistakes in the text of a user's own rule are told, with what to write instead."""
+"""Mistakes in a user's own rule are reported, with what to write instead."""
 
 from __future__ import annotations
 

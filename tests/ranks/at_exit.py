@@ -21,7 +21,7 @@ def act() -> None:
         os.sched_setaffinity(int(task.name), os.sched_getaffinity(0))
         if int(task.name) != os.getpid():
             os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
-    sys.setswitchinterval(100)  # whoever needs Python's lock gets it when it is given, and not before
+    sys.setswitchinterval(100)  # a thread gets Python's lock when another one releases it, and not before
     for _ in range(3):
         distributed.all_reduce(torch.ones(100))
 

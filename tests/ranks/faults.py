@@ -29,7 +29,7 @@ class Fault(descend.Callback):
         if step.step != 5:
             return
         if self.what == "raises":
-            raise ValueError(f"sample {step.batch.ids[0]} is not to be had")
+            raise ValueError(f"sample {step.batch.ids[0]} is not available")
         if self.what == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.what == "is suspended":

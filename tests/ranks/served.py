@@ -51,7 +51,7 @@ class Samples(torch.utils.data.Dataset):
 
     def _go_wrong(self, i: int) -> None:
         if self.fault == "raises":
-            raise ValueError(f"sample {i} is not to be had")
+            raise ValueError(f"sample {i} is not available")
         if self.fault == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "is suspended":

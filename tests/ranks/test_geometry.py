@@ -20,17 +20,17 @@ def launch(monkeypatch, command):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--ranks", "3", LENET, "--procs-per-trainer", "2"], "procs_per_trainer=2 does not divide 3 ranks; 1, 3 do"),
-        (["--ranks", "4", LENET, "--procs-per-trainer=2", "--trainers=3"], "3 trainers cannot be shared out"),
+        (["--ranks", "4", LENET, "--procs-per-trainer=2", "--trainers=3"], "3 trainers cannot be divided evenly"),
         (["--ranks", "3", "--procs-per-trainer", "2", LENET], "what belongs to the run follows FILE"),
         (["--ranks", "2", "--restarts", "1", LENET], "add --run-dir"),
         (["--ranks", "2", "missing.prototext"], "there is no file"),
     ],
 )
-def test_what_cannot_be_is_refused(words, told, launch):
-    assert told in launch(*words, code=2)
+def test_what_cannot_be_is_refused(words, reported, launch):
+    assert reported in launch(*words, code=2)
 
 
 def test_a_timeout_that_is_none_is_refused(launch):

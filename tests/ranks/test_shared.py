@@ -39,7 +39,7 @@ def test_any_number_of_ranks_gives_what_one_gives(ranks, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "words"), [("refused", 1), ("apart", 0)])
 def test_gradients_go_over_the_network_where_the_ranks_share_no_memory(way, words, tmp_path):
-    """A word about it is said where memory was to be had, by the first rank and once a run."""
+    """The first rank prints one line per run about it where shared memory was available."""
     ended, seen = shared(2, tmp_path, way, "partial batch")
     assert [counts.get("add_up", 0) for counts in seen] == [0, 0]
     assert [(rank.out + rank.err).count("there is none") for rank in ended] == [words, 0]

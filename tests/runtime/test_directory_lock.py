@@ -1,10 +1,12 @@
 import json
+import os
 import threading
+import time
 
 import pytest
 
 from descend.errors import ConfigurationError
-from descend.runtime.directory_lock import OWNER, DirectoryLock
+from descend.runtime.directory_lock import OWNER, DirectoryLock, HeartbeatLock
 
 
 @pytest.fixture
@@ -63,3 +65,62 @@ def test_an_owner_that_ends_while_it_is_looked_at_leaves_the_folder_free(dead_ow
     assert lease.lost() is None
     assert (dead_owner / OWNER).exists()
     lease.release()
+
+
+def test_a_lock_is_created_once_and_released_by_its_holder_alone(tmp_path):
+    one, other = HeartbeatLock(tmp_path / "lock"), HeartbeatLock(tmp_path / "lock")
+    assert one.create()
+    assert not other.create()
+    assert one.is_held()
+    assert not other.is_held()
+    other.release()
+    assert one.renew()
+    one.release()
+    assert list(tmp_path.iterdir()) == []
+    assert other.create()
+
+
+def test_without_hard_links_creation_is_exclusive_too(tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError("not supported")
+
+    monkeypatch.setattr("os.link", no_links)
+    one, other = HeartbeatLock(tmp_path / "lock"), HeartbeatLock(tmp_path / "lock")
+    assert one.create()
+    assert not other.create()
+    assert one.is_held()
+    one.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_age_of_a_heartbeat_is_by_the_clock_of_the_file_system(tmp_path):
+    lock = HeartbeatLock(tmp_path / "lock")
+    assert lock.age_seconds() is None
+    assert lock.create()
+    os.utime(lock.path, (time.time() - 100, time.time() - 100))
+    assert 99 < lock.age_seconds() < 110
+    assert lock.renew()
+    assert lock.age_seconds() < 10
+
+
+def test_a_lock_that_was_taken_over_is_lost(tmp_path):
+    one, other = HeartbeatLock(tmp_path / "lock"), HeartbeatLock(tmp_path / "lock")
+    assert one.create()
+    assert other.take_over(other.read())
+    assert not one.renew()
+    assert one.lost_to.startswith("process ")
+    one.release()
+    assert other.is_held()
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_who_renames_the_lock_of_a_faster_process_gives_it_back(tmp_path, monkeypatch):
+    """Both read the dead holder's file; the slower one renames what is by then the faster one's."""
+    dead, faster, slower = (HeartbeatLock(tmp_path / "lock") for _ in range(3))
+    assert dead.create()
+    found = dead.read()
+    assert faster.take_over(found)
+    monkeypatch.setattr(slower, "read", lambda: found)
+    assert not slower.take_over(found)
+    assert faster.is_held()
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]

@@ -83,7 +83,7 @@ def test_what_a_loss_or_a_metric_cannot_take_is_said_before_any_trial(tmp_path):
     ran = []
     given = {"arms": ["SGD"], "batch_size": 32, "steps": 5, "trials": 2, "seeds": 6, "directory": tmp_path / "runs"}
     given["said"] = lambda records, record: ran.append(record)
-    with pytest.raises(ConfigurationError, match=r"'accuracy' takes a tensor with an output for each class.* a tuple"):
+    with pytest.raises(ConfigurationError, match=r"'accuracy': the output must be a tensor .* got a tuple"):
         descend.compare(Pair, nn.CrossEntropyLoss(), DATA, **given)
     with pytest.raises(ConfigurationError, match="returned a dict with 'logits', and CrossEntropyLoss takes a tensor"):
         descend.compare(lambda: Pair(known=True), nn.CrossEntropyLoss(), DATA, **given)

@@ -24,8 +24,11 @@ def test_a_data_coordinator_is_kept_and_changes_nothing():
 @pytest.mark.parametrize(
     ("inside", "problem"),
     [
-        ("datatype: DOUBLE", "f.prototext:1:20: the data coordinator has a datatype other than FLOAT, and samples are"),
-        ('transforms { data_field: "samples" }', "f.prototext:1:39: transforms of a data coordinator are not applied"),
+        ("datatype: DOUBLE", "f.prototext:1:20: DataCoordinator: datatype must be FLOAT, got 2"),
+        (
+            'transforms { data_field: "samples" }',
+            "f.prototext:1:39: transforms of a data coordinator are not supported",
+        ),
     ],
 )
 def test_what_a_data_coordinator_cannot_do_is_refused(inside, problem):

@@ -34,7 +34,7 @@ def random(*shape, seed=0):
 def agree(make, twin, *xs, rtol=1e-9, atol=1e-10):
     """The layers of `make(*inputs)` against `twin(get, *xs)`, in values and in gradients for inputs and weights.
 
-    `get(name)` gives the twin a weights object as a torch tensor; all that is trained has random values.
+    `get(name)` gives the twin a parameter as a torch tensor; all trainable ones have random values.
     """
     module, call, plan = lowered(make, *(tuple(x.shape[1:]) for x in xs))
     module.train()

@@ -1,4 +1,4 @@
-"""What holds for every network and module of the zoo: a mirror in the text, whole names, and it learns.
+"""Properties of every network and module of the zoo: round trip through the text, complete names, and it learns.
 
 A class of the zoo that has no row here fails `test_the_table_has_every_network_and_module`.
 """
@@ -236,7 +236,7 @@ def test_text_and_binary_are_mirrors(name):
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in DEEP else n for n in ALL])
 def test_it_trains(name):
-    """A small step against the gradient makes the squared norm of its output smaller; every weights object moves."""
+    """A small step against the gradient makes the squared norm of its output smaller; every parameter changes."""
     model, fields = model_of(name)
     module = lower(check(model, fields), lambda weights: generator(1, weights))
     draw = torch.Generator().manual_seed(0)

@@ -31,7 +31,7 @@ def copy_rest(theirs, get, shortcuts, name="t"):
 
 
 def drawn(module):
-    """Every weights object with new values; given by name."""
+    """New values for every parameter, by name."""
     with torch.no_grad():
         for tensor in module.named_weights().values():
             tensor.normal_(generator=torch.Generator().manual_seed(tensor.numel()))

@@ -1,4 +1,4 @@
-"""What an experiment's optimizer does to each weights object, without training and without reading samples."""
+"""Explains an experiment's optimizer: rule, options and learning rates of all weights, without training."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["explain_experiment"]
 
-UPDATES = 1000  # length of a curve where nothing sets an end
+UPDATES = 1000  # length of a curve if the run has no limit
 
 
 def explain_experiment(experiment: Experiment) -> Explanation:
-    """One row for each weights object, in the order of the layers, frozen ones included; totals; the rates over the run
-    where callbacks change them.
+    """One row per weights, in the order of the layers and with frozen ones, totals, and the learning rates over the run
+    if callbacks change them.
 
     Raises:
         ConfigurationError: The description is wrong.
@@ -56,7 +56,7 @@ def explain_experiment(experiment: Experiment) -> Explanation:
 def _curves(
     experiment: Experiment, rates: Mapping[str, float], samples: int
 ) -> tuple[tuple[str, tuple[tuple[int, float], ...]], ...]:
-    """The rates that callbacks change, once for all weights that share one."""
+    """The learning rates that callbacks change, one curve for all weights that share it."""
     per_epoch = math.ceil(samples / experiment.trainer.mini_batch_size)
     columns = points(_updates(experiment, per_epoch))
     shared: dict[tuple[float, ...], list[str]] = {}
@@ -70,7 +70,7 @@ def _curves(
 
 
 def _updates(experiment: Experiment, per_epoch: int) -> int:
-    """How long the curves are: to the end of the run where a number of passes or updates sets it."""
+    """Length of the curves: the whole run if it is limited by a number of epochs or updates."""
     algorithm = experiment.trainer.training_algo or BatchedIterativeOptimizer()
     if isinstance(algorithm, KFAC):
         algorithm = algorithm.first_order_optimizer
@@ -90,10 +90,10 @@ def _listed(names: Sequence[str], total: int, most: int = 4) -> str:
 
 
 def _notes(experiment: Experiment) -> tuple[str, ...]:
-    """Lines about callbacks whose rates follow what is measured."""
+    """Notes about callbacks whose learning rates depend on measurements."""
     kinds = (AdaptiveLearningRate, OptimizerwiseAdaptiveLearningRate)
     return tuple(
-        f"{type(callback).__name__} will change rates by what it measures, which no curve shows"
+        f"{type(callback).__name__} changes learning rates by measurements, which are not in the curves"
         for callback in experiment.model.callbacks
         if isinstance(callback, kinds)
     )
@@ -104,6 +104,6 @@ def _reason(plan: Plan, name: str) -> str:
 
 
 def _frozen(name: str, p: Tensor) -> ExplanationRow:
-    """The row of weights that no optimizer holds: under NoOptimizer, of a frozen layer, or running statistics."""
+    """The row of weights without an optimizer: with NoOptimizer, of a frozen layer, or running statistics."""
     dtype = str(p.dtype).removeprefix("torch.")
     return ExplanationRow(name, tuple(p.shape), dtype, "none", 0.0, 1.0, 0.0, "rule", None, 0, "frozen")

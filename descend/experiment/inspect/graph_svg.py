@@ -1,13 +1,13 @@
-"""A picture of a checked graph: one file of SVG, drawn from top to bottom, that opens anywhere.
+"""Draws a checked graph as an SVG file, from top to bottom.
 
-    rows        a layer stands one row below the lowest of its parents; one without parents stands above its children
-    order       layers of a row are sorted by the middle of their neighbours, up and down, a few times
-    places      each layer wants the middle of its neighbours; in each row the places that are nearest to the wishes, in
-                least squares, and keep the boxes apart
+    rows        a layer is one row below the lowest of its parents; one without parents is above its children
+    order       layers of a row are sorted by the mean position of their neighbours, downwards and upwards, a few times
+    positions   the ideal position of a layer is the mean of its neighbours; a row has the positions nearest to these,
+                in least squares, at which boxes do not overlap
     edges       go down, through a gap in each row that they pass
-    groups      layers whose names begin alike stand on one ground
+    groups      layers with a common prefix of their names share a background
 
-What the check inserted is not drawn; its edges are those between the layers around it.
+Layers inserted by the check are not drawn; edges connect the layers around them.
 
 Source: Sugiyama, Tagawa and Toda 1981, Methods for Visual Understanding of Hierarchical System Structures.
 """
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LAYERS", "picture", "save"]
 
-MAX_LAYERS = 5_000  # what nobody can read is not drawn, and takes long
+MAX_LAYERS = 5_000  # a larger picture cannot be read and takes long
 _MAX_PASSES = 200_000  # gaps for long edges
 _CHARACTER, _BOX, _ROW, _GAP, _MARGIN = 6.7, 36, 62, 22, 24  # pixels; of a character of the font at 11 pixels
-_THREAD = 8  # room for an edge that passes a row
+_THREAD = 8  # width of a gap for an edge
 _SWEEPS = 12
-_GROUP = 4  # layers that make a group
+_GROUP = 4  # fewest layers of a group
 
 _COLOURS = {
     "inputs": "#d9dee7",
@@ -73,7 +73,7 @@ class _Box:
 
 
 def picture(plan: Plan) -> str:
-    """The SVG text.
+    """The picture as SVG.
 
     Raises:
         Unsupported: the graph has more layers than a picture can show.
@@ -109,7 +109,7 @@ def save(plan: Plan, path: Path) -> None:
 
 
 def _edges(plan: Plan) -> list[tuple[str, str]]:
-    """Parent and child of each edge between layers that a person gave."""
+    """Parent and child of each edge, without inserted layers."""
     known = {layer.name: layer for layer in plan.layers}
 
     def source(name: str) -> str:
@@ -162,7 +162,7 @@ def _rows(boxes: Iterable[_Box]) -> list[list[_Box]]:
 
 
 def _sort(rows: list[list[_Box]]) -> None:
-    """Put the boxes of each row in an order with few crossings."""
+    """Sort the boxes of each row for few crossings."""
     place = {id(box): float(i) for row in rows for i, box in enumerate(row)}
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
@@ -173,40 +173,40 @@ def _sort(rows: list[list[_Box]]) -> None:
 
 
 def _middle(box: _Box, nears: Sequence[_Box], place: Mapping[int, float]) -> float:
-    """The middle of a box's neighbours in a row; its own place where it has none."""
+    """The mean position of a box's neighbours; its own if it has none."""
     return fmean(place[id(near)] for near in nears) if nears else place[id(box)]
 
 
 def _place(rows: list[list[_Box]]) -> None:
-    """Give each box the place that it wants, as near as its neighbours in the row allow."""
+    """Move each box as near to its ideal position as the other boxes of its row allow."""
     for row in rows:
         _spread(row, [0.0] * len(row))
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         for row in rows if down else reversed(rows):
-            wishes: list[float] = []
+            ideals: list[float] = []
             for box in row:
                 nears = (box.above or box.below) if down else (box.below or box.above)
-                wishes.append(fmean(near.x for near in nears) if nears else box.x)
-            _spread(row, wishes)
+                ideals.append(fmean(near.x for near in nears) if nears else box.x)
+            _spread(row, ideals)
     left = min(box.x - box.width / 2 for row in rows for box in row)
     for row in rows:
         for box in row:
             box.x += _MARGIN - left
 
 
-def _spread(row: list[_Box], wishes: list[float]) -> None:
-    """The places nearest to the wishes, in least squares, that keep the order and the distances.
+def _spread(row: list[_Box], ideals: list[float]) -> None:
+    """Set the positions nearest to the ideal ones, in least squares, that keep order and distances.
 
-    With each place counted from the least it can have, they have only to rise: neighbours that would fall are pooled.
+    Measured from the smallest possible positions this is isotonic regression, solved by pooling adjacent violators.
     """
     offsets = [0.0]
     for left, right in pairwise(row):
         gap = _GAP if left.layer and right.layer else _THREAD
         offsets.append(offsets[-1] + left.width / 2 + gap + right.width / 2)
-    pools: list[tuple[float, int]] = []  # sum of wishes, number of boxes
-    for wish, offset in zip(wishes, offsets, strict=True):
-        total, count = wish - offset, 1
+    pools: list[tuple[float, int]] = []  # sum of ideal positions, number of boxes
+    for ideal, offset in zip(ideals, offsets, strict=True):
+        total, count = ideal - offset, 1
         while pools and pools[-1][0] * count > total * pools[-1][1]:
             above, number = pools.pop()
             total, count = total + above, count + number
@@ -217,7 +217,7 @@ def _spread(row: list[_Box], wishes: list[float]) -> None:
 
 
 def _groups(boxes: Sequence[_Box]) -> list[tuple[str, list[_Box]]]:
-    """Boxes whose layers' names begin alike, each in the smallest such group, where nothing else lies between them."""
+    """Groups of boxes with a common prefix, each box in its smallest group, with no other box in between."""
     parts = {id(box): re.split(r"(?<=[_/.])", box.layer.name) for box in boxes if box.layer}
     starts = Counter("".join(words[:i]) for words in parts.values() for i in range(1, len(words)))
     members: dict[str, list[_Box]] = defaultdict(list)
@@ -227,16 +227,16 @@ def _groups(boxes: Sequence[_Box]) -> list[tuple[str, list[_Box]]]:
         start = next((one for one in fitting if _GROUP <= starts[one] <= len(boxes) / 2), None)
         if start is not None:
             members[start].append(box)
-    return [(start.rstrip("_/."), group) for start, group in members.items() if _alone(group, boxes)]
+    return [(start.rstrip("_/."), group) for start, group in members.items() if _undisturbed(group, boxes)]
 
 
 def _bounds(group: Sequence[_Box]) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of the ground of a group."""
+    """Left, top, right and bottom of the background of a group."""
     left, right = min(b.x - b.width / 2 for b in group), max(b.x + b.width / 2 for b in group)
     return left - 8, min(b.top for b in group) - 15, right + 8, max(b.top for b in group) + _BOX + 5
 
 
-def _alone(group: Sequence[_Box], boxes: Iterable[_Box]) -> bool:
+def _undisturbed(group: Sequence[_Box], boxes: Iterable[_Box]) -> bool:
     left, top, right, bottom = _bounds(group)
     own = set(map(id, group))
     return len(group) > 1 and not any(
@@ -276,7 +276,7 @@ def _ground(start: str, group: Sequence[_Box]) -> str:
 
 
 def _edge(path: Sequence[_Box]) -> str:
-    """A line from the foot of a box to the head of another, straight through the rows that it passes."""
+    """A line from the bottom of a box to the top of another, vertical in the rows that it passes."""
     first, *passed, last = path
     at = f"M{first.x:.1f},{first.top + _BOX:.1f}"
     x, y = first.x, first.top + _BOX

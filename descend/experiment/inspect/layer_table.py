@@ -1,4 +1,4 @@
-"""The layers of a checked graph as a table for people."""
+"""A table of the layers of a checked graph."""
 
 from __future__ import annotations
 
@@ -15,23 +15,29 @@ if TYPE_CHECKING:
 
 __all__ = ["layer_table"]
 
-_BYTES = 4  # of a number in float32
-_TO_THE_RIGHT = ("trained", "multiply-adds", "bytes")
+_BYTES = 4  # of a float32
+_RIGHT_ALIGNED = ("trained", "multiply-adds", "bytes")
 
 
 def layer_table(checked: Checked, batch_size: int | None = None) -> str:
-    """One line a layer: name, kind, parents, shape of its output, and how many trained numbers it is the first to hold.
+    """One line per layer: name, kind, parents, output shape, and number of trainable parameters it introduces.
 
     Args:
-        checked: An experiment that was found to be right.
-        batch_size: Samples; adds columns of the weights with their shapes, of multiply-adds for one sample, and of the
-            output's bytes for all of them in float32, and sums. Outputs are kept for the backward pass, but for some
-            that torch does not need.
+        checked: A checked experiment.
+        batch_size: If given, adds columns of weights with shapes, multiply-adds per sample and bytes of the outputs of
+            this many samples in float32, and their sums. Most outputs are kept in memory for the backward pass.
     """
     plan = checked.plan
     shown = [layer for layer in plan.layers if not layer.inserted]
     short = batch_size is None
-    head = ("layer", "kind", "parents", "output", *_TO_THE_RIGHT[: 1 if short else 3], *(() if short else ("weights",)))
+    head = (
+        "layer",
+        "kind",
+        "parents",
+        "output",
+        *_RIGHT_ALIGNED[: 1 if short else 3],
+        *(() if short else ("weights",)),
+    )
     known = {layer.name: layer for layer in plan.layers}
     rows = [head, *(tuple(map(printable, _row(plan, layer, known, batch_size))) for layer in shown)]
     total = sum(prod(w.shape) for w in plan.weights.values() if w.trainable)
@@ -39,7 +45,7 @@ def layer_table(checked: Checked, batch_size: int | None = None) -> str:
     return "\n".join(
         [
             *_aligned(rows),
-            f"{total:,} trained numbers; samples: {samples}",
+            f"{total:,} trainable parameters; samples: {samples}",
             *_sums(plan, batch_size),
             *map(printable, (*plan.notes, *checked.warnings)),
         ]
@@ -64,7 +70,7 @@ def _shape(shape: Iterable[int]) -> str:
 
 
 def _given(name: str, known: Mapping[str, PlannedLayer]) -> str:
-    """A parent as a person gave it, behind what the check put in."""
+    """A parent as described, behind layers that the check has inserted."""
     while known[name].inserted:
         name = known[name].parents[0]
     return name
@@ -93,7 +99,7 @@ def _sums(plan: Plan, batch_size: int | None) -> list[str]:
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = [name in _TO_THE_RIGHT for name in rows[0]]
+    right = [name in _RIGHT_ALIGNED for name in rows[0]]
     lines = [
         "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True))
         for row in rows

@@ -1,13 +1,12 @@
-"""A picture of a tournament: whose model went to whom, drawn from `tournament.jsonl`; one file of SVG or HTML.
+"""Draws the lineage of a tournament from `tournament.jsonl` as an SVG or HTML file.
 
     rows        trainers
     columns     exchanges, and the end of the run
-    boxes       the model that a trainer brings to an exchange: its score, and the rates in force since the one before
-    lines       go to the next column: straight on where a trainer keeps its model, and otherwise as an arrow from whose
-                model it takes, with what a mutation has changed
-    colours     of the trainer that a model descends from
+    boxes       the model of a trainer at an exchange: its score, and its learning rates since the one before
+    lines       to the next column: dashed if a trainer keeps its model, else an arrow from the model that it copies
+    colours     the trainer of the first column that a model descends from
 
-What a box stands for is said in full where the pointer rests on it.
+The tooltip of a box or an arrow has all scores and mutations.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ Rounds = list[dict[int, dict[str, Any]]]
 
 
 def read(run_dir: Path) -> Rounds:
-    """The rows of a run's tournament: of each exchange, those of all trainers by their numbers.
+    """The rows of a run's tournament: for each exchange, the row of each trainer by its number.
 
     Raises:
-        StorageError: there is no tournament in the directory, or its file is not one that a run has written.
+        StorageError: the directory has no tournament, or its file is damaged.
     """
     path = run_dir / "tournament.jsonl"
     try:
@@ -52,17 +51,17 @@ def read(run_dir: Path) -> Rounds:
             raise KeyError("took")
     except (FileNotFoundError, NotADirectoryError):
         raise StorageError(
-            f"{path} is not there: {run_dir} is not the directory of a run with several trainers"
+            f"{path} does not exist: {run_dir} is not the directory of a run with several trainers"
         ) from None
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise StorageError(f"{path} cannot be read as the rows of a tournament: {error!r}") from None
     if not rounds:
-        raise StorageError(f"{path} has no rows: the run has not come to its first exchange")
+        raise StorageError(f"{path} has no rows: the run has not reached its first exchange")
     return rounds
 
 
 def ancestors(rounds: Rounds) -> list[dict[int, int]]:
-    """From whom the model of each trainer descends: before each exchange, and after the last one."""
+    """The trainer that each model descends from: before each exchange, and after the last one."""
     found = [{trainer: trainer for trainer in sorted(rounds[0])}]
     for rows in rounds:
         now = found[-1]
@@ -71,14 +70,14 @@ def ancestors(rounds: Rounds) -> list[dict[int, int]]:
 
 
 def save(run_dir: Path, path: Path) -> None:
-    """Draw the tournament of a run into a file.
+    """Write the lineage of a run's tournament to a file.
 
     Raises:
         ConfigurationError: the file's name ends in neither .svg nor .html.
         StorageError: there is nothing to draw, or the file cannot be written.
     """
     if path.suffix.lower() not in _FORMATS:
-        raise ConfigurationError(f"{path}: the picture is written as {' or '.join(_FORMATS)}, so its name ends in one")
+        raise ConfigurationError(f"{path}: the name must end in {' or '.join(_FORMATS)}")
     text = svg(read(run_dir))
     if path.suffix.lower() == ".html":
         head = f"<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'><title>{_TITLE}</title></head>"
@@ -93,7 +92,7 @@ _TITLE = "Lineage of a tournament"
 
 
 def svg(rounds: Rounds) -> str:
-    """The picture."""
+    """The picture as SVG."""
     trainers = sorted(rounds[0])
     places = {trainer: _TOP + i * _ROW for i, trainer in enumerate(trainers)}
     lines = ancestors(rounds)
@@ -108,7 +107,7 @@ def svg(rounds: Rounds) -> str:
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     parts += [_text(8, y + _BOX_HEIGHT / 2 + 4, f"trainer {trainer}") for trainer, y in places.items()]
-    heads = [f"exchange {number}" for number in range(len(rounds))] + ["goes on with"]
+    heads = [f"exchange {number}" for number in range(len(rounds))] + ["final model"]
     parts += [_text(_LEFT + i * _COLUMN, _TOP - 16, head) for i, head in enumerate(heads)]
     for number, rows in enumerate(rounds):
         parts += [_move(row, number, places) for row in rows.values()]
@@ -131,7 +130,7 @@ def _text(x: float, y: float, words: str, colour: str = _INK) -> str:
 
 
 def _move(row: Mapping[str, Any], column: int, places: Mapping[int, int]) -> str:
-    """The line from the model that a trainer goes on with to its place in the next column."""
+    """The line to a trainer's model in the next column, from its own model or the one that it copies."""
     source = row["trainer"] if row["took"] is None else row["took"]
     x, y = _LEFT + column * _COLUMN + _BOX_WIDTH, places[source] + _BOX_HEIGHT / 2
     to_x, to_y = _LEFT + (column + 1) * _COLUMN, places[row["trainer"]] + _BOX_HEIGHT / 2
@@ -144,12 +143,12 @@ def _move(row: Mapping[str, Any], column: int, places: Mapping[int, int]) -> str
 
 
 def _events(row: Mapping[str, Any]) -> str:
-    """What happened to a trainer in an exchange, in words."""
+    """The outcome of an exchange for a trainer, as text."""
     who, others = f"trainer {row['trainer']}, exchange {row['round']}, step {row['step']}", row["partner_scores"]
     lines = [f"{who}: {_scores(row['scores'])}"]
     if row["partner"] is not None:
         lines.append(f"model of trainer {row['partner']}: {_scores(others)}")
-    lines.append("keeps its own model" if row["took"] is None else f"takes the model of trainer {row['took']}")
+    lines.append("keeps its own model" if row["took"] is None else f"copies the model of trainer {row['took']}")
     lines += [f"{name}: {before} → {after}" for name, (before, after) in row["changed"].items()]
     return "\n".join(map(printable, lines))
 
@@ -159,7 +158,7 @@ def _scores(scores: Mapping[str, float]) -> str:
 
 
 def _rates(row: Mapping[str, Any] | None) -> str:
-    """The rates that are in force after an exchange; a run of an older version has not noted them."""
+    """The learning rates after an exchange; runs of older versions did not record them."""
     rates = (row or {}).get("rates") or []
     if not rates:
         return ""
@@ -169,7 +168,7 @@ def _rates(row: Mapping[str, Any] | None) -> str:
 def _box(
     x: float, y: float, colour: str, row: Mapping[str, Any] | None, before: Mapping[str, Any] | None, origin: int
 ) -> str:
-    """A model: its score in the exchange to come, and the rates that it was trained with since the one before."""
+    """A model: its score in the next exchange, and its learning rates since the one before."""
     score = next(iter(row["scores"].values()), math.nan) if row else None
     words = (
         [] if row is None or score is None else [(f"{next(iter(row['scores']), '')} {score:.4g}", math.isnan(score))]
@@ -177,7 +176,7 @@ def _box(
     changed = [f"{name} {_short(after)}" for name, (_, after) in (before or {}).get("changed", {}).items()]
     below = _rates(before) or ", ".join(changed)
     words += [(below, False)] if below else []
-    title = _events(row) if row else f"trainer {before['trainer']} goes on with this model" if before else ""
+    title = _events(row) if row else f"trainer {before['trainer']} keeps this model to the end" if before else ""
     texts = [_text(x + 6, y + 14 + 14 * i, _fitted(line), _BAD if bad else _INK) for i, (line, bad) in enumerate(words)]
     ground = f'<rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="5" fill="{colour}"/>'
     return f"<g>{ground}{''.join(texts)}<title>{escape(title)}\ndescends from trainer {origin}</title></g>"

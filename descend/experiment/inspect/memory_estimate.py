@@ -1,4 +1,4 @@
-"""Whether this machine can hold a model at all, from its description alone."""
+"""Estimates from a description whether a model fits into the memory of this machine."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def beyond_memory(plan: Plan, trains: bool, memory_bytes: int) -> list[str]:
-    """What is to be said of a model that needs more than this memory, and may yet fit on a larger device.
+    """A warning about a model that needs more than this memory and may still fit on a larger device; empty if none.
 
     Args:
         plan: The checked graph.
         trains: Whether weights get gradients.
-        memory_bytes: What this machine has.
+        memory_bytes: Memory of this machine.
 
     Raises:
-        ConfigurationError: the weights alone are larger; every process makes their first values in its main memory.
+        ConfigurationError: the weights alone are larger; every process initializes them in its main memory.
     """
     weights = sum(map(_weights_bytes, plan.weights.values()))
     gradients = sum(_weights_bytes(one) for one in plan.weights.values() if one.trainable) if trains else 0
@@ -56,13 +56,13 @@ def beyond_memory(plan: Plan, trains: bool, memory_bytes: int) -> list[str]:
 
 
 def machine_bytes() -> int:
-    """Memory of this machine, or of the container that this process is in, if that is less."""
+    """Memory of this machine, or the limit of this process' container if that is less, in bytes."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([installed, *_limits(_LIMITS)])
 
 
 def _limits(files: Sequence[str]) -> list[int]:
-    """Limits that are set; a file says "max", or is not there, where none is."""
+    """The limits that are set; a file without one says "max" or does not exist."""
     texts = [Path(file).read_text().strip() for file in files if os.access(file, os.R_OK)]
     return [int(text) for text in texts if text.isdigit()]
 
@@ -72,7 +72,7 @@ def _weights_bytes(weights: PlannedWeights) -> int:
 
 
 def _sample_bytes(layer: PlannedLayer) -> int:
-    """The largest output of a layer for one sample."""
+    """Bytes of the largest output of a layer for one sample."""
     number = _NUMBER_BYTES[layer.formats[1]] if layer.formats else _NUMBER_BYTES[DataType.FLOAT]
     return max((prod(shape) * number for shape in layer.output_shapes), default=0)
 

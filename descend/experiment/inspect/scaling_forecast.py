@@ -1,4 +1,4 @@
-"""What an experiment would take on many ranks: measured on this process, foretold by `descend.launch.forecast`."""
+"""Predicts the step time of an experiment on many ranks from a measurement on one process."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["forecast_table", "profile_of"]
 
-_STEPS = 15  # of each size; the first ones warm up
+_STEPS = 15  # per batch size, warm-up included
 _WARM = 3
-_SIZES = 4  # the batch size, a half of it, a quarter, an eighth
+_SIZES = 4  # the batch size, and 1/2, 1/4 and 1/8 of it
 
 
-class _Watch(Callback):
-    """Keeps what a short run shows."""
+class _StepTimes(Callback):
+    """Records step times, and the size of the optimizer's state."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -48,17 +48,17 @@ class _Watch(Callback):
 
 
 def profile_of(experiment: Experiment) -> Profile:
-    """Make a few steps of several sizes on this process; nothing is written.
+    """Measure a few steps of several batch sizes on this process; writes no files.
 
     Raises:
-        ConfigurationError: the experiment is wrong, or its data make a single size of mini-batch only.
+        ConfigurationError: the experiment is wrong, or its mini-batch size is 1.
     """
     full = experiment.trainer.mini_batch_size
     sizes = sorted({max(full >> i, 1) for i in range(_SIZES)}, reverse=True)
     if len(sizes) < 2:
-        raise ConfigurationError("mini_batch_size=1 cannot be shared out, so there is nothing to foretell")
+        raise ConfigurationError("mini_batch_size must be > 1 to be shared by ranks, got 1")
     found = [_steps(experiment, size) for size in sizes]
-    # Other programs only make a step longer.
+    # The minimum, since other programs only make a step longer.
     seconds = [min(watch.seconds[_WARM:] or watch.seconds) for watch, _ in found]
     watch, work = found[0]
     fixed, each = fit_network(sizes, seconds)
@@ -71,9 +71,9 @@ def profile_of(experiment: Experiment) -> Profile:
     )
 
 
-def _steps(experiment: Experiment, size: int) -> tuple[_Watch, Work]:
-    """A few steps of one size."""
-    watch = _Watch()
+def _steps(experiment: Experiment, size: int) -> tuple[_StepTimes, Work]:
+    """A few steps of one batch size."""
+    watch = _StepTimes()
     trainer = replace(experiment.trainer, mini_batch_size=size, random_seed=experiment.trainer.random_seed or 1)
     trainer.training_algo, trainer.callbacks = BatchedIterativeOptimizer(), []
     model = copy.copy(experiment.model)
@@ -98,7 +98,7 @@ def _nothing(directory: object) -> dict[str, float]:
 
 
 def forecast_table(profile: Profile, network: Network, batch_size: int, ranks: Sequence[int]) -> str:
-    """One line for each number of ranks."""
+    """A table with one line per number of ranks."""
     lines = [
         f"one rank: {profile.fixed_seconds * 1e3:.3g} ms a step and {profile.sample_seconds * 1e6:.3g} µs a sample, "
         f"measured; {profile.gradient_bytes:,} bytes of gradients in {profile.messages} messages",

@@ -1,4 +1,4 @@
-"""The last lines of a run: what it reached, and where its files are."""
+"""The summary printed at the end of a run: its results and its files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["summary"]
 _ABOUT = {
     "experiment.prototext": "the run as text; `descend run` repeats it",
     "run.json": "versions, seed, command, how it ended",
-    "metrics.jsonl": "one row for each pass over samples",
-    "log.txt": "what was printed",
-    "checkpoints.json": "what was saved, and after how long",
+    "metrics.jsonl": "one row per epoch and evaluation",
+    "log.txt": "everything that was printed",
+    "checkpoints.json": "list of checkpoints, with training times",
 }
 
 
 def summary(result: Result) -> str:
-    """The reason for stopping, the newest values of each mode, and the files of the run, as lines."""
+    """The reason for stopping, the newest values of each mode, and the files of the run, one per line."""
     lines = [f"training stopped: {result.reason}"]
     if (folder := result.run_dir) is not None:
         lines.append(f"run directory: {folder}")
@@ -38,5 +38,5 @@ def summary(result: Result) -> str:
 
 def _about_checkpoint(name: str) -> str:
     if name.endswith("/weights.safetensors"):
-        return "every weight under its own name"
-    return "checksums of the checkpoint" if name.endswith("manifest.json") else "state to continue from"
+        return "all weights by name"
+    return "checksums of the checkpoint" if name.endswith("manifest.json") else "state to resume from"

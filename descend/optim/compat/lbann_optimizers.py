@@ -1,11 +1,13 @@
-"""LBANN's optimizers: its descriptions (where an unset field is 0) and its C++ constructors (which have defaults).
+"""LBANN's optimizers: the messages of its text format (an unset field is 0) and its C++ classes (which have defaults).
 
-LBANN has no coupled decay here; L2 is a term of its objective function. The rate lives in each optimizer.
+LBANN has no coupled weight decay here; L2 is a term of its objective function. Each optimizer has a learning rate.
 
 | name | meaning |
 |---|---|
-| "SGD", "Adam", "AdaGrad", ... | a description, as front end and prototext have it: what is not given is 0 |
-| "sgd", "adam", "adagrad", ... | the C++ class: what is not given has the constructor's default |
+| "SGD", "Adam", "AdaGrad", ... | a message, as a prototext has it: an option that is not given is 0 |
+| "sgd", "adam", "adagrad", ... | the C++ class: an option that is not given has the constructor's default |
+
+`descend.Adam` and the other descriptions have published defaults and pass every option.
 """
 
 from __future__ import annotations

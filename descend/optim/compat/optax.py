@@ -1,4 +1,4 @@
-"""optax's optimizers and schedules: their names, arguments, defaults and arithmetic, told in our rules.
+"""optax's optimizers and schedules: their names, arguments, defaults and arithmetic, by our rules.
 
 A learning rate that is a function of the count is one of ours already: optax counts from 0, as we do.
 """

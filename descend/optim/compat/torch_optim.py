@@ -1,4 +1,4 @@
-"""torch.optim's optimizers and schedulers: their names, arguments, defaults and arithmetic, told in our rules.
+"""torch.optim's optimizers and schedulers: their names, arguments, defaults and arithmetic, by our rules.
 
 `foreach`, `fused` and `capturable` choose a kernel there and change no number, so they are accepted.
 """

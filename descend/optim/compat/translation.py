@@ -76,7 +76,7 @@ class Translation:
     check: Callable[[Sequence[TranslatedGroup]], list[str]] = field(default=lambda found: [])
 
     def options(self) -> dict[str, Any]:
-        """The options of a group; a rule that applies the decay itself is told no form of it."""
+        """The options of a group; a rule that applies the decay itself gets no form of it."""
         form = {} if "decay" in self.rule.needs else {"decay": self.decay}
         return {
             "rule": self.rule,

@@ -1,7 +1,7 @@
-"""Compiled kernels: where they are kept, and how one comes to be without anybody waiting for it.
+"""The compile cache: compiles kernels in background processes, stores and loads them.
 
-A kernel is made by a compiler in a process of its own and kept in the folder of torch's own compile cache. The
-training process only loads the finished file, which takes milliseconds.
+A kernel is compiled in a process of its own and stored in the folder of torch's compile cache. The training process
+only loads the finished file, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def key_of(*facts: Any) -> str:
 
 
 class CompileJob:
-    """Something to be compiled. Two jobs are equal if what one has loaded serves both.
+    """A library to compile. Two jobs are equal if one loaded library serves both.
 
     Attributes:
         device: "cpu" or "cuda".
@@ -90,28 +90,28 @@ class CompileJob:
 
     @functools.cached_property
     def key(self) -> str:
-        """Says all that the finished file depends on."""
+        """A hash of everything that the finished file depends on."""
         raise NotImplementedError
 
     @property
     def path(self) -> Path:
-        """Where the finished file lies."""
+        """Path of the finished file."""
         return folder() / f"{self.key}{self.suffix}"
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
-        """Begin to make it, in a process and session of its own with its standard error on a pipe.
+        """Start the compiler, in a process and session of its own with its standard error on a pipe.
 
         Raises:
-            Untraceable: It cannot be had for this device.
+            Untraceable: There is no form of it for this device.
             OSError: The process cannot be started.
         """
         raise NotImplementedError
 
     def load(self) -> Any:
-        """What the finished file holds.
+        """Load the finished file.
 
         Raises:
-            OSError: It cannot be loaded, and so RuntimeError.
+            OSError, RuntimeError: It cannot be loaded.
         """
         raise NotImplementedError
 
@@ -124,7 +124,7 @@ def folder() -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nobody else can have put the file there: it holds code that will run."""
+    """Whether only this user can have written the file: it holds code that will run."""
     if not hasattr(os, "getuid"):
         return True
     return all(x.stat().st_uid == os.getuid() and not x.stat().st_mode & 0o022 for x in (path.parent, path))
@@ -166,12 +166,12 @@ def obstacle(device: str) -> str | None:
 
 @dataclass
 class KernelCompiler:
-    """What has been compiled and loaded in this process, and the processes that make more of it."""
+    """Compiled kernels that this process has loaded, and compiler processes that are running."""
 
     loaded: dict[CompileJob, Any] = field(default_factory=dict[CompileJob, Any])
     failed: set[Path] = field(default_factory=set[Path])
     building: dict[Path, subprocess.Popen[str]] = field(default_factory=dict[Path, "subprocess.Popen[str]"])
-    told: set[str] = field(default_factory=set[str])
+    warned: set[str] = field(default_factory=set[str])
 
     def take(self, jobs: Sequence[CompileJob]) -> list[Any]:
         """All of these if all are finished, else none."""
@@ -190,7 +190,7 @@ class KernelCompiler:
         return self.loaded.get(job)
 
     def has_failed(self, job: CompileJob) -> bool:
-        """Whether this cannot be had here."""
+        """Whether compiling or loading this has failed."""
         return job.path in self.failed
 
     def _fails(self, job: CompileJob, why: str) -> None:
@@ -199,7 +199,7 @@ class KernelCompiler:
             self.tell(f"{why}; {EAGERLY}")
 
     def order(self, jobs: Sequence[CompileJob]) -> None:
-        """Have these made in processes of their own, unless that has begun or cannot be done."""
+        """Start compiling these in background processes, unless that has begun or cannot be done."""
         for job in jobs:
             if job.path in self.failed or job.path in self.building or job.path.exists():
                 continue
@@ -215,7 +215,7 @@ class KernelCompiler:
                 self._fails(job, f"a kernel cannot be made ({problem})")
 
     def collect(self, jobs: Sequence[CompileJob], wait: bool = False) -> None:
-        """Notice processes that have ended.
+        """Collect the results of compiler processes that have ended.
 
         Raises:
             RuleError: With `wait`, when a kernel could not be made.
@@ -225,10 +225,10 @@ class KernelCompiler:
             if process is not None and (wait or process.poll() is not None):
                 self._end(job, process)
         if wait and any(job.wanted and self.has_failed(job) for job in jobs):
-            raise RuleError('runner="compiled" cannot be had here; runner="auto" takes the next best')
+            raise RuleError('runner="compiled" is not available here; runner="auto" takes the next best')
 
     def _end(self, job: CompileJob, process: subprocess.Popen[str], quiet: bool = False) -> None:
-        """Take leave of a process and put what it made, whole, where it belongs."""
+        """Reap a process and move its finished file into place."""
         _, said = process.communicate()
         del self.building[job.path]
         unfinished = _unfinished(job)
@@ -242,7 +242,7 @@ class KernelCompiler:
             self._fails(job, f"compiling a kernel failed ({last[0]})")
 
     def _leave(self, job: CompileJob) -> None:
-        """At the end of a run: keep what is finished, and let nothing go on."""
+        """At exit: keep finished files and stop compilers that still run."""
         process = self.building.get(job.path)
         if process is None:
             return
@@ -251,9 +251,9 @@ class KernelCompiler:
         self._end(job, process, quiet=True)
 
     def tell(self, line: str) -> None:
-        """Say something once."""
-        if line not in self.told:
-            self.told.add(line)
+        """Warn once."""
+        if line not in self.warned:
+            self.warned.add(line)
             warnings.warn(f"descend: {line}", stacklevel=2)
 
 
@@ -262,7 +262,7 @@ def _unfinished(job: CompileJob) -> Path:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """End a compiler and what it started, which would keep the run from ending."""
+    """Terminate a compiler and its children, which would keep the process from exiting."""
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGTERM)
     else:
@@ -271,7 +271,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 @dataclass
 class CompilePolicy:
-    """When an optimizer may have kernels made: once the run has shown that it lasts."""
+    """Decides when an optimizer starts compiling: once the run has lasted `PATIENCE_SECONDS`."""
 
     began: float | None = None
     looked: float = 0.0
@@ -283,7 +283,7 @@ class CompilePolicy:
         return now - self.began > PATIENCE_SECONDS
 
     def may_look(self) -> bool:
-        """Whether it is time to ask again for finished kernels; the file system is not asked at each step."""
+        """Whether it is time to look again for finished kernels; not at each step, to spare the file system."""
         now = time.monotonic()
         if now - self.looked < 0.25:
             return False

@@ -1,4 +1,4 @@
-"""The text of an update as C++, for a CPU: one loop over elements for each kernel.
+"""Writes a trace as C++ for a CPU: one loop over elements for each kernel.
 
 Every operation is rounded by itself (no fused multiply-add), as in the eager form, so that a run gets the same bits
 whether its kernels are compiled yet or not.

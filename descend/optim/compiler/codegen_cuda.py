@@ -20,6 +20,7 @@ from descend.optim.compiler.cuda import KEY
 from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.partition import Kernel, elements, partition
 from descend.optim.compiler.trace import from_structure
+from descend.torch_private import aoti_compile
 
 __all__ = ["main", "traced"]
 
@@ -73,9 +74,8 @@ def main() -> None:
     job = json.load(sys.stdin)
     os.nice(5)
     options = {**OPTIONS, "aot_inductor.metadata": {KEY: job["key"]}}
-    compile_to_file = torch._inductor.aoti_compile_and_package  # pyright: ignore[reportPrivateUsage]  # documented
     with torch.no_grad(), torch.cuda.device(job["index"]):
-        compile_to_file(traced(job, "cuda"), package_path=job["path"], inductor_configs=options)
+        aoti_compile(traced(job, "cuda"), job["path"], options)
 
 
 if __name__ == "__main__":

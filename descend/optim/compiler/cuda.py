@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from descend.optim.compiler.cache import CompileJob, key_of
 from descend.optim.compiler.layout import BLOCK
 from descend.optim.compiler.partition import Kernel, partition
 from descend.optim.compiler.trace import Trace, from_structure
+from descend.torch_private import load_aoti
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +90,7 @@ class CudaCompileJob(CompileJob):
 
     @functools.cached_property
     def key(self) -> str:
-        """See `Job`."""
+        """See `CompileJob`."""
         name = torch.cuda.get_device_name(self.index)  # devices of one name share the file
         return key_of(name, self.structure, self.kernel, self.dtype, self.low)
 
@@ -126,9 +127,7 @@ class CudaCompileJob(CompileJob):
 
     def load(self) -> Compiled:
         """Load by torch's own loader."""
-        # What torch's public `aoti_load_package` calls; that function would import the compiler for seconds.
-        package: Any = torch._C._aoti.AOTIModelPackageLoader  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]  # no stub
-        loader = package(str(self.path), "model", False, 1, self.index)
+        loader = load_aoti(str(self.path), self.index)
         if loader.get_metadata().get(KEY) != self.key:
             raise RuntimeError(f"{self.path} holds another kernel than its name says")
         return Compiled(loader.boxed_run, self.dtypes, len(self.cut.numbers))

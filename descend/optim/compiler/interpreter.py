@@ -1,10 +1,10 @@
-"""Carrying out a kernel without a compiler, and without making a tensor for each operation.
+"""Interprets a kernel: executes its operations one by one, without a compiler and without allocating a tensor for each.
 
 On a CPU NumPy computes: it rounds a square root as IEEE has it, which torch does not in a sixth of all cases, it starts
 no threads of its own, and it lets other threads run meanwhile. On other devices, and for low precision, torch does.
 
-Memory for what is computed on the way is a handful of registers of one chunk each, given out when the kernel is first
-seen: a value's register is free again after its last reader. So a chunk stays in the cache from its first operation to
+Intermediate values live in a few registers of one chunk each, allocated when the kernel is first seen: a register is
+free again after the last reader of its value. So a chunk stays in the cache from its first operation to
 its last.
 """
 
@@ -47,7 +47,7 @@ def _sqrt(x: Tensor, *, out: Tensor) -> Tensor:
     return out
 
 
-# Functions that write their result where they are told; others make a tensor.
+# Functions that write their result into a given tensor; others allocate one.
 _INTO: Mapping[str, Callable[..., Tensor]] = {
     **{name: getattr(torch, name) for name in _SAME_NAME.split()},
     "sqrt": _sqrt,
@@ -187,7 +187,7 @@ class Interpreter:
         return len(self.kernel.text.ops) + len(self.constants) - 1
 
     def _settle_writes(self) -> None:
-        """Let a new value be computed in its buffer, where nobody reads the old one any more."""
+        """Let a new value be computed in its buffer, where the old one is not read any more."""
         old = {name: at for at, name in self.kernel.loads.items()}
         for name, at in self.kernel.writes.items():
             unread = name not in old or self.last.get(old[name], -1) <= at
@@ -233,7 +233,7 @@ class Interpreter:
         return x.numpy() if self.by_numpy else x
 
     def _room(self, place: Register, rows: int) -> Any:
-        """A register cut to some blocks: the same object each time, so that writing in place can be told."""
+        """A register cut to some blocks: the same object each time, so that writing in place is recognised."""
         room = self.memory.get((place, rows))
         if room is None:
             dtype = torch.bool if place[0] else self.wide
@@ -297,7 +297,7 @@ def _tensor(x: Any) -> Tensor:
 
 
 def _block_sums(reduction: str, x: Tensor, valid: Tensor | None) -> Tensor:
-    """The sums of `stages.block_sums`, added up in the order of `fold` in kernel.h."""
+    """The sums of `partition.block_sums`, added up in the order of `fold` in kernel.h."""
     if valid is not None:
         x = torch.where(torch.arange(x.shape[-1], device=x.device) < valid[:, None], x, 0.0)
     if reduction == "norm":

@@ -1,4 +1,4 @@
-// What every kernel for a CPU shares. The text of a rule's update comes after it, as made by source.py.
+// The part that all kernels for a CPU share. The C++ of a rule's update comes after it, as written by codegen_cpp.py.
 //
 // A kernel walks over *units*: some thousand elements of one tensor each, in the order of the arena. Threads share the
 // units by their number of elements, and what a unit computes does not depend on who computes it.
@@ -29,7 +29,7 @@ struct bfloat16 {  // rounded to nearest even, as torch does it
   }
 };
 
-struct Work {  // as native.py fills it
+struct Work {  // KernelLaunch in compiler/native.py, filled by engine/native.py
   int64_t begin, end;       // units to visit
   const int64_t* tensor;    // of each unit its tensor,
   const int64_t* first;     // its first element within the tensor
@@ -98,7 +98,7 @@ using Stage = void (*)(const Work& w, int64_t from, int64_t to);
 
 // All stages for all units whose tensor has a gradient. A tensor that is one thread's alone goes through them one after
 // the other, while it is in the cache; for those that are cut, threads wait for each other between stages. It goes
-// backwards: whoever looked at the gradients before went forwards, and left the last of them in the cache.
+// backwards: the check of the gradients went forwards and left the last of them in the cache.
 template <int COUNT>
 inline void update(const Work& w, const Stage (&stages)[COUNT]) {
   share(w, [&w, &stages](int64_t from, int64_t to) {

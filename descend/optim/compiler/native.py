@@ -51,10 +51,10 @@ class KernelLaunch(ctypes.Structure):
 
 @dataclass(frozen=True)
 class CpuCompileJob(CompileJob):
-    """All kernels of a text.
+    """All kernels of a trace.
 
     Attributes:
-        structure: Of the text.
+        structure: Of the trace.
         dtype: Precision in which it is computed, e.g. "float32".
         low: Precision of weights that have a master, or None.
     """
@@ -68,7 +68,7 @@ class CpuCompileJob(CompileJob):
 
     @functools.cached_property
     def key(self) -> str:
-        """See `Job`."""
+        """See `CompileJob`."""
         return key_of(torch.backends.cpu.get_cpu_capability(), compiler(), FLAGS, *asdict(self).values())
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""A text cut into kernels: what each reads, computes, writes and sums.
+"""Partitions a trace into kernels: what each reads, computes, writes and sums.
 
 Kernel k computes all elements of stage k. It writes the new weights and state that are ready, and for each norm or
 total the sums over blocks from which stage k + 1 gets its numbers. A later kernel computes again what it needs from

@@ -1,4 +1,4 @@
-"""A rule's text as a list of operations, read once by running the rule on symbols.
+"""Traces a rule: runs it once on symbols and records its elementwise operations.
 
 Each operation is of one of two kinds. A *number* is one value a tensor (t, lr, β₁ᵗ, a norm): it is computed in float64
 outside any kernel, because a bias correction inside one doubles its time and in float32 is wrong in its fifth digit. An
@@ -160,7 +160,7 @@ def _back(value: Any) -> Any:
 
 
 def from_structure(structure: str) -> Trace:
-    """The text of `Text.structure`, without values for its literals."""
+    """The trace of `Trace.structure`, without values for its literals."""
     held = json.loads(structure)
     ops = tuple(Op(o[0], _back(o[1]), _back(o[2]), o[3], o[4], o[5]) for o in held["ops"])
     return Trace(ops, (), held["outputs"])

@@ -2,7 +2,8 @@
 
     print(descend.optim.conformance.examine(torch.optim.Adam, lr=1e-3))
 
-The expectations are those of the published rules, told again in float64 in `published`, and of `docs/conformance.md`.
+The expectations are those of the published rules, written again in float64 in `published`, and of
+`docs/conformance.md`.
 """
 
 from descend.optim.conformance.cli_target import arguments, load

@@ -108,14 +108,14 @@ class Candidate:
             optimizer = self.build(params, **args)
         except Exception as problem:
             raise OptionRefused(f"{type(problem).__name__}: {first_line(problem)}") from problem
-        begin = getattr(optimizer, "train", None)  # schedule-free optimizers want to be told that training begins
+        begin = getattr(optimizer, "train", None)  # schedule-free optimizers need a call before training
         if callable(begin):
             begin()
         return optimizer
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Everything it was told: defaults of the signature, our arguments, and what its first group holds."""
+        """All its options: defaults of the signature, our arguments, and what its first group holds."""
         known = {name: value for name, value in self.stated.items() if value is not inspect.Parameter.empty}
         group = self.built.param_groups[0]
         return {**known, **self.args, **{key: value for key, value in group.items() if key != "params"}}
@@ -212,7 +212,7 @@ class CandidateRun:
         subject: What builds the optimizer.
         weights: First values; they are copied, strides included.
         names: Names of the weights, where the optimizer is to know them.
-        options: Options of the weights, where each is to be a group with its own.
+        options: Options of the weights, where each parameter has a group with its own.
         seed: Start of the random numbers that it may draw.
         more: Further arguments for the optimizer.
     """

@@ -114,8 +114,8 @@ def _mixed_up(subject: Candidate, key: str, one: Any, other: Any) -> str | None:
     alike = _two_groups(subject, (0, 1), ({key: one}, {key: one}))[1]
     if not torch.equal(alike, forth[1]):
         return None
-    told = _two_groups(subject, (0, 1), ({}, {}), **{key: other})[1]  # some rules make their rate themselves
-    return None if torch.equal(alike, told) else f"the {key} of a group is not used"
+    differing = _two_groups(subject, (0, 1), ({}, {}), **{key: other})[1]  # some rules make their rate themselves
+    return None if torch.equal(alike, differing) else f"the {key} of a group is not used"
 
 
 def _two_groups(

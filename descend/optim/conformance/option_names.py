@@ -1,4 +1,4 @@
-"""From the option names of whoever wrote an optimizer to the constants of the published rule."""
+"""From the option names of an optimizer's author to the constants of the published rule."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def _decay_form(default: str, options: Mapping[str, Any]) -> str:
         return "own"
     if isinstance(said, str):
         return "decoupled" if said == "decoupled" else "coupled"
-    told = [bool(options[word]) for word in _DECOUPLED if word in options]
-    return default if not told else "decoupled" if told[0] else "coupled"
+    stated = [bool(options[word]) for word in _DECOUPLED if word in options]
+    return default if not stated else "decoupled" if stated[0] else "coupled"

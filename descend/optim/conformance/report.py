@@ -17,7 +17,7 @@ class Verdict(Enum):
 
     OK = "ok"
     FAIL = "FAIL"
-    DEVIATION = "deviation"  # known, named, and harmless to whoever knows it
+    DEVIATION = "deviation"  # known, named, and harmless once known
     NOT_APPLICABLE = "not applicable"
 
 

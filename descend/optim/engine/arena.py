@@ -41,6 +41,7 @@ from descend.optim.engine.step_inputs import (
     local,
     wrap_like,
 )
+from descend.torch_private import foreach_copy, version_counter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -176,7 +177,7 @@ class PackedGradients(ActiveSlots):
 def _copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Copy each second tensor into the first."""
     if pairs:
-        torch._foreach_copy_([to for to, _ in pairs], [x for _, x in pairs])  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]  # one call for all
+        foreach_copy([to for to, _ in pairs], [x for _, x in pairs])
 
 
 def _order(p: Tensor) -> tuple[int, ...]:
@@ -326,11 +327,11 @@ class Arena:
         """Learn anew whether all tensors have the same step count."""
         first = self.counts[0]
         self.common = int(first) if bool((self.counts == first).all()) else None
-        self.version = self.counts._version
+        self.version = version_counter(self.counts)
 
     def is_intact(self, reader: GradientScanner) -> bool:
         """Whether weights and state all lie where the arena put them. Compiled kernels find their gradients, too."""
-        if self.counts._version != self.version:
+        if version_counter(self.counts) != self.version:
             self.recount()
         if self.guests and not attach(self.guests):
             return False

@@ -20,6 +20,7 @@ from torch.autograd.graph import increment_version
 
 from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
+from descend.torch_private import tensor_address
 
 if TYPE_CHECKING:
     import subprocess
@@ -164,7 +165,7 @@ class ScannerCompileJob(CompileJob):
     def load(self) -> ScannerLibrary:
         """Load the finished library, if torch keeps its pointer where it is looked for, and Python a list's items."""
         probe = torch.zeros(1, device="cpu")
-        if _words(probe, 1) != [getattr(probe, "_cdata", 0)]:
+        if _words(probe, 1) != [tensor_address(probe)]:
             raise RuntimeError("this version of torch keeps its tensors elsewhere")
         held = [probe]
         count, items = _words(held, 2)

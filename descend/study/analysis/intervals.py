@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from descend.errors import ConfigurationError
-from descend.study.analysis.optional_scipy import special
+from descend.study.analysis.optional_scipy import scipy
 from descend.study.analysis.values import check_fraction, counts, numbers
 
 if TYPE_CHECKING:
@@ -64,11 +64,8 @@ def success_interval(k: int, n: int, confidence: float = 0.95) -> Interval:
     """
     k, n = counts(k, n)
     check_fraction(confidence, "confidence")
-    quantile = special("an exact interval of a probability").betaincinv
-    tail = (1 - confidence) / 2
-    low = 0.0 if k == 0 else float(quantile(k, n - k + 1, tail))
-    high = 1.0 if k == n else float(quantile(k + 1, n - k, 1 - tail))
-    return Interval(low, high)
+    found = scipy("stats", "an exact interval of a probability").binomtest(k, n).proportion_ci(confidence, "exact")
+    return Interval(float(found.low), float(found.high))
 
 
 def compare_successes(k1: int, n1: int, k2: int, n2: int) -> float:
@@ -76,18 +73,15 @@ def compare_successes(k1: int, n1: int, k2: int, n2: int) -> float:
 
     Returns:
         The p-value: the probability, given all margins, of a table at most as likely as this one.
+
+    Raises:
+        ConfigurationError: not 0 ≤ k ≤ n.
+        MissingExtra: scipy is not installed.
     """
     k1, n1 = counts(k1, n1, "the first")
     k2, n2 = counts(k2, n2, "the second")
-    successes = k1 + k2
-    weights = {k: math.comb(n1, k) * math.comb(n2, successes - k) for k in _possible(successes, n1, n2)}
-    here = weights[k1]
-    # Whole numbers, so that tables of equal probability are equal.
-    return sum(weight for weight in weights.values() if weight <= here) / math.comb(n1 + n2, successes)
-
-
-def _possible(successes: int, n1: int, n2: int) -> range:
-    return range(max(0, successes - n2), min(n1, successes) + 1)
+    table = [[k1, n1 - k1], [k2, n2 - k2]]
+    return float(scipy("stats", "Fisher's exact test").fisher_exact(table).pvalue)
 
 
 def median(values: Iterable[float]) -> float:

@@ -1,4 +1,4 @@
-"""The one library that some of the statistics need, imported where they need it."""
+"""Imports scipy where a statistic needs it: it is the optional extra `study`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any
 
 from descend.errors import MissingExtra
 
-__all__ = ["special"]
+__all__ = ["scipy"]
 
 
-def special(what: str) -> Any:
-    """scipy.special, for the quantiles that have no closed form.
+def scipy(module: str, what: str) -> Any:
+    """A module of scipy.
 
     Args:
-        what: What is computed, for the message.
+        module: "special" or "stats".
+        what: The statistic that needs it, for the message.
 
     Raises:
         MissingExtra: scipy is not installed.
     """
     try:
-        return importlib.import_module("scipy.special")
+        return importlib.import_module(f"scipy.{module}")
     except ImportError as error:
         raise MissingExtra(f"{what} needs scipy: pip install 'descend[study]'") from error

@@ -24,7 +24,7 @@ import numpy as np
 
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis.intervals import Interval, holm, median, median_interval
-from descend.study.analysis.optional_scipy import special
+from descend.study.analysis.optional_scipy import scipy
 from descend.study.analysis.values import check_fraction
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def compare_searches(a: Sequence[float], b: Sequence[float], level: float) -> tu
     variance = (((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum()) / freedom
     error = math.sqrt(variance * (1 / len(x) + 1 / len(y)))
     difference = float(x.mean() - y.mean())
-    functions = special("Student's t")
+    functions = scipy("special", "Student's t")
     half = float(functions.stdtrit(freedom, 1 - level / 2)) * error
     if error == 0:
         return (1.0 if difference == 0 else 0.0), Interval(difference, difference)
@@ -256,7 +256,7 @@ def _detectable(medians: Mapping[str, Sequence[float]], power: float = 0.8) -> f
         return None
     variance = sum(float(((searches - searches.mean()) ** 2).sum()) for searches in finite) / freedom
     searches = min(map(len, finite))
-    functions = special("the power of Student's t")
+    functions = scipy("special", "the power of Student's t")
     critical = functions.stdtrit(2 * searches - 2, 1 - LEVEL / 2)
     return float(functions.nctdtrinc(2 * searches - 2, 1 - power, critical)) * math.sqrt(2 * variance / searches)
 

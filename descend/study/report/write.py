@@ -100,8 +100,8 @@ def _csv(made: Iterable[Table]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for table in made:
-        writer.writerow(table.heads)
-        writer.writerows(table.rows)
+        writer.writerow(map(_neutral, table.heads))
+        writer.writerows(map(_neutral, row) for row in table.rows)
     return text.getvalue()
 
 
@@ -112,5 +112,20 @@ def _long(made: Iterable[Table]) -> str:
     writer.writerow(("table", "row", "column", "value"))
     for table in made:
         for number, row in enumerate(table.rows):
-            writer.writerows((table.name, number, head, cell) for head, cell in zip(table.heads, row, strict=True))
+            cells = zip(table.heads, row, strict=True)
+            writer.writerows((_neutral(table.name), number, _neutral(head), _neutral(cell)) for head, cell in cells)
     return text.getvalue()
+
+
+def _neutral(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula: an apostrophe stands before =, +, -, @, tab and return.
+
+    Numbers stay as they are. Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
+    """
+    if cell == "-" or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell.replace(",", ""))
+    except ValueError:
+        return f"'{cell}"
+    return cell

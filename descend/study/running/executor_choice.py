@@ -1,4 +1,4 @@
-"""Which way of running trials is the fastest here, by running a few steps of each."""
+"""Chooses the fastest executor for trials on this machine, by running a few steps with each."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from descend.study.running.processes import (
 )
 from descend.study.running.sequential import run_sequentially
 from descend.study.running.stack import Stack, slow_in_silence
+from descend.study.running.trial import RETRIED
 from descend.study.running.vmapped import can_run_vmapped, run_vmapped
 
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ EXECUTORS = ("auto", "one", "together", "stacks", "processes")
 _MOST_AT_ONCE = 64
 _MEASURED_STEPS = 12
 _EACH = 2  # trials that each process is measured with
-_PROCESSES_SECONDS = 0.4  # that processes are measured for, where
-_MOST_STEPS = 500  # are enough: the time of one by one may be a guess too low
+_PROCESSES_SECONDS = 0.4  # for which processes are measured,
+_MOST_STEPS = 500  # with at most so many steps
 _ENOUGH_SECONDS = 1.0  # after which a stack is not measured further
-_WORTH_SECONDS = 1.0  # of a whole run, below which measuring processes costs more than they could save
-_CLEARLY = 1.2  # times as fast another way has to be, so that chance rarely decides
+_WORTH_SECONDS = 1.0  # of a whole run; below it measuring processes costs more than they could save
+_CLEARLY = 1.2  # times as fast as the one before an executor must be, so that noise rarely decides
+_ATTEMPTS = 3  # at a time; noise can make the shorter of two runs take longer
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class Executor:
     """A way of running trials.
 
     Attributes:
-        name: "one", "together", "stacks" or "processes".
-        run: From a task and trials that are alike to their records.
-        at_once: Trials that it takes at a time.
+        name: "one" (sequentially), "together" (vmap), "stacks" (vmap in several processes) or "processes".
+        run: From a task and similar trials to their records.
+        at_once: Trials that it runs at a time.
         reason: Why it was chosen, a sentence.
     """
 
@@ -76,18 +78,18 @@ def choose(
     *,
     forks: bool = True,
 ) -> Executor:
-    """The executor for trials that are alike; one that is handed in is taken.
+    """The executor for similar trials.
 
     Args:
         task: A prepared task.
-        trials: What is to be run.
-        evaluations: Looks at the scores of each.
-        wanted: A name of `EXECUTORS`, or an executor.
-        kinds: Optimizer classes by arm, of arms that have no name for them.
+        trials: The trials to run.
+        evaluations: Evaluations of each.
+        wanted: A name of `EXECUTORS`, or an executor, which is returned.
+        kinds: Optimizer classes by arm, of arms that name no registered optimizer.
         forks: Whether "auto" may use several processes.
 
     Raises:
-        ConfigurationError: there is no such executor, or these trials cannot run in this way.
+        ConfigurationError: there is no such executor, or it cannot run these trials.
     """
     if isinstance(wanted, Executor):
         return wanted
@@ -122,25 +124,44 @@ _HOW = {"together": "together", "stacks": "in a stack for each process", "proces
 def _fastest(
     ways: Sequence[Executor], task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any], obstacle: str | None
 ) -> Executor:
-    """The first of the ways that no later one is clearly faster than. Processes divide a time at the best."""
+    """The first executor that no later one clearly beats. Processes at best divide a time by the number of cores.
+
+    An executor that cannot be measured, since a trial ended as an error or the times are all noise, has no time: it is
+    neither faster nor slower than another, and the first one that has a time is the one to beat.
+    """
     times: dict[str, float] = {}
     chosen = ways[0]
     for way in ways:
-        if (undivided := _UNDIVIDED.get(way.name)) and times[undivided] / cores() * _CLEARLY > times[chosen.name]:
+        undivided = times.get(_UNDIVIDED.get(way.name, ""))
+        best = times.get(chosen.name)
+        if way.name in _UNDIVIDED and (undivided is None or best is None):
             continue
-        if undivided and times[chosen.name] * trials[0].steps * len(trials) < _WORTH_SECONDS:
+        if undivided is not None and best is not None and not _may_pay(undivided, best, trials):
             continue
         steps = _MEASURED_STEPS
-        if way.name in _UNDIVIDED:  # beginning processes takes as long as many small steps, and not always equally long
+        if undivided is not None:  # starting processes takes as long as many small steps, and varies
             each = _EACH if way.name == "processes" else len(divided(trials[: way.at_once])[0])
-            wanted = math.ceil(_PROCESSES_SECONDS / times[_UNDIVIDED[way.name]] / each)
+            wanted = math.ceil(_PROCESSES_SECONDS / undivided / each)
             steps = max(steps, min(wanted, trials[0].steps, _MOST_STEPS))
-        times[way.name] = seconds_a_step(way, task, trials, kinds, steps)
-        if times[way.name] * _CLEARLY < times[chosen.name]:
+        seconds = seconds_a_step(way, task, trials, kinds, steps)
+        if seconds is None:
+            continue
+        times[way.name] = seconds
+        if chosen.name not in times or seconds * _CLEARLY < times[chosen.name]:
             chosen = way
+    if not times:
+        return dataclasses.replace(ways[0], reason="no executor could be measured")
     shown = ", ".join(f"{name} {seconds * 1e3:.2g} ms" for name, seconds in times.items())
     because = f"a step of a trial takes {shown}" + (f"; not together: {obstacle}" if obstacle else "")
+    unmeasured = [way.name for way in ways if way.name not in times and way.name not in _UNDIVIDED]
+    if unmeasured:
+        because += f"; not measured, since a trial failed or took no longer with more steps: {', '.join(unmeasured)}"
     return dataclasses.replace(chosen, reason=because)
+
+
+def _may_pay(undivided: float, best: float, trials: Sequence[Trial]) -> bool:
+    """Whether several processes could be clearly faster, and save more than measuring them costs."""
+    return undivided / cores() * _CLEARLY <= best and best * trials[0].steps * len(trials) >= _WORTH_SECONDS
 
 
 _UNDIVIDED = {"stacks": "together", "processes": "one"}
@@ -148,26 +169,35 @@ _UNDIVIDED = {"stacks": "together", "processes": "one"}
 
 def seconds_a_step(
     way: Executor, task: StudyTask, trials: Sequence[Trial], kinds: dict[str, Any], count: int = _MEASURED_STEPS
-) -> float:
-    """Of one trial among as many as run at once, without what is made once for a whole run."""
+) -> float | None:
+    """Seconds of one step of one trial among as many as run at once, without the setup of a run.
+
+    Returns:
+        None if it cannot be measured: a trial ended as an error, or the difference of two runs is no more than noise.
+    """
     if way.name == "together":
         return _of_a_stack(task, trials[: way.at_once], count)
     if way.name == "stacks":
         return _of_stacks(task, divided(trials[: way.at_once]), count)
     chosen = trials[: 1 if way.name == "one" else _EACH * cores()]
-    seconds: list[float] = []
-    for steps in (1, 1 + count):
-        short = [dataclasses.replace(trial, steps=steps) for trial in chosen]
-        began = time.perf_counter()
-        for _ in way.run(task, short, 1, kinds):
-            pass
-        seconds.append(time.perf_counter() - began)
-    return max(seconds[1] - seconds[0], 1e-9) / count / len(chosen)
+    for attempt in range(_ATTEMPTS):
+        count *= 2 if attempt else 1
+        seconds: list[float] = []
+        for steps in (1, 1 + count):
+            short = [dataclasses.replace(trial, steps=steps) for trial in chosen]
+            began = time.perf_counter()
+            records = list(way.run(task, short, 1, kinds))
+            seconds.append(time.perf_counter() - began)
+            if len(records) < len(short) or any(record.status in RETRIED for record in records):
+                return None
+        if seconds[1] > seconds[0]:
+            return (seconds[1] - seconds[0]) / count / len(chosen)
+    return None
 
 
 @slow_in_silence()
 def _of_a_stack(task: StudyTask, trials: Sequence[Trial], count: int) -> float:
-    """Steps of the stack that would run, so that they are traced where those of the whole run are."""
+    """Seconds of a step of the stack that would run, so that the whole run finds its steps traced."""
     stack, steps = Stack(task, trials), min(trials[0].steps, 1 + count)
     stack.step(1)
     began = time.perf_counter()
@@ -178,12 +208,12 @@ def _of_a_stack(task: StudyTask, trials: Sequence[Trial], count: int) -> float:
     return (time.perf_counter() - began) / max(steps - 1, 1) / len(trials)
 
 
-def _of_stacks(task: StudyTask, parts: Sequence[Sequence[Trial]], count: int) -> float:
-    """The same of stacks in as many processes at the same time."""
+def _of_stacks(task: StudyTask, parts: Sequence[Sequence[Trial]], count: int) -> float | None:
+    """Seconds of a step of stacks in as many processes at the same time; None if a process was killed."""
     Stack(task, parts[0]).trace()
 
     def work(part: Sequence[Trial]) -> Callable[[], Iterator[bytes]]:
         return lambda: iter([f"{_of_a_stack(task, part, count) * len(part)}".encode()])
 
-    slowest = max((float(said) for said in forked([work(part) for part in parts])), default=math.inf)
-    return slowest / sum(len(part) for part in parts)
+    seconds = [float(text) for text in forked([work(part) for part in parts])]
+    return max(seconds) / sum(len(part) for part in parts) if len(seconds) == len(parts) else None

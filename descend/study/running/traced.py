@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from descend.torch_private import operator_schema, private_operator
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -40,7 +42,7 @@ _IN_PLACE: dict[Any, Any] = {
     _aten.relu.default: _aten.relu_.default,
     _aten.sqrt.default: _aten.sqrt_.default,
 }
-_VIEWS = (_aten.expand.default, _aten.view.default, _aten._unsafe_view.default)
+_VIEWS = (_aten.expand.default, _aten.view.default, private_operator("_unsafe_view").default)
 
 
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:  # signature of the operation
@@ -71,8 +73,8 @@ def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 _FASTER: dict[Any, Callable[..., Any]] = {
     _aten.argmax.default: _argmax,
     _aten.bmm.default: _bmm,
-    _aten._log_softmax.default: _log_softmax,
-    _aten._log_softmax_backward_data.default: _log_softmax_backward,
+    private_operator("_log_softmax").default: _log_softmax,
+    private_operator("_log_softmax_backward_data").default: _log_softmax_backward,
 }
 
 
@@ -125,7 +127,8 @@ def _is_pure(node: Node) -> bool:
     if node.target is operator.getitem:
         return True
     target = cast("Any", node.target)
-    if target._schema.is_mutable or "batch_norm" in str(target):  # which writes statistics, and does not say so
+    # Batch norm writes its statistics, and its schema does not say so.
+    if operator_schema(target).is_mutable or "batch_norm" in str(target):
         return False
     return torch.Tag.nondeterministic_seeded not in target.tags
 
@@ -234,7 +237,7 @@ def _is_view(node: Node) -> bool:
         return False
     if node.target is operator.getitem:
         return True
-    return node.target in _VIEWS or "(a" in str(cast("Any", node.target)._schema)  # how a schema marks shared memory
+    return node.target in _VIEWS or "(a" in str(operator_schema(node.target))  # how a schema marks shared memory
 
 
 def _form(node: Any) -> tuple[Any, ...]:

@@ -1,12 +1,14 @@
 """Where trials are claimed and recorded: in memory, or in a directory that several processes and machines share.
 
     study.json            the description with hashes of code and data, written before the first trial; later changes
-    records/NAME.jsonl    one line a trial; every process has a file of its own, so that no two write to one
-    executors/ID          by which executor a kind of trials runs, so that whoever goes on gets the same bits
-    leases/ID             who runs a trial; its time of change is the heartbeat, and an old one is no claim
+    records/NAME.jsonl    one line per trial; every process has a file of its own, so that no two write to one
+    executors/ID          the executor of a kind of trials, so that a resumed study computes the same bits
+    leases/ID             the process that runs a trial: a heartbeat lock (`descend/runtime/directory_lock.py`), void
+                          once its heartbeat is older than LEASE_SECONDS
 
-A record is written in one piece and a line without its end is none, so a process that is killed loses the trial under
-way and nothing else. Clocks of machines may differ: ages are taken against a file written now on the same disk.
+A record is written in one piece, and a line without its end does not count, so a process that is killed loses the trial
+in progress and nothing else. Clocks of machines may differ: ages are taken against a file written now on the same disk.
+A directory on NFS works as `directory_lock.py` describes; the lease covers 60 seconds of cached attributes.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from descend.errors import ConfigurationError, DescendError, StorageError
+from descend.runtime.directory_lock import HeartbeatLock
 from descend.runtime.run_directory import write_beside
 from descend.study.design.study import Study, make_study
 from descend.study.running.trial import RETRIED, Record, Trial
@@ -35,31 +38,31 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "Memory", "StudyDirectory", "read_frozen"]
 
 LEASE_SECONDS = 60.0  # a claim whose heartbeat is older than this is void
-_BEAT_SECONDS = 10.0
-_SYNC_SECONDS = 1.0  # records reach the disk itself at least so often
+_HEARTBEAT_SECONDS = 10.0
+_SYNC_SECONDS = 1.0  # records are flushed to the disk at least so often
 
 
 class Ledger(Protocol):
-    """What running a study asks for."""
+    """What running a study needs of its records: the interface of `Memory` and `StudyDirectory`."""
 
     def records(self) -> dict[str, Record]:
-        """All trials that ended, by their id. One that ended in an error is no longer there once it is claimed anew."""
+        """All finished trials by id. A trial that ended in an error can be claimed again, and its record replaced."""
         ...
 
     def claim(self, trials: Sequence[Trial], at_most: int) -> list[Trial]:
-        """Take some of the trials; nobody else gets them."""
+        """Claim up to `at_most` of the trials; no other process gets these."""
         ...
 
     def record(self, *records: Record) -> None:
-        """Keep what came of claimed trials: of all of them or, if the process is killed, of none."""
+        """Store the records of claimed trials: all of them or, if the process is killed, none."""
         ...
 
     def way(self, kind: str) -> str | None:
-        """The name of the executor that a kind of trials runs by; None if nobody has decided."""
+        """The name of the executor of a kind of trials; None if none was chosen yet."""
         ...
 
     def decide(self, kind: str, way: str) -> str:
-        """Let a kind of trials run by an executor, also later; who decides first decides, and that is returned."""
+        """Choose the executor of a kind of trials, for later too; returns the first choice of any process."""
         ...
 
 
@@ -96,11 +99,11 @@ class StudyDirectory:
 
     Args:
         path: The directory, new or of the same study.
-        study: The study; None opens what is there.
-        hashes: Of code and data, to be kept with the description.
+        study: The study; None opens an existing directory.
+        hashes: Hashes of code and data, stored with the description.
 
     Raises:
-        ConfigurationError: the directory holds another study, or its place is a file's.
+        ConfigurationError: the directory holds another study, or the path is a file.
         StorageError: it cannot be written.
     """
 
@@ -113,7 +116,7 @@ class StudyDirectory:
         self._ways = self.path / "executors"
         self._own: int | None = None
         self._synced = time.monotonic()
-        self._held: set[Path] = set()
+        self._held: dict[Path, HeartbeatLock] = {}
         self._read: dict[Path, int] = {}
         self._cut: dict[Path, int] = {}
         self._records: dict[str, Record] = {}
@@ -155,7 +158,7 @@ class StudyDirectory:
         write_beside(file, _text({**frozen, "study": plain, "hashes": hashes, "made_with": facts}))
 
     def description(self) -> dict[str, Any]:
-        """What study.json holds.
+        """The content of study.json.
 
         Raises:
             ConfigurationError: there is none.
@@ -178,10 +181,10 @@ class StudyDirectory:
             ) from error
 
     def study(self) -> Study:
-        """The study that study.json describes. One of a Python object as workload or optimizer cannot be run.
+        """The study that study.json describes. It cannot be run if its workload or an optimizer is a Python object.
 
         Raises:
-            ConfigurationError: there is none, or it is no study of this version.
+            ConfigurationError: there is none, or this version does not know its fields.
             StorageError: it is damaged.
         """
         described = self.description()["study"]
@@ -193,7 +196,7 @@ class StudyDirectory:
     # ---- records
 
     def records(self) -> dict[str, Record]:
-        """See `Ledger.records`. Reads only what is new."""
+        """See `Ledger.records`. Reads only new lines."""
         for file in sorted(self._folder.glob("*.jsonl")):
             with file.open("rb") as lines:
                 lines.seek(self._read.get(file, 0))
@@ -254,7 +257,7 @@ class StudyDirectory:
             self._ways.mkdir(exist_ok=True)
             own.write_text(json.dumps({"kind": kind, "executor": way}))
             try:
-                os.link(own, file)  # unlike a renaming it does not replace what another process decided
+                os.link(own, file)  # unlike a renaming it does not replace the choice of another process
             except FileExistsError:
                 pass
             except OSError:  # a file system without links
@@ -262,96 +265,70 @@ class StudyDirectory:
             own.unlink(missing_ok=True)
         return self.way(kind) or way
 
-    # ---- leases
+    # ---- claims
 
     def _lease(self, trial: Trial) -> Path:
         return self._leases / hashlib.sha256(trial.id.encode()).hexdigest()[:24]
 
     def claim(self, trials: Sequence[Trial], at_most: int) -> list[Trial]:
-        """See `Ledger.claim`. A lease whose heartbeat stopped is taken over."""
+        """See `Ledger.claim`. A claim whose heartbeat stopped is taken over."""
         taken: list[Trial] = []
         for trial in trials:
             if len(taken) == at_most:
                 break
             if self._take(self._lease(trial)):
                 taken.append(trial)
-        ended = self.records()  # one may have ended between the look at the records and the claim
+        ended = self.records()  # one may have ended between the reading of records and the claim
         for trial in [trial for trial in taken if trial.id in ended and ended[trial.id].status not in RETRIED]:
             self._release(trial)
             taken.remove(trial)
         return taken
 
     def _take(self, lease: Path) -> bool:
-        for _ in range(2):
-            try:
-                with _writing(self._leases):
-                    os.close(os.open(lease, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            except StorageError as error:
-                if not isinstance(error.__cause__, FileExistsError):
-                    raise
-                if not (self._is_void(lease) and self._clear(lease)):
-                    return False
-                continue
-            self._held.add(lease)
-            return True
-        return False
+        lock = HeartbeatLock(lease)
+        with _writing(self._leases):
+            taken = (not lease.exists() and lock.create()) or self._take_over(lock)
+        if taken:
+            self._held[lease] = lock
+        return taken
 
-    def _clear(self, lease: Path) -> bool:
-        """Take a void lease away. Of several processes one succeeds in renaming it; who comes late may have caught the
-        new lease of that one, and gives it back.
-        """
-        gone = lease.with_name(f"{lease.name}.{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}")
-        try:
-            lease.rename(gone)
-        except FileNotFoundError:
-            return False
-        void = self._is_void(gone)
-        if not void:
-            with contextlib.suppress(OSError):  # somebody claimed it in between, or the file system has no links
-                os.link(gone, lease)
-        gone.unlink(missing_ok=True)
-        return void
+    def _take_over(self, lock: HeartbeatLock) -> bool:
+        found = lock.read()
+        return found is not None and self._is_void(lock) and lock.take_over(found)
 
-    def _is_void(self, lease: Path) -> bool:
-        clock = self._leases / f".clock-{socket.gethostname()}-{os.getpid()}"
-        clock.touch()
-        try:
-            return clock.stat().st_mtime - lease.stat().st_mtime > LEASE_SECONDS
-        except FileNotFoundError:
-            return False
-        finally:
-            clock.unlink(missing_ok=True)
+    def _is_void(self, lock: HeartbeatLock) -> bool:
+        age = lock.age_seconds()
+        return age is not None and age > LEASE_SECONDS
 
     def _release(self, trial: Trial) -> None:
-        lease = self._lease(trial)
-        self._held.discard(lease)
-        lease.unlink(missing_ok=True)
+        if lock := self._held.pop(self._lease(trial), None):
+            lock.release()
 
     def beat(self) -> None:
-        """Renew all claims of this process."""
-        for lease in list(self._held):
-            try:
-                os.utime(lease)
-            except FileNotFoundError:
-                self._held.discard(lease)
+        """Send a heartbeat for all claims of this process; one that another process has taken over is given up."""
+        for lease, lock in list(self._held.items()):
+            with contextlib.suppress(OSError):  # a file system that is unreachable for a while
+                if not lock.renew():
+                    self._held.pop(lease, None)
 
     def __enter__(self) -> StudyDirectory:
-        """Keep the heartbeat going."""
+        """Start the thread of heartbeats."""
         self._stop = threading.Event()
-        self._heart = threading.Thread(target=self._live, daemon=True)
+        self._heart = threading.Thread(target=self._send_heartbeats, name="descend-claims", daemon=True)
         self._heart.start()
         return self
 
-    def _live(self) -> None:
-        while not self._stop.wait(_BEAT_SECONDS):
+    def _send_heartbeats(self) -> None:
+        while not self._stop.wait(_HEARTBEAT_SECONDS):
             self.beat()
 
     def __exit__(self, *error: object) -> None:
-        """Give back what is still claimed, and bring the records to the disk."""
+        """Release all claims, and flush the records to the disk."""
         self._stop.set()
         self._heart.join()
-        for lease in list(self._held):
-            lease.unlink(missing_ok=True)
+        for lock in self._held.values():
+            with _writing(self._leases):
+                lock.release()
         self._held.clear()
         if self._own is not None:
             with _writing(self._folder):
@@ -366,14 +343,14 @@ def read_frozen(path: str | os.PathLike[str]) -> Study:
 
 
 def _write(file: int, text: bytes) -> None:
-    """All of it: a full disk or a signal can end a single call early."""
+    """Write all of it: a full disk or a signal can end a single call early."""
     while text:
         text = text[os.write(file, text) :]
 
 
 @contextlib.contextmanager
 def _writing(place: Path) -> Generator[None]:
-    """What the disk or the system refuses is a `StorageError`."""
+    """Within this block an error of the file system becomes a `StorageError`."""
     try:
         yield
     except DescendError:
@@ -407,7 +384,7 @@ def _changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict
 
 
 def _versions() -> dict[str, str]:
-    """Of what trials depend on beside their own code."""
+    """Versions of the packages that trials depend on."""
     others = {name: metadata.version(name) for name in ("torch", "numpy")}
     return {"descend": __version__, "python": platform.python_version(), **others}
 
@@ -416,7 +393,7 @@ _EXTENDS = ("trials", "searches", "confirmation_seeds", "shortlist", "shortlist_
 
 
 def _may_change(name: str, pair: tuple[Any, Any]) -> bool:
-    """What can be changed without making old records wrong: more of something, another arm, name, target or code."""
+    """Whether old records stay valid: more of something, another arm, name, target or code."""
     old, new = pair
     if name in _EXTENDS:
         return new >= old

@@ -1,1 +1,1 @@
-"""What patches a module for training: reproducible dropout, batch norm groups and synchronized batch norm."""
+"""Patches of a module's layers while it is trained: reproducible dropout and synchronized batch norm."""

@@ -1,10 +1,10 @@
-"""Random layers whose draws do not depend on how a batch is cut.
+"""Dropout whose masks do not depend on micro-batches and ranks.
 
-While it is entered, what a dropout layer draws for a sample is a function of (seed, step, name of the layer, which call
-of it in the forward pass, position of the sample in the mini-batch): the same for one part or many, one rank or many.
-It covers the modules of torch that are listed in `_LAYERS`. What a module draws by functions, such as
-torch.nn.functional.dropout or the dropout inside nn.LSTM and nn.MultiheadAttention, still depends on (seed, step) and
-on how the batch is cut.
+Within the context of `ReproducibleDropout`, the mask of a sample is a function of (seed, step, name of the layer,
+number of its call in the forward pass, position of the sample in the mini-batch): the same for any micro-batch size and
+any number of ranks. It covers the modules of torch listed in `_LAYERS`. Random numbers drawn by functions, such as
+torch.nn.functional.dropout or the dropout inside nn.LSTM and nn.MultiheadAttention, still depend on (seed, step) and on
+how the mini-batch is split.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 __all__ = ["ReproducibleDropout", "philox_words", "unsupported_dropout"]
 
 _WORD = 2**32
-_PER_COUNT = 8  # 32-bit numbers that Philox makes of one value of its counter
+_PER_COUNT = 8  # 32-bit words that Philox generates per value of its counter
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at minus infinity, Klambauer et al. 2017, section 2
 
 
 def unsupported_dropout(module: nn.Module) -> list[str]:
-    """Names of the modules of torch that drop entries by functions of their own."""
+    """Names of the modules whose dropout is a function inside them, which is not patched."""
     kinds = (nn.MultiheadAttention, nn.RNNBase)
     return [name for name, part in module.named_modules() if isinstance(part, kinds) and part.dropout > 0]
 
 
 class ReproducibleDropout:
-    """Takes over the random layers of a module until it is left.
+    """Context manager that replaces `forward` of the random layers of a module.
 
     Args:
-        module: The module; its layers get a `forward` of their own for the time being.
-        seed: Of the run.
+        module: The module; within the context its random layers have another `forward`.
+        seed: Seed of the run.
     """
 
     def __init__(self, module: nn.Module, seed: int) -> None:
@@ -51,7 +51,7 @@ class ReproducibleDropout:
         self._calls: dict[str, int] = {}
 
     def begin(self, step: int, count: int, position: int) -> None:
-        """Say which samples the next forward pass is for: `count` of them, from `position` in the mini-batch on."""
+        """Set the samples of the next forward pass: `count` of them, from `position` in the mini-batch on."""
         self._step, self._count, self._position = step, count, position
         self._calls.clear()
 
@@ -64,7 +64,7 @@ class ReproducibleDropout:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for _, layer in self._layers:
-            del layer.forward  # what is left is the method of its class
+            del layer.forward  # which leaves the method of its class
 
     def _replacement(self, name: str, layer: Any) -> Callable[[Tensor], Tensor]:
         original, apply = layer.forward, _LAYERS[type(layer)]
@@ -80,35 +80,35 @@ class ReproducibleDropout:
         return forward
 
     def words(self, name: str, call: int, first: int, rows: int, device: torch.device) -> Callable[[int], Tensor]:
-        """From the numbers that a row needs to what a call of a layer draws; see `words_of`."""
+        """A function of the words needed per row, which draws them for one call of a layer; see `philox_words`."""
         return partial(philox_words, self._seed, self._step, name, call, first, rows, device)
 
 
 def philox_words(
     seed: int, step: int, name: str, call: int, first: int, rows: int, device: torch.device, width: int
 ) -> Tensor:
-    """Whole numbers, (rows, width), equally likely in [0, 2³²).
+    """Integers (rows, width), uniform in [0, 2³²).
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         step: Number of the update.
-        name: Of the layer.
-        call: Number of the call in one forward pass, from 1.
-        first: Row of the whole mini-batch that row 0 is.
-        rows: Of the layer's input.
-        device: Where they are wanted.
-        width: Numbers that a row needs.
+        name: Name of the layer.
+        call: Number of the call within a forward pass, from 1.
+        first: Index in the whole mini-batch of row 0.
+        rows: Rows of the layer's input.
+        device: Device of the result.
+        width: Integers per row.
     """
     return _words(seed_of(seed, "mask", name, step, call), first, rows, device, width)
 
 
 def _words(key: int, first: int, rows: int, device: torch.device, width: int) -> Tensor:
-    """(rows, width) whole numbers, equally likely in [0, 2³²); row i is a function of (key, first + i) alone."""
+    """Integers (rows, width), uniform in [0, 2³²); row i is a function of (key, first + i) alone."""
     return _on_cpu(key, first, rows, width) if device.type == "cpu" else _on_device(key, first, rows, width, device)
 
 
 def _on_cpu(key: int, first: int, rows: int, width: int) -> Tensor:
-    """By Philox 4x64-10 (Salmon et al. 2011), whose counter may begin anywhere."""
+    """Philox 4x64-10 (Salmon et al. 2011), whose counter can start anywhere."""
     counts = -(-width // _PER_COUNT)
     raw = np.random.Philox(key=key, counter=[first * counts, 0, 0, 0]).random_raw(rows * counts * _PER_COUNT // 2)
     words = raw.view(np.uint32).reshape(rows, counts * _PER_COUNT)[:, :width]
@@ -116,7 +116,7 @@ def _on_cpu(key: int, first: int, rows: int, width: int) -> Tensor:
 
 
 def _on_device(key: int, first: int, rows: int, width: int, device: torch.device) -> Tensor:
-    """By SplitMix64 of the element's number, in a handful of kernels; see `descend.data.counter_rng`."""
+    """SplitMix64 of the element's index, in a few kernels; see `descend.data.counter_rng`."""
     x = torch.arange(first * width, (first + rows) * width, dtype=torch.int64, device=device) + 1
     x = x * _signed(0x9E3779B97F4A7C15) + _signed(key)
     x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
@@ -133,15 +133,15 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
 
 
 def _kept(words: Any, width: int, p: float) -> Tensor:
-    """(rows, width) truth values, each false with probability p."""
+    """Booleans (rows, width), each False with probability p."""
     drawn = words(width)
-    if drawn.dtype == torch.uint32:  # NumPy compares these, and torch does not on a CPU
+    if drawn.dtype == torch.uint32:  # which NumPy can compare, and torch on a CPU cannot
         return torch.from_numpy(drawn.numpy() >= np.uint32(min(round(p * _WORD), _WORD - 1)))
     return drawn >= round(p * _WORD)
 
 
 def _mask(layer: Any, x: Tensor, words: Any, features: bool) -> Tensor | None:
-    """True where x is kept, in a form that broadcasts; None where the layer draws nothing or takes single samples."""
+    """True where x is kept, in a shape that broadcasts to x; None if the layer draws nothing or x has no batch."""
     if not 0 < layer.p < 1:
         return None
     if not features:
@@ -173,7 +173,7 @@ def _alpha_dropout(features: bool) -> Any:
 
 
 def _rrelu(layer: Any, x: Tensor, words: Any) -> Tensor:
-    """Slopes of negative inputs, equally likely in [lower, upper): Xu et al. 2015."""
+    """Slopes of negative inputs are uniform in [lower, upper): Xu et al. 2015."""
     drawn = words(math.prod(x.shape[1:])).to(torch.float64).reshape(x.shape) / _WORD
     slope = (layer.lower + (layer.upper - layer.lower) * drawn).to(x.dtype)
     return torch.where(x >= 0, x, x * slope)

@@ -1,4 +1,4 @@
-"""Batch norm whose groups of samples lie on several ranks, and the passes that all ranks have to make together for it.
+"""Synchronized batch norm: statistics over groups of samples that are spread over several ranks.
 
 For each group, n values of a channel with mean μ and sum of squares S = Σ (x − μ)² on each rank r:
 
@@ -6,11 +6,11 @@ For each group, n values of a channel with mean μ and sum of squares S = Σ (x 
     x̂ = (x − μ) / √(σ² + ε)                       y = w x̂ + b
     ∂x = w / √(σ² + ε) · (∂y − Σ ∂y / N − x̂ Σ (∂y x̂) / N)        with sums over the samples of all ranks
 
-Every rank gathers the numbers of all and adds them up in the order of ranks, so all have the same to the bit. Gradients
-of w and b are those of this rank's samples, and are summed with all others.
+Every rank gathers n, μ and S of all ranks and sums them in the order of ranks, so the result is the same on all ranks
+to the bit. Gradients of w and b are those of this rank's samples; they are summed over ranks with all other gradients.
 
-Source: Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167, with the group taken over ranks; moments are merged as
-by Chan, Golub and LeVeque 1983, https://doi.org/10.1080/00031305.1983.10483115.
+Source: Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167, with groups that span ranks; moments are merged as in
+Chan, Golub and LeVeque 1983, https://doi.org/10.1080/00031305.1983.10483115.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = ["GroupRows", "Moments", "normalize"]
 
 @dataclass(frozen=True)
 class GroupRows:
-    """Which rows of this rank's input belong to which group.
+    """How the rows of this rank's input are divided into groups.
 
     Attributes:
-        sizes: Rows in each group of the mini-batch, in their order; 0 where this rank has none of it.
-        count: Whether they count; those of a rank without samples do not.
+        sizes: This rank's rows of each group of the mini-batch, in order; 0 for a group it has no rows of.
+        count: Whether they count; False for padding, which a rank without samples runs.
     """
 
     sizes: Sequence[int]
@@ -47,9 +47,9 @@ class Moments(NamedTuple):
     """The statistics of the groups of a mini-batch, over all ranks; float64.
 
     Attributes:
-        values: (groups,) how many values of each channel there are.
+        values: (groups,) number of values per channel.
         mean: (groups, channels).
-        variance: (groups, channels), divided by the number of values.
+        variance: (groups, channels), biased: divided by the number of values.
     """
 
     values: Tensor
@@ -60,21 +60,21 @@ class Moments(NamedTuple):
 def normalize(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, rows: GroupRows, process: Communicator
 ) -> tuple[Tensor, Moments]:
-    """Normalize by groups that lie on several ranks, all of which call this together, forwards and backwards.
+    """Normalize by groups that span ranks. A collective in forward and backward pass: every rank must call it.
 
     Args:
         x: (rows, channels, *space) of this rank.
         weight: (channels,), or None for 1.
         bias: (channels,), or None for 0.
         eps: ε.
-        rows: How the rows belong to groups.
-        process: This process among its ranks.
+        rows: How the rows are divided into groups.
+        process: The communicator.
 
     Returns:
-        What is to take the place of `x`, and the statistics of all groups.
+        The normalized `x`, and the statistics of all groups.
     """
     moments = _moments(x.detach(), rows, process)
-    y: Any = _Normalized.apply(x, weight, bias, eps, rows, process, moments)  # pyright: ignore[reportUnknownMemberType]  # torch leaves it open
+    y: Any = _Normalized.apply(x, weight, bias, eps, rows, process, moments)  # pyright: ignore[reportUnknownMemberType]  # untyped in torch
     return y, moments
 
 
@@ -102,14 +102,14 @@ def _moments(x: Tensor, rows: GroupRows, process: Communicator) -> Moments:
 
 
 def _of_ranks(own: Tensor, process: Communicator) -> Tensor:
-    """(ranks, *shape): what each rank brings; a sum in which all but one are 0 is that one to the bit."""
-    everybody = own.new_zeros(process.world_size, *own.shape)
-    everybody[process.rank] = own
-    return process.all_reduce(everybody)
+    """(ranks, *shape): the values of every rank; a sum of which all terms but one are 0 is that term to the bit."""
+    gathered = own.new_zeros(process.world_size, *own.shape)
+    gathered[process.rank] = own
+    return process.all_reduce(gathered)
 
 
 class _Normalized(torch.autograd.Function):
-    """x̂ w + b, whose gradient takes the samples of all ranks into account."""
+    """x̂ w + b with the gradient over the samples of all ranks."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch declares any arguments
@@ -136,7 +136,7 @@ class _Normalized(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
-        """See the module."""
+        """See the module docstring."""
         hat, inverse, weight = ctx.saved_tensors
         [grad] = gradients
         rows: GroupRows = ctx.rows

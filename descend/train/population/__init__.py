@@ -1,1 +1,1 @@
-"""Populations of trainers: LTFB, its exchange strategies, and what carries them out."""
+"""Populations of trainers: LTFB, its exchange strategies, and the code that runs them."""

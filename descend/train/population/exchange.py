@@ -1,7 +1,7 @@
-"""A model on its way from one trainer to another: what of a session moves with it, and how it is sent.
+"""Exchange of models between trainers: capture the state of a model, send it, restore it.
 
-weights and buffers, the optimizer's state and options, the step that schedules follow, the loss scale, and what
-callbacks and the local algorithm remember. Where a trainer stands in its data is its own and stays.
+The state is weights and buffers, the optimizer's state and options, the step of its schedules, the loss scale, and the
+state of callbacks and of the local algorithm. A trainer keeps its own position in its data.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 __all__ = ["STATE", "ModelState", "ModelTransport", "capture_model", "restore_model"]
 
-STATE = "LTFB"  # where an algorithm's state keeps how far a tournament has come
+STATE = "LTFB"  # key of the progress of a tournament in the state of the algorithms
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """A model apart from its trainer.
+    """State of a model, without its trainer.
 
     Attributes:
         tensors: By path.
-        plain: Everything else, as `descend.runtime.flatten` leaves it.
+        plain: Everything else, as returned by `descend.runtime.flatten`.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -55,16 +55,18 @@ class ModelState:
 
 
 def capture_model(session: Session, names: Iterable[str] = (), whole: bool = True) -> ModelState:
-    """A copy of a session's model. All ranks of a trainer take it together; of a sharded optimizer the first has all.
+    """A copy of the state of a model.
+
+    A collective over the ranks of a trainer; of a sharded optimizer, rank zero gets the whole state.
 
     Args:
-        session: The trainer's.
-        names: The weights that are meant; none for all.
-        whole: Whether the optimizer and all else comes too.
+        session: The trainer's run.
+        names: The weights to capture; empty for all.
+        whole: Whether to capture the optimizer and everything else, too.
     """
     wanted = set(names)
     weights = {name: tensor for name, tensor in _tensors(session).items() if not wanted or name in wanted}
-    nested: dict[str, Any] = {"weights": weights, "form": _form(session)}
+    nested: dict[str, Any] = {"weights": weights, "form": _architecture(session)}
     if whole:
         optimizer = optimizer_state(session.optimizer, _names(session))
         if session.sharding:
@@ -75,7 +77,7 @@ def capture_model(session: Session, names: Iterable[str] = (), whole: bool = Tru
         nested |= {
             "optimizer": optimizer,
             "step": session.contexts[Mode.TRAIN].step,
-            "callbacks": _remembered(session),
+            "callbacks": _callback_state(session),
             "loss_scale": scaler.state_dict() if scaler else None,
             "algorithm": {name: state for name, state in session.algorithm_state.items() if name != STATE},
         }
@@ -83,19 +85,19 @@ def capture_model(session: Session, names: Iterable[str] = (), whole: bool = Tru
     return ModelState({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, plain)
 
 
-def restore_model(session: Session, genome: ModelState) -> None:
-    """Let a session go on with a model that was taken, from this session or from another."""
-    # An optimizer keeps the tensors that it is given, and several trainers may be given one model.
-    nested = unflatten(genome.plain, {name: tensor.clone() for name, tensor in genome.tensors.items()})
+def restore_model(session: Session, state: ModelState) -> None:
+    """Load the state of a model that was captured from this run or another one."""
+    # Cloned, because an optimizer keeps the tensors that it loads and several trainers may load one model.
+    nested = unflatten(state.plain, {name: tensor.clone() for name, tensor in state.tensors.items()})
     if nested["form"] is not None:
-        session.task.take_form(nested["form"])  # pyright: ignore[reportAttributeAccessIssue]  # the task it came from has it
+        session.task.take_form(nested["form"])  # pyright: ignore[reportAttributeAccessIssue]  # as has the task it was captured from
     own = _tensors(session)
     with torch.no_grad():
         for name, tensor in nested["weights"].items():
             own[name].copy_(tensor)
     if "optimizer" not in nested:
         return
-    _give_optimizer(session, nested["optimizer"])
+    _restore_optimizer(session, nested["optimizer"])
     session.contexts[Mode.TRAIN].step = nested["step"]
     session.callbacks.load_state(nested["callbacks"])
     if session.numerics.scaler and nested["loss_scale"]:
@@ -104,8 +106,8 @@ def restore_model(session: Session, genome: ModelState) -> None:
     session.algorithm_state = {**nested["algorithm"], **kept}
 
 
-def _give_optimizer(session: Session, state: dict[str, Any]) -> None:
-    """State and options by the names of weights; weights that did not travel keep their state."""
+def _restore_optimizer(session: Session, state: dict[str, Any]) -> None:
+    """Load state and options by the names of weights; weights that were not sent keep their state."""
     parameters = dict(session.task.module.named_parameters())
     for group in state["groups"]:
         split_groups(session.optimizer, [parameters[name] for name in group["weights"] if name in parameters])
@@ -124,29 +126,29 @@ def _names(session: Session) -> dict[torch.Tensor, str]:
     return {p: name for name, p in session.task.module.named_parameters()}
 
 
-def _form(session: Session) -> Any:
-    """What layers compute, where that can change."""
+def _architecture(session: Session) -> Any:
+    """The architecture changes of a task that can have some; None for others."""
     form = getattr(session.task, "form", None)
     return form() if form else None
 
 
-def _remembered(session: Session) -> dict[str, Any]:
-    """What callbacks remember of the model; what they remember of files on the disk is the trainer's own."""
+def _callback_state(session: Session) -> dict[str, Any]:
+    """The state of callbacks, without those that save checkpoints: their files belong to the trainer."""
     own = {type(callback).__name__ for callback in session.callbacks.all if callback.saves}
     return {name: state for name, state in session.callbacks.state().items() if name.rpartition(" ")[0] not in own}
 
 
 class ModelTransport:
-    """Brings models from trainers to trainers.
+    """Sends models from trainers to trainers.
 
     Args:
-        world: This process among all ranks.
-        shares: Which ranks work for which trainers.
-        processes: Of each trainer of this process, this process among the ranks of that trainer.
+        world: The communicator of all ranks.
+        shares: Which ranks belong to which trainers.
+        processes: The communicator of each trainer of this process.
         name: The model's name, for files.
 
     Attributes:
-        sent_bytes: What this process has sent so far.
+        sent_bytes: Bytes that this process has sent so far.
     """
 
     def __init__(
@@ -158,16 +160,16 @@ class ModelTransport:
     def deliver(
         self, moves: Iterable[tuple[int, int]], taken: Mapping[int, ModelState], way: ExchangeStrategy, number: int
     ) -> dict[int, ModelState]:
-        """Carry out moves, in an order that is the same on all ranks.
+        """Send models. A collective; the order of the moves must be the same on all ranks.
 
         Args:
             moves: (from, to) as numbers of trainers.
-            taken: The models of this process' trainers.
-            way: How they travel.
-            number: Of the exchange.
+            taken: The captured models of this process' trainers.
+            way: How they are sent.
+            number: Number of the exchange.
 
         Returns:
-            For each trainer of this process that a model came to, that model.
+            The model that each receiving trainer of this process got, by its number.
         """
         moves = list(moves)
         if way.strategy == "checkpoint_file":
@@ -179,7 +181,7 @@ class ModelTransport:
                 if found is not None:
                     received[target] = found
             return {
-                target: self._shared(self._processes[target], received.get(target))
+                target: self._broadcast(self._processes[target], received.get(target))
                 for _, target in moves
                 if target in self._processes
             }
@@ -187,7 +189,7 @@ class ModelTransport:
     def _carry(
         self, source: int, target: int, taken: Mapping[int, ModelState], way: ExchangeStrategy, number: int
     ) -> ModelState | None:
-        """One move, as far as it concerns the first rank of the two trainers."""
+        """This process' part in one move, if it is the first rank of one of the two trainers."""
         here, sender, receiver = self._world.rank, self._shares.first_of(source), self._shares.first_of(target)
         if way.strategy == "checkpoint_file":
             return self._read(source, way, number) if here == receiver else None
@@ -198,42 +200,42 @@ class ModelTransport:
             self._send(taken[source], receiver, piecewise)
         return self._receive(sender, piecewise) if here == receiver else None
 
-    def _send(self, genome: ModelState, rank: int, piecewise: bool) -> None:
-        pieces = [_packed(genome)] if not piecewise else [_text(_layout(genome)), *genome.tensors.values()]
-        self._put(torch.tensor([pieces[0].numel()]), rank)
+    def _send(self, state: ModelState, rank: int, piecewise: bool) -> None:
+        pieces = [_packed(state)] if not piecewise else [_text(_layout(state)), *state.tensors.values()]
+        self._send_tensor(torch.tensor([pieces[0].numel()]), rank)
         for piece in pieces:
-            self._put(piece.reshape(-1).view(torch.uint8), rank)
+            self._send_tensor(piece.reshape(-1).view(torch.uint8), rank)
 
     def _receive(self, rank: int, piecewise: bool) -> ModelState:
-        length = int(self._got(torch.zeros(1, dtype=torch.int64), rank))
-        first = self._got(torch.zeros(length, dtype=torch.uint8), rank)
+        length = int(self._receive_tensor(torch.zeros(1, dtype=torch.int64), rank))
+        first = self._receive_tensor(torch.zeros(length, dtype=torch.uint8), rank)
         if not piecewise:
             return _unpacked(first)
         layout = json.loads(bytes(first.numpy()))
         tensors = {name: torch.zeros(shape, dtype=getattr(torch, kind)) for name, shape, kind in layout["tensors"]}
         for name, tensor in tensors.items():
-            data = self._got(torch.zeros(tensor.numel() * tensor.element_size(), dtype=torch.uint8), rank)
+            data = self._receive_tensor(torch.zeros(tensor.numel() * tensor.element_size(), dtype=torch.uint8), rank)
             tensors[name] = data.view(tensor.dtype).view(tensor.shape)
         return ModelState(tensors, layout["plain"])
 
-    def _put(self, tensor: torch.Tensor, rank: int) -> None:
+    def _send_tensor(self, tensor: torch.Tensor, rank: int) -> None:
         self.sent_bytes += tensor.numel() * tensor.element_size()
-        with self._world.status.wait(f"rank {rank} to take a model"):
+        with self._world.status.wait(f"rank {rank} to receive a model"):
             distributed.send(tensor.to(self._world.device), rank)
 
-    def _got(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
+    def _receive_tensor(self, tensor: torch.Tensor, rank: int) -> torch.Tensor:
         there = tensor.to(self._world.device)
-        with self._world.status.wait(f"a model of rank {rank}"):
+        with self._world.status.wait(f"a model from rank {rank}"):
             distributed.recv(there, rank)
         return there.cpu()
 
-    def _shared(self, process: Communicator, genome: ModelState | None) -> ModelState:
-        """What the first rank of a trainer has received, on all of its ranks."""
-        if process.world_size == 1 and genome is not None:
-            return genome
-        packed = _packed(genome) if genome is not None else torch.zeros(0, dtype=torch.uint8)
-        length = process.all_reduce(torch.tensor([packed.numel()], device=process.device))  # the others bring nothing
-        if genome is None:
+    def _broadcast(self, process: Communicator, state: ModelState | None) -> ModelState:
+        """Broadcast what the first rank of a trainer has received to all of its ranks."""
+        if process.world_size == 1 and state is not None:
+            return state
+        packed = _packed(state) if state is not None else torch.zeros(0, dtype=torch.uint8)
+        length = process.all_reduce(torch.tensor([packed.numel()], device=process.device))  # 0 on the other ranks
+        if state is None:
             packed = torch.zeros(int(length), dtype=torch.uint8)
         moved = packed.to(process.device)
         process.broadcast(0, [moved])
@@ -244,12 +246,12 @@ class ModelTransport:
     def _write(
         self, moves: Iterable[tuple[int, int]], taken: Mapping[int, ModelState], way: ExchangeStrategy, number: int
     ) -> None:
-        """Let the first rank of each trainer that gives a model write it, and wait until all have."""
+        """Write the model of each sending trainer from its first rank, and wait until all are written."""
         for source in {source: None for source, _ in moves}:
             if self._shares.first_of(source) == self._world.rank:
-                state = {"settings": {}, "genome": taken[source].plain}
+                plain = {"settings": {}, "genome": taken[source].plain}
                 self._folder(source, way).mkdir(parents=True, exist_ok=True)
-                path = save_checkpoint(self._folder(source, way), number, taken[source].tensors, {}, state)
+                path = save_checkpoint(self._folder(source, way), number, taken[source].tensors, {}, plain)
                 self.sent_bytes += sum(file.stat().st_size for file in path.iterdir())
         with self._world.status.waiting_patiently():
             self._world.all_gather_object(number)
@@ -262,11 +264,11 @@ class ModelTransport:
         return Path(way.checkpoint_dir or "") / f"{self._name}_trainer{trainer}"
 
 
-def _layout(genome: ModelState) -> dict[str, Any]:
+def _layout(state: ModelState) -> dict[str, Any]:
     forms = [
-        [name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in genome.tensors.items()
+        [name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in state.tensors.items()
     ]
-    return {"tensors": forms, "plain": genome.plain}
+    return {"tensors": forms, "plain": state.plain}
 
 
 def _text(value: Any) -> torch.Tensor:
@@ -274,9 +276,9 @@ def _text(value: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
-def _packed(genome: ModelState) -> torch.Tensor:
+def _packed(state: ModelState) -> torch.Tensor:
     """A whole model as bytes: the length of the plain part, that part, and the tensors."""
-    text, tensors = json.dumps(genome.plain).encode(), bytes_of(genome.tensors)
+    text, tensors = json.dumps(state.plain).encode(), bytes_of(state.tensors)
     return torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text + tensors), dtype=torch.uint8)
 
 

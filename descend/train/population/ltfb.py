@@ -1,8 +1,8 @@
-"""Tournaments between trainers as values: who meets whom, what a model travels by, and how a taken model is changed.
+"""LTFB as values: the pairing of trainers, the exchange of models, and mutations.
 
-    repeat metalearning_steps times: local algorithm, exchange          and the local algorithm once more
+    repeat metalearning_steps times: local algorithm, exchange          then the local algorithm once more
 
-A local algorithm counts its limits anew in each round. `population.py` carries it out.
+The limits of the local algorithm are counted from the start of each round. `runner.py` runs it.
 
 Source: LBANN's LTFB, "let a thousand flowers bloom", Jacobs et al. 2017, https://doi.org/10.1145/3146347.3146351.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from descend.arguments import check_integer, require
 from descend.errors import ConfigurationError, nearest
 from descend.strict_keywords import StrictKeywords
 from descend.train.algorithms import BatchedIterativeOptimizer, TrainingAlgorithm
@@ -37,14 +38,14 @@ __all__ = [
 
 
 class MetricStrategy(IntEnum):
-    """Which way a metric is better; the numbers are those of the text form."""
+    """Which direction of a metric is better; the numbers are those of the text form."""
 
     LOWER_IS_BETTER = 0
     HIGHER_IS_BETTER = 1
 
 
 class _Variant:
-    """One choice of a oneof in the text, with its fields."""
+    """One option of a oneof of the text form, with its fields."""
 
     message: ClassVar[str]
 
@@ -52,12 +53,12 @@ class _Variant:
         self.fields = dict(fields)
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
+        """The fields of its text form."""
         return self.fields
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> _Variant:
-        """A choice from the fields of a text."""
+        """An option from its fields."""
         return cls(fields)
 
 
@@ -84,24 +85,24 @@ VARIANTS: tuple[type, ...] = (*_MUTATIONS.values(), *_WAYS.values(), _Tournament
 def _check_choice(what: str, given: str, known: Mapping[str, Any]) -> None:
     if given not in known:
         hint = nearest(str(given), known)
-        raise ConfigurationError(f"{what}: strategy is {given!r} and is to be one of {', '.join(known)}{hint}")
+        raise ConfigurationError(f"{what}: strategy must be one of {', '.join(known)}, got {given!r}{hint}")
 
 
 @dataclass(frozen=True)
 class MutationStrategy(metaclass=StrictKeywords):
-    """How a model that was taken over is changed.
+    """How a copied model is mutated.
 
     Args:
-        strategy: "null_mutation" leaves it as it is; "replace_activation" puts another of ReLU, tanh, ELU, sigmoid and
-            leaky ReLU (0.01) in the place of one activation, chosen at random; "perturb_hyperparameters", our own,
-            multiplies options of the optimizer by `factor` or divides them by it, by chance.
-        options: For the last: names of options, spaces between.
-        factor: For the last: above 1.
-        lowest: For the last: what an option does not fall below.
-        highest: For the last: what it does not rise above.
+        strategy: "null_mutation" leaves it unchanged; "replace_activation" replaces one activation, chosen at random,
+            by another of ReLU, tanh, ELU, sigmoid and leaky ReLU (0.01); "perturb_hyperparameters", our own addition,
+            multiplies or divides options of the optimizer by `factor`, at random.
+        options: For perturb_hyperparameters: names of options, separated by spaces.
+        factor: For perturb_hyperparameters: > 1.
+        lowest: For perturb_hyperparameters: lower bound of an option, >= 0.
+        highest: For perturb_hyperparameters: upper bound of an option.
 
     Raises:
-        ConfigurationError: the strategy is unknown, or its numbers make no sense.
+        ConfigurationError: the strategy is unknown, or a number is out of range.
     """
 
     message: ClassVar[str] = "MutationStrategy"
@@ -116,17 +117,18 @@ class MutationStrategy(metaclass=StrictKeywords):
         _check_choice("MutationStrategy", self.strategy, _MUTATIONS)
         if self.strategy in ("replace_convolution", "hybrid_mutation"):
             raise ConfigurationError(
-                f"MutationStrategy: {self.strategy} changes the shapes of weights, which a run here cannot; "
-                "replace_activation and perturb_hyperparameters are to be had"
+                f"MutationStrategy: {self.strategy} is not supported, since it changes the shapes of weights; use "
+                "replace_activation or perturb_hyperparameters"
             )
         if not self.factor > 1 or not 0 <= self.lowest <= self.highest or not self.options.split():
             raise ConfigurationError(
-                f"MutationStrategy: factor={self.factor!r} is to be above 1, lowest={self.lowest!r} at least 0 and not "
-                f"above highest={self.highest!r}, and options={self.options!r} are to name some"
+                "MutationStrategy: factor must be > 1, lowest >= 0 and <= highest, and options must name at least one; "
+                f"got factor={self.factor!r}, lowest={self.lowest!r}, highest={self.highest!r}, "
+                f"options={self.options!r}"
             )
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
+        """The fields of its text form."""
         own: dict[str, Any] = {}
         if self.strategy == "perturb_hyperparameters":
             bound = {"highest": self.highest} if math.isfinite(self.highest) else {}
@@ -135,7 +137,7 @@ class MutationStrategy(metaclass=StrictKeywords):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> MutationStrategy:
-        """A strategy from the fields of a text; none set leaves models as they are."""
+        """A strategy from the fields of its text form; without any, models are not changed."""
         for name, variant in fields.items():
             return cls(name, **{key: value for key, value in variant.fields.items() if value})
         return cls()
@@ -143,18 +145,18 @@ class MutationStrategy(metaclass=StrictKeywords):
 
 @dataclass(frozen=True)
 class ExchangeStrategy(metaclass=StrictKeywords):
-    """What a model travels by.
+    """How a model is sent from one trainer to another.
 
     Args:
-        strategy: "checkpoint_binary" sends a whole model from memory to memory, "checkpoint_file" by files, and
+        strategy: "checkpoint_binary" sends the whole model in one message, "checkpoint_file" as files, and
             "sendrecv_weights" tensor by tensor.
-        weights_names: Names of the weights that travel; none for all.
-        exchange_hyperparameters: With "sendrecv_weights", send the optimizer's state and options too; the two others
+        weights_names: Names of the weights that are sent; empty for all.
+        exchange_hyperparameters: With "sendrecv_weights", also send the optimizer's state and options; the two others
             always do.
-        checkpoint_dir: With "checkpoint_file", where the files go; all trainers have to see it.
+        checkpoint_dir: With "checkpoint_file", the directory of the files, which all trainers must share.
 
     Raises:
-        ConfigurationError: the strategy is unknown, or a setting does not belong to it.
+        ConfigurationError: the strategy is unknown, or a setting does not apply to it.
     """
 
     message: ClassVar[str] = "RandomPairwiseExchange.ExchangeStrategy"
@@ -169,17 +171,17 @@ class ExchangeStrategy(metaclass=StrictKeywords):
         object.__setattr__(self, "weights_names", tuple(self.weights_names))
         if bool(self.checkpoint_dir) != (self.strategy == "checkpoint_file"):
             raise ConfigurationError(
-                f"ExchangeStrategy: strategy={self.strategy!r} with checkpoint_dir={self.checkpoint_dir!r}: "
-                "checkpoint_file needs a directory, and the others take none"
+                "ExchangeStrategy: checkpoint_dir must be set with strategy='checkpoint_file' and only then, got "
+                f"strategy={self.strategy!r}, checkpoint_dir={self.checkpoint_dir!r}"
             )
 
     @property
     def whole(self) -> bool:
-        """Whether the optimizer travels too."""
+        """Whether the optimizer is sent, too."""
         return self.strategy != "sendrecv_weights" or self.exchange_hyperparameters
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
+        """The fields of its text form."""
         own: dict[str, Any] = {}
         if self.strategy == "sendrecv_weights":
             own = {"exchange_hyperparameters": self.exchange_hyperparameters}
@@ -189,7 +191,7 @@ class ExchangeStrategy(metaclass=StrictKeywords):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> ExchangeStrategy:
-        """A strategy from the fields of a text; without one a model travels from memory to memory."""
+        """A strategy from the fields of its text form; "checkpoint_binary" if none is set."""
         names = tuple(fields.get("weights_name", ()))
         for name in fields.keys() - {"weights_name"}:
             return cls(name, names, **fields[name].fields)
@@ -197,21 +199,21 @@ class ExchangeStrategy(metaclass=StrictKeywords):
 
 
 class MetaLearningStrategy(metaclass=StrictKeywords):
-    """Who takes whose model after a round."""
+    """How models are selected and copied between trainers after a round."""
 
     MetricStrategy: ClassVar[type[MetricStrategy]] = MetricStrategy
 
     @property
     def metrics(self) -> Mapping[str, MetricStrategy]:
-        """The metrics that decide, and which way each of them is better."""
+        """The metrics that models are compared by, and the better direction of each."""
         raise NotImplementedError(f"{type(self).__name__} defines no metrics")
 
 
 def _directions(what: str, given: Mapping[str, Any]) -> dict[str, MetricStrategy]:
     known = [int(way) for way in MetricStrategy]
-    problems = [f"{what}: no metric is named"] * (not given)
+    problems = [f"{what}: no metric is given; name at least one"] * (not given)
     problems += [
-        f"{what}: metric '{name}' is {way!r}; expected LOWER_IS_BETTER (0) or HIGHER_IS_BETTER (1)"
+        f"{what}: metric '{name}' must be LOWER_IS_BETTER (0) or HIGHER_IS_BETTER (1), got {way!r}"
         for name, way in given.items()
         if way not in known
     ]
@@ -221,7 +223,7 @@ def _directions(what: str, given: Mapping[str, Any]) -> dict[str, MetricStrategy
 
 
 class _Exchange(MetaLearningStrategy):
-    """What strategies share whose fields are a map of metrics and what else they have."""
+    """Base of the strategies with a map of metrics."""
 
     metric_strategies: Mapping[str, int]
 
@@ -231,29 +233,30 @@ class _Exchange(MetaLearningStrategy):
         return {name: MetricStrategy(way) for name, way in self.metric_strategies.items()}
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
+        """The fields of its text form."""
         own = {entry.name: getattr(self, entry.name) for entry in fields(cast("Any", self))}
         del own["metric_strategies"]
         return {"metric_name_strategy_map": {name: int(way) for name, way in self.metrics.items()}, **own}
 
     @classmethod
     def from_fields(cls, given: Mapping[str, Any]) -> Self:
-        """The strategy from the fields of a text."""
+        """The strategy from the fields of its text form."""
         rest = dict(given)
         return cls(metric_strategies=rest.pop("metric_name_strategy_map", {}), **rest)
 
 
 @dataclass(frozen=True)
 class RandomPairwiseExchange(_Exchange):
-    """Trainers meet in random pairs. Both evaluate both models on their own tournament samples, and each goes on with
-    the better one; its own wins where they are equal, and where it is as good in any of several metrics.
+    """Trainers are paired at random, evaluate both models on their own tournament samples and keep the better one.
 
-    With an odd number of trainers one sits out. NaN loses to every number.
+    A trainer keeps its own model on a tie, and unless the other one is better in all of several metrics.
+
+    With an odd number of trainers one is not paired. NaN loses against every number.
 
     Args:
-        metric_strategies: Names of metrics, "objective" among them, and which way each is better.
-        exchange_strategy: What a model travels by.
-        mutation_strategy: How a model that was taken over is changed.
+        metric_strategies: Names of metrics, which may include "objective", and the better direction of each.
+        exchange_strategy: How a model is sent.
+        mutation_strategy: How a copied model is mutated.
 
     Raises:
         ConfigurationError: no metric is named, or a direction is unknown.
@@ -271,17 +274,17 @@ class RandomPairwiseExchange(_Exchange):
 
 @dataclass(frozen=True)
 class TruncationSelectionExchange(_Exchange):
-    """All trainers are ranked by one metric on their own tournament samples; the one at rank i ≥ k, from 0, takes the
-    model of the one at rank i mod k. Of equal trainers the one with the lower number is first; NaN is last,
-    and nobody takes a model whose score it is: there are fewer than k then to take from.
+    """All trainers are ranked by one metric on their own tournament samples; the one at rank i ≥ k, from 0, copies the
+    model of the one at rank i mod k. Ties are broken by the number of the trainer. NaN is last, and a model whose score
+    is NaN is never copied: there are fewer than k models to copy then.
 
     Args:
-        metric_strategies: One metric and which way it is better.
-        truncation_k: How many keep their models.
-        mutation_strategy: How a model that was taken over is changed; our own addition.
+        metric_strategies: One metric and its better direction.
+        truncation_k: How many trainers keep their models.
+        mutation_strategy: How a copied model is mutated; our own addition.
 
     Raises:
-        ConfigurationError: there is not one metric, or k is not a whole number above 0.
+        ConfigurationError: there is not exactly one metric, or k is not an integer >= 1.
     """
 
     message: ClassVar[str] = "TruncationSelectionExchange"
@@ -294,26 +297,27 @@ class TruncationSelectionExchange(_Exchange):
         what = "TruncationSelectionExchange"
         object.__setattr__(self, "metric_strategies", _directions(what, self.metric_strategies))
         if len(self.metric_strategies) != 1:
-            raise ConfigurationError(f"{what}: it ranks by one metric, and {len(self.metric_strategies)} are named")
-        if self.truncation_k < 1:
-            raise ConfigurationError(f"{what}: truncation_k is {self.truncation_k!r} and is to be at least 1")
+            raise ConfigurationError(
+                f"{what}: metric_strategies must name one metric, got {len(self.metric_strategies)}"
+            )
+        require(check_integer("truncation_k", self.truncation_k, minimum=1), where=what)
 
 
 @dataclass(frozen=True)
 class RegularizedEvolution(MetaLearningStrategy):
-    """Some trainers are drawn; a changed copy of the best of them takes the place of the oldest.
+    """A sample of the trainers is drawn; a mutated copy of the best of them replaces the oldest model.
 
-    The oldest is the trainer whose number is the round modulo the number of trainers. LBANN compares whole numbers of
-    scores; here they are compared as they are.
+    The oldest is the trainer whose number is the round modulo the number of trainers. LBANN truncates scores to
+    integers before it compares them; here they are compared as they are.
 
     Args:
-        metric_name: The metric that decides, on each trainer's own tournament samples.
-        metric_strategy: Which way it is better.
-        mutation_strategy: How the copy is changed.
-        sample_size: How many are drawn.
+        metric_name: The metric, on each trainer's own tournament samples.
+        metric_strategy: Its better direction.
+        mutation_strategy: How the copy is mutated.
+        sample_size: How many trainers are drawn, >= 1.
 
     Raises:
-        ConfigurationError: no metric is named, the direction is unknown, or nobody is drawn.
+        ConfigurationError: no metric is named, the direction is unknown, or `sample_size` is out of range.
 
     Source: Real et al. 2019, https://arxiv.org/abs/1802.01548.
     """
@@ -329,10 +333,7 @@ class RegularizedEvolution(MetaLearningStrategy):
         given = {self.metric_name: self.metric_strategy} if self.metric_name else {}
         found = _directions("RegularizedEvolution", given)
         object.__setattr__(self, "metric_strategy", found[self.metric_name])
-        if self.sample_size < 1:
-            raise ConfigurationError(
-                f"RegularizedEvolution: sample_size is {self.sample_size!r} and is to be at least 1"
-            )
+        require(check_integer("sample_size", self.sample_size, minimum=1), where="RegularizedEvolution")
 
     @property
     def metrics(self) -> Mapping[str, MetricStrategy]:
@@ -342,20 +343,20 @@ class RegularizedEvolution(MetaLearningStrategy):
 
 @dataclass(frozen=True)
 class LTFB(TrainingAlgorithm):
-    """Trainers train by themselves and then exchange models, round after round.
+    """LTFB: in each round, trainers train independently and then exchange models.
 
-    Weights, the optimizer's state, its options, the step that schedules follow and what callbacks remember all move
-    with a model, however it travels, but for "sendrecv_weights" without hyperparameters. Where each trainer stands in
-    its data stays. Tournament samples come from the reader of the role "tournament" and never train.
+    Weights, the optimizer's state and options, the step of its schedules and the state of callbacks move with a model,
+    except with "sendrecv_weights" without hyperparameters. Each trainer keeps its position in its data. Tournament
+    samples come from the reader of the role "tournament" and are never trained on.
 
     A trainer whose gradient is not finite stops training until the next exchange, and its score is NaN.
 
     Args:
         name: A name for this algorithm in logs.
-        local_algo: What each trainer does in a round; its limits say how long one is.
-        metalearning: Who takes whose model after it.
-        metalearning_steps: How many exchanges.
-        suppress_timer_output: Leave out the times of this algorithm in logs.
+        local_algo: The training algorithm of a round; its limits are the length of a round.
+        metalearning: How models are selected and copied after a round.
+        metalearning_steps: Number of exchanges.
+        suppress_timer_output: Do not log the time this algorithm takes.
 
     Raises:
         ConfigurationError: there is no strategy, or the number of exchanges is negative.
@@ -373,24 +374,26 @@ class LTFB(TrainingAlgorithm):
         problems: list[str] = []
         if not isinstance(self.metalearning, MetaLearningStrategy):
             problems.append(
-                f"metalearning is {self.metalearning!r}; expected RandomPairwiseExchange, TruncationSelectionExchange "
-                "or RegularizedEvolution"
+                "metalearning must be a RandomPairwiseExchange, a TruncationSelectionExchange or a "
+                f"RegularizedEvolution, got {self.metalearning!r}"
             )
         if type(self.metalearning_steps) is not int or self.metalearning_steps < 0:
-            problems.append(f"metalearning_steps is {self.metalearning_steps!r}; expected a whole number")
+            problems.append(f"metalearning_steps must be an integer >= 0, got {self.metalearning_steps!r}")
         if not isinstance(self.local_algo, TrainingAlgorithm) or isinstance(self.local_algo, LTFB):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything
-            problems.append(f"local_algo is {self.local_algo!r}; expected one such as BatchedIterativeOptimizer")
+            problems.append(
+                f"local_algo must be an algorithm such as BatchedIterativeOptimizer(), got {self.local_algo!r}"
+            )
         if problems:
             raise ConfigurationError([f"LTFB: {problem}" for problem in problems])
 
     @property
     def strategy(self) -> MetaLearningStrategy:
-        """Who takes whose model."""
-        assert self.metalearning is not None  # __post_init__ refuses that
+        """The strategy of the exchanges."""
+        assert self.metalearning is not None  # checked by __post_init__
         return self.metalearning
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields as the text has them."""
+        """The fields of its text form."""
         return {
             "name": self.name,
             "local_training_algorithm": self.local_algo,
@@ -401,7 +404,7 @@ class LTFB(TrainingAlgorithm):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> LTFB:
-        """The algorithm from the fields of a text; without a number of exchanges there is none."""
+        """The algorithm from the fields of its text form; without a number of exchanges there are none."""
         given = dict(fields)
         limits = given.pop("stopping_criteria", None)
         inner = {"local_algo": given["local_training_algorithm"]} if "local_training_algorithm" in given else {}
@@ -415,7 +418,7 @@ class LTFB(TrainingAlgorithm):
 
     @property
     def stop(self) -> Stop | None:
-        """The local algorithm's criterion, where it is of a form that has no text."""
+        """The local algorithm's `stop`, which may have no text form."""
         return getattr(self.local_algo, "stop", None)
 
     def epochs(self, default: int) -> int | None:
@@ -424,18 +427,18 @@ class LTFB(TrainingAlgorithm):
         return None if of_one is None else of_one * (self.metalearning_steps + 1)
 
     def until(self, stop: Stop) -> LTFB:
-        """See `TrainingAlgorithm.until`; the criterion is that of a round."""
+        """See `TrainingAlgorithm.until`; the criterion ends a round."""
         return replace(self, local_algo=self.local_algo.until(stop))
 
     def check(self, metrics: Mapping[str, Any] | list[str], roles: Mapping[str, Any] | list[str]) -> None:
-        """Refuse what is known to be wrong before anything is started.
+        """Check metrics and data before anything runs.
 
         Args:
-            metrics: Names of the metrics that an evaluation gives, "objective" aside.
-            roles: The roles that there are data for.
+            metrics: Names of the metrics of an evaluation, without "objective".
+            roles: The roles that have data.
 
         Raises:
-            ConfigurationError: a metric that nothing measures, or no samples for tournaments.
+            ConfigurationError: a metric does not exist, or there are no tournament samples.
         """
         known = ["objective", *metrics]
         problems = [
@@ -445,14 +448,14 @@ class LTFB(TrainingAlgorithm):
         ]
         if "tournament" not in roles:
             problems.append(
-                "LTFB needs samples that no trainer trains on: give a reader of the role 'tournament', or hold some "
-                "out by tournament_fraction"
+                "LTFB needs samples that no trainer trains on: add a reader with the role 'tournament', or hold some "
+                "out with tournament_fraction"
             )
         if problems:
             raise ConfigurationError(problems)
 
     def apply(self, session: Session) -> str:
-        """See `TrainingAlgorithm.apply`: a trainer that is alone."""
-        from descend.train.population.runner import Population  # torch comes in here, not when a description is read
+        """See `TrainingAlgorithm.apply`: with one trainer."""
+        from descend.train.population.runner import Population  # imports torch, so not at module level
 
         return Population.alone(session).play(self)[0]

@@ -1,10 +1,10 @@
-"""Several trainers at work: rounds of training by themselves, and models that change hands between them.
+"""Runs several trainers: rounds of independent training, and exchanges of models between them.
 
-    play            for each round: train, meet, exchange, save; then train once more
-    exchange        who meets whom is a function of the seed and the round, so all ranks know it without being told
-    lineage         who took whose model, with which scores, and how it was changed: told to all, kept by the first rank
+    play            for each round: train, synchronize, exchange, save; then train once more
+    exchange        the pairing is a function of seed and round, so all ranks compute it without communication
+    lineage         which trainer copied which model, scores and mutations: gathered on all ranks, recorded by rank zero
 
-A process holds the trainers of its block of ranks, one after the other; a process that is alone holds all of them.
+A process runs the trainers of its block of ranks one after the other; a single process runs all of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExchangeResult", "Population", "TrainerRun", "check_mutation"]
 
-_KEPT = 2  # checkpoints of exchanges: where a crash comes between those of two trainers, all go back to the one before
+_KEPT = 2  # checkpoints of exchanges: after a crash between those of two trainers, all resume from the one before
 
 
 @dataclass
@@ -49,7 +49,7 @@ class TrainerRun:
 
     Attributes:
         number: From 0.
-        session: What it trains.
+        session: Its run.
     """
 
     number: int
@@ -57,7 +57,7 @@ class TrainerRun:
 
     @property
     def state(self) -> dict[str, Any]:
-        """How far it has come: "round", whether it has "trained" in that, "reason", and why it has "failed"."""
+        """Its progress: "round", whether it has "trained" in it, "reason" for stopping, and why it has "failed"."""
         begun = {"round": 0, "trained": False, "reason": "", "failed": None, "form": None}
         return self.session.algorithm_state.setdefault(STATE, begun)
 
@@ -68,14 +68,14 @@ class ExchangeResult:
 
     Attributes:
         round: Number of the exchange, from 0.
-        step: Updates that its model had by then.
+        step: Updates of its model before the exchange.
         trainer: Its number.
-        partner: Whom it met, or whose model it might have taken; None where it met nobody.
+        partner: The trainer it was paired with, or whose model it copied; None if there is none.
         scores: Of its own model, by metric.
-        partner_scores: Of its partner's model; empty where it met nobody.
-        took: Whose model it goes on with; None for its own.
+        partner_scores: Of its partner's model; empty without a partner.
+        took: The trainer whose model it copied; None if it kept its own.
         changed: What a mutation changed: before and after, by name.
-        rates: The learning rates of the step to come, each once, the lowest first.
+        rates: The distinct learning rates of the next step, in ascending order.
     """
 
     round: int
@@ -93,12 +93,12 @@ class Population:
     """The trainers of a run, as one of its processes sees them.
 
     Args:
-        players: Those of this process.
-        shares: Which ranks work for which trainers.
-        world: This process among all ranks.
-        seed: Decides who meets whom, and what a mutation draws.
-        say: Tells the user something; of several ranks the first does.
-        record: Takes the outcomes of each exchange; likewise.
+        players: The trainers of this process.
+        shares: Which ranks belong to which trainers.
+        world: The communicator of all ranks.
+        seed: Seed of pairings and mutations.
+        say: Prints a line; of several ranks only the first does.
+        record: Called with the results of each exchange; likewise.
     """
 
     def __init__(
@@ -119,28 +119,28 @@ class Population:
 
     @classmethod
     def alone(cls, session: Session) -> Population:
-        """A population of one."""
+        """A population of one trainer."""
         ranks = session.communicator.world_size
         return cls(
             [TrainerRun(0, session)], TrainerLayout(1, ranks, ranks), session.communicator, session.seed, session.say
         )
 
     def play(self, algorithm: LTFB) -> list[str]:
-        """Carry out a tournament.
+        """Run a tournament.
 
         Returns:
-            Why each trainer of this process stopped in the end.
+            Why each trainer of this process stopped.
 
         Raises:
-            Stopped: a signal asked for an end; those who had not come to the end of their round go on there.
+            Stopped: a signal requested it; trainers within a round resume there.
             NumericalError: the gradients of all trainers are not finite.
         """
         for player in self.players:
             begun = player.state["round"] or player.state["trained"]
             if begun and player.session.began == ExecutionContext(Mode.TRAIN):
-                player.session.began = None  # limits count from the beginning of a round, not of the run
+                player.session.began = None  # limits count from the start of a round, not of the run
             if player.state["form"] is not None:
-                player.session.task.take_form(player.state["form"])  # pyright: ignore[reportAttributeAccessIssue]  # it was given by this task
+                player.session.task.take_form(player.state["form"])  # pyright: ignore[reportAttributeAccessIssue]  # the state comes from this task
         while (number := self.players[0].state["round"]) < algorithm.metalearning_steps:
             self._train(algorithm.local_algo)
             self._exchange(algorithm.strategy, number)
@@ -148,39 +148,39 @@ class Population:
         return [player.state["reason"] for player in self.players]
 
     def each(self, algorithm: TrainingAlgorithm) -> list[str]:
-        """Let every trainer go its own way; returns why each stopped."""
+        """Train every trainer without exchanges; returns why each stopped."""
         self._train(algorithm)
         return [player.state["reason"] for player in self.players]
 
     def tell(self, words: Mapping[int, Any]) -> dict[int, Any]:
-        """Let all ranks know a plain value of each trainer, given those of the trainers of this process."""
+        """Gather a plain value per trainer on all ranks, given those of the trainers of this process."""
         own = {str(number): word for number, word in words.items() if self._speaks(number)}
         with self._world.status.waiting_patiently():
-            told = self._world.all_gather_object(own)
-        everything = {int(number): word for some in told for number, word in some.items()}
-        return dict(sorted(everything.items()))
+            gathered = self._world.all_gather_object(own)
+        by_trainer = {int(number): word for some in gathered for number, word in some.items()}
+        return dict(sorted(by_trainer.items()))
 
     def _speaks(self, number: int) -> bool:
         return self.shares.first_of(number) == self._world.rank
 
-    # ---- a round by oneself
+    # ---- a round of training
 
     def _train(self, algorithm: TrainingAlgorithm) -> None:
-        """Let each trainer do its part of a round, and meet; a signal ends it for all."""
+        """Train each trainer for a round, and synchronize; a signal stops all of them."""
         for player in self.players:
             if self._stopped is None and not player.state["trained"] and not player.state["failed"]:
                 with as_trainer(player.number, self.shares.trainers):
                     self._train_one(player, algorithm)
         words = {p.number: {"stopped": self._asked(p), "failed": p.state["failed"]} for p in self.players}
-        told = self.tell(words)
-        if stopped := next((word["stopped"] for word in told.values() if word["stopped"]), None):
+        states = self.tell(words)
+        if stopped := next((word["stopped"] for word in states.values() if word["stopped"]), None):
             raise Stopped(stopped)
-        failed = [f"trainer {number}: {word['failed']}" for number, word in told.items() if word["failed"]]
-        if len(failed) == len(told):
-            raise NumericalError([*failed, "no trainer is left whose model could be taken over"])
+        failed = [f"trainer {number}: {word['failed']}" for number, word in states.items() if word["failed"]]
+        if len(failed) == len(states):
+            raise NumericalError([*failed, "no trainer is left whose model could be copied"])
 
     def _asked(self, player: TrainerRun) -> str | None:
-        """Why all are to end, where this trainer has been told so."""
+        """Why all trainers must stop, if this one was stopped; else None."""
         signal = player.session.agreed_stop()
         return self._stopped or (signal and f"stopped by {signal} between two rounds")
 
@@ -199,7 +199,7 @@ class Population:
     # ---- an exchange
 
     def _exchange(self, strategy: MetaLearningStrategy, number: int) -> None:
-        """Carry out exchange `number` and save what stands after it."""
+        """Run exchange `number` and save the state after it."""
         way = getattr(strategy, "exchange_strategy", ExchangeStrategy())
         match strategy:
             case RandomPairwiseExchange():
@@ -209,16 +209,16 @@ class Population:
             case RegularizedEvolution():
                 outcomes = self._evolution(strategy, number, way)
             case _:
-                raise ConfigurationError(f"{type(strategy).__name__} is no strategy that a population knows")
+                raise ConfigurationError(f"{type(strategy).__name__} is not a known strategy of exchange")
         sessions = {player.number: player.session for player in self.players}
         for one in outcomes:
             one.rates = sorted(set(current_learning_rates(sessions[one.trainer].optimizer).values()))
         for player in self.players:
             player.state.update(round=number + 1, trained=False)
-        told = {trainer: ExchangeResult(**word) for trainer, word in self.tell(_words(outcomes)).items()}
-        for line in self._lines(strategy, list(told.values())):
+        results = {trainer: ExchangeResult(**word) for trainer, word in self.tell(_words(outcomes)).items()}
+        for line in self._lines(strategy, list(results.values())):
             self._say(line)
-        self._record([asdict(outcome) for outcome in told.values()])
+        self._record([asdict(outcome) for outcome in results.values()])
         for player in self.players:
             player.session.fix_rows()
             player.session.save(SaveRequest("exchange", keep=_KEPT))
@@ -243,7 +243,7 @@ class Population:
         taken: Mapping[int, ModelState],
         received: Mapping[int, ModelState],
     ) -> ExchangeResult:
-        """Let a trainer choose between its own model and its partner's."""
+        """Choose between a trainer's own model and its partner's."""
         outcome = self._outcome(player, number, partner)
         outcome.scores = self._scores(player, strategy)
         if partner is None:
@@ -251,7 +251,7 @@ class Population:
         restore_model(player.session, received[player.number])
         outcome.partner_scores = self._scores(player, strategy, failed=False)
         if beats(outcome.partner_scores, outcome.scores, strategy.metrics):
-            self._taken_over(player, outcome, partner, strategy.mutation_strategy)
+            self._after_copy(player, outcome, partner, strategy.mutation_strategy)
         else:
             restore_model(player.session, taken[player.number])
         return outcome
@@ -263,7 +263,7 @@ class Population:
         ranking = sorted(scores, key=lambda trainer: (*_order(scores[trainer], strategy.metrics), trainer))
         k = min(strategy.truncation_k, sum(not _order(scores[trainer], strategy.metrics)[0] for trainer in ranking))
         sources = {trainer: ranking[i % k] for i, trainer in enumerate(ranking) if i >= k} if k else {}
-        return self._taken_from(sources, scores, strategy.mutation_strategy, number, way)
+        return self._copy_models(sources, scores, strategy.mutation_strategy, number, way)
 
     def _evolution(self, strategy: RegularizedEvolution, number: int, way: ExchangeStrategy) -> list[ExchangeResult]:
         scores = self.tell({p.number: self._scores(p, strategy) for p in self.players})
@@ -271,9 +271,9 @@ class Population:
         best = min(sample, key=lambda trainer: (*_order(scores[trainer], strategy.metrics), trainer))
         oldest = number % self.shares.trainers
         lost = _order(scores[best], strategy.metrics)[0]
-        return self._taken_from({} if lost else {oldest: best}, scores, strategy.mutation_strategy, number, way)
+        return self._copy_models({} if lost else {oldest: best}, scores, strategy.mutation_strategy, number, way)
 
-    def _taken_from(
+    def _copy_models(
         self,
         sources: Mapping[int, int],
         scores: Mapping[int, dict[str, float]],
@@ -281,17 +281,17 @@ class Population:
         number: int,
         way: ExchangeStrategy,
     ) -> list[ExchangeResult]:
-        """Let trainers take over models.
+        """Copy models between trainers.
 
         Args:
-            sources: Whose model goes to whom: for the number of who takes it, that of who gives it.
+            sources: The trainer whose model is copied, by the number of the trainer that copies it.
             scores: Of every trainer.
-            mutation: How they are changed.
+            mutation: How copies are mutated.
             number: Of the exchange.
-            way: How they travel.
+            way: How models are sent.
         """
-        giving = set(sources.values())
-        taken = {p.number: capture_model(p.session) for p in self.players if p.number in giving}
+        copied = set(sources.values())
+        taken = {p.number: capture_model(p.session) for p in self.players if p.number in copied}
         moves = [(source, target) for target, source in sources.items()]
         received = self.courier.deliver(moves, taken, way, number)
         outcomes: list[ExchangeResult] = []
@@ -302,16 +302,16 @@ class Population:
             if source is not None:
                 outcome.partner_scores = scores[source]
                 restore_model(player.session, received[player.number])
-                self._taken_over(player, outcome, source, mutation)
+                self._after_copy(player, outcome, source, mutation)
             outcomes.append(outcome)
         return outcomes
 
     def _outcome(self, player: TrainerRun, number: int, partner: int | None) -> ExchangeResult:
         return ExchangeResult(number, player.session.contexts[Mode.TRAIN].step, player.number, partner)
 
-    def _taken_over(self, player: TrainerRun, outcome: ExchangeResult, source: int, mutation: MutationStrategy) -> None:
+    def _after_copy(self, player: TrainerRun, outcome: ExchangeResult, source: int, mutation: MutationStrategy) -> None:
         outcome.took, player.state["failed"] = source, None
-        player.session.began = None  # it is set where the trainer has failed within its round
+        player.session.began = None  # set if the trainer has failed within its round
         player.session.skipped_in_a_row = 0
         draws = generator(self._seed, "mutation", outcome.round, player.number)
         outcome.changed = mutate(player.session, mutation, draws)
@@ -321,7 +321,7 @@ class Population:
     def _scores(
         self, player: TrainerRun, strategy: MetaLearningStrategy, failed: bool | None = None
     ) -> dict[str, float]:
-        """What decides, on the trainer's own tournament samples; NaN for one whose gradient was not finite."""
+        """The metrics on the trainer's own tournament samples; NaN for a trainer whose gradient was not finite."""
         if player.state["failed"] if failed is None else failed:
             return dict.fromkeys(strategy.metrics, math.nan)
         with as_trainer(player.number, self.shares.trainers), player.session.undisturbed():
@@ -334,11 +334,11 @@ class Population:
         return {name: values[name] for name in strategy.metrics}
 
     def _drawn(self, number: int) -> list[int]:
-        """The trainers in an order that chance has made."""
+        """The trainers in a random order."""
         draws = generator(self._seed, "tournament", number)
         return torch.randperm(self.shares.trainers, generator=draws).tolist()
 
-    # ---- what is printed
+    # ---- log lines
 
     def _lines(self, strategy: MetaLearningStrategy, outcomes: Sequence[ExchangeResult]) -> list[str]:
         lines: list[str] = []
@@ -362,11 +362,11 @@ class Population:
 
 
 def _moved_lines(one: ExchangeResult) -> list[str]:
-    """LBANN's lines about a model that was sent; it has two spaces before the number of who gets it."""
-    what, giver, taker = f"In LTFB TSE step {one.round}, trainer", _shown(one.partner_scores), _shown(one.scores)
+    """LBANN's lines about a model that was sent, with its two spaces before the number of the receiver."""
+    what, sent, replaced = f"In LTFB TSE step {one.round}, trainer", _shown(one.partner_scores), _shown(one.scores)
     return [
-        f"{what} {one.took} with score {giver} sends model to trainer  {one.trainer} with score {taker}",
-        f"{what} {one.trainer} with score {taker} receives model from trainer {one.took} with score {giver}"
+        f"{what} {one.took} with score {sent} sends model to trainer  {one.trainer} with score {replaced}",
+        f"{what} {one.trainer} with score {replaced} receives model from trainer {one.took} with score {sent}"
         f"{_changes(one)}",
     ]
 
@@ -385,7 +385,7 @@ def _words(outcomes: Sequence[ExchangeResult]) -> dict[int, Any]:
 
 
 def beats(theirs: Mapping[str, float], own: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -> bool:
-    """Whether another model is better than one's own: in every metric, and not just as good."""
+    """Whether another model is strictly better than the own one in every metric."""
     return all(_better(theirs[name], own[name], way) for name, way in metrics.items())
 
 
@@ -396,7 +396,7 @@ def _better(a: float, b: float, way: MetricStrategy) -> bool:
 
 
 def _order(scores: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -> tuple[bool, float]:
-    """What sorts trainers by their one metric, the best first and NaN last."""
+    """The sort key of trainers by their one metric: best first, NaN last."""
     ((name, way),) = metrics.items()
     value = scores[name]
     if math.isnan(value):
@@ -405,15 +405,15 @@ def _order(scores: Mapping[str, float], metrics: Mapping[str, MetricStrategy]) -
 
 
 def check_mutation(strategy: MutationStrategy, optimizer: torch.optim.Optimizer, task: Any) -> None:
-    """Refuse a change that cannot be made, before anything is trained.
+    """Check that a mutation can be applied, before anything is trained.
 
     Args:
-        strategy: The change.
-        optimizer: What it may change the options of.
-        task: What it may change the layers of.
+        strategy: The mutation.
+        optimizer: Whose options it may change.
+        task: Whose layers it may change.
 
     Raises:
-        ConfigurationError: the optimizer or the model has nothing that could be changed like that.
+        ConfigurationError: the optimizer has no such option, or the model no such layer.
     """
     if strategy.strategy == "perturb_hyperparameters":
         problems = [problem for option in strategy.options.split() for problem in _fixed(optimizer, option)]
@@ -421,29 +421,29 @@ def check_mutation(strategy: MutationStrategy, optimizer: torch.optim.Optimizer,
             raise ConfigurationError(problems)
     if strategy.strategy == "replace_activation":
         if not hasattr(task, "replace_activation"):
-            raise ConfigurationError("replace_activation works on graphs, and the model here is a torch module")
+            raise ConfigurationError("replace_activation needs a graph, and this model is a torch module")
         task.activations()
 
 
 def _fixed(optimizer: torch.optim.Optimizer, option: str) -> list[str]:
-    """Why an option cannot be multiplied by a factor; nothing where it can."""
+    """Why an option cannot be multiplied by a factor; empty if it can."""
     groups = [group for group in optimizer.param_groups if option in group]
     if option == "lr" and any(group.get("schedule") for group in groups):
         what = "follows a schedule, which would undo the change"
     elif not groups:
-        what = f"is not there{nearest(option, [str(name) for name in optimizer.param_groups[0]])}"
+        what = f"does not exist{nearest(option, [str(name) for name in optimizer.param_groups[0]])}"
     elif not all(isinstance(group[option], (int, float)) for group in groups):
         what = f"is {groups[0][option]!r}"
     else:
         return []
-    return [f"perturb_hyperparameters: '{option}' {what}; it is to be a number in every group of the optimizer"]
+    return [f"perturb_hyperparameters: '{option}' {what}; it must be a number in every group of the optimizer"]
 
 
 def mutate(session: Session, strategy: MutationStrategy, draws: torch.Generator) -> dict[str, Any]:
-    """Change a model that was taken over; returns what was before and is now, by name.
+    """Mutate a copied model; returns before and after of what changed, by name.
 
     Raises:
-        ConfigurationError: the model has nothing that could be changed like that.
+        ConfigurationError: as `check_mutation`.
     """
     check_mutation(strategy, session.optimizer, session.task)
     if strategy.strategy == "perturb_hyperparameters":

@@ -1,13 +1,13 @@
-"""Kronecker factors of the layers that a forward pass goes through, and gradients multiplied by their inverses.
+"""K-FAC: estimates the Kronecker factors of each layer and multiplies gradients by their inverses.
 
-`kfac.py` has the equations. What a layer is, is seen where its weights are used: while the forward pass of a part
-lasts, every call of torch's linear map or convolution with a trained weight is noted, whoever makes it. In the backward
-pass its output tells the error signal g̃, and the layer's sums are made at once:
+`kfac.py` has the equations. Layers are found by the use of their weights: during the forward pass of a micro-batch,
+every call of torch's linear or convolution functions with a trainable weight is recorded, wherever it is made. A hook
+on its output gets the error signal g̃ in the backward pass, where the layer's sums are computed:
 
     Σ a₊ a₊ᵀ,   Σ g̃ g̃ᵀ,   n samples and r positions that count
 
-They are added over parts and ranks. The backward pass began with a numerator, and D is what the whole of it is divided
-by, so a sample's own gradient is g = n/D g̃; hence A = Σ a₊ a₊ᵀ / n and G = n² / (D² r) Σ g̃ g̃ᵀ.
+They are summed over micro-batches and ranks. The backward pass starts from a numerator, D is the denominator of the
+whole mini-batch, so the gradient of one sample is g = n/D g̃; hence A = Σ a₊ a₊ᵀ / n and G = n² / (D² r) Σ g̃ g̃ᵀ.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Curvature", "patches"]
 
-_KEY = "kfac"  # in the session's state of algorithms
+_KEY = "kfac"  # in the state of the algorithms
 
 
 class _Use(NamedTuple):
-    """One use of a layer's weights in the forward pass of a part."""
+    """One use of a layer's weights in the forward pass of a micro-batch."""
 
     weight: str
     bias: str | None
@@ -53,12 +53,12 @@ class _Use(NamedTuple):
     given: Mapping[str, Any]  # the arguments of the call
     dtype: torch.dtype
     samples: int
-    first: bool  # the first use in this part
+    first: bool  # the first use in this micro-batch
 
 
 @dataclass
 class _Sums:
-    """What a layer has gathered in a step; see the module."""
+    """Sums of a layer over a step; see the module docstring."""
 
     bias: str | None
     transposed: bool
@@ -77,7 +77,7 @@ class _Sums:
 
     @property
     def form(self) -> list[Any]:
-        """What `empty` makes sums of nothing of."""
+        """What `empty` needs to make sums that are 0, as plain values."""
         return [self.bias, self.transposed, len(self.inputs), len(self.errors), str(self.inputs.dtype)]
 
     @classmethod
@@ -90,14 +90,14 @@ class _Sums:
 
 
 class Curvature:
-    """The preconditioner of `KFAC`. Its averages and inverses stand in the session's state and are saved with it.
+    """The preconditioner of `KFAC`. Its averages and inverses are in the state of the run and saved with it.
 
     Args:
         settings: The algorithm.
-        session: What it works on.
+        session: The run.
 
     Raises:
-        ConfigurationError: a layer to be left out does not exist.
+        ConfigurationError: a layer of `disable_layers` does not exist.
     """
 
     def __init__(self, settings: KFAC, session: Session) -> None:
@@ -113,7 +113,7 @@ class Curvature:
         self._sums: dict[str, _Sums] = {}
         self._denominator: Tensor | float = 1.0
         self._gathers = False
-        self._told = False
+        self._announced = False
 
     # Gathering
 
@@ -129,7 +129,7 @@ class Curvature:
         if not self._gathers:
             yield
             return
-        with _Uses(self._names, part.count, self._heard):
+        with _Uses(self._names, part.count, self._add_sums):
             yield
 
     def finish_accumulation(self, denominator: Tensor | float) -> None:
@@ -147,13 +147,13 @@ class Curvature:
         return self._session.algorithm_state.get(_KEY, {})
 
     @torch.no_grad()
-    def _heard(self, use: _Use, error: Tensor) -> None:
-        """Add the sums of one use of a layer, now that its error signal is there."""
+    def _add_sums(self, use: _Use, error: Tensor) -> None:
+        """Add the sums of one use of a layer; called with its error signal in the backward pass."""
         rows = (_rows_of_convolution if use.convolution else _rows_of_linear)(use.given, use.samples).to(use.dtype)
         error = error.flatten(2).transpose(1, 2) if use.convolution else error.reshape(*rows.shape[:2], -1)
         counts = (error != 0).any(2)
         if use.convolution:
-            counts = counts.any(1, keepdim=True).expand_as(counts)  # an image counts as a whole
+            counts = counts.any(1, keepdim=True).expand_as(counts)  # all positions of an image count, or none
         mask = counts.to(rows.dtype).unsqueeze(2)
         inputs = rows * mask if use.bias is None else torch.cat([rows * mask, mask], 2)
         inputs, error = inputs.flatten(0, 1), error.flatten(0, 1).to(rows.dtype)
@@ -181,16 +181,15 @@ class Curvature:
         faulty = self._session.numerics.nonfinite_parameters(weights)
         if not faulty:
             self._session.algorithm_state = {**self._session.algorithm_state, _KEY: blocks}
-            self._tell(blocks, time.monotonic() - began)
+            self._log(blocks, time.monotonic() - began)
         return faulty
 
     def _average(self, blocks: dict[str, dict[str, Any]]) -> None:
-        """Take this step's factors into the averages; layers in which nothing counted keep theirs."""
+        """Update the averages with the factors of this step; a layer in which no sample counted keeps its own."""
         self._sums = _over_ranks(self._sums, self._session.communicator)
         if not blocks and not self._sums:
             raise ConfigurationError(
-                "KFAC: the module has no fully connected or convolution layer that is trained; use "
-                "BatchedIterativeOptimizer"
+                "KFAC: the module has no trainable fully connected or convolution layer; use BatchedIterativeOptimizer"
             )
         share = 1 - self._settings.kronecker_decay
         counts = [float(sums.samples) for sums in self._sums.values()]
@@ -228,35 +227,35 @@ class Curvature:
         bias = self._session.weights[block["bias"]] if block["bias"] else None
         bias_grad = None if bias is None else bias.grad
         if weight.grad is None or (bias is not None and bias_grad is None):
-            return  # frozen since, or without a part in this objective
+            return  # frozen since, or not used by this objective
         matrix = (weight.grad.t() if block["transposed"] else weight.grad.flatten(1)).to(block["A"].dtype)
         if bias_grad is not None:
             matrix = torch.cat([matrix, bias_grad.to(matrix.dtype).unsqueeze(1)], 1)
         found = block["G_inverse"] @ matrix @ block["A_inverse"] * self._settings.learning_rate_factor
         if bias_grad is not None:
-            bias_grad.copy_(self._bounded(found[:, -1], rates.get(id(bias), 0.0)))
+            bias_grad.copy_(self._clip(found[:, -1], rates.get(id(bias), 0.0)))
             found = found[:, :-1]
-        found = self._bounded(found, rates.get(id(weight), 0.0))
+        found = self._clip(found, rates.get(id(weight), 0.0))
         weight.grad.copy_(found.t() if block["transposed"] else found.reshape(weight.shape))
 
-    def _bounded(self, gradient: Tensor, rate: float) -> Tensor:
+    def _clip(self, gradient: Tensor, rate: float) -> Tensor:
         """g · min(1, √(κ / (‖g‖² lr²)))."""
         bound = self._settings.gradient_bound
         if bound == math.inf:
             return gradient
         return gradient * (bound / (gradient.square().sum() * rate**2)).sqrt().clamp(max=1.0)
 
-    # Telling
+    # Logging
 
-    def _tell(self, blocks: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
+    def _log(self, blocks: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
         say, settings = self._session.say, self._settings
-        if not self._told:
-            self._told = True
-            taken = {*blocks, *(block["bias"] for block in blocks.values())}
-            others = [name for name, p in self._session.weights.items() if p.requires_grad and name not in taken]
+        if not self._announced:
+            self._announced = True
+            covered = {*blocks, *(block["bias"] for block in blocks.values())}
+            others = [name for name, p in self._session.weights.items() if p.requires_grad and name not in covered]
             say(
                 f"K-FAC: factors for {', '.join(blocks)}"
-                + (f"; by their rule alone: {', '.join(others)}" * bool(others))
+                + (f"; not preconditioned: {', '.join(others)}" * bool(others))
             )
         if settings.print_time:
             say(f"K-FAC: step {self._step}: {seconds:.4f} seconds for factors, inverses and products")
@@ -267,7 +266,7 @@ class Curvature:
 
 
 def _over_ranks(own: Mapping[str, _Sums], process: Communicator) -> dict[str, _Sums]:
-    """The sums of all ranks, of which some may not have come through all layers."""
+    """The sums over all ranks, of which some may not have used all layers."""
     if process.world_size == 1:
         return dict(own)
     forms: dict[str, list[Any]] = {}
@@ -284,23 +283,29 @@ def _over_ranks(own: Mapping[str, _Sums], process: Communicator) -> dict[str, _S
 
 
 class _Uses(TorchFunctionMode):
-    """Notes each linear map and convolution whose weight has a name, and calls `seen` with its error signal."""
+    """Records each linear map and convolution whose weight has a name.
 
-    def __init__(self, names: Mapping[int, str], count: int, heard: Callable[[_Use, Tensor], None]) -> None:
+    Args:
+        names: Of the weights, by `id`.
+        count: Samples of the micro-batch.
+        on_error_signal: Called in the backward pass with each use and its error signal.
+    """
+
+    def __init__(self, names: Mapping[int, str], count: int, on_error_signal: Callable[[_Use, Tensor], None]) -> None:
         super().__init__()
         self._names = names
         self._count = count
-        self._heard = heard
+        self._on_error_signal = on_error_signal
         self._met: set[str] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Make the call, and note it."""
+        """Make the call and record it."""
         result = func(*args, **(kwargs or {}))
         if func in _ARGUMENTS and result.requires_grad:
-            self._note(func, dict(zip(_ARGUMENTS[func], args, strict=False)) | (kwargs or {}), result)
+            self._record(func, dict(zip(_ARGUMENTS[func], args, strict=False)) | (kwargs or {}), result)
         return result
 
-    def _note(self, func: Any, given: Mapping[str, Any], result: Tensor) -> None:
+    def _record(self, func: Any, given: Mapping[str, Any], result: Tensor) -> None:
         weight, transposed = _owner(given["weight"])
         name, bias = self._names.get(id(weight)), given.get("bias")
         bias_name = None if bias is None else self._names.get(id(bias))
@@ -312,7 +317,7 @@ class _Uses(TorchFunctionMode):
         dtype = weight.dtype if weight.dtype.itemsize >= 4 else torch.float32
         use = _Use(name, bias_name, transposed, convolution, given, dtype, self._count, name not in self._met)
         self._met.add(name)
-        result.register_hook(partial(self._heard, use))
+        result.register_hook(partial(self._on_error_signal, use))
 
 
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -325,20 +330,20 @@ _ARGUMENTS: dict[Any, tuple[str, ...]] = {
 
 
 def _owner(weight: Tensor) -> tuple[Tensor, bool]:
-    """The tensor that a weight is, or whose transpose it is."""
-    base = weight._base  # the one way to ask a view for what it is a view of
+    """The parameter that a weight is, or whose transpose it is; and which of the two."""
+    base = weight._base  # the only way to get the base of a view
     if base is not None and base.dim() == 2 and (weight.shape, weight.stride()) == (base.t().shape, base.t().stride()):
         return base, True
     return weight, False
 
 
 def _of_samples(rows: Tensor, count: int) -> Tensor:
-    """(samples,) whether any of a sample's rows counts; where rows do not divide by samples, each row is one."""
+    """(samples,) whether any row of a sample counts; if rows is no multiple of samples, each row is a sample."""
     return rows.view(count, -1).any(1) if count and len(rows) % count == 0 else rows
 
 
 def _rows_of_linear(given: Mapping[str, Any], count: int) -> Tensor:
-    """(samples, positions, in); where rows do not divide by samples, each row is a sample."""
+    """(samples, positions, in); if rows is no multiple of samples, each row is a sample."""
     x: Tensor = given["input"].detach()
     rows = x.numel() // x.shape[-1]
     samples = count if count and rows % count == 0 else rows
@@ -361,7 +366,7 @@ def _each(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
 
 
 def _padding(value: Any, kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
-    """Entries before and after each dimension."""
+    """Padding before and after, for each dimension."""
     if value == "same":
         totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return [(total // 2, total - total // 2) for total in totals]
@@ -375,17 +380,17 @@ def patches(
     padding: Sequence[tuple[int, int]],
     dilation: Sequence[int],
 ) -> Tensor:
-    """The windows that a convolution looks at.
+    """The windows of a convolution.
 
     Args:
-        x: (samples, channels, *space) with one to three dimensions of space.
-        kernel: Entries of the kernel in each.
+        x: (samples, channels, *space) with one to three spatial dimensions.
+        kernel: Size of the kernel, by dimension.
         stride: Steps between windows.
         padding: Zeros before and after.
         dilation: Steps between entries of a window.
 
     Returns:
-        (samples, positions, channels · entries of the kernel), in the order of a flattened kernel.
+        (samples, positions, channels · kernel entries), in the order of a flattened kernel.
     """
     dims = len(kernel)
     x = functional.pad(x, [side for pair in reversed(padding) for side in pair])
@@ -395,7 +400,7 @@ def patches(
 
 
 def _layer_of_each_weight(module: torch.nn.Module) -> dict[str, str]:
-    """The layer that each weights object belongs to: of the graph, or the submodule that holds it."""
+    """The layer of each parameter: of the graph, or the submodule that holds it."""
     plan = plan_of(module)
     if plan is not None:
         return {name: planned.name for planned in reversed(plan.layers) for name in planned.weights}
@@ -403,23 +408,23 @@ def _layer_of_each_weight(module: torch.nn.Module) -> dict[str, str]:
 
 
 def _placed(block: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """A copy of a block, its tensors on a device; those of a checkpoint are on the CPU."""
+    """A copy of a block with its tensors on a device; those of a checkpoint are on the CPU."""
     return {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in block.items()}
 
 
 def _balance(a: Tensor, g: Tensor) -> Tensor:
-    """π, or 1 where one of the factors is zero."""
+    """π, or 1 if one of the factors is zero."""
     pi = ((a.trace() / len(a)) / (g.trace() / len(g))).sqrt()
     return torch.where(torch.isfinite(pi) & (pi > 0), pi, 1.0)
 
 
 def _by_cholesky(matrix: Tensor, damping: Tensor | float) -> Tensor:
-    """(M + λ I)⁻¹ in float64, in the format of M; NaN where M is not finite."""
+    """(M + λ I)⁻¹ computed in float64, in the dtype of M; NaN if M is not finite."""
     damped = matrix.double()
     damped = damped + torch.eye(len(damped), dtype=damped.dtype, device=damped.device) * damping
     factor, failed = torch.linalg.cholesky_ex(damped)
     inverse = torch.cholesky_inverse(factor)
-    return torch.where(failed == 0, inverse, math.nan).to(matrix.dtype).contiguous()  # as a checkpoint gives it back
+    return torch.where(failed == 0, inverse, math.nan).to(matrix.dtype).contiguous()  # as a checkpoint restores it
 
 
 def _by_eigenvalues(matrix: Tensor, damping: Tensor | float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Modules: a few layers that are made anew in each call, with weights that all calls share.
+"""Modules: groups of layers that are created in each call and share their weights among all calls.
 
 Some are functions, as in LBANN: they make layers once, and weights of their own where they need some.
 """

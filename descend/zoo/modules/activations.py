@@ -1,4 +1,4 @@
-"""Activations of one layer each, made of a chain of operators; they are functions, as in LBANN."""
+"""Activations composed of operators, one layer each; they are functions, as in LBANN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention: each position of a sequence takes a mean of others, weighted by how well they match."""
+"""Attention: each position of a sequence gets the mean of values, weighted by the softmax of query-key products."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class MultiheadAttention(Module):
             queries: (number of queries, any size).
             keys: (number of keys, any size); the queries without any.
             values: As many positions as there are keys, of any size; the keys without any.
-            mask: (heads, queries, keys), added before the softmax; very negative where nothing is to be seen.
+            mask: (heads, queries, keys), added before the softmax; very negative where a key is masked.
 
         Returns:
             (number of queries, embed_dim).

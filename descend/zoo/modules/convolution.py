@@ -1,4 +1,4 @@
-"""Modules of one convolution."""
+"""Convolution modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of one affine map."""
+"""Fully connected modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ChannelwiseFullyConnectedModule", "FullyConnectedModule"]
 
 
 class FullyConnectedModule(Module):
-    """FullyConnected, with a bias unless told otherwise, and an activation behind it.
+    """FullyConnected, by default with a bias, followed by an activation.
 
     Args:
         size: Number of outputs.
@@ -64,7 +64,7 @@ class FullyConnectedModule(Module):
 
 
 class ChannelwiseFullyConnectedModule(Module):
-    """ChannelwiseFullyConnected, without a bias unless told otherwise, and an activation behind it.
+    """ChannelwiseFullyConnected, by default without a bias, followed by an activation.
 
     Args:
         size: Outputs of each channel: a number or several dimensions.

@@ -1,4 +1,4 @@
-"""Encodings of a place in a sequence: what is added to the input, and what turns queries and keys."""
+"""Positional encodings: those added to the input, and rotary ones of queries and keys."""
 
 from __future__ import annotations
 

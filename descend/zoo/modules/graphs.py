@@ -1,4 +1,4 @@
-"""Graph networks: each node takes from its neighbours.
+"""Graph neural networks: message passing between neighbouring nodes.
 
 Sparse modules are given edges as two lines of E node numbers, sources j and targets i; an edge with a number out of
 range in both is left out, so samples with fewer edges are filled up with −1. Dense modules are given a matrix A of
@@ -87,7 +87,7 @@ class _GraphModule(Module):
         return GraphReduce(edges, targets, dims, self.label(f"neighbours_sum{part}"))
 
 
-class _Normalized(_GraphModule):
+class _NormalizedGraph(_GraphModule):
     """Y = D^(−½) (A + 1) D^(−½) X W + b, D the diagonal of the sums of rows of A + 1.
 
     Args:
@@ -122,7 +122,7 @@ class _Normalized(_GraphModule):
         return activated(self, y, self.activation)
 
 
-class GCNConv(_Normalized):
+class GCNConv(_NormalizedGraph):
     """Graph convolution: each node takes a mean of itself and of its neighbours, weighted by their degrees.
 
         y_i = W Σ_j x_j / √(d_i d_j) + b      over j = i and the sources j of edges to i;  d_i = 1 + edges to i
@@ -161,7 +161,7 @@ class GCNConv(_Normalized):
         return self._normalized(x, degrees, lambda scaled: self._neighbours(scaled, sources, targets, dims))
 
 
-class DenseGCNConv(_Normalized):
+class DenseGCNConv(_NormalizedGraph):
     """Graph convolution by a matrix: Y = D^(−½) (A + 1) D^(−½) X W + b, D the sums of rows of A + 1.
 
     Args:

@@ -1,4 +1,4 @@
-"""Losses of counts and of uncertain classes, penalties on weights, and softer labels; one number for each sample."""
+"""Negative log-likelihoods, penalties on weights, and label smoothing; one number for each sample."""
 
 from __future__ import annotations
 

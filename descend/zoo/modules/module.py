@@ -1,4 +1,4 @@
-"""What all modules have in common: a name, weights that every call shares, and a number for each call."""
+"""The base of all modules: a name, weights that all calls share, and an index for each call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's matmul, Linear and LayerNorm for tensors whose shapes are told; functions of layers, as in LBANN."""
+"""torch's matmul, Linear and LayerNorm for tensors of given shapes; functions of layers, as in LBANN."""
 
 from __future__ import annotations
 

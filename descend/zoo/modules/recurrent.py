@@ -1,4 +1,4 @@
-"""Recurrent cells: one step of a sequence in each call, all calls with the same weights."""
+"""Recurrent cells: one time step in each call; all calls share the weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tensors moved, padded and summed up along an axis; most are functions of a layer, as in LBANN.
+"""Permutation, padding and cumulative sums along an axis; most are functions of a layer, as in LBANN.
 
-Layers do not know their shapes while a graph is written, so some of these are told them.
+Layers do not know their shapes while a graph is written, so some of these have them as arguments.
 """
 
 from __future__ import annotations

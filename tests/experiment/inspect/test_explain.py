@@ -13,7 +13,7 @@ from descend.zoo import digits
 
 @pytest.fixture
 def experiment():
-    """Three weights objects: one under the default rule, one with its own, one frozen, and two biases."""
+    """Three weights: one with the default optimizer, one with its own, one frozen; and two biases."""
     images, labels = descend.Input(data_field="samples"), descend.Input(data_field="labels")
     own = descend.Weights(name="own", optimizer=descend.Adam(learn_rate=0.01, beta1=0.8, beta2=0.99, eps=1e-8))
     still = descend.Weights(name="still", optimizer=descend.NoOptimizer())
@@ -53,7 +53,7 @@ def test_the_text_names_the_model_and_counts_frozen_weights(experiment):
 
 
 class Rates(Callback):
-    """Writes down the rate of each weights object at each update."""
+    """Records the learning rate of all weights at each update."""
 
     def __init__(self):
         self.seen = []
@@ -109,5 +109,5 @@ def test_the_length_is_where_the_run_ends_and_measured_rates_are_only_named(expe
     experiment.trainer.training_algo = descend.BatchedIterativeOptimizer(stop=Steps(50) | Epochs(9))
     explained = explain_experiment(experiment)
     assert [curve[-1][0] for _, curve in explained.curves] == [50, 50]
-    assert "AdaptiveLearningRate will change rates by what it measures" in str(explained)
+    assert "AdaptiveLearningRate changes learning rates by measurements" in str(explained)
     assert "50 updates" in str(explained)

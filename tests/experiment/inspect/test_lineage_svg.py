@@ -46,9 +46,9 @@ def test_the_picture_has_a_box_for_each_model_and_an_arrow_for_each_move(run_dir
     assert len(arrows) == 3
     assert len(root.findall(f"{SVG}line")) == 3
     words = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
-    assert {"trainer 0", "exchange 1", "objective 0.9", "objective nan", "rate 0.12", "goes on with"} <= set(words)
-    told = [arrow.find(f"{SVG}title").text for arrow in arrows]
-    assert "takes the model of trainer 2\nlr: 0.1 → 0.12" in told[0]
+    assert {"trainer 0", "exchange 1", "objective 0.9", "objective nan", "rate 0.12", "final model"} <= set(words)
+    reported = [arrow.find(f"{SVG}title").text for arrow in arrows]
+    assert "copies the model of trainer 2\nlr: 0.1 → 0.12" in reported[0]
     rectangle = f"{SVG}rect"
     colours = [box.find(rectangle).get("fill") for box in boxes]
     assert colours[6] == colours[7] == colours[2] != colours[8] == colours[1]

@@ -93,9 +93,11 @@ def test_parts_of_another_kind_are_told_all_at_once():
     with pytest.raises(ConfigurationError) as caught:
         descend.run(model, descend.Trainer(mini_batch_size=2), reader, None)
     said = caught.value.problems
-    assert [re.match(r"\w+ is .*; expected \w+", str(one))[0] for one in said] == [
-        "trainer is of type Model; expected Trainer",
-        "model is of type Trainer; expected Model",
-        "data_reader is of type ArrayReader; expected DataReader",
-        "optimizer is None; expected Optimizer",
+    assert [re.match(r"\w+ must be \w+, such as .*; got .*", str(one))[0] for one in said] == [
+        "trainer must be Trainer, such as Trainer(mini_batch_size=64); got a Model",
+        "model must be Model, such as Model(5, objective_function=loss), or Model.from_torch(module, loss=...); "
+        "got a Trainer",
+        "data_reader must be DataReader, such as zoo.digits() or DataReader([Reader(...)]); data in memory: use "
+        "descend.fit; got a ArrayReader",
+        "optimizer must be Optimizer, such as SGD(learn_rate=0.1); for a torch optimizer use descend.fit; got None",
     ]

@@ -62,7 +62,7 @@ def test_without_a_compiler_everything_works_and_one_line_says_so(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer().step()
-    with pytest.raises(RuleError, match='runner="compiled" cannot be had here'):
+    with pytest.raises(RuleError, match='runner="compiled" is not available here'):
         optimizer("compiled").step()
 
 

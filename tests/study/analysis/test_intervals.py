@@ -144,7 +144,7 @@ def test_holm_adjusts_as_its_definition(p_values):
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
     with pytest.raises(MissingExtra, match=r"pip install 'descend\[study\]'"):
         success_interval(1, 2)
     assert median_interval(range(6)) == Interval(0, 5)  # needs no quantile

@@ -1,6 +1,7 @@
 """The report: it says what the comparison says, and asks nobody for anything."""
 
 import csv
+import io
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from study_tasks import mlp
 
 from descend.study import Arm, Study, log, run_study
 from descend.study.report.svg import Axis, Line, plot
+from descend.study.report.tables import Table
+from descend.study.report.write import _csv, _long
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 SECTIONS = [
@@ -173,3 +176,14 @@ def test_a_browser_opens_it_without_an_error(page, tmp_path):
 
 def test_an_empty_plot_says_so():
     assert plot([Line("a", ())], Axis("x"), Axis("y")) == "<p>nothing to draw</p>"
+
+
+def test_no_cell_of_a_csv_is_a_formula():
+    """Names from a study file reach spreadsheets; numbers stay numbers."""
+    hostile = ["=1+1", "+a", "-a", "@SUM(A1)", "\tx", "\rx", '=HYPERLINK("http://x")']
+    table = Table("=t", tuple(hostile), ((*["-0.5", "+3", "-1,024", "-inf", "plain"], "=2", "-"),), "")
+    for text in (_csv([table]), _long([table])):
+        cells = [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
+        assert [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r"))] == ["+3"]
+        assert {cell for cell in cells if cell.startswith("-")} == {"-0.5", "-1,024", "-inf", "-"}
+        assert "'=1+1" in cells

@@ -1,5 +1,7 @@
 """Measuring the ways of running trials: what it says, and how long it goes on."""
 
+import re
+import time
 import warnings
 
 import pytest
@@ -12,6 +14,7 @@ from descend.study.design import Study
 from descend.study.running import executor_choice as choose
 from descend.study.running.scheduler import conduct
 from descend.study.running.stack import Stack
+from descend.study.running.trial import Record
 from descend.study.running.trial_store import Memory
 from descend.study.task import StudyTask
 
@@ -71,9 +74,9 @@ def test_processes_are_measured_where_a_run_is_long_enough_to_gain_by_them(monke
 
     monkeypatch.setattr(choose, "seconds_a_step", seconds)
     monkeypatch.setattr(choose, "cores", lambda: 2)
-    for name in ("whether_in_forks", "whether_in_stacks"):
+    for name in ("can_fork", "can_stack_in_processes"):
         monkeypatch.setattr(choose, name, lambda task: None)
-    monkeypatch.setattr(choose, "whether_together", lambda task, trials, kinds: None)
+    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: None)
     chosen = choose.choose(None, [trial(i, steps=steps) for i in range(5)], 1, "auto", {})
     assert asked == measured
     assert chosen.name == measured[-1]
@@ -83,3 +86,49 @@ def test_an_unknown_executor_is_a_mistake_of_a_finished_study_too():
     study = Study(workload=mlp, batch_sizes=32, steps=1, arms={"a": "SGD"}, trials=1, searches=1, shortlist=1)
     with pytest.raises(ConfigurationError, match="no executor 'fast'"):
         conduct(study, Memory(), executor="fast")
+
+
+def run_of(statuses, seconds=None):
+    """An executor's function: trials end with these statuses in turn, after so many seconds in turn."""
+    statuses, seconds = iter(statuses), iter(seconds or ())
+
+    def run(task, trials, evaluations, kinds):
+        time.sleep(next(seconds, 0.0))
+        for one in trials:
+            yield Record(one, next(statuses))
+
+    return run
+
+
+def test_trials_that_end_as_errors_give_no_time():
+    """Before, they counted as infinitely fast or slow, by chance."""
+    for statuses in (["error"], ["done", "out of memory"]):
+        way = choose.Executor("one", run_of(statuses), 1, "")
+        assert choose.seconds_a_step(way, None, [trial(0)], {}, 2) is None
+
+
+def test_a_negative_difference_of_two_timings_is_measured_again():
+    slower_first = choose.Executor("one", run_of(["done"] * 9, [0.05, 0.0, 0.0, 0.04]), 1, "")
+    seconds = choose.seconds_a_step(slower_first, None, [trial(0)], {}, 2)
+    assert seconds is not None
+    assert 0.02 / 4 < seconds < 0.4 / 4
+    always = choose.Executor("one", run_of(["done"] * 9, [0.05, 0.0] * 3), 1, "")
+    assert choose.seconds_a_step(always, None, [trial(0)], {}, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen", "reason"),
+    [
+        ({"one": None, "together": 1e-3}, "together", "not measured, since a trial failed .*: one"),
+        ({"one": 1e-3, "together": None}, "one", "not measured, since a trial failed .*: together"),
+        ({"one": None, "together": None}, "one", "no executor could be measured"),
+    ],
+)
+def test_an_executor_that_cannot_be_measured_neither_wins_nor_sets_the_mark(monkeypatch, times, chosen, reason):
+    monkeypatch.setattr(choose, "seconds_a_step", lambda way, *others: times[way.name])
+    monkeypatch.setattr(choose, "can_fork", lambda task: "no")
+    monkeypatch.setattr(choose, "can_run_vmapped", lambda task, trials, kinds: None)
+    monkeypatch.setattr(choose, "can_stack_in_processes", lambda task: "no")
+    found = choose.choose(None, [trial(i) for i in range(5)], 1, "auto", {})
+    assert found.name == chosen
+    assert re.search(reason, found.reason)

@@ -110,7 +110,7 @@ import socket, sys
 sys.path[:0] = sys.argv[3:]
 socket.gethostname = lambda: sys.argv[2]
 from descend.study.running import scheduler as conduct, trial_store as ledger
-ledger.LEASE_SECONDS, ledger._BEAT_SECONDS = 2.0, 0.2
+ledger.LEASE_SECONDS, ledger._HEARTBEAT_SECONDS = 2.0, 0.2
 conduct.work(sys.argv[1], "one")
 """
     StudyDirectory(tmp_path, longer)
@@ -263,7 +263,7 @@ def test_what_was_chosen_is_what_a_study_goes_on_with(tmp_path, monkeypatch):
         conduct(study(), directory, said=said)
     monkeypatch.setattr(choose, "seconds_a_step", fast)
     ran = []
-    monkeypatch.setattr(choose, "run_together", lambda *_: pytest.fail("the arm was begun one by one"))
+    monkeypatch.setattr(choose, "run_vmapped", lambda *_: pytest.fail("the arm was begun one by one"))
 
     def noted(records, record):
         ran.append(record.trial.arm)

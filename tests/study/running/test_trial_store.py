@@ -261,9 +261,9 @@ def test_who_comes_late_to_a_void_lease_gives_back_the_new_one(tmp_path, monkeyp
     os.utime(lease, (0, 0))
     void = second._is_void
 
-    def seen_before_the_first_came(place):
-        was_void = void(place)
-        if place == lease:
+    def seen_before_the_first_came(lock):
+        was_void = void(lock)
+        if lock.path == lease:
             monkeypatch.setattr(second, "_is_void", void)
             assert first.claim(TRIALS[:1], 1) == TRIALS[:1]
         return was_void

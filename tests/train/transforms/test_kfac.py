@@ -342,7 +342,7 @@ def test_other_layers_step_by_their_rule_alone_and_are_named(capsys):
     torch.testing.assert_close(module[1].weight, plain[1].weight - 0.3 * plain[1].weight.grad)
     torch.testing.assert_close(module[2].weight, plain[2].weight - 0.3 * plain[2].weight.grad)
     assert not torch.allclose(module[0].weight, plain[0].weight - 0.3 * plain[0].weight.grad)
-    said = "K-FAC: factors for 0.weight; by their rule alone: 1.weight, 1.bias, 2.weight, 2.bias"
+    said = "K-FAC: factors for 0.weight; not preconditioned: 1.weight, 1.bias, 2.weight, 2.bias"
     assert said in capsys.readouterr().out
 
 
@@ -350,7 +350,7 @@ def test_grouped_convolutions_and_frozen_weights_have_no_factors(capsys):
     module = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(24, 4), nn.Linear(4, 3)).double()
     module[2].requires_grad_(False)
     fit(module, IMAGES, LABELS, steps=1)
-    assert "K-FAC: factors for 3.weight; by their rule alone: 0.weight, 0.bias" in capsys.readouterr().out
+    assert "K-FAC: factors for 3.weight; not preconditioned: 0.weight, 0.bias" in capsys.readouterr().out
 
 
 def test_a_weight_that_is_used_twice_adds_up_its_uses():
@@ -423,10 +423,10 @@ def test_what_cannot_be_had_is_refused_by_name():
         descend.KFAC(kfac_use_interval="1 2")
     with pytest.raises(ConfigurationError, match="there is no layer 'fc9'"):
         fit(dense(), kfac=descend.KFAC(disable_layers="fc9"))
-    with pytest.raises(ConfigurationError, match="no fully connected or convolution layer"):
+    with pytest.raises(ConfigurationError, match="no trainable fully connected or convolution layer"):
         fit(nn.Sequential(nn.LayerNorm(5)).double(), y=Y)
     limited = descend.KFAC(first_order_optimizer=descend.BatchedIterativeOptimizer(epoch_count=3))
-    with pytest.raises(ConfigurationError, match="says by itself when to stop"):
+    with pytest.raises(ConfigurationError, match="has limits of its own"):
         fit(dense(), kfac=limited)
 
 

@@ -1,4 +1,4 @@
-"""MXNet 1.9's optimizers: their names, arguments, defaults and arithmetic, told in our rules.
+"""MXNet 1.9's optimizers: their names, arguments, defaults and arithmetic, by our rules.
 
 The decay stands, for clip(x) and λ: A after clipping, clip(r g) + λ w; B clipped too, clip(r g + λ w); C apart.
 A: SGD, NAG, Signum, LARS, LBSGD, SGLD. B: Adam, Adamax, Nadam, RMSProp, FTML. C: AdaGrad, AdaDelta, DCASGD, LAMB, Ftrl.

@@ -1,4 +1,4 @@
-"""MXNet 2.0's optimizers: their names, arguments, defaults and arithmetic, told in our rules.
+"""MXNet 2.0's optimizers: their names, arguments, defaults and arithmetic, by our rules.
 
 The decay is added after clipping, clip(r g) + λ w, except in AdaBelief, which clips it too, and in AdamW, LAMB, LANS
 and Ftrl, which apply it themselves. Every constructor has a default rate and overwrites a schedule's own.

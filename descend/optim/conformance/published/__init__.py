@@ -1,4 +1,4 @@
-"""The published rules in float64, told independently of `descend.optim.rules`."""
+"""The published rules in float64, written independently of `descend.optim.rules`."""
 
 from __future__ import annotations
 
