@@ -11,9 +11,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from descend import hooks
 from descend.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from descend import callbacks as callbacks
     from descend import data as data
     from descend import distributed as distributed
@@ -111,6 +114,22 @@ _SINGLE = {
     "modules": "zoo",
     "TrainingAlgorithm": "train",
 }
+
+
+def _plain_module() -> Callable[..., Any]:
+    from descend.experiment.export_module import plain_module
+
+    return plain_module
+
+
+def _message_classes() -> Callable[..., Any]:
+    from descend.experiment.text import classes
+
+    return classes
+
+
+hooks.provide("plain_module", _plain_module)  # for Model.to_torch
+hooks.provide("message_classes", _message_classes)  # for graph.from_text, since a model's callbacks are an upper room's
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,11 @@ there and is repaired here. No other file of the package names a private part of
 Importing this module does not import torch; each function imports what it needs.
 
     tensors         version_counter, view_base, tensor_address, foreach_copy, is_functorch_wrapped
+    storages        storage_identity, storage_use_count
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, compiled_call, set_compiled_call
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported
-    distributed     reset_reducer, default_store, clone_store, disable_elastic_restarts
+    distributed     reset_reducer, collectives_begun, default_store, clone_store, disable_elastic_restarts
     compilers       aoti_compile, load_aoti, operator_schema, private_operator
 """
 
@@ -31,6 +32,7 @@ __all__ = [
     "aoti_compile",
     "batch_norm_class",
     "clone_store",
+    "collectives_begun",
     "compiled_call",
     "convolution_class",
     "default_store",
@@ -49,6 +51,8 @@ __all__ = [
     "reset_reducer",
     "set_compiled_call",
     "step_is_observed",
+    "storage_identity",
+    "storage_use_count",
     "tensor_address",
     "version_counter",
     "view_base",
@@ -71,6 +75,18 @@ def view_base(x: Tensor) -> Tensor | None:
 def tensor_address(x: Tensor) -> int:
     """Address of the C++ tensor behind x, 0 where this torch has none: to check an assumption about memory layout."""
     return getattr(x, "_cdata", 0)
+
+
+def storage_identity(storage: torch.UntypedStorage) -> int:
+    """The same number for all Python objects of one storage; its data pointer is 0 for all that are empty."""
+    return storage._cdata
+
+
+def storage_use_count(storage: torch.UntypedStorage) -> int:
+    """How many C++ objects refer to a storage: tensors, and this Python object. Nothing public counts them."""
+    import torch
+
+    return cast("Any", torch._C)._storage_Use_Count(storage._cdata)
 
 
 def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
@@ -187,6 +203,11 @@ def dynamo_is_imported() -> bool:
 def reset_reducer(module: nn.parallel.DistributedDataParallel) -> None:
     """Clear the hooks that a forward pass without a backward pass left waiting in DDP's reducer."""
     cast("Any", module).reducer._reset_state()
+
+
+def collectives_begun(group: Any) -> int:
+    """How many collectives of a process group this rank has begun, for the watchdog; torch logs the number alone."""
+    return group._get_sequence_number_for_group()
 
 
 def default_store() -> Store:

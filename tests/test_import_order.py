@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 
 # A room may import itself, the rooms of earlier lines, and nothing else. Rooms of one line never import each other.
 ORDER = [
-    {"display"},
+    {"display", "hooks"},
     {"errors", "filenames", "svg", "thread_shutdown", "torch_private", "version"},
     {"arguments"},
     {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},
@@ -45,6 +45,8 @@ def imported_rooms(path: Path) -> list[tuple[int, str]]:
             )
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+        elif isinstance(node, (ast.Call, ast.Subscript)):
+            names = named_by_string(node)
         else:
             continue
         for name in names:
@@ -52,6 +54,17 @@ def imported_rooms(path: Path) -> list[tuple[int, str]]:
             if parts[0] == "descend":
                 found.append((node.lineno, parts[1] if len(parts) > 1 and parts[1] in LEVEL else "__init__"))
     return found
+
+
+def named_by_string(node: ast.Call | ast.Subscript) -> list[str]:
+    """The module of `import_module("descend.x")`, `__import__(f"descend.{x}")` or `sys.modules["descend.x"]`."""
+    called = node.func if isinstance(node, ast.Call) else node.value
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    if name not in ("import_module", "__import__", "find_spec", "modules"):
+        return []
+    given = node.args[:1] if isinstance(node, ast.Call) else [node.slice]
+    parts = [one.values[0] if isinstance(one, ast.JoinedStr) and one.values else one for one in given]
+    return [one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
 
 def wrong_imports(path: Path) -> list[str]:
@@ -69,6 +82,25 @@ def wrong_imports(path: Path) -> list[str]:
 def test_imports_go_one_way():
     wrong = [sentence for path in sorted(PACKAGE.rglob("*.py")) for sentence in wrong_imports(path)]
     assert not wrong, "\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from descend.experiment import load",
+        "import descend.experiment.run",
+        'importlib.import_module("descend.experiment.text")',
+        'import_module(f"descend.experiment.{name}")',
+        '__import__("descend.experiment")',
+        'sys.modules["descend.experiment"]',
+    ],
+)
+def test_an_import_upwards_is_found_however_it_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str):
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    (tmp_path / "graph").mkdir()
+    file = tmp_path / "graph" / "file.py"
+    file.write_text(f"import sys, importlib\n{line}\n")
+    assert wrong_imports(file) == [f"{file}:2: graph imports experiment, which stands beside or after it"]
 
 
 @pytest.mark.parametrize("room", ["graph", "launch"])

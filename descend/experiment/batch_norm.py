@@ -19,11 +19,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]  # the base of all of them
-from torch.nn.modules.instancenorm import _InstanceNorm  # pyright: ignore[reportPrivateUsage]  # as above
 
 from descend.errors import ConfigurationError
 from descend.experiment.micro_batch_unit import GROUP, last_group, tell_of_whole_groups
+from descend.torch_private import batch_norm_class, instance_norm_class
 from descend.train.patches.sync_batch_norm import GroupRows, normalize
 from descend.train.strategies.buffers import RunningStatistics
 
@@ -61,7 +60,7 @@ def spans_ranks(
     layers = [part for part in module.modules() if _takes_statistics(part)]
     if ranks == 1 or isinstance(micro_batch_size, int) or not layers:
         return False
-    if any(isinstance(part, _InstanceNorm) for part in layers):
+    if any(isinstance(part, instance_norm_class()) for part in layers):
         return False
     return group_size is None or (batch_size is not None and -(-batch_size // group_size) < ranks)
 
@@ -218,7 +217,7 @@ class BatchNormGroups:
     def _running(self, name: str, layer: Any) -> RunningStatistics:
         prefix = f"{name}." if name else ""
         names = (f"{prefix}running_mean", f"{prefix}running_var")
-        counts = isinstance(layer, _BatchNorm)  # instance norm has a counter but does not update it
+        counts = isinstance(layer, batch_norm_class())  # instance norm has a counter but does not update it
         return RunningStatistics(
             names,
             None if layer.momentum is None else 1 - layer.momentum,
@@ -256,7 +255,9 @@ def _follow(layer: Any, moments: Moments) -> None:
 
 def _takes_statistics(part: nn.Module) -> bool:
     """Whether a layer mixes samples in training, in its output or in its running statistics."""
-    return isinstance(part, _BatchNorm) or (isinstance(part, _InstanceNorm) and part.track_running_stats)
+    return isinstance(part, batch_norm_class()) or (
+        isinstance(part, instance_norm_class()) and part.track_running_stats
+    )
 
 
 def _last_groups(feed: Feed, group_size: int | None) -> set[int]:

@@ -35,6 +35,7 @@ from descend.experiment.unused_parameters import WarnUnusedParameters
 from descend.graph import Model, TorchModel, to_text
 from descend.lower import lower
 from descend.runtime import Communicator, generator, stored_seed
+from descend.torch_private import compiled_call, set_compiled_call
 from descend.train import LTFB, BatchedIterativeOptimizer, Mode
 from descend.train.layers import layer_names
 from descend.train.run import RunConfig
@@ -227,7 +228,7 @@ def _compiled(model: TorchModel) -> Generator[None]:
         yield
         return
     module: Any = model.module
-    before = module._compiled_call_impl  # what Module.compile sets, and nothing takes away
+    before = compiled_call(module)
     # Layers that draw or count by rules of the run, with NumPy: no compiler is to look into those.
     own = [(part, part.forward) for part in module.modules() if "forward" in vars(part)]
     for part, forward in own:
@@ -236,7 +237,7 @@ def _compiled(model: TorchModel) -> Generator[None]:
     try:
         yield
     finally:
-        module._compiled_call_impl = before
+        set_compiled_call(module, before)
         for part, forward in own:
             part.forward = forward
 

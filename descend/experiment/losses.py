@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from descend.errors import ConfigurationError, DataError, Unsupported, nearest
+from descend.torch_private import has_hooks
 from descend.train.objective import Ratio
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ class TorchLoss(Loss):
         self._module = copy.deepcopy(module)
         self._summed = self.kind in (nn.CrossEntropyLoss, nn.NLLLoss) and self.reduction == "mean"
         cast("Any", self._module).reduction = "sum" if self._summed else "none"
-        self._counts = self._summed and not getattr(module, "label_smoothing", 0.0) and not _has_hooks(module)
+        self._counts = self._summed and not getattr(module, "label_smoothing", 0.0) and not has_hooks(module)
 
     def to(self, device: torch.device) -> None:
         """See `Loss.to`."""
@@ -420,10 +421,6 @@ def _chosen(output: Any) -> str:
 def _is_table(output: Tensor, target: Tensor) -> bool:
     """Whether these are (n, classes) and (n,), in dtypes that are not converted."""
     return output.dtype in _NOT_CAST and output.ndim == 2 and target.shape == output.shape[:1]
-
-
-def _has_hooks(module: Any) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 _TORCHS_OWN = frozenset(

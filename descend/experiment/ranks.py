@@ -14,6 +14,7 @@ import torch
 from descend.callbacks.console import muted
 from descend.errors import ConfigurationError
 from descend.runtime.dtensor import copy_into, full_tensor, is_sharded, mesh_size
+from descend.torch_private import reset_reducer
 from descend.train import KFAC
 from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.fsdp import require_fsdp, reshard
@@ -41,7 +42,7 @@ def unwrapped(module: Any) -> Any:
     """
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
         # A forward pass without a backward pass has left its hooks waiting for one, and they would take part in ours.
-        module.reducer._reset_state()  # pyright: ignore[reportPrivateUsage]  # there is no other way to say so
+        reset_reducer(module)
         _outlive_reducer(module)
         return module.module
     if isinstance(module, torch.nn.Module):

@@ -5,7 +5,7 @@
     insertion    an Evaluation behind what objective and metrics read, a Dummy behind an output that nobody takes, a
                  Split where one output has several takers
     shapes       every layer's inputs fit it; of layers behind one that does not fit only what is wrong whatever comes
-                 in is told, so that a mistake is reported once
+                 in is reported, so that a mistake is reported once
     weights      each layer's table is filled with what it was given and with what it makes itself
 
 Nothing here recurses, and the time is linear in the graph (but for a heap), so 100,000 layers in a chain are as good
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, GraphError, nearest
@@ -53,6 +54,7 @@ _MAX_COMPARED = 100_000  # names that are compared for suggestions in one check;
 _MAX_RANK = 5  # of what stands in for inputs that are not known
 _STANDING_IN = (840, 1260)  # sizes that many numbers divide, so that groups and pieces fit
 _UNKNOWN = "an input that is not known"
+_MAX_ENTRIES = 10**12  # of an output for one sample: 4 TB in float32
 _SHOWN_NAMES = 8  # a note lists as many names and counts the rest
 
 
@@ -142,7 +144,7 @@ class _Checker:
             self._say(
                 model.where,
                 f"model '{model.name}' has no objective: give it objective_function, a layer of one number a sample, "
-                "or 0 epochs if it is to be evaluated alone",
+                "or 0 epochs if it is only evaluated",
             )
         self.notes += [
             f"{name} of model '{model.name}' is part of the format and read by nothing" for name in model.unread
@@ -178,7 +180,7 @@ class _Checker:
         asked = thing.datatype
         if asked is not None and asked.is_complex:
             self._say(
-                thing.where, f"{what} has datatype {asked.name}, which is not to be had: expected FLOAT, DOUBLE or FP16"
+                thing.where, f"{what} has datatype {asked.name}, which is not supported: expected FLOAT, DOUBLE or FP16"
             )
 
     def _refuse_twins(self, what: str, things: Iterable[Any]) -> None:
@@ -320,6 +322,7 @@ class _Checker:
         try:
             node.outputs = layer.output_shapes(inputs, len(node.takers))
             node.inputs = inputs
+            self._refuse_size(layer, node.outputs)
         except ConfigurationError as error:
             reader = self.readers.get(node)
             if reader is None:
@@ -327,6 +330,14 @@ class _Checker:
             else:
                 where, what = reader
                 self._say(where, *(f"{what} {problem}" for problem in error.problems))
+
+    def _refuse_size(self, layer: Layer, outputs: tuple[Shape, ...]) -> None:
+        """Of a layer whose output for one sample is beyond any memory, whatever the mini-batch is."""
+        entries = max(map(prod, outputs), default=0)
+        if entries > _MAX_ENTRIES:
+            self._say_of(
+                layer, f"gives {entries:,} numbers for each sample, more than any memory holds ({_MAX_ENTRIES:,})"
+            )
 
     def _count_fits(self, layer: Layer, node: _Node) -> bool:
         if node in self.inserted:
@@ -354,7 +365,7 @@ class _Checker:
         """The weights of a layer that reads those of another, as if they came from a parent."""
         layer = node.layer
         if len(layer.weights) != 1:
-            self._say_of(layer, f"reads one weights object of another layer and is given {len(layer.weights)}")
+            self._say_of(layer, f"reads one parameter of another layer and is given {len(layer.weights)}")
             return None
         name = _name(layer.weights[0])
         if name not in self.weights:
@@ -579,20 +590,20 @@ def _incoming(node: _Node) -> tuple[Incoming, ...] | None:
 def _problems_of_fields(layer: Layer, parents: int, children: int) -> list[str]:
     """What is wrong with a layer whatever comes in, for one behind a layer that does not fit.
 
-    It is what is told alike for inputs of all ranks and of two sizes, and without a word of the inputs.
+    These are the problems that inputs of all ranks and of two sizes have in common and that do not name the inputs.
     """
     found: list[set[str]] = []
     for size in _STANDING_IN:
-        told: set[str] = set()
+        problems: set[str] = set()
         for rank in range(1, _MAX_RANK + 1):
             inputs = (Incoming(_UNKNOWN, (size,) * rank),) * parents
             try:
                 layer.output_shapes(inputs, children)
             except ConfigurationError as error:
-                told.update(problem for problem in error.problems if _UNKNOWN not in problem)
+                problems.update(problem for problem in error.problems if _UNKNOWN not in problem)
             else:
                 return []
-        found.append(told)
+        found.append(problems)
     return sorted(set.intersection(*found))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from descend.graph.metrics import BaseMetric, Metric
 from descend.graph.objective import LayerTerm, ObjectiveFunction, Term
 from descend.graph.order import reached, topological
 from descend.graph.weights import Weights
+from descend.hooks import hook
 
 if TYPE_CHECKING:
     from descend.graph.layer import Shape
@@ -310,9 +310,7 @@ class Model:
             GraphError: the model does not fit together, or an output is of no layer.
             ConfigurationError: fields are missing, or the weights are those of another model.
         """
-        # By its name: rooms import one way, and this one is to be had without torch.
-        plain: Any = importlib.import_module("descend.experiment.export_module")
-        return plain.plain_module(self, weights, fields, outputs, seed)
+        return hook("plain_module")(self, weights, fields, outputs, seed)
 
     def __eq__(self, other: object) -> bool:
         """Whether both describe the same model: the same fields, layers in the same order, and names of neighbours."""
@@ -418,8 +416,7 @@ def from_text(source: str | bytes, file: str = "<text>", classes: Mapping[str, t
     """
     from descend.graph import text
 
-    # By its name, as in `Model.to_torch`: a model's callbacks are of a room above this one.
-    known: Mapping[str, type] = importlib.import_module("descend.experiment.text").classes()
+    known: Mapping[str, type] = hook("message_classes")()
     model = text.to_value(text.parse(source, file, "Model"), {**known, **(classes or {})})
     if not isinstance(model, Model):
         raise ConfigurationError(f"{file}: no model could be made of this text")

@@ -75,7 +75,7 @@ _clipped_softmax = with_gradient(_kept_from_zero, _softmax_gradient)
 
 
 def _softmax(x: Tensor) -> Tensor:
-    """The same; by torch's own softmax, which is faster, where it may be told of the clipped values.
+    """The same; by torch's own softmax, which is faster, where it may know of the clipped values.
 
     It keeps its result for the backward pass, where y is that of the rule above. So the result is clipped in its place,
     and `data` keeps that from torch, which would take it for a mistake.

@@ -34,7 +34,7 @@ _NORMAL = (GlorotNormalInitializer, HeNormalInitializer, LeCunNormalInitializer)
 
 
 def initial_values(weights: PlannedWeights, draw: torch.Generator, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The first values of one weights object.
+    """The initial values of one parameter.
 
     Args:
         weights: Its shape, initializer and fans.

@@ -82,7 +82,7 @@ def lower(
 
     Args:
         plan: What `descend.graph.check` returned.
-        generator: Gives each weights object, by name, the generator that its first values are drawn from.
+        generator: Gives each parameter, by name, the generator that its initial values are drawn from.
         outputs: Layers whose outputs the module returns; what they do not need is left out. None: the layers that the
             objective and the metrics read, with every layer computed.
         channels_last: Whether images and the kernels of their convolutions are held with their channels last in memory.
@@ -175,7 +175,7 @@ class LoweredModel(torch.nn.Module):
             self._buffers[name] = values
 
     def named_weights(self) -> dict[str, torch.Tensor]:
-        """Every weights object by name, trained or not."""
+        """Every parameter by name, trained or not."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def exchange(self, planned: PlannedLayer) -> None:

@@ -7,13 +7,13 @@ the backward pass, `unscale` after it, `lower_scale` or `keep_scale` where the s
 from __future__ import annotations
 
 import math
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from descend.errors import ConfigurationError
+from descend.torch_private import step_is_observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,14 +147,7 @@ def _check_learning_rates(optimizer: torch.optim.Optimizer) -> None:
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
     """The step of an optimizer, without the profiler record that torch opens around it where nothing listens."""
     step: Any = type(optimizer).step
-    listened = (
-        optimizer._optimizer_step_pre_hooks  # pyright: ignore[reportPrivateUsage]  # what the wrapper looks at
-        or optimizer._optimizer_step_post_hooks  # pyright: ignore[reportPrivateUsage]  # as above
-        or _HOOKS["_global_optimizer_pre_hooks"]
-        or _HOOKS["_global_optimizer_post_hooks"]
-        or torch.autograd.profiler._is_profiler_enabled  # pyright: ignore[reportPrivateUsage]  # as above
-    )
-    if listened or "step" in vars(optimizer) or not _is_wrapped_by_torch(step):
+    if step_is_observed(optimizer) or "step" in vars(optimizer) or not _is_wrapped_by_torch(step):
         return optimizer.step
     return partial(step.__wrapped__, optimizer)
 
@@ -166,7 +159,6 @@ def _is_wrapped_by_torch(step: Any) -> bool:
 
 # The code of the wrapper, whatever it wraps.
 _WRAPPER = torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__
-_HOOKS = vars(sys.modules[torch.optim.Optimizer.__module__])
 
 
 def _sparse(optimizer: torch.optim.Optimizer) -> list[str]:

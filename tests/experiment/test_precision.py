@@ -186,7 +186,7 @@ def test_settings_out_of_range_are_named(options, message):
 
 @pytest.mark.parametrize("datatype", ["COMPLEX_FLOAT", "COMPLEX_DOUBLE"])
 def test_a_datatype_that_is_not_to_be_had_is_refused_by_name(monkeypatch, tmp_path, datatype):
-    with pytest.raises(ConfigurationError, match=f"layer 'conv' has datatype {datatype}, which is not to be had"):
+    with pytest.raises(ConfigurationError, match=f"layer 'conv' has datatype {datatype}, which is not supported"):
         train(monkeypatch, tmp_path, graph(datatype=datatype))
     weights = descend.Weights(datatype=datatype, name="w")
     with pytest.raises(ConfigurationError, match=f"weights 'w' has datatype {datatype}"):

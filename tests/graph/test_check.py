@@ -485,3 +485,18 @@ layer { name: 'j' parents: 'i' reshape { dims: [-1, -1] } }
     assert "keep_prob 1.9" in found[1]
     assert "maxx" in found[2]
     assert "num_neurons" in found[3]
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (lambda x: g.Constant(value=1.0, num_neurons=(10**5, 10**5, 10**5), name="big"), "Constant"),
+        (lambda x: g.Tessellate(g.Reshape(x, dims=(1, 4)), dims=(10**15, 4), name="big"), "Tessellate"),
+    ],
+)
+def test_an_output_that_no_memory_holds_is_refused_from_its_numbers_alone(layer, kind):
+    model = g.Model(layers=[layer(g.Input(data_field="x", name="x"))])
+    with pytest.raises(
+        GraphError, match=rf"layer 'big' \({kind}\) gives [\d,]+ numbers for each sample, more than any"
+    ):
+        g.check(model, {"x": (4,)})

@@ -8,9 +8,20 @@ from descend.graph import text
 from tests.graph.models import lenet, models
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=20)  # a model has up to 8 layers, each of any kind with random fields
 @given(models())
 def test_text_and_binary_are_mirrors(model):
+    assert_mirrors(model)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=300)
+@given(models())
+def test_text_and_binary_of_many_models_are_mirrors(model):
+    assert_mirrors(model)
+
+
+def assert_mirrors(model):
     written = g.to_text(model)
     back = g.from_text(written)
     assert back == model
@@ -151,7 +162,7 @@ def test_objectives_take_layers_terms_and_lists():
         assert (term.layer, term.scale) == (layer, 1.0)
 
 
-def test_a_metric_is_named_by_its_layer_unless_told_otherwise():
+def test_a_metric_is_named_by_its_layer_unless_it_is_named():
     layer = g.Input(name="acc")
     assert g.Metric(layer).name == "acc"
     assert g.Metric(layer, "accuracy", "%").name == "accuracy"

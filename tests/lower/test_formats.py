@@ -156,7 +156,7 @@ def test_training_works_with_weights_of_several_formats():
 @pytest.mark.parametrize("datatype", ["COMPLEX_FLOAT", "COMPLEX_DOUBLE"])
 def test_complex_numbers_are_refused(datatype):
     for given, what in (((datatype,), "layer 'y'"), ((None, datatype), "weights 'w'")):
-        with pytest.raises(GraphError, match=f"{what} has datatype {datatype}, which is not to be had: expected FLOAT"):
+        with pytest.raises(GraphError, match=f"{what} has datatype {datatype}, which is not supported: expected FLOAT"):
             module_of(*given)
 
 

@@ -57,7 +57,7 @@ def test_convolution_is_a_cross_correlation(x, settings, expected):
         np.testing.assert_allclose(y.detach().numpy()[:, :, place[0], place[1]], want, rtol=1e-12, atol=1e-12)
 
 
-def test_convolution_has_a_bias_unless_told_otherwise_and_knows_groups(x):
+def test_convolution_has_a_bias_unless_switched_off_and_knows_groups(x):
     six = torch.cat([x, 2 * x], 1).detach()
     y, module = apply(
         lambda s: descend.Convolution(s, name="c", num_dims=2, out_channels=4, kernel_size=1, groups=2), six
@@ -79,7 +79,7 @@ def test_convolution_has_a_bias_unless_told_otherwise_and_knows_groups(x):
 
 
 @pytest.mark.parametrize("transpose", [False, True])
-def test_fully_connected_flattens_and_has_no_bias_unless_told(x, transpose):
+def test_fully_connected_flattens_and_has_no_bias_unless_asked(x, transpose):
     y, module = apply(lambda s: descend.FullyConnected(s, name="f", num_neurons=7, transpose=transpose), x)
     (matrix,) = module.named_weights().values()
     want = x.flatten(1) @ (matrix if transpose else matrix.T)
@@ -102,7 +102,7 @@ def test_pooling_takes_the_largest_or_the_mean(x, mode, reduce):
 
 
 @pytest.mark.parametrize(("mode", "corner"), [("average", 0.25), ("average_no_pad", 1.0)])
-def test_average_pooling_counts_padding_unless_told_otherwise(mode, corner):
+def test_average_pooling_counts_padding_unless_switched_off(mode, corner):
     ones = torch.ones(1, 1, 4, 4, dtype=torch.float64)
     pool = {"num_dims": 2, "pool_mode": mode, "pool_dims_i": 2, "pool_strides_i": 2, "pool_pads_i": 1}
     y, _ = apply(lambda s: descend.Pooling(s, **pool), ones)

@@ -93,7 +93,7 @@ def test_norms_of_weights_that_no_layer_makes_are_refused():
     ):
         check(model, {"x": (3,)})
     model = descend.Model(1, objective_function=descend.Reduction(descend.RowwiseWeightsNorms(name="norms")))
-    with pytest.raises(GraphError, match=r"reads one weights object of another layer and is given 0"):
+    with pytest.raises(GraphError, match=r"reads one parameter of another layer and is given 0"):
         check(model, {"x": (3,)})
 
 

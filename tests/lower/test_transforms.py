@@ -28,7 +28,7 @@ def test_transforms_are_their_expressions(make, expression, inputs):
 
 
 def pieces(source_of, take, fields):
-    """The outputs of a layer with several children, weighted so that each piece is told from the others."""
+    """The outputs of a layer with several children, weighted so that each piece is distinguished from the others."""
     source = source_of(*[descend.Input(data_field=name, name=name) for name in fields])
     children = [descend.Identity(source, name=f"piece{i}") for i in range(take)]
     sums = [descend.Reduction(child) for child in children]

@@ -116,11 +116,11 @@ class Operator:
         return iter(())
 
     def format_problems(self) -> Iterator[str]:
-        """Formats that are not to be had; each text completes "Clamp ..."."""
+        """Formats that are not supported; each text completes "Clamp ..."."""
         for name in ("input_datatype", "output_datatype"):
             wanted: DataType = getattr(self, name)
             if wanted.is_complex:
-                yield f"has {name} {wanted.name}, which is not to be had: expected FLOAT, DOUBLE or FP16"
+                yield f"has {name} {wanted.name}, which is not supported: expected FLOAT, DOUBLE or FP16"
 
 
 @described

@@ -14,7 +14,7 @@ attributes are named like the message's fields. Classes come as a table, so this
     not set                 not passed, so the class's own default, which is zero
 
 A class may say otherwise with two hooks, `from_fields(fields) -> value` (a class method) and `to_fields() -> fields`.
-A class with an attribute `where` is told file:line:column of its message.
+A class with an attribute `where` receives file:line:column of its message.
 """
 
 from __future__ import annotations

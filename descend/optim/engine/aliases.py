@@ -24,6 +24,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
+from descend.torch_private import storage_identity, storage_use_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +63,7 @@ def in_place(params: Iterable[Tensor], family: Iterable[Tensor]) -> set[int]:
 
 
 def _storage(p: Tensor) -> int:
-    return p.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]  # its identity
+    return storage_identity(p.untyped_storage())
 
 
 def _is_abandoned(p: Tensor) -> bool:
@@ -99,7 +100,7 @@ def _is_used_by(p: Tensor, tensors: int) -> bool:
 def _references(p: Tensor) -> tuple[int, int]:
     """How often the storage of p is referred to, by C++ and by Python, this function included."""
     storage = p.untyped_storage()
-    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]  # has no public name
+    return storage_use_count(storage), sys.getrefcount(storage)
 
 
 @functools.cache

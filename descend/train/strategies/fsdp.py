@@ -22,6 +22,7 @@ import torch
 
 from descend.errors import Unsupported
 from descend.runtime.dtensor import copies_of, is_sharded, local_shard
+from descend.torch_private import collectives_begun
 from descend.train.nonfinite_report import diagnose_batch, has_nonfinite_input
 from descend.train.strategies.data_parallel import DataParallel, all_gather_names
 
@@ -142,7 +143,7 @@ class FSDP(DataParallel):
 
     def _collectives_begun(self) -> int:
         """How many collectives this rank has begun among those that have shards of the parameters."""
-        return sum(group._get_sequence_number_for_group() for group in self._groups)  # pyright: ignore[reportPrivateUsage]  # torch tells it nowhere else
+        return sum(collectives_begun(group) for group in self._groups)
 
     def _report_waits(self, hooks: contextlib.ExitStack) -> None:
         """Say that this rank waits while torch gathers the parameters of a submodule, in a hook of its own."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-
 from descend.torch_private import norm_class
 from descend.train.buffer_snapshot import BufferSnapshot
 from descend.train.micro_batch import MicroBatch

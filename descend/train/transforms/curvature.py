@@ -24,6 +24,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from descend.errors import ConfigurationError, nearest
+from descend.torch_private import view_base
 from descend.train.layers import plan_of
 from descend.train.param_groups import current_learning_rates
 from descend.train.transforms.base import GradientTransform
@@ -325,7 +326,7 @@ _ARGUMENTS: dict[Any, tuple[str, ...]] = {
 
 def _owner(weight: Tensor) -> tuple[Tensor, bool]:
     """The parameter that a weight is, or whose transpose it is; and which of the two."""
-    base = weight._base  # the only way to get the base of a view
+    base = view_base(weight)
     if base is not None and base.dim() == 2 and (weight.shape, weight.stride()) == (base.t().shape, base.t().stride()):
         return base, True
     return weight, False

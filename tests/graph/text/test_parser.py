@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from descend.errors import TextError
 from descend.graph import text
+from descend.graph.text.parser import MAX_BYTES, check_size
 from descend.graph.text.schema import ANY, RANGES, message_info, pool
 
 PACKABLE = ["SGD", "LTFB", "KFAC", "RandomPairwiseExchange", "ClampOperator", "TanhOperator", "SelectOperator"]
@@ -334,14 +335,19 @@ def test_nesting_within_the_limit_is_read():
     assert text.parse(source, message="TrainingAlgorithm").message == expected
 
 
-def test_a_text_of_100_megabytes_is_refused_with_the_limit_and_how_to_raise_it(monkeypatch):
-    source = 'model { name: "' + "x" * 100_000_000 + '" }'
-    assert problems(source) == [
+def test_a_text_beyond_the_limit_is_refused_with_how_to_raise_it(monkeypatch):
+    with pytest.raises(TextError) as caught:
+        check_size(100_000_018, "f.prototext")
+    assert caught.value.problems == (
         "f.prototext: 100,000,018 bytes are more than the limit of 67,108,864; keep large values in a .npy file "
-        "(NumpyInitializer), or set the environment variable DESCEND_MAX_TEXT_BYTES=100000018"
-    ]
-    monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "100000018")
-    assert len(text.parse(source).message.model.name) == 100_000_000
+        "(NumpyInitializer), or set the environment variable DESCEND_MAX_TEXT_BYTES=100000018",
+    )
+    check_size(MAX_BYTES, "f.prototext")
+    source = 'model { name: "' + "x" * 82 + '" }'
+    monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "99")
+    assert problems(source)[0].startswith("f.prototext: 100 bytes are more than the limit of 99; ")
+    monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "100")
+    assert len(text.parse(source).message.model.name) == 82
     monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "10")
     assert "are more than the limit of 10;" in problems("model { num_epochs: 1 }")[0]
     monkeypatch.setenv("DESCEND_MAX_TEXT_BYTES", "1e9")

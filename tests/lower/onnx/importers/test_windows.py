@@ -107,27 +107,27 @@ def test_a_part_of_an_image_is_refused(tmp_path):
 
 @pytest.mark.parametrize("place", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
-@pytest.mark.parametrize("told", ["scales", "sizes"])
-def test_places_of_nearest_entries_are_those_of_float32(tmp_path, place, rounding, told):
-    """At a scale of float32(1 / 3) place 1 is entry 3 to whoever runs files, where float64 is just below it."""
+@pytest.mark.parametrize("given_as", ["scales", "sizes"])
+def test_places_of_nearest_entries_are_those_of_float32(tmp_path, place, rounding, given_as):
+    """At a scale of float32(1 / 3) place 1 is entry 3 in runtimes, where float64 is just below it."""
     for before, after in [((4, 6), (7, 5)), ((6, 9), (2, 3)), ((5, 7), (3, 10)), ((10, 3), (9, 1)), ((12, 11), (5, 6))]:
         scales = np.array([1, 1, *(np.float32(b) / np.float32(a) for a, b in zip(before, after, strict=True))])
         constants = {"scales": scales.astype(np.float32), "sizes": np.array([2, 3, *after])}
-        inputs = ["x", "", "scales"] if told == "scales" else ["x", "", "", "sizes"]
+        inputs = ["x", "", "scales"] if given_as == "scales" else ["x", "", "", "sizes"]
         options = {"coordinate_transformation_mode": place, "nearest_mode": rounding}
         nodes = [node("Resize", *inputs, mode="nearest", **options)]
-        path = write(tmp_path / "m.onnx", nodes, {"x": (3, *before)}, constants={told: constants[told]})
+        path = write(tmp_path / "m.onnx", nodes, {"x": (3, *before)}, constants={given_as: constants[given_as]})
         agree(path, drawn(2, 3, *before))
 
 
-@pytest.mark.parametrize("told", ["scales", "sizes"])
+@pytest.mark.parametrize("given_as", ["scales", "sizes"])
 @pytest.mark.parametrize(
     ("mode", "place"), [("linear", "align_corners"), ("cubic", "half_pixel"), ("cubic", "align_corners")]
 )
-def test_a_size_is_reached_whose_scale_is_rounded_down(tmp_path, told, mode, place):
+def test_a_size_is_reached_whose_scale_is_rounded_down(tmp_path, given_as, mode, place):
     """float32(5 / 6) times 6 is just below 5 in float64."""
     constants = {"scales": np.array([1, 1, 7 / 4, 5 / 6], np.float32), "sizes": np.array([2, 3, 7, 5])}
-    inputs = ["x", "", "scales"] if told == "scales" else ["x", "", "", "sizes"]
+    inputs = ["x", "", "scales"] if given_as == "scales" else ["x", "", "", "sizes"]
     nodes = [node("Resize", *inputs, mode=mode, coordinate_transformation_mode=place)]
-    path = write(tmp_path / "m.onnx", nodes, {"x": (3, 4, 6)}, constants={told: constants[told]})
+    path = write(tmp_path / "m.onnx", nodes, {"x": (3, 4, 6)}, constants={given_as: constants[given_as]})
     agree(path, drawn(2, 3, 4, 6))

@@ -1,0 +1,11 @@
+"""A few hundred mutated prototexts."""
+
+from tests.fuzz.fuzz_prototext import attempt
+from tests.fuzz.harness import run
+
+
+def test_mutated_prototexts_are_drawn_or_refused_with_an_error_of_ours():
+    report = run(attempt, 200, seed=15)
+    assert report.findings == {}
+    assert report.accepted > 5
+    assert report.refused > 50
