@@ -669,8 +669,8 @@ def _bare(token: str, field: FieldInfo) -> Any:
     if kind == "enum":
         if token in field.enum:
             return field.enum[token]
-        if _INT.fullmatch(token) and int(token, 0) in field.enum.values():
-            return int(token, 0)
+        if _INT.fullmatch(token) and (number := _decoded_integer(token)) in field.enum.values():
+            return number
         raise _ValueProblem(f"'{token}' is not {field.expected}{nearest(token, field.enum)}")
     raise _ValueProblem(f"'{token}' is not {field.expected}")
 
@@ -678,14 +678,19 @@ def _bare(token: str, field: FieldInfo) -> Any:
 def _integer(token: str, field: FieldInfo) -> int:
     if _INT.fullmatch(token) is None:
         raise _ValueProblem(f"'{token}' is not a whole number ({field.kind})")
-    digits = token.lstrip("-")
-    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
-    # Python refuses to convert decimals of over 4,300 digits, and none of that length is in range.
-    value = int(token, base) if len(digits) <= 64 else None
+    value = _decoded_integer(token)
     low, high = RANGES[field.kind]
     if value is None or not low <= value <= high:
         raise _ValueProblem(f"{_shown(token)} is outside the range of {field.kind}, {low} to {high}")
     return value
+
+
+def _decoded_integer(token: str) -> int | None:
+    """A decimal, octal (017) or hexadecimal number; None for one that is in no range."""
+    digits = token.lstrip("-")
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
+    # Python refuses to convert decimals of over 4,300 digits, and none of that length is in range.
+    return int(token, base) if len(digits) <= 64 else None
 
 
 def _real(token: str, field: FieldInfo) -> float:

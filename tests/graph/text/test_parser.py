@@ -378,3 +378,11 @@ def test_time_is_linear_in_hostile_spaces_and_comments():
     ):
         with pytest.raises(TextError):
             text.parse("model { name: " + junk)
+
+
+@pytest.mark.parametrize("written", ["02", "0x2", "2"])
+def test_an_enum_may_be_a_number_in_any_base(written):
+    source = f"model {{ layer {{ datatype: {written} }} }}"
+    assert text.parse(source).message.model.layer[0].datatype == 2
+    assert "'017' is not" in problems("model { layer { datatype: 017 } }")[0]
+    assert "is not" in problems(f"model {{ layer {{ datatype: {'9' * 5000} }} }}")[0]
