@@ -97,6 +97,8 @@ _SINGLE = {
     "Epochs": "train",
     "KFAC": "train",
     "LTFB": "train",
+    "LocalSGD": "train.strategies.local_sgd",
+    "GradientAccumulation": "train.transforms.accumulation",
     "MajorityVote": "train",
     "ParameterServer": "train",
     "ExchangeStrategy": "train",

@@ -79,14 +79,14 @@ def tensor_address(x: Tensor) -> int:
 
 def storage_identity(storage: torch.UntypedStorage) -> int:
     """The same number for all Python objects of one storage; its data pointer is 0 for all that are empty."""
-    return storage._cdata
+    return cast("Any", storage)._cdata
 
 
 def storage_use_count(storage: torch.UntypedStorage) -> int:
     """How many C++ objects refer to a storage: tensors, and this Python object. Nothing public counts them."""
     import torch
 
-    return cast("Any", torch._C)._storage_Use_Count(storage._cdata)
+    return cast("Any", torch)._C._storage_Use_Count(cast("Any", storage)._cdata)
 
 
 def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

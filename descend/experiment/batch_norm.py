@@ -255,9 +255,8 @@ def _follow(layer: Any, moments: Moments) -> None:
 
 def _takes_statistics(part: nn.Module) -> bool:
     """Whether a layer mixes samples in training, in its output or in its running statistics."""
-    return isinstance(part, batch_norm_class()) or (
-        isinstance(part, instance_norm_class()) and part.track_running_stats
-    )
+    tracks = bool(getattr(part, "track_running_stats", False))
+    return isinstance(part, batch_norm_class()) or (isinstance(part, instance_norm_class()) and tracks)
 
 
 def _last_groups(feed: Feed, group_size: int | None) -> set[int]:

@@ -88,7 +88,7 @@ def build_run(
         communicator=communicator,
         task=task,
         optimizer=optimizer,
-        strategy=strategy.create(world) if strategy else _default_strategy(communicator, parameters),
+        strategy=(strategy and strategy.create(world)) or _default_strategy(communicator, parameters),
         transforms=transforms or usual_transforms(),
         precision=precision_for(scaler),
         data=data,

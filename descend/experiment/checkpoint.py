@@ -127,6 +127,7 @@ def restore(
     with torch.no_grad():
         for name, tensor in tensors_of(run).items():
             copy_into(tensor, saved.weights[name])
+    run.strategy.restored()
     run.state.load_times(times or {}, row_seconds or {})
 
 

@@ -96,7 +96,7 @@ def patched_for_training(
         norms = BatchNormGroups(module, feed, *sizes, process if joint else None)
 
         def begin(part: MicroBatch) -> None:
-            masks.begin(part.step, part.count, part.position)
+            masks.begin(part.step, part.count, part.draw_position)
             norms.begin(part)
 
         try:

@@ -157,6 +157,7 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
 
 def result_of(run: Run, reason: str) -> Result:
     """What came of a run that has ended."""
+    run.strategy.end_training()
     weights = {name: full_tensor(tensor).cpu().clone() for name, tensor in tensors_of(run).items()}
     counts = {mode.value: batches.num_samples for mode, batches in run.data.items()}
     state = run.state
@@ -266,7 +267,6 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
 def finish(run: Run, reason: str, trains: bool = True) -> None:
     """Evaluate the test samples where something was trained, and save the end of the run."""
     run.state.end = reason
-    run.strategy.end_training()
     run.callbacks.fire(Event.AFTER_TRAINING, run.view(reason))
     if Mode.TEST in run.data and trains:
         _forget_test(run)

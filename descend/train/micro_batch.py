@@ -29,6 +29,7 @@ class MicroBatch:
         position: Where they begin in the mini-batch of all ranks.
         index: Number of this micro-batch in the share, from 0.
         of: How many micro-batches the share has.
+        kept: Samples before this mini-batch that belong to the same update.
         counts: Whether its samples count; padding, which keeps ranks in lockstep, does not.
     """
 
@@ -40,11 +41,17 @@ class MicroBatch:
     position: int
     index: int = 0
     of: int = 1
+    kept: int = 0
     counts: bool = True
+
+    @property
+    def draw_position(self) -> int:
+        """Where the samples begin in the update, of which random numbers are a function."""
+        return self.kept + self.position
 
 
 def split_into_micro_batches(
-    batch: Batch, communicator: Communicator, size: int | None, unit: int | None = 1, step: int = 0
+    batch: Batch, communicator: Communicator, size: int | None, unit: int | None = 1, step: int = 0, kept: int = 0
 ) -> list[MicroBatch]:
     """The micro-batches of a mini-batch, on the device of the run.
 
@@ -55,6 +62,7 @@ def split_into_micro_batches(
         size: Samples of a micro-batch; None for all.
         unit: Micro-batches are made of whole units of so many samples; None where the mini-batch cannot be split.
         step: Updates applied so far.
+        kept: Samples before this mini-batch that belong to the same update.
     """
     count = len(batch.ids)
     if not count:
@@ -62,7 +70,7 @@ def split_into_micro_batches(
     fields = {name: communicator.to_device(array) for name, array in batch.fields.items()}
     size = part_size(size, count, unit)
     if size >= count:
-        return [MicroBatch(fields, batch, step, 0, count, batch.position)]
+        return [MicroBatch(fields, batch, step, 0, count, batch.position, kept=kept)]
     starts = range(0, count, size)
     return [
         MicroBatch(
@@ -74,6 +82,7 @@ def split_into_micro_batches(
             position=batch.position + start,
             index=index,
             of=len(starts),
+            kept=kept,
         )
         for index, start in enumerate(starts)
     ]

@@ -85,6 +85,8 @@ class TrainState:
         history: All rows so far.
         values: The newest value of each quantity, by `mode/name`.
         skipped_in_a_row: Steps skipped since the last update.
+        samples_kept: Samples since the last update whose gradient is kept for the next one; they draw random numbers as
+            the first samples of one mini-batch.
         algorithm: What training algorithms keep, tensors and plain values, by their own keys.
         outputs: Outputs of layers that batched inference has gathered, by mode and layer.
         batches: The newest mini-batch of each mode.
@@ -105,6 +107,7 @@ class TrainState:
     history: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     values: dict[str, float] = field(default_factory=dict[str, float])
     skipped_in_a_row: int = 0
+    samples_kept: int = 0
     algorithm: dict[str, Any] = field(default_factory=dict[str, Any])
     outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, "torch.Tensor"])
     batches: dict[Mode, Batch] = field(default_factory=dict[Mode, "Batch"])
@@ -130,7 +133,7 @@ class TrainState:
     def advance(self, batch: Batch, totals: Totals) -> None:
         """Count a mini-batch that made an update."""
         self.training.step += 1
-        self.skipped_in_a_row = 0
+        self.skipped_in_a_row = self.samples_kept = 0
         self.pass_over(batch, totals)
 
     def pass_over(self, batch: Batch, totals: Totals) -> None:
@@ -139,6 +142,10 @@ class TrainState:
         if self.epoch_progress is not None:
             self.epoch_progress.totals.join(totals)
             self.epoch_progress.complete = batch.last
+
+    def keep_samples(self, batch: Batch) -> None:
+        """Count a mini-batch whose gradient is kept for a later update."""
+        self.samples_kept += batch.size
 
     def note_skipped(self) -> None:
         """Count a step whose mini-batch is lost."""
@@ -189,6 +196,7 @@ class TrainState:
             "values": dict(self.values),
             "history": [{name: value for name, value in row.items() if name != "seconds"} for row in rows],
             "skipped_in_a_row": self.skipped_in_a_row,
+            "samples_kept": self.samples_kept,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -203,9 +211,9 @@ class TrainState:
         epoch = None if epoch is None else EpochProgress.from_state_dict(epoch, self.communicator)
         history = [dict(row) for row in state_dict["history"]]
         values = {str(name): float(value) for name, value in state_dict["values"].items()}
-        skipped = int(state_dict["skipped_in_a_row"])
+        skipped, kept = int(state_dict["skipped_in_a_row"]), int(state_dict["samples_kept"])
         self.contexts, self.began, self.epoch_progress = contexts, began, epoch
-        self.history, self.values, self.skipped_in_a_row = history, values, skipped
+        self.history, self.values, self.skipped_in_a_row, self.samples_kept = history, values, skipped, kept
 
 
 class AlgorithmState:

@@ -52,7 +52,7 @@ def accumulate(run: Run, batch: Batch) -> Gradients:
     A step that is repeated draws the same random numbers, so nothing but the memory differs.
     """
     run.clear_gradients()
-    seed_step(run.seed, run.state.step, batch.position)
+    seed_step(run.seed, run.state.step, batch.position + run.state.samples_kept)
     run.transforms.begin()
     totals, ratios = Totals(), list[Ratio]()
     with run.activations.attached(), run.strategy.accumulating(batch):
@@ -70,6 +70,8 @@ def withhold(run: Run, gradients: Gradients, withheld: Withheld) -> Gradients:
     if withheld.skipped:
         run.buffers.restore()
         run.state.note_skipped()
+    else:
+        run.state.keep_samples(gradients.batch)
     run.state.pass_over(gradients.batch, gradients.totals)
     run.activations.clear()
     return gradients

@@ -20,7 +20,7 @@ from torch.autograd.graph import increment_version
 
 from descend.optim.compiler.cache import THREADS, CompileJob, compile_command, compiler, key_of
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
-from descend.torch_private import tensor_address
+from descend.torch_private import tensor_address, version_counter
 
 if TYPE_CHECKING:
     import subprocess
@@ -198,9 +198,9 @@ def check_scanner(scanner: GradientScanner) -> str:
             return "the presence of gradients"
         if known.gradients.tolist() != expected.gradients.tolist():
             return "the addresses of gradients"
-        versions = [p._version for p in params]
+        versions = [version_counter(p) for p in params]
         scanner.written(known)
-        if [p._version - v for p, v in zip(params, versions, strict=True)] != [int(g != 0) for g in known.gradients]:
+        if [version_counter(p) - v for p, v in zip(params, versions, strict=True)] != [int(g != 0) for g in known.gradients]:
             return "the versions of tensors"
         if not scanner.same(params, known) or scanner.same(params[1:], known) or scanner.same(params[::-1], known):
             return "the items of a list"

@@ -97,7 +97,7 @@ class Strategy:
         """The micro-batches of a training mini-batch; padding, where ranks need it, follows the last one."""
         run = self._run
         size, unit = run.micro_batch_size.samples, run.task.micro_batch_unit
-        return iter(split_into_micro_batches(batch, run.communicator, size, unit, run.state.step))
+        return iter(split_into_micro_batches(batch, run.communicator, size, unit, run.state.step, run.state.samples_kept))
 
     def evaluation_micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
         """The micro-batches of a mini-batch that is evaluated."""
@@ -150,11 +150,11 @@ class Strategy:
         run = self._run
         run.precision.unscale(run.optimizer)
         if self._is_divided:
-            return Gradients(run, batch, ratios[0], totals)
+            return Gradients(run, batch, ratios[0], totals, ratios[0].denominator)
         top, bottom = summed(ratios)
         bottom = divisor_of(bottom)
         divide(self.parameters, bottom)
-        return Gradients(run, batch, Ratio(top.to(run.communicator.device), bottom), totals, bottom)
+        return Gradients(run, batch, Ratio(top.to(run.communicator.device), bottom), totals, bottom, bottom)
 
     def local_parameters(self) -> Mapping[str, torch.Tensor]:
         """The parameters by name, with their gradients; of sharded ones, this rank's shards."""
@@ -187,7 +187,7 @@ class Strategy:
         return _NOTHING
 
     def end_training(self) -> None:
-        """After the last update of an algorithm, before the test samples are evaluated and the end is saved."""
+        """Called once the end has been saved, before the parameters are given to the user."""
 
     @contextlib.contextmanager
     def running(self) -> Generator[None]:
@@ -216,6 +216,9 @@ class Strategy:
         if state_dict["strategy"] == type(self).__name__:
             self.load_own_state(state_dict["state"])
 
+    def restored(self) -> None:
+        """Called once all parts, parameters and buffers are those of a checkpoint."""
+
     def own_state(self) -> dict[str, Any]:
         """What a checkpoint keeps of this strategy."""
         return {}
@@ -231,9 +234,9 @@ class StrategyDescription:
         """The ranks that share each mini-batch."""
         return world
 
-    def create(self, world: Communicator) -> Strategy:
-        """The strategy of this rank."""
-        raise NotImplementedError(f"{type(self).__name__} defines no create()")
+    def create(self, world: Communicator) -> Strategy | None:
+        """The strategy of this rank; None for the usual one, where `prepare` does the rest."""
+        return None
 
     def problems(self, run: Run, world: Communicator, trainers: int) -> list[str]:
         """What does not go with it, a sentence each; asked before the run begins."""

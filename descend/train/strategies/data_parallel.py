@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from descend.train.objective import Totals
     from descend.train.run import Run
 
-__all__ = ["DataParallel", "all_gather_names"]
+__all__ = ["DataParallel", "OwnGradients", "all_gather_names"]
 
 _FLAGS = 2  # numbers that every step brings along: out of memory, buffers changed
 
@@ -151,7 +151,7 @@ class DataParallel(Strategy):
         bottom = divisor_of(bottom)
         divisor = self.divisor(divisor_of(own[1]), bottom)
         divide(self.local_parameters(), divisor / self._divided_by)
-        return Gradients(run, batch, Ratio(top.to(run.communicator.device), bottom), totals, bottom)
+        return Gradients(run, batch, Ratio(top.to(run.communicator.device), bottom), totals, bottom, bottom)
 
     def divisor(self, own: torch.Tensor | float, joint: torch.Tensor | float) -> torch.Tensor | float:
         """What the gradients are divided by: this rank's denominator, or that of all ranks."""
@@ -228,6 +228,20 @@ class DataParallel(Strategy):
     def stop_requested(self) -> str | None:
         """See `Strategy.stop_requested`."""
         return self._signal
+
+
+class OwnGradients(DataParallel):
+    """Base of strategies in which each rank keeps the mean gradient of its own samples."""
+
+    reduces_gradients = divides_early = overlaps = False
+
+    def divisor(self, own: torch.Tensor | float, joint: torch.Tensor | float) -> torch.Tensor | float:
+        """See `DataParallel.divisor`."""
+        return own
+
+    def union(self, names: Sequence[str]) -> list[str]:
+        """See `Strategy.union`: a step is skipped on all ranks or on none."""
+        return all_gather_names(names, self._communicator)
 
 
 def all_gather_names(names: Sequence[str], communicator: Communicator) -> list[str]:

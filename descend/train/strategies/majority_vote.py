@@ -22,7 +22,7 @@ from descend.runtime.dtensor import is_sharded
 from descend.strict_keywords import StrictKeywords
 from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.base import StrategyDescription
-from descend.train.strategies.data_parallel import DataParallel, all_gather_names
+from descend.train.strategies.data_parallel import OwnGradients
 from descend.train.transforms.kfac import KFAC
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class MajorityVote(StrategyDescription, metaclass=StrictKeywords):
         return problems
 
 
-class MajorityVoting(DataParallel):
+class MajorityVoting(OwnGradients):
     """The strategy that `MajorityVote` describes.
 
     Args:
@@ -107,23 +107,12 @@ class MajorityVoting(DataParallel):
         sent_bytes: What this rank has sent of votes so far.
     """
 
-    reduces_gradients = False
-    divides_early = False
-    overlaps = False
     resets_with_optimizer = True
 
     def __init__(self, rule: MajorityVote) -> None:
         self._rule = rule
         self._momentum: dict[str, torch.Tensor] = {}
         self.sent_bytes = 0
-
-    def divisor(self, own: torch.Tensor | float, joint: torch.Tensor | float) -> torch.Tensor | float:
-        """See `DataParallel.divisor`: a rank votes by the mean of its own samples."""
-        return own
-
-    def union(self, names: Sequence[str]) -> list[str]:
-        """See `Strategy.union`: gradients differ between ranks."""
-        return all_gather_names(names, self._communicator)
 
     def optimizer_step(self, batch: Batch) -> None:
         """See `Strategy.optimizer_step`; the optimizer takes the vote for the gradient."""

@@ -354,7 +354,7 @@ class ParameterServerRank(StaleGradients):
             p.grad = gradient.to(p.device) if p.requires_grad and name in errand.words["present"] else None
         _copy(buffers, run.task.module.buffers())
         objective = Ratio(torch.tensor(errand.words["objective"]), 1.0)
-        return Gradients(run, batch, objective, Totals(errand.words["totals"]))
+        return Gradients(run, batch, objective, Totals(errand.words["totals"]), float(batch.size))
 
     def optimizer_step(self, batch: Batch) -> None:
         """See `Strategy.optimizer_step`."""

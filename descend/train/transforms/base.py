@@ -42,6 +42,7 @@ class Gradients:
         batch: This rank's share of the mini-batch.
         objective: Of the whole mini-batch, over all ranks, detached.
         totals: Sums of objective and metrics on this rank.
+        count: What its loss counts, over all ranks: the denominator of the objective without the penalty.
         divisor: What gradients of layers' outputs are still to be divided by, the loss scale aside: 1 where each
             backward pass started from its share of the mean.
     """
@@ -50,6 +51,7 @@ class Gradients:
     batch: Batch
     objective: Ratio
     totals: Totals
+    count: torch.Tensor | float
     divisor: torch.Tensor | float = 1.0
 
     @property
@@ -165,6 +167,15 @@ class TransformChain:
                 return transform
         raise LookupError(f"the chain has no {kind.__name__}")
 
+    def insert(self, transform: GradientTransform, after: type[GradientTransform]) -> None:
+        """Call `transform` after the one of class `after`; before `setup`, or with one that is set up.
+
+        Raises:
+            LookupError: no transform of the chain is an `after`.
+        """
+        place = self._transforms.index(self.one(after)) + 1
+        self._arrange([*self._transforms[:place], transform, *self._transforms[place:]])
+
     @contextmanager
     def inserted(self, transform: GradientTransform, after: type[GradientTransform]) -> Generator[None]:
         """Within this block `transform` is called after those of class `after`, and no later than others.
@@ -173,8 +184,7 @@ class TransformChain:
             LookupError: no transform of the chain is an `after`.
         """
         before = self._transforms
-        place = before.index(self.one(after)) + 1
-        self._arrange([*before[:place], transform, *before[place:]])
+        self.insert(transform, after)
         try:
             yield
         finally:
