@@ -1,4 +1,4 @@
-"""Precision of a run: the dtype of the weights, or autocast to half precision with a loss scale for float16."""
+"""PrecisionSettings of a run: the dtype of the weights, or autocast to half precision with a loss scale for float16."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from descend.graph import AutomaticMixedPrecision
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Precision", "precision_of"]
+__all__ = ["PrecisionSettings", "precision_of"]
 
 _NAMED: Mapping[str, AutomaticMixedPrecision | None] = {
     "float32": None,
@@ -21,7 +21,7 @@ _NAMED: Mapping[str, AutomaticMixedPrecision | None] = {
 }
 
 
-class Precision(NamedTuple):
+class PrecisionSettings(NamedTuple):
     """The precision of a run.
 
     Attributes:
@@ -33,7 +33,7 @@ class Precision(NamedTuple):
     scaler: torch.amp.GradScaler | None
 
 
-def precision_of(given: Any, device: torch.device) -> Precision:
+def precision_of(given: Any, device: torch.device) -> PrecisionSettings:
     """The precision of a name, of a description, or of None, which is float32.
 
     Raises:
@@ -42,7 +42,7 @@ def precision_of(given: Any, device: torch.device) -> Precision:
     if isinstance(given, str) and given in _NAMED:
         given = _NAMED[given]
     if given is None or (isinstance(given, AutomaticMixedPrecision) and not given.enabled):
-        return Precision(None, None)
+        return PrecisionSettings(None, None)
     if not isinstance(given, AutomaticMixedPrecision):
         options = ", ".join(f"'{name}'" for name in _NAMED)
         raise ConfigurationError(
@@ -50,7 +50,7 @@ def precision_of(given: Any, device: torch.device) -> Precision:
             f"{nearest(str(given), _NAMED)}"
         )
     if given.format == "bfloat16":
-        return Precision(torch.bfloat16, None)
+        return PrecisionSettings(torch.bfloat16, None)
     scaler = torch.amp.GradScaler(
         device.type,
         init_scale=given.init_scale or 65536.0,
@@ -58,4 +58,4 @@ def precision_of(given: Any, device: torch.device) -> Precision:
         backoff_factor=given.backoff_factor or 0.5,
         growth_interval=given.growth_interval or 2000,
     )
-    return Precision(torch.float16, scaler)
+    return PrecisionSettings(torch.float16, scaler)

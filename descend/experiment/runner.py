@@ -93,7 +93,7 @@ def execute(run: Run) -> Result:
 
 
 class _Executor:
-    """See `descend.train.strategies.base.Executor`."""
+    """See `descend.train.strategies.base.RunExecutor`."""
 
     def train(self, run: Run) -> Result:
         """Carry out a run from its beginning, or a checkpoint, to its end."""

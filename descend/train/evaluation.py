@@ -46,7 +46,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
         penalty = run.task.penalty()
         values = totals.over(run.communicator).values() | run.external_metrics()
     seconds = run.communicator.now() - began
-    state.note_evaluation(mode, seconds)
+    state.evaluation_seconds[mode] = max(seconds, state.evaluation_seconds.get(mode, 0.0))
     if penalty is not None:
         values["objective"] += float(penalty)
     run.record(mode, values, samples, seconds)
@@ -111,7 +111,7 @@ def _evaluate_batch(run: Run, step: StepView, totals: Totals) -> None:
         sums = Totals()
         seed_evaluation(run.seed, step.mode.value, run.state.step, batch.step, batch.position)
         with run.activations.attached():
-            for micro_batch in run.strategy.evaluation_micro_batches(batch):
+            for micro_batch in run.strategy.micro_batches(batch, training=False):
                 sums.add_losses(run.task.losses(micro_batch))
         return sums
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from descend.data import Batch
     from descend.runtime import Communicator
 
-__all__ = ["Memory", "MicroBatchSize", "RemoteOutOfMemory", "out_of_memory", "part_size", "retry_on_oom"]
+__all__ = [
+    "HasMemory",
+    "MicroBatchSize",
+    "RemoteOutOfMemory",
+    "largest_share",
+    "out_of_memory",
+    "part_size",
+    "retry_on_oom",
+]
 
 _T = TypeVar("_T")
 # torch has a class of its own for its allocators on devices alone.
@@ -52,6 +62,20 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _PHRASES)
 
 
+def largest_share(batch: Batch, unit: int | None, world_size: int) -> int:
+    """Samples of a mini-batch on the rank that has most, so that all ranks choose micro-batches alike.
+
+    Args:
+        batch: This rank's share.
+        unit: As in `part_size`.
+        world_size: Ranks that share the mini-batch.
+    """
+    if world_size == 1:
+        return len(batch.ids)
+    unit = unit or 1
+    return math.ceil(math.ceil(batch.size / unit) / world_size) * unit
+
+
 def part_size(wanted: int | None, count: int, unit: int | None) -> int:
     """Samples of a micro-batch.
 
@@ -65,7 +89,7 @@ def part_size(wanted: int | None, count: int, unit: int | None) -> int:
     return max(wanted // unit, 1) * unit
 
 
-class Memory(Protocol):
+class HasMemory(Protocol):
     """What samples go through: a run, or what stands for one.
 
     Attributes:
@@ -85,7 +109,7 @@ class Memory(Protocol):
 
 
 def retry_on_oom(
-    memory: Memory, count: int, unit: int | None, attempt: Callable[[], _T], *, undo: Callable[[], None]
+    memory: HasMemory, count: int, unit: int | None, attempt: Callable[[], _T], *, undo: Callable[[], None]
 ) -> _T:
     """What `attempt` returns; where memory runs out, once more with smaller micro-batches.
 

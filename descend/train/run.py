@@ -221,19 +221,15 @@ class Run:
                 self.callbacks.fire(Event.BEFORE_RUN, self.view())
             yield
         except BaseException:
-            self._report(self._announce_end(within))
+            _report(self, self._announce_end(within))
             raise
         if failures := self._announce_end(within):
-            self._report(failures[1:])
+            _report(self, failures[1:])
             raise failures[0]
 
     def _announce_end(self, within: Callable[[], AbstractContextManager[object]]) -> list[BaseException]:
         with within():
             return self.callbacks.fire_all(Event.AFTER_RUN, self.view(self.state.end))
-
-    def _report(self, failures: Sequence[BaseException]) -> None:
-        for failure in failures:
-            self.say(f"after_run, called because of another error, raised {type(failure).__name__}: {failure}")
 
     def progress(self) -> Progress:
         """What a stopping criterion sees, counted from where the algorithm under way was started."""
@@ -276,6 +272,11 @@ class Run:
         if rows < len(self.state.history):
             del self.state.history[rows:]
             self.store.rewrite(self)
+
+
+def _report(run: Run, failures: Sequence[BaseException]) -> None:
+    for failure in failures:
+        run.say(f"after_run, called because of another error, raised {type(failure).__name__}: {failure}")
 
 
 def clears_more_than_gradients(optimizer: torch.optim.Optimizer) -> bool:

@@ -156,10 +156,6 @@ class TrainState:
         """How long the step under way has taken so far."""
         return 0.0 if self.step_began is None else self.communicator.now() - self.step_began
 
-    def note_evaluation(self, mode: Mode, seconds: float) -> None:
-        """Keep how long an evaluation takes."""
-        self.evaluation_seconds[mode] = max(seconds, self.evaluation_seconds.get(mode, 0.0))
-
     def fix_rows(self) -> None:
         """Rows so far are not written again when the epoch under way is continued from a checkpoint."""
         epoch = self.epoch_progress

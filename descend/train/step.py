@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from descend.runtime import seed_step
 from descend.train.events import Event, PartView
-from descend.train.memory import retry_on_oom
+from descend.train.memory import largest_share, retry_on_oom
 from descend.train.objective import Ratio, Totals
 from descend.train.progress import Mode
 
@@ -40,7 +40,8 @@ def train_step(run: Run, batch: Batch) -> Gradients:
 
 def compute_gradients(run: Run, batch: Batch) -> Gradients:
     """The gradient of a mini-batch, in the `.grad` of the parameters; computed again if memory runs out anywhere."""
-    largest, unit = run.strategy.largest_share(batch), run.task.micro_batch_unit
+    unit = run.task.micro_batch_unit
+    largest = largest_share(batch, unit, run.communicator.world_size)
     return run.strategy.gradients(
         batch, lambda: retry_on_oom(run, largest, unit, lambda: accumulate(run, batch), undo=run.buffers.restore)
     )

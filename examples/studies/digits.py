@@ -13,8 +13,8 @@ def rows(role: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.as_tensor(fields["samples"]).flatten(1), torch.as_tensor(fields["labels"]).argmax(1)
 
 
-def task(width: int = 32) -> descend.study.StudyTask:
-    return descend.study.StudyTask(
+def task(width: int = 32) -> descend.study.Task:
+    return descend.study.Task(
         model=lambda: nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)),
         loss=nn.CrossEntropyLoss(),
         train=rows("train"),

@@ -61,8 +61,8 @@ class Block(nn.Module):
         return nn.functional.relu(x + self.inner(x))
 
 
-def residual(gamma_0: float = 1.0, label_smoothing: float = 0.1) -> descend.study.StudyTask:
-    return descend.study.StudyTask(
+def residual(gamma_0: float = 1.0, label_smoothing: float = 0.1) -> descend.study.Task:
+    return descend.study.Task(
         model=lambda: nn.Sequential(
             nn.Linear(196, 64), nn.ReLU(), *(Block(64, gamma_0) for _ in range(3)), nn.Linear(64, 10)
         ),
@@ -73,9 +73,9 @@ def residual(gamma_0: float = 1.0, label_smoothing: float = 0.1) -> descend.stud
     )
 
 
-def plain(validation_samples: int = 2_500) -> descend.study.StudyTask:
+def plain(validation_samples: int = 2_500) -> descend.study.Task:
     inputs, targets = rows("validate")
-    return descend.study.StudyTask(
+    return descend.study.Task(
         model=lambda: nn.Sequential(nn.Linear(196, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)),
         loss=nn.CrossEntropyLoss(),
         train=rows("train"),

@@ -59,10 +59,10 @@ class Transformer(nn.Module):
         return self.head(self.blocks(self.bytes(text) + self.places(places))).transpose(1, 2)
 
 
-def bytes_ahead() -> descend.study.StudyTask:
+def bytes_ahead() -> descend.study.Task:
     held = sequences()[:MEASURED]
     train = sequences()[MEASURED:]
-    return descend.study.StudyTask(
+    return descend.study.Task(
         model=Transformer,
         loss=nn.CrossEntropyLoss(),
         train=(train[:, :-1], train[:, 1:]),

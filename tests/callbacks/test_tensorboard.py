@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 from callback_runs import Watcher, follow, graph_run, in_one_go_and_in_two, work
+from run_builder import execute
 
 from descend.callbacks import (
     CategoricalAccuracyStrategy,
@@ -17,7 +18,6 @@ from descend.callbacks import (
     TrackSampleIDsStrategy,
 )
 from descend.errors import ConfigurationError, MissingExtra, Unsupported
-from descend.experiment.runner import execute
 from descend.train import Callback
 
 there = find_spec("tensorboard") is not None

@@ -45,7 +45,7 @@ def test_weights_come_from_a_result_a_run_or_a_checkpoint(trained):
     for weights in (result, result.weights, result.run_dir, str(checkpoint)):
         module = model().to_torch(weights, fields=FIELDS)
         assert all(torch.equal(one, result.weights[name]) for name, one in module.state_dict().items())
-    with pytest.raises(StorageError, match="is no checkpoint"):
+    with pytest.raises(StorageError, match="is neither a checkpoint nor a run directory"):
         model().to_torch(result.run_dir / "nothing", fields=FIELDS)
 
 

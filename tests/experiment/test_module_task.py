@@ -33,8 +33,7 @@ def part_of(fields):
 
 def losses(task, **fields):
     part = part_of(fields)
-    task.begin(part)
-    return task.losses(part.fields)
+    return task.losses(part)
 
 
 def value(ratio):

@@ -54,15 +54,15 @@ class Rates(descend.Callback):
 def test_losers_take_all_of_the_best_and_the_changed_rate_is_in_force():
     Rates.kept = {}
     play(rounds=1, trainers=4, callbacks=[Rates()])
-    best, state = exchanged("run", 2, 5)
+    best, _ = exchanged("run", 2, 5)
     for trainer in (0, 1, 3):
         other, others_state = exchanged("run", trainer, 5)
         assert best.keys() == other.keys()
         assert any("momentum" in name for name in best)
         for name, tensor in best.items():
             assert torch.equal(tensor, other[name]), name
-        assert others_state["contexts"]["train"]["step"] == state["contexts"]["train"]["step"] == 5
-        assert others_state["contexts"]["train"]["epoch"] == 1
+        assert others_state["parts"]["train"]["contexts"]["train"]["step"] == 5
+        assert others_state["parts"]["train"]["contexts"]["train"]["epoch"] == 1
     rows = {row["trainer"]: row for row in lineage()}
     assert [rows[trainer]["took"] for trainer in range(4)] == [2, 2, None, 2]
     assert rows[2]["scores"]["objective"] < min(rows[trainer]["scores"]["objective"] for trainer in (0, 1, 3))
@@ -327,7 +327,7 @@ def test_what_does_not_fit_is_said_before_anything_begins():
         descend.LTFB(metalearning=descend.TruncationSelectionExchange({"acuracy": 1}, 1)).check(
             ["accuracy"], ["tournament"]
         )
-    with pytest.raises(ConfigurationError, match="trainers is 0"):
+    with pytest.raises(ConfigurationError, match="trainers must be an integer >= 1"):
         play(trainers=0)
 
 

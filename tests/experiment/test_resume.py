@@ -56,7 +56,7 @@ def test_another_rate_applies_and_is_shown_and_another_rule_is_refused(tmp_path,
     with pytest.raises(Stopped):
         start(tmp_path, stop_at=5)
     before = weights(tmp_path, 5)
-    with pytest.raises(ConfigurationError, match="cannot be continued"):
+    with pytest.raises(ConfigurationError, match="cannot be resumed"):
         start(tmp_path, resume=True, rule=descend.Adam(learn_rate=0.1, beta1=0.9, beta2=0.9, eps=1e-8))
     assert weights(tmp_path, 5) == before
     start(tmp_path, resume=True, rule=descend.SGD(learn_rate=0.01, momentum=0.9))

@@ -11,18 +11,24 @@ QUICK = ["one batch", "ignored on one rank", "partial batch", "fewer samples tha
 QUICK += ["batch norm in few groups", "K-FAC where ranks come through other layers"]
 
 
-def largest_difference(a, b, path=""):
-    """The largest relative difference of numbers, infinite where anything else differs; with its place."""
+def largest_difference(a, b, path="", floor=1e-3):
+    """The largest relative difference of numbers, infinite where anything else differs; with its place.
+
+    An entry much smaller than its neighbours is compared with a hundredth of the largest of them: how sums round
+    depends on the vector width of the processor, and is relative to their largest terms.
+    """
     if isinstance(a, dict):
         assert a.keys() == b.keys(), path
         return max((largest_difference(a[key], b[key], f"{path}/{key}") for key in a), default=(0.0, path))
     if isinstance(a, list):
         assert len(a) == len(b), path
-        return max((largest_difference(x, y, path) for x, y in zip(a, b, strict=True)), default=(0.0, path))
+        numbers = [abs(x) for x in a if isinstance(x, float) and math.isfinite(x)]
+        floor = max([1e-3, *(0.01 * x for x in numbers)])
+        return max((largest_difference(x, y, path, floor) for x, y in zip(a, b, strict=True)), default=(0.0, path))
     if not isinstance(a, float):
         return (0.0 if a == b else math.inf), path
     same = a == b or (math.isnan(a) and math.isnan(b))
-    return (0.0 if same else abs(a - b) / max(abs(a), 1e-3)), path
+    return (0.0 if same else abs(a - b) / max(abs(a), floor)), path
 
 
 def check(ranks, names, folder, tolerance=1e-12):

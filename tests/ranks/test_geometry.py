@@ -24,7 +24,7 @@ def launch(monkeypatch, command):
     [
         (["--ranks", "3", LENET, "--procs-per-trainer", "2"], "procs_per_trainer=2 does not divide 3 ranks; 1, 3 do"),
         (["--ranks", "4", LENET, "--procs-per-trainer=2", "--trainers=3"], "3 trainers cannot be divided evenly"),
-        (["--ranks", "3", "--procs-per-trainer", "2", LENET], "what belongs to the run follows FILE"),
+        (["--ranks", "3", "--procs-per-trainer", "2", LENET], "options of the run come after FILE"),
         (["--ranks", "2", "--restarts", "1", LENET], "add --run-dir"),
         (["--ranks", "2", "missing.prototext"], "there is no file"),
     ],
@@ -34,7 +34,9 @@ def test_what_cannot_be_is_refused(words, reported, launch):
 
 
 def test_a_timeout_that_is_none_is_refused(launch):
-    assert "DESCEND_TIMEOUT_SECONDS='soon'" in launch("--ranks", "2", LENET, code=2, DESCEND_TIMEOUT_SECONDS="soon")
+    assert "DESCEND_TIMEOUT_SECONDS must be a number of seconds > 0, got 'soon'" in launch(
+        "--ranks", "2", LENET, code=2, DESCEND_TIMEOUT_SECONDS="soon"
+    )
 
 
 def test_variables_count_as_options_do(launch):

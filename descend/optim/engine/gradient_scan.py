@@ -200,7 +200,9 @@ def check_scanner(scanner: GradientScanner) -> str:
             return "the addresses of gradients"
         versions = [version_counter(p) for p in params]
         scanner.written(known)
-        if [version_counter(p) - v for p, v in zip(params, versions, strict=True)] != [int(g != 0) for g in known.gradients]:
+        if [version_counter(p) - v for p, v in zip(params, versions, strict=True)] != [
+            int(g != 0) for g in known.gradients
+        ]:
             return "the versions of tensors"
         if not scanner.same(params, known) or scanner.same(params[1:], known) or scanner.same(params[::-1], known):
             return "the items of a list"

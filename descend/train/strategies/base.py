@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.runtime import Communicator
     from descend.train.objective import Totals
+    from descend.train.precision import Precision
     from descend.train.run import Run
 
-__all__ = ["Executor", "Strategy", "StrategyDescription", "divide", "divisor_of", "summed"]
+__all__ = ["RunExecutor", "Strategy", "StrategyDescription", "divide", "divisor_of", "start_backward", "summed"]
 
 
-class Executor(Protocol):
+class RunExecutor(Protocol):
     """What carries out a run; see `descend.experiment.runner`."""
 
     def train(self, run: Run) -> Any:
@@ -78,7 +79,7 @@ class Strategy:
         """All ranks that take part in the run in any role; they are compared before it begins."""
         return self._run.communicator
 
-    def execute(self, run: Run, executor: Executor) -> Any:
+    def execute(self, run: Run, executor: RunExecutor) -> Any:
         """Carry out the run in the role that this rank has."""
         return executor.train(run)
 
@@ -89,20 +90,12 @@ class Strategy:
         now = self._run.state.training
         return self._run.data[Mode.TRAIN].epoch(now.epoch, now.position, now.taken)
 
-    def largest_share(self, batch: Batch) -> int:
-        """Samples of the mini-batch on the rank that has most, so that all ranks choose micro-batches alike."""
-        return len(batch.ids)
-
-    def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
-        """The micro-batches of a training mini-batch; padding, where ranks need it, follows the last one."""
-        run = self._run
-        size, unit = run.micro_batch_size.samples, run.task.micro_batch_unit
-        return iter(split_into_micro_batches(batch, run.communicator, size, unit, run.state.step, run.state.samples_kept))
-
-    def evaluation_micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
-        """The micro-batches of a mini-batch that is evaluated."""
-        run = self._run
-        return iter(split_into_micro_batches(batch, run.communicator, run.micro_batch_size.samples, 1, run.state.step))
+    def micro_batches(self, batch: Batch, training: bool = True) -> Iterator[MicroBatch]:
+        """The micro-batches of a mini-batch; padding, where ranks need it, follows the last one."""
+        run, state = self._run, self._run.state
+        unit, kept = (run.task.micro_batch_unit, state.samples_kept) if training else (1, 0)
+        size = run.micro_batch_size.samples
+        return iter(split_into_micro_batches(batch, run.communicator, size, unit, state.step, kept))
 
     # ---- gradients
 
@@ -130,14 +123,8 @@ class Strategy:
         top, bottom = objective
         if micro_batch.of == 1:
             bottom, self._is_divided = divisor_of(bottom), True
-        self._backward(top, bottom if self._is_divided else 1.0)
+        start_backward(self._run.precision, top, bottom if self._is_divided else 1.0)
         return Ratio(top.detach(), bottom)
-
-    @final
-    def _backward(self, top: torch.Tensor, divisor: torch.Tensor | float) -> None:
-        """Gradients of top / divisor; nothing where every trained parameter has been frozen since."""
-        if top.requires_grad:
-            torch.autograd.backward(top, self._run.precision.scale(_start(top, divisor)))
 
     def reduce(self, batch: Batch, ratios: Sequence[Ratio], totals: Totals) -> Gradients:
         """Sum gradients and objective over ranks, and divide.
@@ -269,6 +256,12 @@ def divisor_of(denominator: torch.Tensor | float) -> torch.Tensor | float:
     if not isinstance(denominator, torch.Tensor):
         return denominator or 1.0
     return denominator.item() or 1.0 if denominator.is_cpu else denominator + (denominator == 0)
+
+
+def start_backward(precision: Precision, top: torch.Tensor, divisor: torch.Tensor | float) -> None:
+    """Add the gradients of top / divisor; nothing where every trained parameter has been frozen since."""
+    if top.requires_grad:
+        torch.autograd.backward(top, precision.scale(_start(top, divisor)))
 
 
 def _start(top: torch.Tensor, divisor: torch.Tensor | float) -> torch.Tensor:

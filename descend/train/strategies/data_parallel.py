@@ -11,7 +11,6 @@ communicate.
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +19,7 @@ from descend.runtime.dtensor import is_sharded
 from descend.train.memory import RemoteOutOfMemory, out_of_memory
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
-from descend.train.strategies.base import Strategy, divide, divisor_of, summed
+from descend.train.strategies.base import Strategy, divide, divisor_of, start_backward, summed
 from descend.train.strategies.buckets import GradientReducer
 from descend.train.strategies.buffers import BufferSynchronizer
 from descend.train.strategies.lockstep import no_side_effects, padding_micro_batches
@@ -67,25 +66,13 @@ class DataParallel(Strategy):
 
     # ---- mini-batches
 
-    def largest_share(self, batch: Batch) -> int:
-        """See `Strategy.largest_share`."""
-        unit = self._run.task.micro_batch_unit or 1
-        return math.ceil(math.ceil(batch.size / unit) / self._communicator.world_size) * unit
-
-    def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
+    def micro_batches(self, batch: Batch, training: bool = True) -> Iterator[MicroBatch]:
         """See `Strategy.micro_batches`."""
-        own = list(super().micro_batches(batch))
-        padding = self._padding(batch, own) if self._pads else ()
+        own = list(super().micro_batches(batch, training))
+        padding = self._padding(batch, own) if (self._pads if training else self.pads_evaluation) else ()
         self._watches_last = self.overlaps and not padding
         yield from own
-        self._run_padding(padding, backward=True)
-
-    def evaluation_micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
-        """See `Strategy.evaluation_micro_batches`."""
-        own = list(super().evaluation_micro_batches(batch))
-        padding = self._padding(batch, own) if self.pads_evaluation else ()
-        yield from own
-        self._run_padding(padding, backward=False)
+        self._run_padding(padding, backward=training)
 
     def _padding(self, batch: Batch, own: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return padding_micro_batches(batch, own, self._run.state.step, self._communicator)
@@ -136,7 +123,7 @@ class DataParallel(Strategy):
             self.reducer.watch()
         top, bottom = objective
         with self.communicating_backward():
-            self._backward(top, 1.0)
+            start_backward(self._run.precision, top, 1.0)
         return Ratio(top.detach(), bottom)
 
     def communicating_backward(self) -> contextlib.AbstractContextManager[Any]:

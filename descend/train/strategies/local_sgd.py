@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
     from descend.runtime import Communicator
-    from descend.train.run import Run
 
 __all__ = ["LocalSGD", "LocalSteps"]
 

@@ -26,7 +26,7 @@ from descend.train.strategies.data_parallel import OwnGradients
 from descend.train.transforms.kfac import KFAC
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from descend.data import Batch
     from descend.runtime import Communicator

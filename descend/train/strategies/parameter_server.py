@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from descend.runtime import Communicator
     from descend.train.run import Run
-    from descend.train.strategies.base import Executor
+    from descend.train.strategies.base import RunExecutor
 
 __all__ = ["Channel", "ParameterServer", "ParameterServerRank", "Worker"]
 
@@ -300,7 +300,7 @@ class ParameterServerRank(StaleGradients):
         """See `Strategy.world`."""
         return self._world
 
-    def execute(self, run: Run, executor: Executor) -> Any:
+    def execute(self, run: Run, executor: RunExecutor) -> Any:
         """See `Strategy.execute`; the workers end as the server does."""
         try:
             result = executor.train(run)
@@ -483,7 +483,7 @@ class Worker(Strategy):
         """See `Strategy.world`."""
         return self._world
 
-    def execute(self, run: Run, executor: Executor) -> Any:
+    def execute(self, run: Run, executor: RunExecutor) -> Any:
         """See `Strategy.execute`."""
         return executor.serve(run, self._serve)
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from descend.arguments import check_integer, require
 from descend.strict_keywords import StrictKeywords
 from descend.train.strategies.base import StrategyDescription, divisor_of
@@ -22,6 +20,8 @@ from descend.train.transforms.check_finite import CheckFinite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
     from descend.runtime import Communicator
     from descend.train.run import Run
@@ -48,7 +48,7 @@ class GradientAccumulation(StrategyDescription, metaclass=StrictKeywords):
             require(check_integer("every", self.every, 1), where="GradientAccumulation")
 
     def prepare(self, run: Run, world: Communicator) -> None:
-        """See `StrategyDescription.prepare`: after the finite check, so that a bad mini-batch is left out of the sum."""
+        """See `StrategyDescription.prepare`: after the finite check, so that the sum has no bad mini-batch."""
         transform = AccumulateGradients(self.every)
         transform.setup(run)
         run.transforms.insert(transform, after=CheckFinite)

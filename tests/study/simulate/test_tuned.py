@@ -82,7 +82,7 @@ def test_impossible_settings_are_refused_together():
     assert len(wrong.value.problems) == 3
     with pytest.raises(ConfigurationError, match="list of numbers"):
         steps_to_target("sgd", 64, rates=["fast"])
-    with pytest.raises(ConfigurationError, match="batch_size is '64'"):
+    with pytest.raises(ConfigurationError, match="batch_size must be > 0, got '64'"):
         steps_to_target("sgd", "64")
 
 
