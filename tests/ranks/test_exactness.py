@@ -14,8 +14,8 @@ QUICK += ["batch norm in few groups", "K-FAC where ranks come through other laye
 def largest_difference(a, b, path="", floor=1e-3):
     """The largest relative difference of numbers, infinite where anything else differs; with its place.
 
-    An entry much smaller than its neighbours is compared with a hundredth of the largest of them: how sums round
-    depends on the vector width of the processor, and is relative to their largest terms.
+    Entries of a row are compared relative to the largest of them: so do sums round, by how much depends on the vector
+    width of the processor, and an entry much smaller than its neighbours is a difference of theirs.
     """
     if isinstance(a, dict):
         assert a.keys() == b.keys(), path
@@ -23,7 +23,7 @@ def largest_difference(a, b, path="", floor=1e-3):
     if isinstance(a, list):
         assert len(a) == len(b), path
         numbers = [abs(x) for x in a if isinstance(x, float) and math.isfinite(x)]
-        floor = max([1e-3, *(0.01 * x for x in numbers)])
+        floor = max([1e-3, *numbers])
         return max((largest_difference(x, y, path, floor) for x, y in zip(a, b, strict=True)), default=(0.0, path))
     if not isinstance(a, float):
         return (0.0 if a == b else math.inf), path

@@ -16,8 +16,8 @@ def by_the_paper(samples):
     for step in range(len(samples[0])):
         for module, optimizer, own in zip(modules, inner, samples, strict=True):
             optimizer.zero_grad()
-            x, y = (torch.tensor(values) for values in own[step])
-            torch.nn.functional.cross_entropy(module(x.double().view(-1, 3)), y).backward()
+            x, y = torch.tensor(own[step][0], dtype=torch.float64).view(-1, 3), torch.tensor(own[step][1])
+            torch.nn.functional.cross_entropy(module(x), y).backward()
             optimizer.step()
         if (step + 1) % RULE["steps"]:
             continue
