@@ -1,0 +1,44 @@
+"""What asks for the end of a run: signals, checks before them, callbacks; and what makes a signal wait."""
+
+import pytest
+
+from descend.train.stop_signal import StopSignal
+
+
+def test_a_signal_is_known_unless_it_is_deferred():
+    stop = StopSignal(lambda: "SIGTERM")
+    assert stop.requested() == "SIGTERM"
+    with stop.deferred(), stop.deferred():
+        assert stop.requested() is None
+    assert stop.requested() == "SIGTERM"
+
+
+def test_waiting_is_passed_on_unless_it_is_deferred():
+    heard = []
+    stop = StopSignal(set_waiting=heard.append)
+    stop.waiting(True)
+    with stop.deferred():
+        stop.waiting(True)
+    stop.waiting(False)
+    assert heard == [True, False]
+
+
+def test_a_check_comes_before_the_question_and_its_error_ends_the_run():
+    def lost():
+        raise OSError("lost")
+
+    stop = StopSignal()
+    stop.listen(lambda: "SIGINT", lambda waiting: None)
+    stop.also(lambda: None)
+    assert stop.requested() == "SIGINT"
+    stop.also(lost)
+    with pytest.raises(OSError, match="lost"):
+        stop.requested()
+
+
+def test_the_first_reason_of_a_callback_counts_and_is_saved():
+    stop, again = StopSignal(), StopSignal()
+    stop.stop("enough")
+    stop.stop("more than enough")
+    again.load_state_dict(stop.state_dict())
+    assert again.reason == "enough"

@@ -1,0 +1,77 @@
+"""The chain of transforms: order, insertion, observers, and state by class."""
+
+import pytest
+from toys import Regression, data, run_of
+
+from descend.train.transforms.base import GradientTransform, TransformChain, Withheld
+
+
+class Named(GradientTransform):
+    def __init__(self, heard, name, result=None):
+        self.heard, self.name, self.result = heard, name, result
+
+    def __call__(self, gradients):
+        self.heard.append(self.name)
+        return self.result
+
+
+class Local(Named):
+    is_local = True
+
+
+class Other(Named):
+    def state_dict(self):
+        return {"name": self.name}
+
+    def load_state_dict(self, state_dict):
+        self.name = state_dict.get("name", "anew")
+
+
+def test_local_ones_complete_the_gradient_and_the_others_follow_in_order():
+    heard = []
+    chain = TransformChain([Named(heard, "a"), Local(heard, "b"), Named(heard, "c")])
+    assert chain.complete("gradients") == "gradients"
+    assert heard == ["b"]
+    for transform in chain:
+        transform(None)
+    assert heard == ["b", "a", "c"]
+
+
+def test_a_transform_stands_after_another_while_it_is_wanted():
+    chain = TransformChain([Named([], "a"), Other([], "b"), Named([], "c")])
+    with chain.inserted(Named([], "new"), after=Other):
+        assert [one.name for one in chain] == ["a", "b", "new", "c"]
+    assert [one.name for one in chain] == ["a", "b", "c"]
+    with pytest.raises(LookupError, match="no Local"):
+        chain.insert(Named([], "x"), after=Local)
+
+
+def test_only_transforms_that_observe_are_entered():
+    entered = []
+
+    class Observer(GradientTransform):
+        def observing(self, micro_batch):
+            entered.append(micro_batch)
+            return super().observing(micro_batch)
+
+    with TransformChain([Named([], "a"), Observer()]).observing("part"):
+        assert entered == ["part"]
+    with TransformChain([Named([], "a")]).observing("part"):
+        assert entered == ["part"]
+
+
+def test_state_goes_by_class_and_what_was_not_saved_begins_anew():
+    chain = TransformChain([Named([], "a"), Other([], "b")])
+    saved = chain.state_dict()
+    assert saved == {"Other": {"name": "b"}}
+    again = TransformChain([Other([], "x")])
+    again.load_state_dict(saved)
+    assert again.one(Other).name == "b"
+    again.load_state_dict({})
+    assert again.one(Other).name == "anew"
+
+
+def test_the_usual_chain_is_in_the_order_that_its_file_says():
+    run = run_of(Regression(), data())
+    assert [type(one).__name__ for one in run.transforms] == ["AfterBackward", "CheckFinite", "Clip"]
+    assert Withheld("why").skipped

@@ -1,0 +1,89 @@
+"""The finite check: what counts as not finite, and what becomes of such a step under each policy."""
+
+import math
+
+import pytest
+import torch
+from toys import Regression, data, run_of
+
+from descend.errors import ConfigurationError, NumericalError
+from descend.experiment.build import usual_transforms
+from descend.train.objective import Ratio, Totals
+from descend.train.precision import Precision
+from descend.train.transforms.base import Gradients
+from descend.train.transforms.check_finite import CheckFinite, nonfinite_parameters
+
+
+def parameter(*values, sparse=False):
+    p = torch.nn.Parameter(torch.zeros(len(values)))
+    gradient = torch.tensor(values)
+    p.grad = gradient.to_sparse() if sparse else gradient
+    return p
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_bad_element_is_found_and_named(bad, sparse):
+    named = {
+        "good": parameter(1.0, 2.0),
+        "bad": parameter(0.0, bad, sparse=sparse),
+        "none": torch.nn.Parameter(torch.ones(1)),
+    }
+    assert nonfinite_parameters(named) == ["bad"]
+
+
+def test_a_sum_that_overflows_by_itself_is_no_fault():
+    assert nonfinite_parameters({"large": parameter(3e38, 3e38)}) == []
+
+
+def checked(policy, bad=math.nan, precision=None):
+    run = run_of(Regression(), data(), transforms=usual_transforms(policy))
+    for p in run.parameters.values():
+        p.grad = torch.full_like(p, bad)
+    if precision:
+        run.precision = precision
+        run.transforms.setup(run)
+    batch = next(iter(run.data["train"].epoch(0)))
+    gradients = Gradients(run, batch, Ratio(torch.tensor(2.0), 1.0), Totals(), 1.0)
+    return run, run.transforms.one(CheckFinite)(gradients)
+
+
+def test_a_good_gradient_goes_on():
+    assert checked("stop", bad=1.0)[1] is None
+
+
+def test_a_bad_gradient_stops_skips_or_is_allowed():
+    with pytest.raises(NumericalError, match=r"step 1: the gradient of 'weight', 'bias' is not finite; the loss is 2"):
+        checked("stop")
+    run, withheld = checked("skip")
+    assert withheld.skipped
+    assert run.state.skipped_in_a_row == 1
+    assert checked("allow")[1] is None
+
+
+def test_ten_in_a_row_end_the_run():
+    run, _ = checked("skip")
+    run.state.skipped_in_a_row = 9
+    batch = next(iter(run.data["train"].epoch(0)))
+    with pytest.raises(NumericalError, match="the last of 10 steps in a row"):
+        run.transforms.one(CheckFinite)(Gradients(run, batch, Ratio(torch.tensor(2.0), 1.0), Totals(), 1.0))
+
+
+def test_a_loss_scale_that_can_be_lowered_is_to_blame_first():
+    class Scaled(Precision):
+        checks_for_overflow = True
+        lowered = 0
+
+        def lower_scale(self):
+            self.lowered += 1
+            return True
+
+    precision = Scaled()
+    run, withheld = checked("stop", math.inf, precision)
+    assert withheld.skipped
+    assert (precision.lowered, run.state.skipped_in_a_row) == (1, 0)
+
+
+def test_an_unknown_policy_is_refused_with_the_nearest():
+    with pytest.raises(ConfigurationError, match=r"on_nonfinite must be one of .*got 'skp'; did you mean 'skip'"):
+        CheckFinite("skp")
