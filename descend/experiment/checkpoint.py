@@ -56,7 +56,7 @@ class LoadedCheckpoint:
         checkpoint: Its folder.
         weights: Parameters and buffers by name.
         settings: What the run was set to.
-        parts: The state of each part by its name.
+        parts: The state of each part by its name; empty in a checkpoint of format 1.
     """
 
     checkpoint: Path
@@ -73,7 +73,8 @@ def load(checkpoint: Path) -> LoadedCheckpoint:
     """
     weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
     with _as_storage_error(checkpoint):
-        return LoadedCheckpoint(checkpoint, weights, dict(plain["settings"]), unflatten(plain["parts"], tensors))
+        parts = unflatten(plain.get("parts", {}), tensors)  # format 1 has none
+        return LoadedCheckpoint(checkpoint, weights, dict(plain["settings"]), parts)
 
 
 class _as_storage_error:  # noqa: N801  # used as a word of the `with` statement
@@ -116,6 +117,11 @@ def restore(
             this package.
     """
     check_weights(saved, run)
+    if not saved.parts:
+        raise StorageError(
+            f"{saved.checkpoint} is of format 1, whose training state this version does not read; nothing was changed: "
+            f"continue the run with descend 0.1, or {_RESET}"
+        )
     parts = run.stateful_parts()
     with _as_storage_error(saved.checkpoint):
         for group in saved.parts["optimizer"]["groups"]:

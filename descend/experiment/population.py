@@ -310,7 +310,7 @@ def _rounds(run: Run) -> list[tuple[str, int]]:
     checkpoints.open()
     found: list[tuple[str, int]] = []
     for checkpoint in good_checkpoints(checkpoints.folder):
-        algorithm: dict[str, Any] = read_state(checkpoint)[1]["parts"].get("algorithm", {})
+        algorithm: dict[str, Any] = read_state(checkpoint)[1].get("parts", {}).get("algorithm", {})
         found.append((str(checkpoint), int(algorithm.get(STATE, {}).get("round", 0))))
     return found
 

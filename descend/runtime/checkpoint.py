@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["newest_checkpoint", "read_state", "read_weights", "remove", "remove_leftovers", "save_checkpoint", "verify"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: before the state was kept by the names of parts; its weights alone can be taken
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "training/optimizer.safetensors", "training/state.json"
 _MANIFEST = "manifest.json"

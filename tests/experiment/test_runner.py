@@ -14,6 +14,7 @@ from toys import Regression, data
 from descend.callbacks import CheckMetric, Checkpoint
 from descend.callbacks.console import say
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
+from descend.runtime import read_state, read_weights, save_checkpoint
 from descend.train import BatchedIterativeOptimizer, Callback, Mode
 
 
@@ -408,3 +409,15 @@ def test_what_a_module_keeps_beside_weights_and_buffers_goes_on(tmp_path):
     assert task.module.calls == whole.module.calls == 24
     assert all(torch.equal(tensor, parts.weights[name]) for name, tensor in whole.weights.items())
     assert without_times(parts.history) == without_times(whole.history)
+
+
+def test_a_checkpoint_of_the_first_format_is_refused_in_words_and_gives_its_weights(tmp_path):
+    execute(work(epochs=1), tmp_path)
+    newest = tmp_path / "checkpoints" / "step-6"
+    weights, (tensors, state) = read_weights(newest), read_state(newest)
+    plain = {name: value for name, value in state.items() if name not in ("parts", "step")}
+    save_checkpoint(tmp_path / "checkpoints", 6, weights, tensors, plain)
+    with pytest.raises(StorageError, match=r"is of format 1.*weights_only=True"):
+        execute(work(epochs=2), tmp_path, resume=True)
+    result = execute(work(epochs=0), tmp_path, resume=True, weights_only=True)
+    assert all(torch.equal(value, weights[name]) for name, value in result.weights.items())
