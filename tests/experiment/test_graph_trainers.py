@@ -120,7 +120,7 @@ def test_a_model_without_activations_has_none_to_replace():
     )
     plan = check(model, {"samples": (1, 8, 8), "labels": (10,)})
     task = GraphTask(lower(plan, lambda weights: torch.Generator().manual_seed(1)), plan)
-    with pytest.raises(ConfigurationError, match="no relu, tanh, elu, sigmoid, leaky relu to be replaced"):
+    with pytest.raises(ConfigurationError, match="the model must have one of relu, tanh, elu, sigmoid, leaky relu"):
         task.replace_activation(torch.Generator())
 
 

@@ -46,7 +46,7 @@ def everything():
     reduction.all_reduce_shared = counted("add_up", reduction.all_reduce_shared, lambda some: some[0].nbytes)
     distributed.all_reduce = counted("all_reduce", distributed.all_reduce, lambda tensor: tensor.nbytes)
     if os.environ["RANK"] == "1" and sys.argv[1] == "refused":
-        shared._made = refused
+        shared._create = refused
     if os.environ["RANK"] == "1" and sys.argv[1] == "apart":
         shared._host = lambda: ["another"]
     process._spin_wait = counted("_spin_wait", process._spin_wait, lambda work: 0)

@@ -130,7 +130,7 @@ def test_whatever_goes_wrong_ends_all(fault, rank, codes, words, tmp_path):
 def test_what_workers_cannot_do_is_refused_on_all_ranks(tmp_path):
     ended = start(2, "refused.py", tmp_path)
     assert [rank.code for rank in ended] == [2, 2], "\n".join(rank.err for rank in ended)
-    for words in ("made delays on 2 ranks", "skip_bad", "callbacks that look at micro-batches"):
+    for words in ("simulated delays on 2 ranks", "skip_bad", "callbacks that look at micro-batches"):
         assert words in ended[0].err
 
 

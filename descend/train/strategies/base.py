@@ -195,12 +195,13 @@ class Strategy:
     @final
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps. All ranks call it together."""
-        return {"strategy": type(self).__name__, "state": self.own_state()}
+        state = self.own_state()
+        return {"strategy": type(self).__name__, "state": state} if state else {}
 
     @final
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what `state_dict` gave; the state of another strategy is left alone."""
-        if state_dict["strategy"] == type(self).__name__:
+        if state_dict.get("strategy") == type(self).__name__:
             self.load_own_state(state_dict["state"])
 
     def restored(self) -> None:

@@ -173,9 +173,7 @@ class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
             "workers: each rank reads a mini-batch when it is handed out": (
                 isinstance(reader, SampleReader) and reader.pool
             ),
-            "skip_bad: each rank would replace samples for itself": (
-                isinstance(reader, SampleReader) and reader.skip_bad
-            ),
+            "skip_bad: each rank would replace samples for itself": run.config.settings.get("skip_bad"),
             "callbacks that look at micro-batches, of which the server sees none": (
                 run.callbacks.wants(Event.AFTER_PART)
             ),

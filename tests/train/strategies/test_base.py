@@ -38,6 +38,7 @@ def test_the_state_of_another_strategy_is_left_alone():
 
     kept = Kept()
     kept.load_state_dict(Strategy().state_dict())
+    kept.load_state_dict({"strategy": "Other", "state": {"a": 2}})
     assert not hasattr(kept, "loaded")
     kept.load_state_dict(kept.state_dict())
     assert kept.loaded == {"a": 1}
