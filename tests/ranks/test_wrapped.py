@@ -40,7 +40,8 @@ def contents(folder):
     """Names, shapes and types in a checkpoint, and its state without numbers."""
     tensors, state = read_state(folder)
     forms = {name: (tuple(t.shape), t.dtype) for name, t in {**read_weights(folder), **tensors}.items()}
-    return forms, {name: value for name, value in state.items() if name not in ("history", "values", "settings")}
+    train = {name: value for name, value in state["parts"]["train"].items() if name not in ("history", "values")}
+    return forms, {**state, "settings": None, "parts": {**state["parts"], "train": train}}
 
 
 @pytest.mark.slow
