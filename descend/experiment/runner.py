@@ -144,6 +144,7 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
         try:
             stack.enter_context(run.store.opened(run))
             run.strategy.synchronize("the beginning of the run")
+            run.start_clock()
             with run.store.logging():
                 _check_awaited_metrics(run)
                 run.store.check(run)

@@ -122,7 +122,7 @@ class Run:
         self.strategy.setup(self)
         self.transforms.setup(self)
         self.micro_batch_size.adaptive = self.micro_batch_size.adaptive and self.strategy.can_repeat_step
-        self._began_seconds = self.communicator.now()
+        self.start_clock()
         self.epoch_view = self.view()
 
     # ---- plain values
@@ -230,6 +230,10 @@ class Run:
     def _announce_end(self, within: Callable[[], AbstractContextManager[object]]) -> list[BaseException]:
         with within():
             return self.callbacks.fire_all(Event.AFTER_RUN, self.view(self.state.end))
+
+    def start_clock(self) -> None:
+        """Count `seconds_this_run` from now, by the clock that all ranks read alike once they are synchronized."""
+        self._began_seconds = self.communicator.now()
 
     def progress(self) -> Progress:
         """What a stopping criterion sees, counted from where the algorithm under way was started."""

@@ -52,7 +52,7 @@ class DataParallel(Strategy):
     pads_evaluation: bool = False
 
     def setup(self, run: Run) -> None:
-        """See `Strategy.setup`; all ranks call it together."""
+        """See `Strategy.setup`; nothing is sent, since the ranks have not been compared yet."""
         super().setup(run)
         self._communicator = run.communicator
         self._signal: str | None = None
@@ -62,7 +62,6 @@ class DataParallel(Strategy):
         whole = {name: p for name, p in self.parameters.items() if not is_sharded(p)}
         self.reducer = GradientReducer(whole, run.communicator, summed=self.reduces_gradients, say=run.say)
         self._buffers = BufferSynchronizer(run.task.module, run.task.running_statistics, run.communicator)
-        self.synchronize("the beginning of the run")
 
     # ---- mini-batches
 
