@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from descend.__main__ import main
+from descend.optim import named_optimizers
 
 
 @pytest.fixture
@@ -20,3 +21,9 @@ def command(monkeypatch, capsys):
         return printed
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def rules_of_one_test(monkeypatch):
+    """What a test registers is gone after it: `descend.optim.register` is for a whole process."""
+    monkeypatch.setattr(named_optimizers, "_FACES", dict(named_optimizers._FACES))
