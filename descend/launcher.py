@@ -152,7 +152,7 @@ def _check_lead(run_dir: Path) -> None:
     try:
         end = json.loads((run_dir / "run.json").read_text())["end"]
         seconds = float(end["save_seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return  # unknown
     if 2 * seconds > LEAD_SECONDS:
         raise ConfigurationError(

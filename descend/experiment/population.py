@@ -84,7 +84,7 @@ def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
     path = None if run_dir is None else Path(run_dir) / "run.json"
     try:
         return json.loads(path.read_text()).get("trainers", 1) if path is not None else None
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 
@@ -345,8 +345,14 @@ class _Lineage:
     def keep(self, rounds: int) -> None:
         """Keep the rows of so many exchanges; those after it are made anew."""
         if self._path is not None and rounds and self._path.is_file():
-            rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
-            self._rows = [row for row in rows if row["round"] < rounds]
+            try:
+                rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+                self._rows = [row for row in rows if row["round"] < rounds]
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                raise StorageError(
+                    f"{self._path} cannot be read as the rows of a tournament: {error!r:.200}; put back a copy of "
+                    "it, or begin a run in another directory"
+                ) from error
         self.add([])
 
     def add(self, rows: list[dict[str, Any]]) -> None:

@@ -85,9 +85,9 @@ def _array_problems(start: ArrayInitializer, weights: PlannedWeights) -> Iterato
 def _file_problems(start: NumpyInitializer, weights: PlannedWeights) -> Iterator[str]:
     import numpy as np
 
-    try:
-        found = np.load(start.file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    try:  # not np.load, which opens archives too
+        found = np.lib.format.open_memmap(start.file, mode="r")
+    except Exception as error:  # of a damaged header numpy raises the tokenizer's errors too
         yield f"start from '{start.file}', which cannot be read as .npy: {error}"
         return
     if found.dtype not in (np.float32, np.float64):

@@ -95,13 +95,13 @@ def _listed(weights: PlannedWeights, start: ValueInitializer) -> torch.Tensor:
 
 def _from_file(weights: PlannedWeights, start: NumpyInitializer) -> torch.Tensor:
     path = Path(start.file)
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    try:  # mapped, so that a header that claims more than the file has takes no memory
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # of a damaged header numpy raises the tokenizer's errors too
         raise GraphError(f"weights '{weights.name}': {path} cannot be read as a .npy file: {error}") from error
     if array.shape != weights.shape or array.dtype not in (np.float32, np.float64):
         raise GraphError(
             f"weights '{weights.name}': {path} holds {array.dtype} of shape {array.shape}; "
             f"float32 or float64 of shape {weights.shape} is needed"
         )
-    return torch.from_numpy(array)
+    return torch.from_numpy(np.array(array))

@@ -45,7 +45,7 @@ def read_follow_ups(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     for file in sorted((Path(directory) / _FOLDER).glob("*.json")):
         try:
             found.append(_checked(json.loads(file.read_text(encoding="utf-8"))))
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StorageError(f"{file}: not an answer: {error}; remove it and ask again") from error
     return found
 

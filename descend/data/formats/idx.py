@@ -25,6 +25,8 @@ from descend.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from descend.data.reader_protocol import Array
 
 __all__ = ["TYPES", "IdxFile", "open_idx"]
@@ -72,7 +74,7 @@ class IdxFile:
             return np.empty(self.shape, self.dtype)
         if not self.compressed:
             return np.memmap(self.path, self.dtype, mode="r", offset=self.header_bytes, shape=self.shape)
-        content = bytearray(self.content_bytes)
+        content = np.empty(self.content_bytes, np.uint8)  # takes no memory before bytes come
         size = _decompress(self.path, content)
         if size != self.content_bytes:
             raise DataError(_wrong_size(self, size))
@@ -104,7 +106,7 @@ def open_idx(path: Path) -> IdxFile:
         )
     if compressed and size != opened.content_bytes:
         # A file of several gzip members ends with the size of the last one alone.
-        size = _decompress(path, bytearray(opened.content_bytes))
+        size = _decompress(path, np.empty(opened.content_bytes, np.uint8))
     if size != opened.content_bytes:
         raise DataError(_wrong_size(opened, size))
     return opened
@@ -132,7 +134,7 @@ def _gzip_content_bytes(path: Path) -> int:
         return int.from_bytes(file.read(GZIP_TRAILER_BYTES), "little")
 
 
-def _decompress(path: Path, content: bytearray) -> int:
+def _decompress(path: Path, content: NDArray[np.uint8]) -> int:
     """Decompress a file into `content`.
 
     Returns:

@@ -52,7 +52,7 @@ def read(run_dir: Path) -> Rounds:
         raise StorageError(
             f"{path} does not exist: {run_dir} is not the directory of a run with several trainers"
         ) from None
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise StorageError(f"{path} cannot be read as the rows of a tournament: {error!r}") from None
     if not rounds:
         raise StorageError(f"{path} has no rows: the run has not reached its first exchange")

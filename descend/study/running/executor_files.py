@@ -41,7 +41,7 @@ class ExecutorFiles:
             return str(json.loads(file.read_text())["executor"])
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise StorageError(f"{file} is damaged: {error!r}; remove it, and executors are measured again") from error
 
     def decide(self, kind: str, way: str) -> str:

@@ -46,9 +46,12 @@ class RecordFiles:
             StorageError: a line is damaged.
         """
         for file in sorted(self.folder.glob("*.jsonl")):
-            with file.open("rb") as lines:
-                lines.seek(self._read.get(file, 0))
-                whole, end, cut = lines.read().rpartition(b"\n")
+            try:
+                with file.open("rb") as lines:
+                    lines.seek(self._read.get(file, 0))
+                    whole, end, cut = lines.read().rpartition(b"\n")
+            except OSError as error:
+                raise StorageError(f"{file} cannot be read: {error.strerror}") from error
             self._cut[file] = len(cut)
             for line in filter(None, whole.split(b"\n")):
                 self._keep(line, file)

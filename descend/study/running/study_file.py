@@ -77,7 +77,7 @@ class StudyFile:
             return whole
         except OSError as error:
             raise ConfigurationError(f"{self.directory} holds no study: {self.file}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StorageError(
                 f"{self.file} is damaged: {error!r}; restore it from a copy, or remove it and run the study's file "
                 "again, which keeps the records"

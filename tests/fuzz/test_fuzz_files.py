@@ -1,0 +1,17 @@
+"""A few damaged files of every other kind that is read; the scripts beside it take 20,000."""
+
+import pytest
+
+from tests.fuzz import fuzz_idx, fuzz_numpy, fuzz_records, fuzz_run_directory, fuzz_study_file
+from tests.fuzz.harness import run
+
+SCRIPTS = (fuzz_idx, fuzz_numpy, fuzz_records, fuzz_run_directory, fuzz_study_file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__.rpartition(".")[2])
+def test_damaged_files_are_read_or_refused_with_an_error_of_ours(script):
+    report = run(script.attempt, 40, seed=15)
+    assert report.findings == {}
+    assert report.refused > 5
+    assert report.accepted > 0
