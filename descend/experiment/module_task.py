@@ -36,7 +36,8 @@ class ModuleTask(Task):
     """A user's module with its objective and metrics. The module is called and otherwise not changed.
 
     Args:
-        module: Called with the inputs of samples: by position from tuples, by name from dictionaries.
+        module: Called with the inputs of samples: by position from tuples, by name from dictionaries. Several fields of
+            one number each, such as columns of a table, are joined to (n, fields) where it takes one input.
         loss: The objective.
         metrics: Further measurements, by name.
         targets: Names of the fields that are targets, or how many of the last ones are. None: of a tuple the last
@@ -60,6 +61,7 @@ class ModuleTask(Task):
         self._autocast = autocast
         self._names: tuple[list[str], list[str]] | None = None  # inputs, targets
         self._by_name = False
+        self._joined = False  # numbers of several fields are one input
         self._nested = False
         self._needs_targets = True
         self._labels: LabelCheck | None = None
@@ -160,6 +162,8 @@ class ModuleTask(Task):
 
     def _call(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
         try:
+            if self._joined:
+                return self.module(self._in_one(values, inputs))
             if self._by_name:
                 return self.module(**{name: values[name] for name in inputs})
             return self.module(*[values[name] for name in inputs])
@@ -205,7 +209,8 @@ class ModuleTask(Task):
             targets = ["0"]  # a single tensor is its own target, as for an autoencoder
         if not inputs:
             raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
-        self._by_name = not by_place and self._takes(inputs)
+        self._joined = self._takes_one(inputs, fields)
+        self._by_name = not by_place and not self._joined and self._takes(inputs)
         self._names = (inputs, targets)
         if isinstance(self._loss, TorchLoss):
             on_cpu = all(values.is_cpu for values in fields.values())
@@ -241,6 +246,22 @@ class ModuleTask(Task):
                 f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"
             )
         return found
+
+    def _takes_one(self, inputs: list[str], fields: Mapping[str, Tensor]) -> bool:
+        """Whether inputs are columns of a table, a number each, and `forward` takes one input, under another name."""
+        if len(inputs) < 2 or any(name not in fields or fields[name].ndim != 1 for name in inputs):
+            return False
+        parameters = inspect.signature(self.module.forward).parameters.values()
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        needed = [p for p in positional if p.default is p.empty]
+        variable = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+        return len(needed) == 1 and not variable and not any(p.name in inputs for p in positional)
+
+    def _in_one(self, values: Mapping[str, Tensor], inputs: Sequence[str]) -> Tensor:
+        """The columns as one input (n, columns) of the type of the weights."""
+        types = [p.dtype for p in self.module.parameters() if p.is_floating_point()]
+        dtype = types[0] if types else torch.get_default_dtype()
+        return torch.stack([values[name].to(dtype) for name in inputs], dim=1)
 
     def _takes(self, inputs: list[str]) -> bool:
         """Whether `forward` takes the inputs by name; a single input may have any name."""
