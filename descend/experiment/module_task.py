@@ -11,6 +11,7 @@ import torch
 
 from descend.data.nested_fields import nested
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
+from descend.experiment.accumulated_metrics import AccumulatedMetric
 from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss, looked_at
 from descend.train.memory import out_of_memory
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from descend.experiment.losses import Loss
     from descend.experiment.patched_module import TrainingPatches
     from descend.train.micro_batch import MicroBatch
-    from descend.train.objective import Ratio
+    from descend.train.objective import Accumulated, Ratio
 
 __all__ = ["TARGET_NAMES", "ModuleTask"]
 
@@ -54,6 +55,7 @@ class ModuleTask(Task):
     ) -> None:
         self.module = module
         self.units: Mapping[str, str] = {name: "%" for name in metrics if name == "accuracy"}
+        self.computed = {name: m.compute for name, m in metrics.items() if isinstance(m, AccumulatedMetric)}
         self._loss = loss
         self._metrics = metrics
         self._targets = targets
@@ -135,11 +137,16 @@ class ModuleTask(Task):
                 raise DataError(self._loss.refusal(output, targets, error)) from error
             raise
 
-    def _measured(self, output: Any, targets: Sequence[Tensor], count: int) -> dict[str, Ratio]:
+    def _measured(self, output: Any, targets: Sequence[Tensor], count: int) -> dict[str, Ratio | Accumulated]:
         if not self._metrics:
             return {}
         with torch.no_grad():
-            return {name: looked_at(metric, output, targets, count) for name, metric in self._metrics.items()}
+            return {
+                name: metric.accumulated(output, targets)
+                if isinstance(metric, AccumulatedMetric)
+                else looked_at(metric, output, targets, count)
+                for name, metric in self._metrics.items()
+            }
 
     def _call_of_part(self, values: Mapping[str, Any], inputs: Sequence[str]) -> Any:
         """The output for a micro-batch; checks the first split training batch for random numbers drawn by functions."""

@@ -525,7 +525,7 @@ class Worker(Strategy):
             "asked": run.stop.requested(),
             "present": [name for name, p in self.parameters.items() if p.grad is not None],
             "objective": float(found.value),
-            "totals": {name: pair.tolist() for name, pair in found.totals.state().items()},
+            "totals": found.totals.plain(),
             "cause": diagnose_batch(batch) if nonfinite_parameters(self.parameters) else None,
         }
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters.values()]
