@@ -82,9 +82,9 @@ def accumulated_metric(name: str, ignored: int | None, probabilities: bool) -> A
     if name == "r2":
         return AccumulatedMetric(name, _moments, _r2)
     if name == "auroc":
-        return AccumulatedMetric(name, _Scores(ignored), _auroc)
+        return AccumulatedMetric(name, _ClassScores(ignored), _auroc)
     if name in _OF_COUNTS:
-        return AccumulatedMetric(name, _Counts(name, ignored, probabilities), _OF_COUNTS[name])
+        return AccumulatedMetric(name, _ClassCounts(name, ignored, probabilities), _OF_COUNTS[name])
     return None
 
 
@@ -115,7 +115,7 @@ def _rows(output: Tensor, target: Tensor, ignored: int | None) -> tuple[Tensor, 
     return scores, classes
 
 
-class _Counts:
+class _ClassCounts:
     """True positives, false positives and false negatives of each class; of the second class alone where binary."""
 
     def __init__(self, name: str, ignored: int | None, probabilities: bool) -> None:
@@ -170,7 +170,7 @@ def _f1(parts: Parts) -> float:
 _OF_COUNTS: Mapping[str, Callable[[Parts], float]] = {"precision": _precision, "recall": _recall, "f1": _f1}
 
 
-class _Scores:
+class _ClassScores:
     """Scores and classes of all samples, for what depends on their order."""
 
     def __init__(self, ignored: int | None) -> None:
