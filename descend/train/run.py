@@ -17,7 +17,7 @@ stop           signals, and the wishes of callbacks
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from descend.train.activations import ActivationRecorder
 from descend.train.buffer_snapshot import BufferSnapshot
@@ -92,10 +92,7 @@ class RunPart(Protocol):
             `reset_optimizer`.
     """
 
-    @property
-    def resets_with_optimizer(self) -> bool:
-        """See above."""
-        ...
+    resets_with_optimizer: ClassVar[bool]
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: tensors and plain values. All ranks call it together."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 
 import torch
 
@@ -66,7 +66,7 @@ class Strategy:
     """
 
     is_sharded: bool = False
-    resets_with_optimizer: bool = False
+    resets_with_optimizer: ClassVar[bool] = False
     can_repeat_step: bool = True
 
     def setup(self, run: Run) -> None:

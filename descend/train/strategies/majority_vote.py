@@ -65,8 +65,8 @@ class MajorityVote(OwnGradientsDescription, metaclass=StrictKeywords):
         """
         if wanted is None:
             return None
-        if isinstance(wanted, MajorityVote) or wanted == cls.WORD:
-            vote = cls() if wanted == cls.WORD else wanted
+        vote = wanted if isinstance(wanted, MajorityVote) else cls() if wanted == cls.WORD else None
+        if vote is not None:
             return vote.given_by(f"gradient_compression={wanted!r}")
         raise ConfigurationError(
             f"gradient_compression must be 'sign', descend.MajorityVote(momentum=0.9) or None, got {wanted!r}"
