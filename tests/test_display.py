@@ -57,10 +57,6 @@ def test_long_lines_keep_their_ends():
 @pytest.mark.parametrize("limit", [100, 101, 317, 1000, 2999, 3000])
 def test_shortened_is_never_longer_than_asked(limit):
     for size in (0, 1, limit - 1, limit, limit + 1, limit + 2, 2 * limit, 4000, 10_000):
-        _check_shortened(size, limit)
-
-
-def _check_shortened(size, limit):
-    short = shortened("x" * size, limit)
-    assert len(short) <= limit
+        short = shortened("x" * size, limit)
+        assert len(short) <= limit
     assert (short == "x" * size) is (size <= limit)

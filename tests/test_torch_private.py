@@ -258,9 +258,8 @@ def private_names(tree: ast.AST) -> set[str]:
 def reaches_into_torch(path: Path, known: set[str]) -> set[str]:
     """What a file uses of torch's private names: those that torch_private knows, and any taken of `torch` itself."""
     text = path.read_text()
-    if not re.search(
-        rf"\b(?:torch|nn|distributed|distributed_c10d)\b[\w.]*\._[A-Za-z]|\b(?:{'|'.join(known)})\b", text
-    ):
+    of_modules = r"\b(?:torch|nn|distributed|distributed_c10d)\b[\w.]*\._[A-Za-z]"
+    if not re.search(rf"{of_modules}|\b(?:{'|'.join(known)})\b", text):  # most files
         return set()
     tree = ast.parse(text)
     of_torch = {

@@ -531,9 +531,8 @@ def test_two_processes_in_one_run_directory(tmp_path, owner):
     Once it was killed another process has the directory at once, with nothing to delete.
     """
     for resume in (False, True):
-        fault(
-            lambda on=resume: second(tmp_path, resume=on), 2, f"process {owner.pid} on ", "started 2", "nothing to del"
-        )
+        words = (f"process {owner.pid} on ", "started 2", "nothing to delete")
+        fault(functools.partial(second, tmp_path, resume=resume), 2, *words)
         assert owner.poll() is None
     owner.kill()
     owner.wait()
