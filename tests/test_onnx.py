@@ -10,7 +10,7 @@ import torch
 import descend
 from descend.errors import ConfigurationError, MissingExtra, Unsupported
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parents[1]
 FIELDS = {"x": (3,)}
 
 
@@ -49,7 +49,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
 
 def test_the_command_writes_a_file(tmp_path, command):
     file = tmp_path / "lenet.onnx"
-    words = ["export", str(EXAMPLES / "lenet_digits.prototext"), str(file)]
+    words = ("export", ROOT / "examples" / "lenet_digits.prototext", file)
     assert command(*words) == f"written to {file}\n"
     (got,) = onnxruntime.InferenceSession(file).run(None, {"samples": np.zeros((2, 1, 8, 8), np.float32)})
     assert got.shape == (2, 10)
