@@ -11,10 +11,10 @@ from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
 from descend.data.map_dataset import SampleReader
 from descend.data.torch_data import files_of_feed
-from descend.experiment import rule
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, usual_transforms
 from descend.experiment.build_experiment import check_names
+from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
@@ -114,7 +114,7 @@ class FitBuilder:
         sizes = (batching.micro_batch_size, batching.batch_norm_group_size)
         seed = trainer_seed(config.seed, context.number)
         check_names(module, callbacks, ["objective", *self._metrics])
-        optimizer = rule.build(config.optimizer, module)
+        optimizer = build_optimizer(config.optimizer, module)
         loading = self._loading(module, seed, sharing)
         feeds = _open(self._sources, loading, stack)
         files = files_of_feed(feeds[Mode.TRAIN])
@@ -175,7 +175,7 @@ class FitBuilder:
         counts = {mode: feed.num_samples for mode, feed in feeds.items() if feed.num_samples is not None}
         precision = numerics.precision
         return {
-            **rule.settings(optimizer),
+            **optimizer_settings(optimizer),
             **{name: getattr(loading, name) for name in ("batch_size", "seed", "shuffle", "skip_bad")},
             "on_nonfinite": numerics.on_nonfinite,
             "clip_value": numerics.clip_value,

@@ -7,7 +7,7 @@ checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.train.objective import Totals
 from descend.train.progress import ExecutionContext, Mode
@@ -90,10 +90,12 @@ class TrainState:
         algorithm: What training algorithms keep, tensors and plain values, by their own keys.
         outputs: Outputs of layers that batched inference has gathered, by mode and layer.
         batches: The newest mini-batch of each mode.
-        signal_divisor: What gradients of layers' outputs are to be divided by in `after_backward`, loss scale aside.
+        signal_divisor: What to divide gradients of layers' outputs by in `after_backward`, loss scale aside.
         rebatch: Whether a callback has changed the batch size, so that the rest of the epoch is batched again.
         end: Why the run ended, once it has.
     """
+
+    resets_with_optimizer: ClassVar[bool] = False
 
     communicator: Communicator
     contexts: dict[Mode, ExecutionContext] = field(
@@ -218,6 +220,8 @@ class AlgorithmState:
     Args:
         state: The state of the run.
     """
+
+    resets_with_optimizer: ClassVar[bool] = True
 
     def __init__(self, state: TrainState) -> None:
         self._state = state
