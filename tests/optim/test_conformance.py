@@ -372,7 +372,7 @@ def test_what_a_rule_does_by_design_is_no_failure(reports):
     assert reports(MakesItsRate)["options of a group"].verdict is Verdict.OK
 
 
-def test_a_lamb_whose_first_step_is_10_times_too_long_is_told_so(reports):
+def test_a_lamb_whose_first_step_is_10_times_too_long_is_reported(reports):
     seen = reports(LAMB)["length of the first step"].seen
     assert "4x3: 10" in seen
     assert "10 x as long" in reports(LAMB)["published rule"].seen
@@ -503,7 +503,7 @@ def test_a_known_mistake_is_named_however_small_it_is(build, rule, words):
     assert finding.seen.startswith(words)
 
 
-def test_a_small_mistake_is_told_from_low_precision():
+def test_a_small_mistake_is_distinguished_from_low_precision():
     small = examine(LeakingSum, rule="AdaGrad")["published rule"]
     assert small.verdict is Verdict.FAIL
     for dtype in (torch.bfloat16, torch.float16):
@@ -537,7 +537,7 @@ class PutsEpsInside(MisplacesEps):
         return (h + eps).sqrt()
 
 
-def test_a_small_eps_at_the_wrong_place_is_told_from_single_precision():
+def test_a_misplaced_small_eps_is_distinguished_from_single_precision():
     """1e-8 beside a root of 1 differs by as much as float32 rounds."""
     wrong = examine(MisplacesEps, rule="AdaGrad")["published rule"]
     assert wrong.verdict is Verdict.FAIL
@@ -688,7 +688,7 @@ class Never(Toy):
         raise ValueError("never")
 
 
-def test_a_step_that_wants_more_than_gradients_is_told_from_one_that_fails():
+def test_a_step_that_needs_more_than_gradients_is_distinguished_from_one_that_fails():
     assert examine(WantsClosure).findings[0].seen == "not examined: a step of it needs a closure"
     assert examine(WantsClosure).passed
     assert examine(WantsALoss).findings[0].seen == "not examined: a step of it needs a closure"

@@ -470,7 +470,7 @@ def _moved(place: Tensor, value: Tensor) -> Tensor:
 def _by_itself(x: Tensor) -> Tensor:
     """The same memory, under a storage that holds nothing else.
 
-    Whoever saves one tensor saves its storage, and whoever asks which weights are tied looks for equal ones.
+    `torch.save` writes the whole storage of a tensor, and tied weights are detected by equal storages.
     """
     # Of memory on a GPU, other processes can be given only storages that the allocator made.
     return torch.from_dlpack(x) if x.device.type == "cpu" else x

@@ -63,7 +63,7 @@ def test_weights_and_state_are_views_that_keep_values_shape_and_strides() -> Non
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_weights_are_saved_and_asked_for_ties_as_if_they_lay_alone(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Whoever saves a layer saves that layer, and nobody takes weights for tied that only lie side by side."""
+    """Saving a layer saves that layer only, and adjacent parameters are not taken for tied ones."""
     model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.Linear(100, 2)).to(dtype)
     for x in model.parameters():
         x.grad = torch.zeros_like(x)
