@@ -32,7 +32,7 @@ def workshop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> kernels.KernelC
     """An empty cache, and a process that remembers no kernel."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     fresh = kernels.KernelCompiler()
-    monkeypatch.setattr(residence, "_workshop", fresh)
+    monkeypatch.setattr(residence, "_compiler", fresh)
     return fresh
 
 
@@ -211,7 +211,7 @@ def test_nothing_is_left_running_when_a_run_ends_early(tmp_path: Path) -> None:
         "kernels.PATIENCE_SECONDS = -1.0\n"
         "p = torch.nn.Parameter(torch.ones(10)); p.grad = torch.ones(10)\n"
         "descend.optim.Adam([p]).step()\n"
-        "print([process.pid for process in residence._workshop.building.values()][0])\n"
+        "print([process.pid for process in residence._compiler.building.values()][0])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

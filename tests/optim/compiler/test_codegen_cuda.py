@@ -49,8 +49,8 @@ class Traced:
 
 
 def jobs_of(arena: Any) -> list[OnThisProcessor]:
-    low = None if arena.low is None else str(arena.low).removeprefix("torch.")
-    return [OnThisProcessor(arena.text.structure, k, "float32", low, 0) for k in range(len(partition(arena.text)))]
+    low = None if arena.buffers.low is None else str(arena.buffers.low).removeprefix("torch.")
+    return [OnThisProcessor(arena.trace.structure, k, "float32", low, 0) for k in range(len(partition(arena.trace)))]
 
 
 def trained(runner: str, name: str, dtype: torch.dtype) -> list[Tensor]:
@@ -73,7 +73,7 @@ def test_what_is_compiled_for_cuda_computes_the_same(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = trained("blocks", name, dtype)
-    monkeypatch.setattr(residence, "_workshop", Traced())
+    monkeypatch.setattr(residence, "_compiler", Traced())
     monkeypatch.setattr(residence, "jobs_of", jobs_of)
     for found, value in zip(trained("compiled", name, dtype), expected, strict=True):
         torch.testing.assert_close(found, value, rtol=2e-6, atol=2e-6)

@@ -48,7 +48,7 @@ def test_shared_memory_is_updated_in_place_to_the_same_bits(runner: str, dtype: 
     optimizer = trained(ours, runner)
     trained(theirs, runner)
     (arena,) = optimizer._residence.arenas
-    assert arena.in_place
+    assert arena.buffers.in_place
     assert [p.data_ptr() for p in ours] == before
     assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
 
