@@ -194,7 +194,7 @@ class Arena:
         self.native = Native(self.trace, self.layout, self.buffers, self.counts, self.params, self.state, library)
 
     def is_intact(self, scanner: GradientScanner) -> bool:
-        """Whether parameters and state are all where the arena put them. For compiled kernels it finds gradients, too."""
+        """Whether parameters and state are where the arena put them. For compiled kernels it also finds gradients."""
         self.counts.refresh()
         if self.pinned and not attach(self.pinned):
             return False

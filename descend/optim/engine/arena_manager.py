@@ -91,9 +91,7 @@ class ArenaManager:
         known: Settings of each group, as of the last step.
         traces: Of each arena under those settings, by group.
         residents: Identities of all parameters in an arena.
-        lists: The parameters of each group, as of the last step.
         scanner: Finds gradients and checks addresses.
-        meshes: Device meshes of distributed parameters, in the order of the parameters.
     """
 
     runner: str
@@ -103,9 +101,7 @@ class ArenaManager:
     known: list[GroupSettings] = field(default_factory=list["GroupSettings"])
     traces: list[dict[int, Trace]] = field(default_factory=list[dict[int, Trace]])
     residents: set[int] = field(default_factory=set[int])
-    lists: list[TensorList] = field(default_factory=list[TensorList])
     scanner: GradientScanner = field(default_factory=GradientScanner)
-    meshes: list[Any] = field(default_factory=list[Any])
 
     @property
     def is_compiled(self) -> bool:
@@ -123,22 +119,8 @@ class ArenaManager:
         self.compiled.clear()
         self.residents.clear()
 
-    def has_lists(self, groups: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the groups hold the parameters that `hold_lists` was given."""
-        same = self.scanner.same
-        return len(groups) == len(self.lists) and all(
-            same(group["params"], known) for group, known in zip(groups, self.lists, strict=True)
-        )
-
-    def hold_lists(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Remember the parameters of each group and drop the arenas."""
-        self.lists = [TensorList(group["params"]) for group in groups]
-        meshes = [getattr(p, "device_mesh", None) for known in self.lists for p in known.tensors]
-        self.meshes = [mesh for mesh in dict.fromkeys(meshes) if mesh is not None]
-        self.clear()
-
     def begin_step(self, settings: Sequence[GroupSettings], state: State) -> list[ActiveSlots]:
-        """The parameters of each arena that this step updates. Arenas that were changed from outside are dropped first."""
+        """The parameters of each arena that this step updates; first drops arenas that were changed from outside."""
         if self.arenas:
             self._equip()
             if not self._is_current(settings, state):
@@ -186,9 +168,14 @@ class ArenaManager:
 
     @torch.no_grad()
     def add(
-        self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]
+        self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings], lists: Sequence[TensorList]
     ) -> tuple[list[TensorUpdate], list[ActiveSlots]]:
         """Move parameters into arenas where that is possible.
+
+        Args:
+            tasks: Updates of parameters outside the arenas.
+            settings: Of each group.
+            lists: All parameters of each group.
 
         Returns:
             The updates of the others, and the active slots of the new arenas.
@@ -197,7 +184,7 @@ class ArenaManager:
             return list(tasks), []
         before = len(self.arenas)
         traces = {low: traces_of(settings, low) for low in (False, True)}
-        staying = in_place([task.param for task in tasks], [p for known in self.lists for p in known.tensors])
+        staying = in_place([task.param for task in tasks], [p for known in lists for p in known.tensors])
         fitting = [task for task in tasks if _fits(task, traces, id(task.param) in staying)]
         for together in grouped(fitting, traces, staying).values():
             first = together[0]

@@ -216,7 +216,7 @@ def _table(arena: Arena, kernel: Kernel, k: int, known: Mapping[int, Any]) -> Te
 def _arguments(
     arena: Arena, kernel: Kernel, k: int, segment: Segment, extra: Mapping[str, Tensor], table: Tensor
 ) -> list[Tensor]:
-    """Arguments of the compiled kernel. Those that stay the same from step to step are cut once; gradients are not held."""
+    """Arguments of the compiled kernel. Those that stay the same are cut once; gradients are not held."""
     a, b = segment.start, segment.stop
     kept = segment.slices.get(k)
     if kept is None:

@@ -7,7 +7,7 @@ whether large or small, so a step copies nothing. A kernel works through *units*
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from descend.optim.engine.step_inputs import check_gradient
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from descend.optim.compiler.partition import Kernel
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.arena_buffers import ArenaBuffers
@@ -35,10 +37,39 @@ __all__ = ["Native"]
 ALONE = 2**15  # elements that one thread updates sooner than several do; torch has the same limit
 
 
+class Units(NamedTuple):
+    """The units of an arena: at most UNIT consecutive elements of one parameter each. All arrays are int64.
+
+    Attributes:
+        tensor: Number of the parameter of each unit.
+        first: Its first element in the parameter.
+        elements: How many it has.
+        borders: First unit of each parameter, then the number of units.
+        start: First element of each parameter in the arena.
+    """
+
+    tensor: NDArray[np.int64]
+    first: NDArray[np.int64]
+    elements: NDArray[np.int64]
+    borders: NDArray[np.int64]
+    start: NDArray[np.int64]
+
+    @staticmethod
+    def of(layout: ArenaLayout) -> Units:
+        """The units of a layout, parameter after parameter."""
+        sizes = [slot.param.numel() for slot in layout.slots]
+        rows = [(i, at, min(UNIT, n - at)) for i, n in enumerate(sizes) for at in range(0, n, UNIT)]
+        tensor, first, elements = np.array(rows, dtype=np.int64).T.copy()
+        borders = np.searchsorted(tensor, np.arange(len(sizes) + 1)).astype(np.int64)
+        start = np.array([slot.start * BLOCK for slot in layout.slots], dtype=np.int64)
+        return Units(tensor, first, elements, borders, start)
+
+
 class Native:
     """Addresses and numbers of an arena for its compiled kernels, written before each call.
 
     Attributes:
+        units: The arena's units.
         gradient: Address of the gradient of each parameter, 0 where it has none.
         absent: Numbers of the parameters without a gradient.
     """
@@ -55,22 +86,14 @@ class Native:
     ) -> None:
         self._layout, self._counts, self._params, self._state = layout, counts, params, state
         self._elements = buffers.elements
-        units = [
-            (i, at, min(UNIT, n - at))
-            for i, n in enumerate(p.numel() for p in params.tensors)
-            for at in range(0, n, UNIT)
-        ]
-        self.tensor, self.first, self.count = np.array(units, dtype=np.int64).T.copy()
-        # First unit of each parameter, and after them all the number of units.
-        self.borders = np.searchsorted(self.tensor, np.arange(len(layout.slots) + 1)).astype(np.int64)
-        self.start = np.array([slot.start * BLOCK for slot in layout.slots], dtype=np.int64)
+        self.units = Units.of(layout)
         self.gradient = params.gradients
         self.absent: tuple[int, ...] = ()
         self.copies: list[Tensor] = []  # of gradients whose elements are in another order than the parameter's
         self.calls = calls(trace)
         self.buffers = [np.array([self._address(name) for name in call.buffers], dtype=np.int64) for call in self.calls]
         self.tables = [np.zeros((max(1, len(call.given)), 1)) for call in self.calls]
-        self.sums = [np.zeros((len(call.sums), len(units))) for call in self.calls]
+        self.sums = [np.zeros((len(call.sums), len(self.units.tensor))) for call in self.calls]
         self.works = [self._work(i) for i in range(len(self.calls))]
         self.given = [ctypes.byref(work) for work in self.works]
         self.functions = [getattr(library, f"call{i}") for i in range(len(self.calls))]
@@ -82,9 +105,8 @@ class Native:
         return 0 if held is None else held.data_ptr()
 
     def _work(self, i: int) -> KernelLaunch:
-        table, sums, units = self.tables[i], self.sums[i], len(self.tensor)
-        walk = (self.tensor, self.first, self.count, self.borders, self.start)
-        arrays = (*walk, self._params.addresses, self.gradient, self.buffers[i], table)
+        table, sums, units = self.tables[i], self.sums[i], len(self.units.tensor)
+        arrays = (*self.units, self._params.addresses, self.gradient, self.buffers[i], table)
         return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1)
 
     def look(self, scanner: GradientScanner) -> bool:
@@ -141,14 +163,14 @@ class Native:
 
         The sum of an absent parameter is 0 or from an earlier step, and is not read.
         """
-        found = [np.bincount(self.tensor, weights=sums) for sums in self.sums[i]]  # unit after unit
+        found = [np.bincount(self.units.tensor, weights=sums) for sums in self.sums[i]]  # unit after unit
         return dict(zip(self.calls[i].sums, map(torch.from_numpy, found), strict=True))
 
     def _write(self, i: int, numbers: Sequence[Any]) -> None:
         """Write the numbers of a call: one for all parameters, or one for each."""
         table, work = self.tables[i], self.works[i]
         each = not set(map(type, numbers)) <= {float} and any(isinstance(x, Tensor) and x.ndim for x in numbers)
-        wide = len(self.start) if each else 1
+        wide = len(self.units.start) if each else 1
         if table.shape[1] != wide:
             table = self.tables[i] = np.zeros((len(table), wide))
             work.table, work.stride, work.step = table.ctypes.data, wide, int(each)
@@ -168,9 +190,9 @@ class Native:
                 count = min(PIECE, slot.param.numel() - at)
                 for name, room in rooms.items():
                     draw(room[:count], source, int(name.split()[1]), at)
-                    before = (int(self.start[j]) + at) * room.element_size()
+                    before = (int(self.units.start[j]) + at) * room.element_size()
                     buffers[kernel.buffers.index(name)] = room.data_ptr() - before
-                work.begin = int(self.borders[j]) + at // UNIT
+                work.begin = int(self.units.borders[j]) + at // UNIT
                 work.end = work.begin - (-count // UNIT)
                 self.functions[i](self.given[i])
-        work.begin, work.end = 0, len(self.tensor)
+        work.begin, work.end = 0, len(self.units.tensor)

@@ -17,7 +17,7 @@ import descend.optim
 from descend.optim.compiler import codegen_cuda as build
 from descend.optim.compiler import cuda
 from descend.optim.compiler.partition import partition
-from descend.optim.engine import arena_manager as residence
+from descend.optim.engine import arena_manager
 
 
 class OnThisProcessor(cuda.CudaCompileJob):
@@ -73,7 +73,7 @@ def test_what_is_compiled_for_cuda_computes_the_same(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = trained("blocks", name, dtype)
-    monkeypatch.setattr(residence, "_compiler", Traced())
-    monkeypatch.setattr(residence, "jobs_of", jobs_of)
+    monkeypatch.setattr(arena_manager, "_compiler", Traced())
+    monkeypatch.setattr(arena_manager, "jobs_of", jobs_of)
     for found, value in zip(trained("compiled", name, dtype), expected, strict=True):
         torch.testing.assert_close(found, value, rtol=2e-6, atol=2e-6)

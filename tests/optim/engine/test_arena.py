@@ -11,12 +11,13 @@ from torch import Tensor
 
 import descend.optim
 from descend.optim.compiler.layout import BLOCK
-from descend.optim.engine.arena import Arena
 from descend.optim.engine.arena_buffers import HUGE_PAGE
 from descend.optim.engine.arena_layout import LARGE, fits_arena
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from descend.optim.engine.arena import Arena
 
 
 def arenas(params: list[Tensor], **options: Any) -> list[Arena]:
@@ -25,7 +26,7 @@ def arenas(params: list[Tensor], **options: Any) -> list[Arena]:
         p.grad = torch.ones_like(p)
     ours = descend.optim.Adam(params, runner="blocks", **options)
     ours.step()
-    return ours._residence.arenas
+    return ours._arenas.arenas
 
 
 def parameter(*shape: int, **kind: Any) -> Tensor:
@@ -54,11 +55,13 @@ def test_weights_and_state_are_views_that_keep_values_shape_and_strides() -> Non
     assert torch.equal(p, before[0])
     assert torch.equal(q, before[1])
     assert [p.stride(), q.stride()] == strides
-    (arena,) = ours._residence.arenas
+    (arena,) = ours._arenas.arenas
     storages = {arena.buffers.elements[name].untyped_storage().data_ptr() for name in ("s.m", "s.v")}
     held = [ours.state[x][name] for x in (p, q) for name in ("m", "v")]
     assert {x.untyped_storage().data_ptr() for x in held} == storages
-    assert [x.data_ptr() for x in (p, q)] == [m.view(arena.buffers.elements["p"]).data_ptr() for m in arena.layout.slots]
+    assert [x.data_ptr() for x in (p, q)] == [
+        m.view(arena.buffers.elements["p"]).data_ptr() for m in arena.layout.slots
+    ]
     assert ours.state[q]["m"].stride() == q.stride()
 
 
