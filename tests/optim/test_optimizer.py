@@ -408,7 +408,7 @@ def test_low_precision_weights_have_float32_masters(runner: str, dtype: torch.dt
     q = nn.Parameter(torch.ones(5))
     ours = descend.optim.AdamW([p], lr=1e-3, weight_decay=0.0, runner=runner)
     theirs = torch.optim.AdamW([q], lr=1e-3, weight_decay=0.0)
-    for _ in range(300):
+    for _ in range(60):  # in bfloat16 alone the weights would still be 1
         p.grad, q.grad = torch.full_like(p, 0.5), torch.full_like(q, 0.5)
         ours.step()
         theirs.step()

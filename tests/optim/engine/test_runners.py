@@ -89,8 +89,13 @@ def compare(rule: Rule, runner: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(found[name], value, rtol=allowed, atol=allowed * scale, msg=f"{name} under {runner}")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rule", ALL_RULES, ids=repr)
+# float32 finds mistakes in a rule's trace; the other precisions differ in the engine, and by state.
+_PRECISIONS = [(rule, torch.float32) for rule in ALL_RULES]
+_PRECISIONS += [(rule, torch.bfloat16) for rule in {type(rule): rule for rule in ALL_RULES}.values()]
+_PRECISIONS += [(rule, torch.float64) for rule in ALL_RULES[::7]]
+
+
+@pytest.mark.parametrize(("rule", "dtype"), _PRECISIONS, ids=lambda x: str(x))
 def test_blocks_agree_with_plain(rule: Rule, dtype: torch.dtype) -> None:
     compare(rule, "blocks", dtype)
 
