@@ -7,11 +7,17 @@ dataclass whose fields are its options.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from descend.errors import RuleError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["RuleInfo", "describe", "format_list", "rules"]
 
@@ -43,8 +49,9 @@ class RuleInfo:
         return ", ".join(f"{name}={value}" for name, value in self.options)
 
 
-def rules() -> dict[str, RuleInfo]:
-    """All rules by name in lower case, in alphabetical order."""
+@functools.cache  # every arm of a study asks for it, and the files do not change while they are used
+def rules() -> Mapping[str, RuleInfo]:
+    """All rules by name in lower case, in alphabetical order; read once."""
     base = _assigned(_classes(_RULES / "base.py")["Rule"])
     found: dict[str, RuleInfo] = {}
     for file in sorted(_RULES.glob("*.py")):
@@ -52,7 +59,7 @@ def rules() -> dict[str, RuleInfo]:
         for name, node in _classes(file).items():
             if any(isinstance(parent, ast.Name) and parent.id == "Rule" for parent in node.bases):
                 found[name.lower()] = _entry(node, base, equations)
-    return dict(sorted(found.items()))
+    return MappingProxyType(dict(sorted(found.items())))
 
 
 def _classes(file: Path) -> dict[str, ast.ClassDef]:
