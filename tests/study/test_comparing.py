@@ -153,7 +153,7 @@ def test_steps_to_a_target_against_the_batch_size():
         shortlist=1,
         confirmation_seeds=3,
         metric="loss",
-        target={"value": 0.9},
+        target={"value": 1.8},
         select="steps",
         evaluations=10,
     )
@@ -162,7 +162,7 @@ def test_steps_to_a_target_against_the_batch_size():
     assert one.batch_sizes == (64, 256)
     assert all(0 < steps <= 40 for steps in one.steps)
     assert "2 batch sizes cannot show" in one.refused[0]
-    assert result.unit == "steps to loss 0.9 on validation samples"
+    assert result.unit == "steps to loss 1.8 on validation samples"
 
 
 @pytest.mark.parametrize(
