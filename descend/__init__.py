@@ -42,10 +42,13 @@ if TYPE_CHECKING:
     from descend.experiment import Experiment as Experiment
     from descend.experiment import load as load
     from descend.experiment import save_prototext as save_prototext
+    from descend.experiment.best import Best as Best
+    from descend.experiment.best import load_weights as load_weights
     from descend.experiment.fit import fit as fit
     from descend.experiment.infer import Inference as Inference
     from descend.experiment.infer import evaluate as evaluate
     from descend.experiment.infer import infer as infer
+    from descend.experiment.infer import predict as predict
     from descend.experiment.run import run as run
     from descend.experiment.runner import Result as Result
     from descend.graph import *  # noqa: F403
@@ -87,6 +90,9 @@ _SINGLE = {
     "evaluate": "experiment.infer",
     "fit": "experiment.fit",
     "infer": "experiment.infer",
+    "predict": "experiment.infer",
+    "Best": "experiment.best",
+    "load_weights": "experiment.best",
     "Result": "experiment.runner",
     "run": "experiment.run",
     "Study": "study.design",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from descend.arguments import check_integer, check_number, collect
 from descend.errors import ConfigurationError, StorageError
 from descend.train import Callback, Mode
+from descend.train.callback import Monitored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,6 +110,11 @@ class Checkpoint(Callback):
         if self.best not in ("lowest", "highest"):
             return [f"Checkpoint: best must be 'lowest' or 'highest' for {self.keep_best}, got {self.best!r}"]
         return []
+
+    @property
+    def monitored(self) -> Monitored | None:
+        """See `Callback.monitored`."""
+        return Monitored(self.keep_best, "min" if self.best == "lowest" else "max") if self.keep_best else None
 
     def to_fields(self) -> dict[str, Any]:
         """The fields of its text form."""

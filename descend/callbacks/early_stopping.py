@@ -11,6 +11,7 @@ from descend.callbacks.name_fields import require_samples
 from descend.errors import ConfigurationError
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
+from descend.train.callback import Monitored
 from descend.train.metric_direction import better, direction_of, unknown_direction
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class EarlyStopping(Callback):
         self._mode, self._name = Mode(measured), name
         vars(self)["looks_at"] = (Mode.VALIDATION,) if self._mode is Mode.VALIDATION else ()
         self._forget()
+
+    @property
+    def monitored(self) -> Monitored:
+        """See `Callback.monitored`."""
+        return Monitored(self.monitor, self._direction, self.restore_best)
 
     def _forget(self) -> None:
         self.best = math.inf if self._direction == "min" else -math.inf

@@ -23,7 +23,7 @@ from descend.data.description import (
 from descend.data.order import order, orders
 from descend.data.reader_protocol import Field, OpenReader, one_hot
 from descend.data.readers import ArrayReader, open_readers
-from descend.data.torch_data import Loading, open_data
+from descend.data.torch_data import Loading, brings_batches, open_data
 from descend.data.validate import check
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "RankSlice",
     "Reader",
     "Samples",
+    "brings_batches",
     "check",
     "one_hot",
     "open_data",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from descend.data.batches import Samples
 
-__all__ = ["Loading", "TensorReader", "open_data"]
+__all__ = ["Loading", "TensorReader", "brings_batches", "open_data"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,18 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
         f"data for '{how.role}' must be a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list "
         f"of batches, or a function that returns an iterable of batches, got a {type(data).__name__}"
     )
+
+
+def brings_batches(data: Any) -> bool:
+    """Whether data are batches already, or have a batch size of their own, so that none is needed to read them."""
+    from torch.utils.data import DataLoader
+
+    if isinstance(data, DataLoader):
+        return True
+    if _tensors(data, "test") is not None or hasattr(data, "read") or isinstance(data, (str, bytes, dict)):
+        return False
+    by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return isinstance(data, (list, tuple)) or not by_number
 
 
 def _size(how: Loading) -> int:

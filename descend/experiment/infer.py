@@ -1,6 +1,10 @@
-"""Forward passes without training: `infer` gives what a module returns for every sample, `evaluate` a loss and metrics.
+"""Forward passes without training: outputs of a module for every sample, or a loss and metrics.
 
-Both go through the samples once, in their order, in evaluation mode and without gradients. What comes out does not
+    predict     what the module returns
+    infer       the same with outputs of inner layers; for graphs too
+    evaluate    a loss and metrics
+
+They go through the samples once, in their order, in evaluation mode and without gradients. What comes out does not
 depend on `batch_size`: outputs stand beside one another by sample, and losses are summed before they are divided.
 """
 
@@ -11,10 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
 import torch
 
 from descend.callbacks.console import say
-from descend.data import Loading, open_data
+from descend.data import Loading, brings_batches, open_data
 from descend.data.map_dataset import SampleReader
 from descend.errors import ConfigurationError, DataError, nearest
 from descend.experiment.fit import device_of
@@ -35,7 +40,10 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.graph import AutomaticMixedPrecision
 
-__all__ = ["Inference", "evaluate", "infer"]
+__all__ = ["Inference", "evaluate", "infer", "predict"]
+
+_BATCH_SIZE = 256  # of forward passes; results do not depend on it, and memory that runs out halves what is computed
+BatchSize = int | Literal["auto"] | None
 
 
 @dataclass(frozen=True)
@@ -54,11 +62,43 @@ class Inference:
     samples: int
 
 
+def predict(
+    module: torch.nn.Module,
+    data: Any,
+    *,
+    batch_size: BatchSize = "auto",
+    targets: int | Sequence[str] | None = None,
+    precision: str | AutomaticMixedPrecision = "float32",
+    workers: int | None = None,
+) -> Any:
+    """What a module returns for every sample, in the order of the samples, in evaluation mode and without gradients.
+
+        scores = descend.predict(model, x)
+        labels = scores.argmax(1)
+
+    Args:
+        module: Any module; it is not changed.
+        data: As for `fit`, or a single tensor or array. Fields that are targets are left out as in `fit`.
+        batch_size: Samples read at once; "auto" is 256, or batches as the data bring them.
+        targets: As for `infer`.
+        precision: As for `fit`.
+        workers: As for `fit`.
+
+    Returns:
+        One tensor (samples, …) on the CPU, or a tuple or a dictionary of them, as the module returns.
+
+    Raises:
+        ConfigurationError: a setting is wrong, or the module returns what is no tensor.
+        DataError: a field is missing, or the data are not what they should be.
+    """
+    return infer(module, data, batch_size=batch_size, targets=targets, precision=precision, workers=workers).outputs
+
+
 def infer(
     module: torch.nn.Module,
     data: Any,
     *,
-    batch_size: int | None,
+    batch_size: BatchSize = "auto",
     micro_batch_size: int | Literal["auto"] | None = None,
     layers: Sequence[str] = (),
     targets: int | Sequence[str] | None = None,
@@ -74,7 +114,7 @@ def infer(
         module: Any module, or the module of a graph that was run; it is not changed.
         data: As for `fit`, or a single tensor. A graph takes fields by name and needs those alone that lead to
             `layers`.
-        batch_size: Samples read at once; None takes batches as they come.
+        batch_size: Samples read at once; "auto" is 256, or batches as the data bring them; None the latter alone.
         micro_batch_size: Samples that go through at once; None or "auto" begins with all and halves them when memory
             runs out.
         layers: Submodules whose outputs are wanted as well, as `named_modules()` calls them; of a graph, its layers,
@@ -116,7 +156,7 @@ def evaluate(
     loss: Any,
     data: Any,
     *,
-    batch_size: int | None,
+    batch_size: BatchSize = "auto",
     micro_batch_size: int | Literal["auto"] | None = None,
     metrics: Mapping[str, Any] | Iterable[str] = (),
     targets: int | Sequence[str] | None = None,
@@ -129,7 +169,7 @@ def evaluate(
         module: Any module; it is not changed.
         loss: As for `fit`.
         data: As for `fit`.
-        batch_size: Samples read at once; None takes batches as they come.
+        batch_size: Samples read at once; "auto" is 256, or batches as the data bring them; None the latter alone.
         micro_batch_size: As for `infer`.
         metrics: As for `fit`.
         targets: As for `fit`.
@@ -176,7 +216,7 @@ class _Inference:
 def _through(
     module: torch.nn.Module,
     data: Any,
-    batch_size: int | None,
+    batch_size: BatchSize,
     micro_batch_size: int | str | None,
     workers: int | None,
     of_part: Callable[[MicroBatch], Any],
@@ -185,9 +225,10 @@ def _through(
     """Hand all samples, part by part, to `of_part`, and its results to `keep`; how many samples there were."""
     process, seen = Communicator(device=device_of(module)), 0
     memory = _Inference(process, micro_batch_size)
-    source = (data,) if isinstance(data, torch.Tensor) else data
+    source = (data,) if isinstance(data, (torch.Tensor, np.ndarray)) else data
+    size = (None if brings_batches(source) else _BATCH_SIZE) if batch_size == "auto" else batch_size
     with ExitStack() as stack:
-        feed = open_data(source, Loading(batch_size=batch_size, shuffle=False, role="test", workers=workers))
+        feed = open_data(source, Loading(batch_size=size, shuffle=False, role="test", workers=workers))
         reader = getattr(feed, "reader", None)
         if isinstance(reader, SampleReader):
             stack.callback(reader.close)

@@ -17,6 +17,7 @@ import torch
 from descend.callbacks.console import listening, say
 from descend.errors import DescendError
 from descend.exit_codes import exit_code
+from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture, load, restore, tensors_of
 from descend.experiment.ranks import scratch_directory
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
@@ -237,6 +238,7 @@ def facts_of(run: Run) -> dict[str, Any]:
         "command": sys.argv,
         "random_seed": run.seed,
         "settings": dict(run.config.settings),
+        "monitored": monitored_metric(run.callbacks.all, [{"mode": mode.value} for mode in run.data])._asdict(),
         "restarts": [],
         "end": None,
     }

@@ -10,7 +10,7 @@ result_of          what came of it
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import torch
 
 from descend.callbacks.console import say
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError, nearest
+from descend.experiment.best import Best, best_epoch, monitored_metric
 from descend.experiment.checkpoint import check_weights, load, restore, restore_weights, tensors_of
 from descend.experiment.ranks import require_same_configuration
 from descend.experiment.run_store import DirectoryStore
@@ -31,10 +32,11 @@ from descend.train.population.runner import check_mutation
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping
 
     from descend.experiment.checkpoint import LoadedCheckpoint
     from descend.experiment.settings_diff import SettingChange
+    from descend.train.callback import Monitored
     from descend.train.run import Run
 
 __all__ = [
@@ -67,6 +69,7 @@ class Result:
         outputs: Outputs of layers (samples, …) that `BatchedInference` was asked for, by "mode/layer".
         trainer: Number of the trainer.
         trainers: Where there are several: what came of each one that this process has trained.
+        monitored: By what the best epoch is chosen.
     """
 
     weights: dict[str, torch.Tensor]
@@ -79,6 +82,33 @@ class Result:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     trainer: int = 0
     trainers: tuple[Result, ...] = ()
+    monitored: Monitored | None = None
+
+    @property
+    def best(self) -> Best | None:
+        """The best epoch, by what `Checkpoint(keep_best=...)` or `EarlyStopping` monitored.
+
+        Without such a callback it is the validation objective that decides, and of a run without validation the
+        training objective. None where that was never a number. `descend.load_weights` loads the weights of that epoch.
+        """
+        checkpoints = None if self.run_dir is None else self.run_dir / "checkpoints"
+        return best_epoch(self.history, self.monitored or monitored_metric((), self.history), checkpoints)
+
+    def __repr__(self) -> str:
+        last = {row["mode"]: row for row in self.history if "objective" in row}
+        rows = [f"  {mode} " + _values_of(row) for mode, row in last.items()]
+        lines = [f"Result: {self.reason}; {self.steps:,} steps", *rows]
+        if self.best is not None:
+            lines.append(f"  best {self.best.metric} {self.best.value:.6g} at step {self.best.step:,}")
+        lines.append(f"  run_dir {self.run_dir}" if self.run_dir else "  no files were kept")
+        return "\n".join(lines)
+
+
+def _values_of(row: Mapping[str, Any]) -> str:
+    """The measured values of a row of the history, without counts and times."""
+    left_out = {"mode", "epoch", "step", "samples", "seconds"}
+    numbers = {name: value for name, value in row.items() if name not in left_out and isinstance(value, (int, float))}
+    return ", ".join(f"{name} {value:.6g}" for name, value in numbers.items())
 
 
 def execute(run: Run) -> Result:
@@ -118,7 +148,8 @@ class _Executor:
             end = act()
             own = result_of(run, end["reason"])
         folder = end["run_dir"] and Path(end["run_dir"])
-        return Result(own.weights, end["history"], own.reason, folder, own.module, end["steps"], own.samples)
+        own = replace(own, history=end["history"], run_dir=folder, steps=end["steps"], outputs={})
+        return replace(own, monitored=monitored_metric(run.callbacks.all, own.history))
 
 
 def check_exchange(run: Run) -> None:
@@ -163,7 +194,15 @@ def result_of(run: Run, reason: str) -> Result:
     counts = {mode.value: batches.num_samples for mode, batches in run.data.items()}
     state = run.state
     return Result(
-        weights, state.history, reason, run.store.directory, run.task.module, state.step, counts, state.outputs
+        weights,
+        state.history,
+        reason,
+        run.store.directory,
+        run.task.module,
+        state.step,
+        counts,
+        state.outputs,
+        monitored=monitored_metric(run.callbacks.all, state.history),
     )
 
 

@@ -12,7 +12,7 @@ from descend.runtime.checkpoint_manager import STOPPED, CheckpointManager, SaveR
 from descend.runtime.communicator import Communicator
 from descend.runtime.optimizer_state import flatten, optimizer_state, restore_optimizer, unflatten
 from descend.runtime.process_group import process_group, within_trainer
-from descend.runtime.run_directory import RunDirectory, stored_seed, write_beside
+from descend.runtime.run_directory import RunDirectory, read_rows, stored_seed, write_beside
 from descend.runtime.safetensors_io import require_storable
 from descend.runtime.seeds import generator, seed_evaluation, seed_of, seed_step
 from descend.runtime.signals import Interrupted, SignalHandler
@@ -32,6 +32,7 @@ __all__ = [
     "newest_checkpoint",
     "optimizer_state",
     "process_group",
+    "read_rows",
     "read_state",
     "read_weights",
     "require_storable",

@@ -29,7 +29,7 @@ from descend.runtime.directory_lock import OWNER, DirectoryLock
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["RunDirectory", "stored_seed", "write_beside"]
+__all__ = ["RunDirectory", "read_rows", "stored_seed", "write_beside"]
 
 
 def write_beside(path: Path, content: str | bytes) -> None:
@@ -227,24 +227,16 @@ class RunDirectory:
 
     def replace_rows(self, rows: Sequence[Mapping[str, Any]], step: int = 0) -> None:
         """Rewrite metrics.jsonl with these rows and its own rows of restarts up to `step`."""
-        marks = [row for row in self._read_rows() if row.get("mode") == RESTART and row["step"] <= step]
+        marks = [
+            row for row in read_rows(self.path / "metrics.jsonl") if row.get("mode") == RESTART and row["step"] <= step
+        ]
         merged = sorted([*rows, *marks], key=lambda row: int(row.get("step", 0)))
         self._rows.replace([json.dumps(row) for row in merged])
 
     def seconds_of_rows(self) -> dict[tuple[str, int, int], float]:
         """Durations of epochs and evaluations in metrics.jsonl, by mode, epoch and step."""
-        rows = [row for row in self._read_rows() if _is_duration(row.get("seconds"))]
+        rows = [row for row in read_rows(self.path / "metrics.jsonl") if _is_duration(row.get("seconds"))]
         return {(row["mode"], row["epoch"], row["step"]): row["seconds"] for row in rows}
-
-    def _read_rows(self) -> list[dict[str, Any]]:
-        path = self.path / "metrics.jsonl"
-        rows: list[Any] = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-            try:
-                rows.append(json.loads(line))
-            except (ValueError, RecursionError):  # a line that a killed process was writing, or an edited one
-                continue
-        return [row for row in rows if _is_row(row)]
 
     def log(self, text: str) -> None:
         """Append lines to log.txt; a failure does not stop the run."""
@@ -305,6 +297,17 @@ class RunDirectory:
         self.close()
         if self._new is not None and self._new.is_dir():
             shutil.rmtree(self._new)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a `metrics.jsonl` that can be read; none where there is no such file."""
+    rows: list[Any] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        try:
+            rows.append(json.loads(line))
+        except (ValueError, RecursionError):  # a line that a killed process was writing, or an edited one
+            continue
+    return [row for row in rows if _is_row(row)]
 
 
 def _is_row(row: Any) -> bool:

@@ -80,7 +80,7 @@ def noise_at(
     return noise_scale(inside, whole, parts, part_size)
 
 
-class _Looks(Callback):
+class _NoiseRecorder(Callback):
     """Measures the noise scale before the first update and after those that are asked for.
 
     Runs:  before_run and after_step.
@@ -136,7 +136,7 @@ def measure_noise(
     seed = seed_of(study.seed, "noise", cell.search)
     module = task.module(seed)
     options = {"parts": parts, "part_size": part_size, "repeats": repeats}
-    watching = _Looks(task, evaluation_steps(cell.steps, looks), options)
+    watching = _NoiseRecorder(task, evaluation_steps(cell.steps, looks), options)
     fit(
         module,
         task.loss,

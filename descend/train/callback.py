@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from descend.errors import ConfigurationError, nearest
 from descend.strict_keywords import StrictKeywords
@@ -17,10 +17,25 @@ from descend.train.events import Event
 
 if TYPE_CHECKING:
     from descend.train.events import EpochView, EvaluationView, PartView, RunView, StepView
+    from descend.train.metric_direction import Direction
 
-__all__ = ["Callback", "Callbacks", "given_back", "kept"]
+__all__ = ["Callback", "Callbacks", "Monitored", "given_back", "kept"]
 
 _HOOKS = tuple(event.value for event in Event)
+
+
+class Monitored(NamedTuple):
+    """The metric by which the best epoch of a run is chosen.
+
+    Attributes:
+        metric: "train/NAME" or "validation/NAME".
+        direction: "min" if lower is better, "max" if higher is.
+        restored: The weights of the best epoch are put back at the end of training.
+    """
+
+    metric: str
+    direction: Direction
+    restored: bool = False
 
 
 class Callback(metaclass=StrictKeywords):
@@ -57,6 +72,10 @@ class Callback(metaclass=StrictKeywords):
                     f"callback {cls.__name__}: {name}{inspect.signature(member)} is called with one record and not "
                     f"awaited: write def {name}(self, record)"
                 )
+
+    @property
+    def monitored(self) -> Monitored | None:
+        """The metric by which this callback chooses the best epoch; None if it chooses none."""
 
     def missing_extra(self) -> str | None:
         """What to install for this callback if an optional library is missing; None if nothing is."""

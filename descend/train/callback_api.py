@@ -56,7 +56,7 @@ class RunControl:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """Every weights object and buffer by name."""
+        """Every parameter and buffer by name."""
         module = self._run.task.module
         return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
@@ -110,7 +110,7 @@ class RunControl:
     # The optimizer's settings
 
     def rates(self) -> dict[str, float]:
-        """The learning rate in force for each trained weights object."""
+        """The learning rate in force for each trainable parameter."""
         return self.options("lr")
 
     def set_rate(self, rate: float, names: Sequence[str] = ()) -> None:
@@ -127,7 +127,7 @@ class RunControl:
         set_option(self._run.optimizer, self.select(names).values(), option, value)
 
     def set_each(self, option: str, values: Mapping[str, Any]) -> None:
-        """Set an option of the optimizer for each weights object by its name.
+        """Set an option of the optimizer for each parameter by its name.
 
         Raises:
             ConfigurationError: the rule of some weights has no such option.
@@ -210,7 +210,7 @@ class RunControl:
 
     @property
     def signal_divisor(self) -> float:
-        """What gradients of outputs of layers are to be divided by in `after_backward`, so that they are those of the
+        """What to divide gradients of layers' outputs by in `after_backward`, so that they are those of the
         objective: each micro-batch of a mini-batch that was split gives those of its sum, and float16 those of a scaled
         loss. Waits for the device."""
         return float(self._run.state.signal_divisor) * self._run.precision.loss_scale

@@ -77,7 +77,7 @@ class Totals:
     """Sums of ratios over the mini-batches of a pass, in float64, added one after the other in the order of `add`.
 
     No step waits for a device to have its part added. On a CPU an addition of tensors takes longer than one of plain
-    numbers, so what is to be added is put by and read many at once, when the sums are asked for or many are waiting.
+    numbers, so terms are collected and read many at once, when the sums are asked for or many are waiting.
     """
 
     _AT_ONCE = 1024

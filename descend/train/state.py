@@ -90,7 +90,7 @@ class TrainState:
         algorithm: What training algorithms keep, tensors and plain values, by their own keys.
         outputs: Outputs of layers that batched inference has gathered, by mode and layer.
         batches: The newest mini-batch of each mode.
-        signal_divisor: What gradients of layers' outputs are to be divided by in `after_backward`, loss scale aside.
+        signal_divisor: What to divide gradients of layers' outputs by in `after_backward`, loss scale aside.
         rebatch: Whether a callback has changed the batch size, so that the rest of the epoch is batched again.
         end: Why the run ended, once it has.
     """

@@ -129,3 +129,30 @@ def test_a_graph_needs_the_fields_of_the_wanted_layers_alone(tmp_path, monkeypat
 def test_layers_that_do_not_exist_are_named():
     with pytest.raises(ConfigurationError, match="there is no layer '9'"):
         descend.infer(net(), X, batch_size=4, layers=["9"])
+
+
+def test_predict_takes_what_fit_takes_without_ceremony():
+    module = net()
+    with torch.no_grad():
+        expected = net().eval()(X)
+    forms = {
+        "tensor": X,
+        "array": X.numpy(),
+        "samples and targets": (X, Y),
+        "data set": TensorDataset(X, Y),
+        "loader": DataLoader(TensorDataset(X, Y), batch_size=7),
+        "batches": [(X[:9], Y[:9]), (X[9:], Y[9:])],
+    }
+    for name, data in forms.items():
+        torch.testing.assert_close(descend.predict(module, data), expected, rtol=1e-12, atol=1e-13, msg=name)
+    assert module.training
+
+
+def test_predict_returns_the_structure_of_the_output():
+    class Two(nn.Module):
+        def forward(self, x):
+            return {"sum": x.sum(1), "both": (x, -x)}
+
+    found = descend.predict(Two(), X)
+    torch.testing.assert_close(found["sum"], X.sum(1))
+    torch.testing.assert_close(found["both"][1], -X)

@@ -192,7 +192,7 @@ def test_mistakes_are_answered_before_anything_runs(change, said):
     assert ran == []
 
 
-def test_what_only_the_workload_shows_is_told_in_one_pass():
+def test_what_only_the_workload_shows_is_reported_in_one_pass():
     """The ends of ranges among it, which trials would meet later."""
     arms = {
         "none": Arm("torch.optim:AdamX", {}, {"lr": 0.1}),
@@ -209,7 +209,7 @@ def test_what_only_the_workload_shows_is_told_in_one_pass():
     assert "arms.role: 'roles.norm.lr_mult'" in role
 
 
-def test_an_argument_that_a_workload_does_not_take_is_told_with_what_is_wrong_beside_it():
+def test_an_argument_that_a_workload_does_not_take_is_reported_with_what_is_wrong_beside_it():
     arms = {"a": Arm("torch.optim:AdamX", {}, {"lr": 0.1, "workload.widht": 4})}
     study = Study(workload=mlp, batch_sizes=(32,), steps=(5,), arms=arms, trials=4)
     with pytest.raises(ConfigurationError) as error:
@@ -283,7 +283,7 @@ def test_matched_is_said_of_equal_designs_that_meet_the_target():
     assert "nothing is called matched" in compare(freer, target=0.3).verdict
 
 
-def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_told():
+def test_a_model_that_is_none_and_an_arm_that_is_made_already_are_reported():
     with pytest.raises(ConfigurationError, match="model is 3; it must be a function that returns a new torch module"):
         descend.compare(3, TASK.loss, DATA, ["Adam"], batch_size=32, steps=1, trials=1, seeds=1)
     made = torch.optim.SGD(TASK.model().parameters(), lr=0.1)

@@ -21,7 +21,7 @@ from descend.study.analysis import median
 from descend.study.design.sampling import points, seed_of
 from descend.study.running.trial import RETRIED, Record, Trial
 
-_MOST_TOLD = 5  # records of other settings that are named
+_MOST_NAMED = 5  # records of other settings that are named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -126,7 +126,7 @@ def check_records(study: Study, records: Mapping[str, Record]) -> None:
     """Raise ConfigurationError where a trial of the study ran with other settings or another seed than it has now."""
     if wrong := unknown_records(study, records):
         raise ConfigurationError(
-            [f"{line}: give the changed study a directory of its own" for line in wrong[:_MOST_TOLD]]
+            [f"{line}: give the changed study a directory of its own" for line in wrong[:_MOST_NAMED]]
         )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["run_sequentially", "run_trial", "status_of"]
 
 
-class _Looks(Callback):
+class _ScoreRecorder(Callback):
     """Takes scores before the first update and after those that are asked for.
 
     Runs:  before_run, before_step and after_step.
@@ -117,7 +117,7 @@ def run_trial(
     """
     began = time.perf_counter()
     at = evaluation_steps(trial.steps, evaluations)
-    looks = _Looks(scorer or Scorer(task), at, test=trial.phase == "confirmation")
+    looks = _ScoreRecorder(scorer or Scorer(task), at, test=trial.phase == "confirmation")
     status, failed_at, message = "done", None, ""
     try:
         module = task.module(trial.seed)

@@ -5,7 +5,7 @@
                others the new values of its own weights
     saving     the first rank gathers the state of all weights, so a checkpoint is the same as without sharing
 
-A weights object stays whole, so norms of one (LARS, LAMB) are what they are on one rank. Rajbhandari et al. 2020, stage
+A parameter stays whole, so its norms (LARS, LAMB) are what they are on one rank. Rajbhandari et al. 2020, stage
 1, https://arxiv.org/abs/1910.02054
 """
 
@@ -31,7 +31,7 @@ __all__ = ["ZeroRedundancyOptimizer", "partition_parameters"]
 
 
 def partition_parameters(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
-    """The rank of each weights object, from their sizes."""
+    """The rank of each parameter, from their sizes."""
     held = [0] * ranks
     found: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):

@@ -7,7 +7,7 @@
     wait          waits for the sums
     put           puts them in the places of the gradients
 
-Buckets are sent in one order on all ranks, whatever the order in which they fill up. A weights object without a
+Buckets are sent in one order on all ranks, whatever the order in which they fill up. A parameter without a
 gradient on some ranks counts as zero there, and one without on all ranks stays without.
 
 Where all ranks compute on the CPUs of one host their buckets lie in memory that all of them see. Nothing is sent then:
@@ -74,7 +74,7 @@ class GradientReducer:
         process: This process among its ranks.
         bucket_bytes: Least size of a bucket; the sums depend on it by rounding at most.
         summed: Whether gradients are summed at all; otherwise each rank keeps its own, and 0 where it has none.
-        say: Told where ranks of one host can share no memory.
+        say: Prints for the user where ranks of one host can share no memory.
 
     Attributes:
         sent_bytes: What this rank has handed to sums of gradients so far.
@@ -157,7 +157,7 @@ class GradientReducer:
         )
 
     def scatter(self, counts: torch.Tensor) -> None:
-        """Let every weights object have the sum of its gradients over all ranks.
+        """Give every parameter the sum of its gradients over all ranks.
 
         Args:
             counts: What `counts` gives, summed over ranks.
@@ -266,7 +266,7 @@ class GradientReducer:
     def _sparse_sum(self, p: torch.nn.Parameter, dense: float) -> torch.Tensor:
         """The sum of a sparse gradient over ranks; a rank without one brings no rows."""
         if dense:
-            raise Unsupported("a weights object has a sparse gradient on one rank and a dense one on another")
+            raise Unsupported("a parameter has a sparse gradient on one rank and a dense one on another")
         if p.grad is None:
             places = torch.zeros(1, 0, dtype=torch.int64, device=p.device)
             p.grad = torch.sparse_coo_tensor(places, p.new_zeros(0, *p.shape[1:]), p.shape)

@@ -384,7 +384,7 @@ class ParameterServerRank(StaleGradients):
     # ---- mini-batches
 
     def _plan(self, feed: Batches, epoch: int, position: int, taken: int) -> None:
-        """What of an epoch is to be handed out."""
+        """Which mini-batches of an epoch are still to hand out."""
         saved, self._restored = self._restored, None
         self._epoch, self._next, self._again = epoch, position, []
         if not position:

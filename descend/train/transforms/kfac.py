@@ -123,8 +123,8 @@ class KFAC(TrainingAlgorithm):
         object.__setattr__(self, "first_order_optimizer", replace(self.first_order_optimizer, name=self.name))
         if self.kfac_use_interval:
             raise Unsupported(
-                f"KFAC: kfac_use_interval={self.kfac_use_interval!r} is not to be had, because what it means is not "
-                "documented; leave it out and every step is preconditioned"
+                f"KFAC: kfac_use_interval={self.kfac_use_interval!r} is not supported, because what it means is "
+                "not documented; leave it out and every step is preconditioned"
             )
         if problems := [*self._wrong_numbers(), *self._wrong_choices()]:
             raise ConfigurationError([f"KFAC: {problem}" for problem in problems])

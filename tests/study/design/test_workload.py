@@ -17,7 +17,7 @@ def test_a_form_that_cannot(text):
     assert "must be of the form" in check_form(text)[0]
 
 
-def test_what_is_not_there_is_told_without_running_anything(tmp_path, monkeypatch):
+def test_what_is_not_there_is_reported_without_running_anything(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "task.py").write_text("raise SystemExit\nimport os as system\nmade: int = 3\ndef task(): ...\n")
     for name in ("task", "made", "system"):

@@ -92,7 +92,7 @@ def test_an_arm_with_settings_of_its_own_changes_no_trial_of_another():
     assert {name: after[name] for name in before} == before
 
 
-def test_records_of_other_settings_are_told():
+def test_records_of_other_settings_are_refused():
     grid = study(sampler="grid", trials=9, shortlist=1)
     assert unknown_records(grid, run(grid)) == []
     wrong = unknown_records(study(sampler="grid", trials=16, shortlist=1), run(grid))

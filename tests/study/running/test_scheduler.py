@@ -304,7 +304,7 @@ def test_a_directory_with_records_of_other_settings_is_not_gone_on_with(tmp_path
         conduct(more, directory, executor="one")
 
 
-def test_an_error_is_repeated_once_and_then_told():
+def test_an_error_is_repeated_once_and_then_reported():
     class Broken(nn.Linear):
         def forward(self, x):
             raise ValueError("mine")
@@ -358,7 +358,7 @@ def test_a_class_and_an_argument_of_the_workload_can_be_searched():
 
 
 @pytest.mark.slow
-def test_what_processes_meet_is_told_with_its_exit_code(tmp_path):
+def test_an_error_in_a_process_is_reported_with_its_exit_code(tmp_path):
     StudyDirectory(tmp_path, study())
     (tmp_path / "records" / "other.jsonl").write_text("{}\n")
     with pytest.raises(StorageError, match=r"(?s)other\.jsonl:1: not a record.*2 of 2 processes .* \[5, 5\]") as error:
@@ -397,7 +397,7 @@ def test_records_of_other_settings_are_not_shown_either(tmp_path):
             look(tmp_path)
 
 
-def test_a_record_without_the_metric_is_told(tmp_path):
+def test_a_record_without_the_metric_is_reported(tmp_path):
     StudyDirectory(tmp_path, study(trials=1, shortlist=1))
     scores = {"validation": {"loss": [1.0]}}
     records = [Record(one, "done", (0,), scores) for one in pending(study(trials=1, shortlist=1), {})]

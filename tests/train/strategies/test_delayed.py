@@ -117,7 +117,7 @@ def test_a_gradient_that_is_not_finite_is_left_out():
     same(result.weights, replayed([(0, 0), (1, 2), (0, 3)]))
 
 
-def test_the_delays_are_told_at_the_end(capsys):
+def test_the_delays_are_printed_at_the_end(capsys):
     result = fit(SGD, asynchronous=descend.ParameterServer(delays=(0, 2), every_steps=4))
     assert "delays of 12 gradients: 0.92 updates on average, 2 at most" in capsys.readouterr().out
     assert [row["step"] for row in result.history if "delay" in row] == [4, 8, 12]

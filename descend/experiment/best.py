@@ -1,0 +1,213 @@
+"""The best epoch of a run, and weights out of the checkpoints of a run directory."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+
+from descend.errors import ConfigurationError, StorageError, table
+from descend.experiment.ranks import unwrapped
+from descend.runtime import newest_checkpoint, read_rows, read_weights
+from descend.runtime.dtensor import copy_into
+from descend.train.callback import Monitored
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from descend.train import Callback
+
+__all__ = ["Best", "best_epoch", "load_weights", "monitored_metric"]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch of a run.
+
+    Attributes:
+        metric: By what it is the best, such as "validation/objective".
+        value: The metric there.
+        epoch: Epochs finished there.
+        step: Updates applied there.
+        path: The checkpoint with the weights of that epoch; None where none was kept.
+    """
+
+    metric: str
+    value: float
+    epoch: int
+    step: int
+    path: Path | None
+
+
+def monitored_metric(callbacks: Iterable[Callback], history: Sequence[Mapping[str, Any]]) -> Monitored:
+    """By what the best epoch is chosen.
+
+    Returns:
+        What a callback monitors, the first that does; else the validation objective where that was measured, else the
+        training objective.
+    """
+    for callback in callbacks:
+        if callback.monitored is not None:
+            return callback.monitored
+    mode = "validation" if any(row.get("mode") == "validation" for row in history) else "train"
+    return Monitored(f"{mode}/objective", "min")
+
+
+def best_epoch(history: Iterable[Mapping[str, Any]], monitored: Monitored, checkpoints: Path | None) -> Best | None:
+    """The best row of a history, the first of equal ones; None where the metric was never a number.
+
+    Args:
+        history: Rows as in `metrics.jsonl`.
+        monitored: The metric.
+        checkpoints: The checkpoints folder of the run; None where it kept no files.
+    """
+    mode, _, name = monitored.metric.partition("/")
+    sign = 1.0 if monitored.direction == "min" else -1.0
+    rows = [row for row in history if row.get("mode") == mode and _is_number(row.get(name))]
+    if not rows:
+        return None
+    row = min(rows, key=lambda row: sign * row[name])
+    path = _checkpoint_of(row["step"], checkpoints, monitored.restored)
+    return Best(monitored.metric, float(row[name]), int(row["epoch"]), int(row["step"]), path)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _checkpoint_of(step: int, checkpoints: Path | None, restored: bool) -> Path | None:
+    """The checkpoint of a step if it is there; the last one, where the best weights were put back at the end."""
+    if checkpoints is None:
+        return None
+    path = checkpoints / f"step-{max(_steps_in(checkpoints), default=-1) if restored else step}"
+    return path if path.is_dir() else None
+
+
+def _steps_in(checkpoints: Path) -> list[int]:
+    """Steps of the checkpoints in a folder, in ascending order; what they hold is verified when they are loaded."""
+    names = [path.name.removeprefix("step-") for path in checkpoints.glob("step-*")]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def load_weights(
+    module: torch.nn.Module, run_dir: str | os.PathLike[str], which: Literal["best", "last"] | int = "best"
+) -> Path:
+    """Load weights and buffers of a run into a module of the same architecture, in place.
+
+        descend.load_weights(model, "runs/mnist")                  # the best epoch
+        descend.load_weights(model, "runs/mnist", which="last")
+        descend.load_weights(model, "runs/mnist/checkpoints/step-600")
+
+    Args:
+        module: Where they go: on any device and in any floating-point type, sharded by `fully_shard` or not.
+        run_dir: The directory of a run, of one trainer of several, or a checkpoint.
+        which: "best": by what `Checkpoint(keep_best=...)` or `EarlyStopping` monitored, else by the validation
+            objective (of a run without validation, the training objective). "last": the newest. A number: the
+            checkpoint after so many steps.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        ConfigurationError: there is no such directory or checkpoint, with those that there are; no checkpoint of the
+            best epoch was kept.
+        StorageError: the checkpoint is damaged, or holds other weights than the module.
+    """
+    if not isinstance(cast("Any", module), torch.nn.Module):
+        raise ConfigurationError(f"load_weights: module must be a torch.nn.Module, got a {type(module).__name__}")
+    target = cast("torch.nn.Module", unwrapped(module))
+    checkpoint = _chosen(Path(run_dir), which)
+    saved = read_weights(checkpoint)
+    own = {**dict(target.named_parameters()), **dict(target.named_buffers())}
+    rows = [
+        (name, _form(own.get(name)), _form(saved.get(name)))
+        for name in {**own, **saved}
+        if _form(own.get(name)) != _form(saved.get(name))
+    ]
+    if rows:
+        remedy = "build the module as the run did; nothing was changed"
+        raise StorageError(table(f"{checkpoint} holds other weights than this module:", rows, remedy))
+    with torch.no_grad():
+        for name, tensor in own.items():
+            copy_into(tensor, saved[name])
+    return checkpoint
+
+
+def _form(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "nothing"
+    kind = "floating point" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
+    return f"{tuple(tensor.shape)} {kind}"
+
+
+def _chosen(run_dir: Path, which: str | int) -> Path:
+    """The checkpoint that `which` means."""
+    if not run_dir.is_dir():
+        raise ConfigurationError(f"load_weights: there is no directory {run_dir}")
+    if (run_dir / "manifest.json").is_file():
+        return run_dir
+    folder = run_dir / "checkpoints"
+    if which == "last":
+        newest = newest_checkpoint(folder) if folder.is_dir() else None
+        if newest is None:
+            raise ConfigurationError(_nothing_there(run_dir))
+        return newest
+    if which == "best":
+        return _best_checkpoint(run_dir, folder)
+    if isinstance(which, bool) or not isinstance(which, int):
+        raise ConfigurationError(f"load_weights: which must be 'best', 'last' or the number of a step, got {which!r}")
+    if not (path := folder / f"step-{which}").is_dir():
+        raise ConfigurationError(f"load_weights: {run_dir} has no checkpoint of step {which}; {_kept(folder)}")
+    return path
+
+
+def _best_checkpoint(run_dir: Path, folder: Path) -> Path:
+    rows = read_rows(run_dir / "metrics.jsonl")
+    monitored = _recorded_metric(run_dir) or monitored_metric((), rows)
+    best = best_epoch(rows, monitored, folder)
+    if best is None:
+        raise ConfigurationError(
+            f"load_weights: {run_dir} has no row of '{monitored.metric}'; {_nothing_there(run_dir)}"
+        )
+    if best.path is None:
+        raise ConfigurationError(
+            f"load_weights: the best epoch by {best.metric} is that of step {best.step} ({best.value:.6g}), and no "
+            f"checkpoint of it was kept: train with callbacks=[descend.Checkpoint(keep_best='{best.metric}')], or pass "
+            f"which='last' or a step; {_kept(folder)}"
+        )
+    return best.path
+
+
+def _recorded_metric(run_dir: Path) -> Monitored | None:
+    """What the run monitored, from its run.json; None where that is not there."""
+    try:
+        noted = json.loads((run_dir / "run.json").read_text())["monitored"]
+        metric, direction, restored = noted["metric"], noted["direction"], noted["restored"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(metric, str) or direction not in ("min", "max") or not isinstance(restored, bool):
+        return None
+    ended = restored and _has_ended(run_dir)
+    return Monitored(metric, direction, ended)
+
+
+def _has_ended(run_dir: Path) -> bool:
+    """Whether the run came to its end, where the best weights are put back."""
+    end = json.loads((run_dir / "run.json").read_text()).get("end")
+    return isinstance(end, dict) and cast("dict[str, Any]", end).get("exit_code") == 0
+
+
+def _nothing_there(run_dir: Path) -> str:
+    parts = sorted(path.parent.name for path in run_dir.glob("*/checkpoints"))
+    inside = f"; it has those of {', '.join(parts[:4])}: name one of them" if parts else ""
+    return f"{run_dir} has no checkpoints{inside}"
+
+
+def _kept(folder: Path) -> str:
+    steps = ", ".join(str(step) for step in _steps_in(folder)[-10:])
+    return f"there are checkpoints of steps {steps}" if steps else "it has no checkpoints"
