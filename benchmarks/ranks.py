@@ -1,8 +1,8 @@
-"""Training on several ranks beside one rank with as many threads, what goes over the wire, and what was foretold.
+"""Training on several ranks beside one rank with as many threads, what goes over the wire, and what was predicted.
 
     python benchmarks/ranks.py                 # 2 ranks x 1 thread against 1 rank x 2 threads, overlap, bytes, memory
     python benchmarks/ranks.py --rounds 9 --width 1024 --batch-size 512
-    python benchmarks/ranks.py --foretold      # steps on 1, 2, 4, 8 ranks, as `descend plan` foretells and as measured
+    python benchmarks/ranks.py --predict      # steps on 1, 2, 4, 8 ranks, as `descend plan` predicts and as measured
 
 Both of the first train the same network on the same global mini-batches in turn. A round is one call of `fit`; the time
 is that of its steps alone, after the first. Bytes are what a rank hands to the others in each step. CPU time is that of
@@ -18,7 +18,7 @@ printed beside that, with sums that begin within the backward pass and with sums
 How much of a step the sums take depends on the work for each byte of gradients, so the same is printed for more samples
 in a mini-batch and for a network of convolutions, whose weights are used at every place of an image.
 
-What is foretold is compared on a network and ranks that are made: work on samples is sleep, so that a machine of two
+What is predicted is compared on a network and ranks that are made: work on samples is sleep, so that a machine of two
 cores can have eight ranks, and a sum of gradients is over when messages around a ring would be.
 """
 
@@ -305,8 +305,8 @@ def compare(settings: argparse.Namespace, arguments: list[str]) -> None:
         print(f"bytes a step         {sent[0]:12,.0f} from each of {ranks} ranks; shared out {sent[1]:,.0f}")
 
 
-def foretell(settings: argparse.Namespace) -> None:
-    """Steps on several ranks, foretold from one rank and measured."""
+def predict(settings: argparse.Namespace) -> None:
+    """Steps on several ranks, predicted from one rank and measured."""
     from descend.launch import Network, Profile, forecast
     from descend.launch.forecast import fit_network
 
@@ -323,7 +323,7 @@ def foretell(settings: argparse.Namespace) -> None:
         found = started(ranks, 1, "shaped", [*arguments, f"--batch-size={settings.batch_size}"])["seconds"]
         expected = forecast(profile, network, settings.batch_size, ranks).step_seconds
         print(
-            f"{ranks} ranks: {expected * 1e3:8.1f} ms foretold, {found * 1e3:8.1f} measured: {expected / found:.2f} x"
+            f"{ranks} ranks: {expected * 1e3:8.1f} ms predicted, {found * 1e3:8.1f} measured: {expected / found:.2f} x"
         )
 
 
@@ -336,13 +336,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mode", default="float32", help=argparse.SUPPRESS)
-    parser.add_argument("--foretold", action="store_true")
+    parser.add_argument("--predict", action="store_true")
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     settings = parser.parse_args()
     if settings.worker:
         print(json.dumps(sums_alone(settings) if settings.mode.startswith("sums") else measure(settings)))
-    elif settings.foretold:
-        foretell(settings)
+    elif settings.predict:
+        predict(settings)
     else:
         common = [f"--width={settings.width}", f"--batch-size={settings.batch_size}", f"--steps={settings.steps}"]
         compare(settings, common)

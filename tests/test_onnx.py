@@ -1,7 +1,6 @@
 """The door to ONNX: what it refuses, and the command."""
 
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -11,6 +10,7 @@ import torch
 import descend
 from descend.errors import ConfigurationError, MissingExtra, Unsupported
 
+ROOT = Path(__file__).parents[1]
 FIELDS = {"x": (3,)}
 
 
@@ -47,14 +47,11 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
             attempt()
 
 
-def test_the_command_writes_a_file(tmp_path):
+def test_the_command_writes_a_file(tmp_path, command):
     file = tmp_path / "lenet.onnx"
-    command = [sys.executable, "-m", "descend", "export", "examples/lenet_digits.prototext", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"written to {file}\n"
+    words = ("export", ROOT / "examples" / "lenet_digits.prototext", file)
+    assert command(*words) == f"written to {file}\n"
     (got,) = onnxruntime.InferenceSession(file).run(None, {"samples": np.zeros((2, 1, 8, 8), np.float32)})
     assert got.shape == (2, 10)
-    wrong = subprocess.run([*command, "--output", "probabilites"], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 2
-    assert "there is no layer 'probabilites'; did you mean 'probabilities'?" in wrong.stderr
+    wrong = command(*words, "--output", "probabilites", code=2)
+    assert "there is no layer 'probabilites'; did you mean 'probabilities'?" in wrong

@@ -48,6 +48,9 @@ CORE = (
     "descend/experiment/checkpoint.py",
     "descend/runtime/checkpoint.py",
     "descend/runtime/checkpoint_manager.py",
+    "descend/study/running/record_files.py",
+    "descend/study/running/study_file.py",
+    "descend/study/running/trial_leases.py",
     "descend/study/running/trial_store.py",
 )
 PAGE = ROOT / "docs" / "mutants.md"

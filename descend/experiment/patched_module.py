@@ -56,7 +56,7 @@ def device_of(module: torch.nn.Module) -> torch.device:
 
 
 def _one_sample(task: ModuleTask, feed: Batches) -> None:
-    """Let the first sample go through a module that is to be trained, which leaves no trace in it."""
+    """Run a module on the first sample without a trace, before it is trained."""
     module, device = task.module, device_of(task.module)
     modes = [(part, part.training) for part in module.modules()]
     fields = feed.reader.read(np.zeros(1, dtype=np.int64))

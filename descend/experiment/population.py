@@ -106,7 +106,7 @@ def assign_ranks(
     shares = layout_trainers(world.world_size, several if trainers is None else trainers, procs_per_trainer)
     if known not in (None, shares.trainers):
         raise ConfigurationError(
-            f"the run in {continued} has {known} trainer{'s' * (known != 1)} and is to be continued with "
+            f"the run in {continued} has {known} trainer{'s' * (known != 1)} and cannot be continued with "
             f"{shares.trainers}; nothing was changed. Continue it with trainers={known} (--trainers {known}), or begin "
             "in another directory"
         )

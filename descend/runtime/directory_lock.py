@@ -3,7 +3,7 @@
     HeartbeatLock     the lock file: created exclusively, touched by its holder, taken over when it is stale
     DirectoryLock     the lock of a run directory, `owner.json`, with a thread that touches it
 
-The claims of trials in a study directory (`descend/study/running/trial_store.py`) are `HeartbeatLock`s too.
+The claims of trials in a study directory (`descend/study/running/trial_leases.py`) are `HeartbeatLock`s too.
 
 A lock file holds the host, number and start of its holder's process and a random token. Two ways show that its holder
 is gone:

@@ -14,8 +14,9 @@ from descend.experiment.losses import looked_at
 from descend.runtime.seeds import forked_rng
 from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
+from descend.study.design.field_types import plain
 from descend.study.design.parameter_roles import unmatched
-from descend.study.design.study import Study, make_study, plain
+from descend.study.design.study import Study, make_study
 from descend.study.follow_up_store import read_follow_ups
 from descend.study.results import Comparison, compare_records
 from descend.study.running.executor_choice import Executor
@@ -100,6 +101,45 @@ def compare(
     over_classes = isinstance(loss, _CLASSES) or loss in ("cross_entropy", "nll")
     measured = dict(metrics if metrics is not None else {"accuracy": "accuracy"} if over_classes else {})
     task = StudyTask(model, loss, **_splits(data), metrics=measured)
+    fields = {
+        "workload": task,
+        "batch_sizes": batch_size,
+        "steps": dict(steps) if isinstance(steps, collections.abc.Mapping) else steps,
+        "searches": plain(searches),
+        "seed": seed,
+        "metric": metric or ("accuracy" if "accuracy" in measured else "loss"),
+        "lower_is_better": lower_is_better,
+        "select": select,
+        "evaluations": evaluations,
+        "shortlist_seeds": shortlist_seeds,
+        "confirmation_seeds": plain(seeds),
+        "target": None if target is None else {"value": target},
+    }
+    study = _study_of(fields, arms, trials, shortlist)
+    return run_study(study, directory, executor=executor, said=said)
+
+
+def _study_of(fields: dict[str, Any], arms: Any, trials: Any, shortlist: int) -> Study:
+    """The study of a comparison; a shortlist is no longer than the search of any arm."""
+    made, each = _arms_with_trials(arms, trials)
+    fewest = [count for count in (each, *(one.trials for one in made.values())) if isinstance(count, int) and count > 0]
+    return make_study(
+        {
+            "name": "comparison",
+            **fields,
+            "arms": made,
+            "trials": each,
+            "shortlist": min(shortlist, *fewest) if fewest else shortlist,
+        }
+    )
+
+
+def _arms_with_trials(arms: Any, trials: Any) -> tuple[dict[str, Arm], Any]:
+    """Arms by name with their own numbers of trials, and the number for all others.
+
+    Raises:
+        ConfigurationError: every arm that cannot be made, and every number of trials for an arm that is not there.
+    """
     named = _named(arms)
     own = dict(trials) if isinstance(trials, collections.abc.Mapping) else {}
     problems = [
@@ -115,29 +155,7 @@ def compare(
             problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
     if problems:
         raise ConfigurationError(problems)
-    each = max(own.values(), default=1) if own else plain(trials)
-    fewest = [count for count in (each, *(one.trials for one in made.values())) if isinstance(count, int) and count > 0]
-    study = make_study(
-        {
-            "name": "comparison",
-            "workload": task,
-            "batch_sizes": batch_size,
-            "steps": dict(steps) if isinstance(steps, collections.abc.Mapping) else steps,
-            "arms": made,
-            "trials": each,
-            "searches": plain(searches),
-            "seed": seed,
-            "metric": metric or ("accuracy" if "accuracy" in measured else "loss"),
-            "lower_is_better": lower_is_better,
-            "select": select,
-            "evaluations": evaluations,
-            "shortlist": min(shortlist, *fewest) if fewest else shortlist,
-            "shortlist_seeds": shortlist_seeds,
-            "confirmation_seeds": plain(seeds),
-            "target": None if target is None else {"value": target},
-        }
-    )
-    return run_study(study, directory, executor=executor, said=said)
+    return made, max(own.values(), default=1) if own else plain(trials)
 
 
 def _named(arms: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subse
 
 from descend.data import Loading, open_data
 from descend.errors import ConfigurationError, nearest
-from descend.experiment.module_task import TARGET_NAMES
+from descend.experiment.field_roles import TARGET_NAMES
 from descend.runtime.seeds import forked_rng
 from descend.study.design.sampling import seed_of
 from descend.study.design.workload import check_form

@@ -129,7 +129,7 @@ def test_a_run_that_goes_on_within_the_second_of_its_forerunner_comes_after_it(t
 
 
 @needs_tensorboard
-def test_a_forerunner_of_tomorrow_is_told(tmp_path):
+def test_a_forerunner_of_tomorrow_is_reported(tmp_path):
     folder = tmp_path / "events"
     folder.mkdir()
     (folder / f"events.out.tfevents.{int(time.time()) + 86400:010d}.host.1.0").touch()

@@ -130,7 +130,7 @@ def test_rows_that_belong_to_no_sample_are_the_module_s_own_affair_until_a_group
         fit(Packed(), batch_norm_group_size=4)
 
 
-def test_micro_batches_without_a_group_are_the_groups_and_that_is_told_with_the_remedy():
+def test_without_a_group_size_micro_batches_are_the_groups_and_the_warning_has_the_remedy():
     data = {"optimizer": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), "batch_size": 22, "shuffle": False}
     message = r"'1' \(BatchNorm2d\) normalizes over the 4 samples of a micro-batch.*as in batch_norm_group_size=64"
     with pytest.warns(UserWarning, match=message):
@@ -139,7 +139,7 @@ def test_micro_batches_without_a_group_are_the_groups_and_that_is_told_with_the_
 
 
 @pytest.mark.filterwarnings("ignore:.*normalizes over")
-def test_micro_batches_of_unknown_batches_without_a_group_are_told_in_the_first_step():
+def test_micro_batches_of_unknown_batches_without_a_group_size_warn_in_the_first_step():
     batches = [(X[:11], Y[:11]), (X[11:], Y[11:])]
     optimizer = functools.partial(torch.optim.SGD, lr=0.1)
     options = {"optimizer": optimizer, "batch_size": None, "stop": descend.Epochs(1)}
@@ -149,7 +149,7 @@ def test_micro_batches_of_unknown_batches_without_a_group_are_told_in_the_first_
         descend.fit(net(), "cross_entropy", lambda: iter(batches), micro_batch_size=5, **options)
 
 
-def test_micro_batches_of_another_size_than_whole_groups_are_told():
+def test_micro_batches_that_are_not_whole_groups_are_reported():
     optimizer = functools.partial(torch.optim.SGD, lr=0.1)
     options = {"optimizer": optimizer, "batch_size": 22, "stop": descend.Steps(1), "batch_norm_group_size": 4}
     with pytest.warns(UserWarning, match="whole batch-norm groups of 4 samples, so their size is 8"):

@@ -58,7 +58,7 @@ def test_they_can_be_checked_like_any_other(tmp_path):
         started(tmp_path, scored, callbacks=[check])
 
 
-def test_a_function_is_told_where_and_which_rank(tmp_path):
+def test_a_function_gets_directory_and_rank(tmp_path):
     metric = module(tmp_path, "def twice(path, rank):\n    return len(path) + 100 * rank\n")
     metric = dataclasses.replace(metric, function="twice")
     asked = ExternalMetrics([metric], "trainer0/model0")

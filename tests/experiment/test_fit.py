@@ -315,7 +315,7 @@ def test_batch_norm_over_images_may_see_one_sample():
     assert "forward" not in vars(module[1])
 
 
-def test_dropout_inside_a_module_of_torch_is_told_where_a_batch_is_cut():
+def test_dropout_inside_a_module_of_torch_warns_where_a_batch_is_split():
     class Attention(nn.Module):
         def __init__(self, dropout):
             super().__init__()
@@ -332,7 +332,7 @@ def test_dropout_inside_a_module_of_torch_is_told_where_a_batch_is_cut():
         fit(Attention(0.0), micro_batch_size=5)
 
 
-def test_random_numbers_of_functions_are_told_where_a_batch_is_cut():
+def test_random_numbers_of_functions_warn_where_a_batch_is_split():
     class Noisy(nn.Module):
         def __init__(self, draw):
             super().__init__()
@@ -427,7 +427,7 @@ def test_data_in_another_type_than_the_weights_are_named(wide):
         fit(module, data=(X.float() if wide else X.numpy(), Y))
 
 
-def test_a_scalar_that_is_no_mean_over_samples_is_told_where_a_batch_is_cut():
+def test_a_scalar_that_is_no_mean_over_samples_warns_where_a_batch_is_split():
     def counted(output, y):
         return nn.functional.cross_entropy(output, y)
 
@@ -630,7 +630,7 @@ def test_a_target_late_in_the_run_is_named_and_that_step_leaves_no_trace(wrong, 
         (nn.MultiLabelMarginLoss(), torch.full((10, 3), 5), "MultiLabelMarginLoss cannot take an output and targets"),
     ],
 )
-def test_what_torch_s_losses_do_not_take_is_told_with_shapes_types_and_the_remedy(loss, targets, message):
+def test_targets_that_a_loss_of_torch_refuses_are_reported_with_shapes_types_and_the_remedy(loss, targets, message):
     module = net()
     before = snapshot(module)
     with pytest.raises(DataError, match=message):
@@ -1215,7 +1215,7 @@ def test_a_common_mistake_is_answered_with_what_to_write(given, reported):
         descend.fit(torch.nn.Linear(4, 2), "cross_entropy", batch_size=4, stop=descend.Epochs(1), **{**usual, **given})
 
 
-def test_a_rate_that_is_not_set_is_told():
+def test_a_learning_rate_that_is_not_set_is_reported():
     data, how = (torch.zeros(8, 4), torch.zeros(8, dtype=torch.long)), {"batch_size": 8, "stop": descend.Epochs(1)}
     with pytest.warns(UserWarning, match="SGD has a learning rate of 0.*give it learn_rate"):
         descend.fit(torch.nn.Linear(4, 2), "cross_entropy", data, optimizer=descend.SGD(), **how)

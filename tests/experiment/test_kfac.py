@@ -84,6 +84,6 @@ def test_the_text_says_what_the_value_says():
     assert again.training_algo == found
 
 
-def test_a_wrong_text_is_told_with_its_place():
+def test_a_wrong_text_is_reported_with_its_place():
     with pytest.raises(TextError, match=r"kfac.prototext:1:1: KFAC: damping_act is 'x'"):
         read(TEXT.replace("1e-1 1e-3", "x"))

@@ -109,7 +109,7 @@ def test_a_rate_that_is_no_rate(attempt, rate):
     assert "learn_rate" in message
 
 
-def test_a_rate_of_zero_is_taken_as_in_lbann_and_told(attempt):
+def test_a_learning_rate_of_zero_is_taken_as_in_lbann_with_a_warning(attempt):
     """A field that is not set is 0; LBANN then trains nothing and says nothing."""
     start = DEMO.index("    learn_rate")
     without = DEMO[:start] + DEMO[DEMO.index("\n", start) + 1 :]

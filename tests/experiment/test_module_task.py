@@ -115,7 +115,7 @@ def test_inputs_go_by_name_to_a_forward_that_has_their_names():
         ({"left": X, "rihgt": X, "y": X}, {"module": TwoInputs()}, "field 'rihgt'.*did you mean 'right'"),
     ],
 )
-def test_fields_that_cannot_be_told_apart_are_refused(fields, settings, message):
+def test_ambiguous_fields_are_refused(fields, settings, message):
     with pytest.raises(ConfigurationError, match=message):
         losses(task(**settings), **fields)
 

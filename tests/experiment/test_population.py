@@ -307,7 +307,8 @@ def test_a_trainer_that_was_killed_before_its_first_checkpoint_begins_and_the_ot
 def test_another_number_of_trainers_is_refused_and_nothing_is_changed(had, now):
     apart("run", trainers=had)
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    with pytest.raises(ConfigurationError, match=f"has {had} trainers? and is to be continued with {now}; nothing was"):
+    message = f"has {had} trainers? and cannot be continued with {now}; nothing was"
+    with pytest.raises(ConfigurationError, match=message):
         apart("run", resume=True, trainers=now)
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
     assert len(apart("run", resume=True, trainers=None).trainers) == (had if had > 1 else 0)

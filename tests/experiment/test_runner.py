@@ -348,7 +348,7 @@ class Reported(Callback):
 
 
 @pytest.mark.parametrize("hook", ["before_run", "after_step"])
-def test_the_first_error_ends_the_run_and_all_are_told_of_the_end(tmp_path, capsys, hook):
+def test_the_first_error_ends_the_run_and_all_callbacks_see_its_end(tmp_path, capsys, hook):
     callbacks = [Reported(after_run=ValueError("second")), Reported(**{hook: LookupError("first")}), Reported()]
     with pytest.raises(LookupError, match="first"):
         execute(work(callbacks=callbacks), tmp_path / "run")

@@ -67,7 +67,7 @@ def test_starters_get_the_geometry(folder):
     assert start(mpi).startswith("mpiexec -n 8 --map-by ppr:4:node -x MASTER_ADDR ")
 
 
-def test_an_allocation_is_told_from_an_installed_client():
+def test_an_allocation_is_distinguished_from_an_installed_client():
     assert slurm.detect({"SLURM_JOB_ID": "1"})
     assert lsf.detect({"LSB_JOBID": "1"})
     assert not flux.detect({"FLUX_URI": "local:///run/flux/local"})

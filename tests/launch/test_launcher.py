@@ -47,7 +47,7 @@ def test_the_exit_code_is_that_of_the_ranks(tmp_path):
     assert "is a file" in (tmp_path / "job" / "err.log").read_text()
 
 
-def test_a_run_that_saves_for_too_long_to_be_told_in_time_is_refused(tmp_path):
+def test_a_run_whose_saving_takes_longer_than_the_signal_gives_is_refused(tmp_path):
     (tmp_path / "job" / "run").mkdir(parents=True)
     (tmp_path / "job" / "run" / "run.json").write_text(json.dumps({"end": {"save_seconds": 61.0}}))
     with pytest.raises(ConfigurationError, match="took 61 seconds, and the job gets a signal 120 seconds before"):

@@ -28,6 +28,8 @@ Inputs = Sequence["NDArray[Any] | None"]
 Attributes = Mapping[str, Any]
 Size = Callable[[Inputs, Attributes], int]  # entries that are computed, intermediates included
 
+_MAX_DIMS = 32  # of an input: numpy's take crashes the process where its result has more than 64
+
 
 def foldable(kind: str) -> bool:
     """Whether nodes of an operator are computed where all their inputs are constants."""
@@ -55,6 +57,8 @@ def fold(
         raise UnsupportedNode("computes with texts, which no layer takes")
     if any(one.dtype.kind == "c" for one in arrays):
         raise UnsupportedNode("computes with complex numbers, which no layer takes")
+    if any(one.ndim > _MAX_DIMS for one in arrays):
+        raise UnsupportedNode(f"computes with a constant of more than {_MAX_DIMS} dimensions")
     entries = _SIZES[kind](given, attributes)
     budget.array(entries, itemsize=_itemsize(attributes, arrays), operations=entries * _SLOW.get(kind, 1))
     names = [name for name in proto.input if name]

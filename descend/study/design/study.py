@@ -28,21 +28,27 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from descend.errors import ConfigurationError, nearest
-from descend.study.design.arm import Arm, arm
-from descend.study.design.sampling import SAMPLERS
-from descend.study.design.workload import check_form
+from descend.study.design.field_types import (
+    Arms,
+    BatchSizes,
+    Sampler,
+    Shortlist,
+    Steps,
+    Workload,
+    needed_for_steps,
+)
 
 if TYPE_CHECKING:
     import os
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["Study", "Target", "make_study", "plain", "read_study"]
+__all__ = ["Study", "Target", "make_study", "read_study"]
 
 
 class Target(BaseModel):
@@ -102,24 +108,24 @@ class Study(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
     name: str = "study"
-    workload: Any
+    workload: Workload
     workload_options: dict[str, Any] = Field(default_factory=dict)
-    batch_sizes: tuple[int, ...] = Field(min_length=1)
-    steps: tuple[int, ...] | dict[int, int]
-    arms: dict[str, InstanceOf[Arm]] = Field(min_length=1)
+    batch_sizes: BatchSizes
+    steps: Steps
+    arms: Arms
     trials: int = Field(default=16, ge=1)
     searches: int = Field(default=2, ge=1)
     seed: int = Field(default=0, ge=0)
-    sampler: str = "sobol"
+    sampler: Sampler = "sobol"
     metric: str = "accuracy"
     lower_is_better: bool | None = None
     split: Literal["validation", "train"] = "validation"
     select: Literal["value", "steps"] = "value"
     evaluations: int = Field(default=10, ge=1)
-    shortlist: int = Field(default=3, ge=1, validate_default=True)
+    shortlist: Shortlist = 3
     shortlist_seeds: int = Field(default=3, ge=0)
     confirmation_seeds: int = Field(default=10, ge=1)
-    target: Target | None = Field(default=None, validate_default=True)
+    target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
     reference: dict[str, str | int | float] = Field(default_factory=dict)
 
     if not TYPE_CHECKING:  # whose signature is that of the fields
@@ -129,76 +135,6 @@ class Study(BaseModel):
                 super().__init__(**fields)
             except ValidationError as error:
                 raise ConfigurationError([line for one in error.errors() for line in _line(one)]) from None
-
-    @field_validator("workload")
-    @classmethod
-    def _of_a_form(cls, value: Any) -> Any:
-        return _without(check_form(value) if isinstance(value, str) else [], value)
-
-    @field_validator("arms", mode="before")
-    @classmethod
-    def _read_arms(cls, value: Any) -> dict[str, Arm]:
-        if not isinstance(value, dict):
-            raise ValueError("arms must be a table from names to arms")
-        made: dict[str, Arm] = {}
-        problems: list[str] = []
-        for name, one in value.items():
-            try:
-                made[name] = arm(one)
-            except ConfigurationError as error:
-                problems.extend(f"arms.{name}: {problem}" for problem in error.problems)
-                continue
-            problems.extend(f"arms.{name}: {problem}" for problem in made[name].problems())
-        return _without(problems, made)
-
-    @field_validator("batch_sizes", "steps", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any, info: ValidationInfo) -> Any:
-        by_size = info.field_name == "steps" and isinstance(value, dict)
-        given = list(cast("dict[Any, Any]", value).values()) if by_size else plain(value)
-        several = [plain(number) for number in (given if isinstance(given, (list, tuple, range)) else [given])]
-        if not several or not all(isinstance(number, int) and not isinstance(number, bool) for number in several):
-            table = ", or a table of one for each batch size" if info.field_name == "steps" else ""
-            raise ValueError(f"{info.field_name} is {value!r}; expected a whole number, or a list of them{table}")
-        if any(number < 1 for number in several):
-            raise ValueError(f"{info.field_name} is {value!r}; expected numbers of at least 1")
-        if not by_size:
-            return _without(_repeated(info.field_name or "", several), tuple(several))
-        sizes = cast("dict[Any, Any]", value)
-        if wrong := [size for size in sizes if not str(size).isdecimal()]:
-            raise ValueError(f"steps has the batch size {wrong[0]!r}; expected a whole number")
-        return {int(size): count for size, count in zip(sizes, several, strict=True)}
-
-    @field_validator("steps")
-    @classmethod
-    def _for_each_batch_size(cls, value: Any, info: ValidationInfo) -> Any:
-        sizes = info.data.get("batch_sizes")
-        if isinstance(value, dict) and sizes is not None and set(cast("dict[int, int]", value)) != set(sizes):
-            raise ValueError(f"steps has the batch sizes {sorted(value)}, and batch_sizes {sorted(sizes)}")
-        return value
-
-    @field_validator("sampler")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in SAMPLERS:
-            close = nearest(value, SAMPLERS)
-            raise ValueError(f"there is no sampler '{value}'{close or ';'} there are {', '.join(SAMPLERS)}")
-        return value
-
-    @field_validator("shortlist")
-    @classmethod
-    def _of_the_trials(cls, value: int, info: ValidationInfo) -> int:
-        trials = info.data.get("trials", value)
-        if value > trials:
-            raise ValueError(f"shortlist is {value} and a search has {trials} trials")
-        return value
-
-    @field_validator("target")
-    @classmethod
-    def _to_count_steps_to(cls, value: Target | None, info: ValidationInfo) -> Target | None:
-        if value is None and info.data.get("select") == "steps":
-            raise ValueError("select = 'steps' counts steps to a target: give one in [target]")
-        return value
 
     @property
     def lower(self) -> bool:
@@ -225,23 +161,6 @@ class Study(BaseModel):
         """A hash of the description; two studies with one digest are the same study."""
         text = json.dumps(self.plain(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _without(problems: list[str], value: Any) -> Any:
-    """A value that has no problems."""
-    if problems:
-        raise ValueError("\n".join(problems))
-    return value
-
-
-def _repeated(name: str, numbers: list[int]) -> list[str]:
-    twice = [number for place, number in enumerate(numbers) if number in numbers[:place]]
-    return [f"{name} has {number} more than once" for number in dict.fromkeys(twice)]
-
-
-def plain(value: Any) -> Any:
-    """Numbers of numpy and torch as Python's."""
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _name_of(workload: Any) -> str:

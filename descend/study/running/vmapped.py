@@ -24,7 +24,8 @@ from descend.errors import DescendError, Stopped
 from descend.runtime import SignalHandler
 from descend.study.running.optimizer import is_ours
 from descend.study.running.sequential import run_trial, status_of
-from descend.study.running.stack import Stack, updates_of
+from descend.study.running.stack import Stack
+from descend.study.running.stacked_update import updates_of
 from descend.study.running.trial import Record, Trial, evaluation_steps
 
 if TYPE_CHECKING:

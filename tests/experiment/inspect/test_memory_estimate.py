@@ -35,7 +35,7 @@ def test_weights_beyond_the_memory_are_refused_with_the_largest(datatype, size):
         beyond_memory(plan_of(10_000, datatype), True, 16 * GIGA)
 
 
-def test_gradients_that_would_not_fit_are_told_of_and_not_refused():
+def test_gradients_that_would_not_fit_are_reported_and_not_refused():
     """On an accelerator with more memory they may: 4 GB of weights, and as much again."""
     (said,) = beyond_memory(plan_of(1000), True, 7 * GIGA)
     assert said.startswith(
@@ -87,7 +87,7 @@ def test_a_plain_module_of_it_is_refused_too():
         descend.Model(0, layers=[y]).to_torch(fields={"x": (1,)}, outputs=[y])
 
 
-def test_parts_of_another_kind_are_told_all_at_once():
+def test_parts_of_another_kind_are_reported_all_at_once():
     model = descend.Model(1, objective_function=descend.L2Norm2(descend.Input(data_field="x")))
     reader = descend.ArrayReader({"x": numpy.ones((2, 1))})
     with pytest.raises(ConfigurationError) as caught:

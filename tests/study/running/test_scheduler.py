@@ -21,7 +21,7 @@ from descend.study.design import Arm, Study, log
 from descend.study.progress import status_of
 from descend.study.running import executor_choice as choose
 from descend.study.running import processes
-from descend.study.running import trial_store as ledger
+from descend.study.running import trial_leases as leases
 from descend.study.running import vmapped as together
 from descend.study.running.plan import pending, total_trials
 from descend.study.running.scheduler import conduct, run_in_processes
@@ -104,13 +104,13 @@ def test_processes_that_are_killed_anywhere_lose_nothing_and_run_nothing_twice(t
     """Two machines by their names share the directory; one process after the other is killed at moments by chance."""
     longer = study(steps=(300,))  # so that there is something to kill whenever it is looked for
     whole = conduct(longer, Memory(), executor="one")
-    monkeypatch.setattr(ledger, "LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 2.0)
     code = """
 import socket, sys
 sys.path[:0] = sys.argv[3:]
 socket.gethostname = lambda: sys.argv[2]
-from descend.study.running import scheduler as conduct, trial_store as ledger
-ledger.LEASE_SECONDS, ledger._HEARTBEAT_SECONDS = 2.0, 0.2
+from descend.study.running import scheduler as conduct, trial_leases as leases
+leases.LEASE_SECONDS, leases._HEARTBEAT_SECONDS = 2.0, 0.2
 conduct.work(sys.argv[1], "one")
 """
     StudyDirectory(tmp_path, longer)

@@ -3,45 +3,51 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import helper
 
 import descend
 from descend.errors import Unsupported
-from tests.lower.onnx.files import agree, drawn, node, write
+from tests.lower.onnx.files import agree, agree_in_one_file, case, drawn, node, with_indices, write
 
 S = (3, 6, 4)
 
 
-def with_indices(path, name):
-    """The same file with an input of whole numbers."""
-    model = onnx.load(path)
-    next(one for one in model.graph.input if one.name == name).type.tensor_type.elem_type = TensorProto.INT64
-    onnx.save(model, path)
-    return path
+def test_pieces_and_their_order(tmp_path):
+    split = helper.make_node("Split", ["x", "sizes"], ["a", "b"], name="split", axis=2)
+    nodes, constants = [split, node("Concat", "b", "a", "b", axis=-2)], {"sizes": np.array([2, 4])}
+    agree(write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants), drawn(2, *S))
 
 
-@pytest.mark.parametrize(
-    ("begins", "ends", "axes", "steps"),
-    [
-        ([-1], [-(2**63)], [2], [-1]),
-        ([4], [0], [2], [-1]),
-        ([5], [-7], [2], [-2]),
-        ([0], [2**63 - 1], [2], [2]),
-        ([1, -1], [6, -5], [2, 3], [3, -1]),
-        ([0, 2], [2, -9], [1, -2], [1, -1]),
-    ],
-)
-def test_slices_in_steps(tmp_path, begins, ends, axes, steps):
-    named = {f"c{i}": np.array(one, np.int64) for i, one in enumerate((begins, ends, axes, steps))}
-    agree(write(tmp_path / "m.onnx", [node("Slice", "x", *named)], {"x": S}, constants=named), drawn(2, *S))
+def test_slices_in_steps(tmp_path):
+    cases = [
+        case("Slice", "x", *map(np.array, bounds))
+        for bounds in (
+            ([1, -3], [9, 6], [3, 2]),
+            ([-1], [-(2**63)], [2], [-1]),
+            ([4], [0], [2], [-1]),
+            ([5], [-7], [2], [-2]),
+            ([0], [2**63 - 1], [2], [2]),
+            ([1, -1], [6, -5], [2, 3], [3, -1]),
+            ([0, 2], [2, -9], [1, -2], [1, -1]),
+        )
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S))
 
 
-@pytest.mark.parametrize("axis", [1, 2, 3])
-@pytest.mark.parametrize("places", [[[2, 0], [1, 1]], [[0], [1]], [2, 2, 0], [-1, 0, -2]])
-def test_places_in_any_order_and_shape(tmp_path, axis, places):
-    constants = {"i": np.array(places, np.int64)}
-    path = write(tmp_path / "m.onnx", [node("Gather", "x", "i", axis=axis)], {"x": S}, constants=constants)
-    agree(path, drawn(2, *S))
+def test_places_in_any_order_and_shape(tmp_path):
+    each = (2, [2], [1, 2], [-1, 0, 2], [[2, 0], [1, 1]], [[0], [1]], [2, 2, 0], [-1, 0, -2], [0, 1, 2] * 2)
+    cases = [case("Gather", "x", np.array(places), axis=axis) for axis in (1, 2, 3) for places in each]
+    cases.append(case("Gather", "x", np.array([0, 0, 1, 1, 2, 2]), axis=1))
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S))
+
+
+def test_one_hot(tmp_path):
+    shapes = {"a": (), "b": (4,), "c": (2, 3)}
+    draw, path = np.random.default_rng(0), tmp_path / "m.onnx"
+    nodes = [node("OneHot", name, "size", "values", out=f"{name}_hot") for name in shapes]
+    constants = {"size": np.array(5), "values": np.array([0, 2], np.float32)}
+    write(path, nodes, shapes, [one.output[0] for one in nodes], constants)
+    agree(with_indices(path, *shapes), *(draw.integers(-7, 7, (3, *shape)) for shape in shapes.values()))
 
 
 def test_many_places(tmp_path):
@@ -53,33 +59,6 @@ def test_many_places(tmp_path):
 def test_places_of_each_sample_in_one_dimension(tmp_path):
     path = write(tmp_path / "m.onnx", [node("GatherElements", "x", "i", axis=1)], {"x": (6,), "i": (4,)})
     agree(with_indices(path, "i"), drawn(2, 6), np.array([[0, 5, -1, 2], [3, 3, 0, -6]]))
-
-
-@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
-def test_one_hot(tmp_path, shape):
-    constants = {"size": np.array(5), "values": np.array([0, 2], np.float32)}
-    path = write(tmp_path / "m.onnx", [node("OneHot", "x", "size", "values")], {"x": shape}, constants=constants)
-    agree(with_indices(path, "x"), np.random.default_rng(0).integers(-7, 7, (3, *shape)))
-
-
-@pytest.mark.parametrize("shape", [(5,), (5, 5), (4, 5)])
-@pytest.mark.parametrize("options", [{}, {"upper": 0}])
-@pytest.mark.parametrize("offset", [None, -1, 2])
-def test_triangles(tmp_path, shape, options, offset):
-    constants = {} if offset is None else {"k": np.array(offset)}
-    path = write(tmp_path / "m.onnx", [node("Trilu", "x", *constants, **options)], {"x": shape}, constants=constants)
-    if len(shape) == 1:
-        with pytest.raises(Unsupported, match="takes a triangle of samples"):
-            descend.onnx.load(path)
-        return
-    agree(path, drawn(2, *shape))
-
-
-def test_a_mask_may_hold_infinities(tmp_path):
-    mask = np.where(np.tril(np.ones((4, 4))) > 0, 0, -np.inf).astype(np.float32)
-    nodes = [node("Add", "x", "mask", out="s"), node("Softmax", "s")]
-    model = agree(write(tmp_path / "m.onnx", nodes, {"x": (2, 4, 4)}, constants={"mask": mask}), drawn(2, 2, 4, 4))
-    assert all(isinstance(one.optimizer, descend.NoOptimizer) for one in model.weights)
 
 
 def test_a_token_before_all_others(tmp_path):

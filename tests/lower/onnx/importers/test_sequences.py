@@ -1,7 +1,9 @@
 """Recurrent nodes against onnxruntime."""
 
 import numpy as np
+import onnx
 import pytest
+import torch
 from onnx import helper
 
 import descend
@@ -36,8 +38,7 @@ def recurrent(path, kind, wanted, *, ways=1, states=False, bias=True, lengths=Fa
 
 
 @pytest.mark.parametrize("kind", GATES)
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize(("direction", "states"), [("forward", True), ("reverse", False), ("bidirectional", True)])
 def test_every_direction_and_output(tmp_path, kind, direction, states):
     ways = 2 if direction == "bidirectional" else 1
     path, sizes = recurrent(tmp_path, kind, OUTPUTS[kind], ways=ways, states=states, direction=direction)
@@ -95,3 +96,53 @@ def test_a_reset_before_the_product_is_refused(tmp_path):
     path = write(tmp_path / "m.onnx", nodes, {"x": (5, 4)}, constants=constants)
     with pytest.raises(Unsupported, match=r"node 'the_GRU' \(GRU\) resets before the product with the state"):
         descend.onnx.load(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": 1}, {"bias": False}, {"last": True}])
+def test_a_gru_is_onnxs(tmp_path, options):
+    options = dict(options)
+    layout, last = options.get("layout", 0), options.get("last", False)
+    constants = {"w": drawn(1, 9, 4), "r": drawn(1, 9, 3, seed=1), "b": drawn(1, 18, seed=2)}
+    if options.get("bias") is False:
+        del constants["b"]
+    turned = [] if layout else [node("Transpose", "x", out="t", perm=[1, 0, 2])]
+    outputs = ["", "g"] if last else ["g"]
+    gates = ["w", "r", *(["b"] if "b" in constants else [])]
+    one = helper.make_node(
+        "GRU",
+        ["x" if layout else "t", *gates],
+        outputs,
+        name="gru",
+        hidden_size=3,
+        linear_before_reset=1,
+        layout=layout,
+    )
+    back = helper.make_node("Transpose", ["g"], ["y"], name="back", perm=[1, 0, 2] if last else [2, 0, 1, 3])
+    path = write(
+        tmp_path / "m.onnx",
+        [*turned, one, back if not layout else node("Relu", "g")],
+        {"x": (5, 4)},
+        constants=constants,
+    )
+    if not layout:
+        agree(path, drawn(2, 5, 4))
+        return
+    wanted = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": drawn(2, 1, 4)})  # onnxruntime has none
+    got = descend.onnx.load(path, fields={"x": (1, 4)}).to_torch()(torch.from_numpy(drawn(2, 1, 4)))
+    np.testing.assert_allclose(got.detach().numpy(), wanted[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_gru_goes_out_and_comes_in_again(tmp_path, layers):
+    x = descend.Input(data_field="x", name="x")
+    start = descend.Reshape(descend.Input(data_field="h", name="h"), dims=[layers, 3])
+    y = descend.GRU(x, start, hidden_size=3, num_layers=layers, name="y")
+    model, fields = descend.Model(layers=[y]), {"x": (5, 4), "h": (3 * layers,)}
+    path = descend.onnx.save(model, tmp_path / "net.onnx", fields=fields, outputs=y)
+    given = [torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)) for shape in fields.values()]
+    want = model.to_torch(fields=fields, outputs=y)(*given)
+    loaded = descend.onnx.load(path)
+    torch.testing.assert_close(loaded.to_torch()(*given), want, rtol=1e-5, atol=1e-6)
+    kinds = [type(layer).__name__ for layer in loaded.layers]
+    assert kinds.count("GRU") == layers
+    assert all(one.optimizer is None for one in loaded.weights)  # trained, with the default rule

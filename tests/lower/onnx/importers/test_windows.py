@@ -1,73 +1,166 @@
-"""Windows and resized images against onnxruntime."""
+"""Windows, padding and resized images against onnxruntime."""
 
 import numpy as np
 import pytest
 
 import descend
 from descend.errors import Unsupported
-from tests.lower.onnx.files import agree, drawn, node, write
+from tests.lower.onnx.files import agree, agree_in_one_file, case, drawn, node, write
 
 S = (3, 6, 4)
-
-
-@pytest.mark.parametrize("counted", [0, 1])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]},
-        {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [2, 0, 1, 1]},
-        {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
-        {"kernel_shape": [3, 3], "strides": [2, 3], "pads": [1, 1, 1, 1], "ceil_mode": 1},
-        {"kernel_shape": [2, 3], "auto_pad": "SAME_UPPER"},
-    ],
-)
-def test_means_over_ends_that_are_padded_differently(tmp_path, options, counted):
-    nodes = [node("AveragePool", "x", count_include_pad=counted, **options)]
-    agree(write(tmp_path / "m.onnx", nodes, {"x": S}), drawn(2, *S))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"strides": [2, 2], "pads": [0, 1, 1, 0]},
-        {"strides": [2, 3], "auto_pad": "SAME_UPPER"},
-        {"strides": [2, 2], "auto_pad": "SAME_LOWER", "dilations": [1, 2]},
-        {"strides": [2, 2], "output_shape": [12, 9]},
-        {"strides": [2, 2], "output_padding": [1, 0], "pads": [1, 2, 0, 1], "group": 3},
-        {"auto_pad": "VALID"},
-    ],
-)
-def test_transposed_convolutions_over_ends_that_are_padded_differently(tmp_path, options):
-    constants = {"w": drawn(3, 2, 3, 3, seed=1), "b": drawn(2 * options.get("group", 1), seed=2)}
-    path = write(tmp_path / "m.onnx", [node("ConvTranspose", "x", "w", "b", **options)], {"x": S}, constants=constants)
-    agree(path, drawn(2, *S))
-
-
 PLACES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+ROUNDINGS = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 
-@pytest.mark.parametrize("place", PLACES)
+def test_windows(tmp_path):
+    kernels = drawn(4, 3, 3, 2, seed=1), drawn(3, 2, 3, 3, seed=7)
+    cases = [
+        case("MaxPool", "x", kernel_shape=[2, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
+        case("AveragePool", "x", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        case("AveragePool", "x", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+        case("GlobalAveragePool", "x"),
+        case("GlobalMaxPool", "x"),
+        case("Conv", "x", kernels[0], drawn(4), strides=[2, 1], pads=[1, 0, 1, 0], dilations=[1, 2]),
+        case("Conv", "x", kernels[0], auto_pad="VALID"),
+        case("ConvTranspose", "x", kernels[1], strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 0]),
+    ]
+    model = agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S))
+    assert {one.name for one in model.weights} == {"c5_1", "c5_2", "c6_1", "c7_1"}  # as in the file
+
+
+def test_largest_entries_over_ends_that_are_padded_differently(tmp_path):
+    """All entries are below 0, so a padding with zeros would show."""
+    cases = [
+        case("MaxPool", "x", **options)
+        for options in (
+            {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1},
+            {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER"},
+            {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [0, 0, 2, 1]},
+            {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+            {"kernel_shape": [2, 3], "strides": [3, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1},
+            {"kernel_shape": [1, 1], "strides": [4, 3], "ceil_mode": 1},
+            {"kernel_shape": [2, 2], "auto_pad": "SAME_LOWER"},
+        )
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S) - 5)
+
+
+def test_means_over_ends_that_are_padded_differently(tmp_path):
+    cases = [
+        case("AveragePool", "x", count_include_pad=counted, **options)
+        for counted in (0, 1)
+        for options in (
+            {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]},
+            {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [2, 0, 1, 1]},
+            {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+            {"kernel_shape": [3, 3], "strides": [2, 3], "pads": [1, 1, 1, 1], "ceil_mode": 1},
+            {"kernel_shape": [2, 3], "auto_pad": "SAME_UPPER"},
+        )
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S))
+
+
+def test_convolutions_over_ends_that_are_padded_differently(tmp_path):
+    kernels, bias = drawn(4, 3, 2, 2, seed=1), drawn(4, seed=2)
+    cases = [
+        case("Conv", "x", kernels, bias, pads=[1, 0, 0, 2]),
+        case("Conv", "x", kernels, bias, auto_pad="SAME_UPPER", strides=[1, 2]),
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S))
+
+
+def test_transposed_convolutions_over_ends_that_are_padded_differently(tmp_path):
+    cases = [
+        case("ConvTranspose", "x", drawn(3, 2, 3, 3, seed=1), drawn(2 * options.get("group", 1), seed=2), **options)
+        for options in (
+            {"strides": [2, 2], "pads": [0, 1, 1, 0]},
+            {"strides": [2, 3], "auto_pad": "SAME_UPPER"},
+            {"strides": [2, 2], "auto_pad": "SAME_LOWER", "dilations": [1, 2]},
+            {"strides": [2, 2], "output_shape": [12, 9]},
+            {"strides": [2, 2], "output_padding": [1, 0], "pads": [1, 2, 0, 1], "group": 3},
+            {"auto_pad": "VALID"},
+        )
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S))
+
+
+def test_pads(tmp_path):
+    cases = [
+        case("Pad", "x", np.array(pads), *more, mode=mode)
+        for pads, more, mode in (
+            ([0, 0, 1, 2, 0, 0, 0, 3], (), "constant"),
+            ([0, 1, 0, 0, 0, 0, 2, 0], (np.float32(1.5),), "constant"),
+            ([0, -1, 2, 0, 0, 0, -3, 1], (), "constant"),
+            ([0, 0, 2, 1, 0, 0, 3, 0], (), "reflect"),
+            ([0, 2, 0, 3, 0, 1, 0, 1], (), "edge"),
+            ([0, 0, 2, 1, 0, 0, 1, 2], (), "wrap"),
+            ([1, 2, 0, 1], (np.float32(-1), np.array([-1, 2])), "constant"),
+        )
+    ]
+    cases += [case("Pad", "row", np.array([0, 1, 100, 0, 0, 120]), mode=mode) for mode in ("reflect", "edge", "wrap")]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S, "row": (2, 150)}, drawn(2, *S), drawn(2, 2, 150))
+
+
+def test_channels_become_space_and_space_becomes_channels(tmp_path):
+    cases = [case("DepthToSpace", "deep", blocksize=2, mode=mode) for mode in ("DCR", "CRD")]
+    cases.append(case("SpaceToDepth", "x", blocksize=2))
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"deep": (12, 3, 2), "x": S}, drawn(2, 12, 3, 2), drawn(2, *S))
+
+
 @pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
-@pytest.mark.parametrize("size", [(9, 5), (3, 8), (1, 4), (6, 13)])
-def test_images_of_any_size(tmp_path, mode, place, size):
-    options = {"mode": mode, "coordinate_transformation_mode": place}
-    path = write(
-        tmp_path / "m.onnx",
-        [node("Resize", "x", "", "", "sizes", **options)],
-        {"x": S},
-        constants={"sizes": np.array([2, 3, *size])},
-    )
-    agree(path, drawn(2, *S), tolerance=1e-5)
+def test_images_of_any_size(tmp_path, mode):
+    cases = [
+        case("Resize", "x", "", "", np.array([2, 3, *size]), mode=mode, coordinate_transformation_mode=place)
+        for place in PLACES
+        for size in ((9, 5), (3, 8), (1, 4), (6, 13))
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S))
 
 
-@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
-@pytest.mark.parametrize("scales", [(1.5, 0.6), (2.3, 1.0), (2.0, 3.0)])
-def test_scales_count_and_not_the_sizes_they_lead_to(tmp_path, mode, scales):
-    constants = {"scales": np.array([1, 1, *scales], np.float32)}
-    path = write(
-        tmp_path / "m.onnx", [node("Resize", "x", "", "scales", mode=mode)], {"x": (2, 5, 7)}, constants=constants
-    )
-    agree(path, drawn(2, 2, 5, 7))
+def test_scales_count_and_not_the_sizes_they_lead_to(tmp_path):
+    cases = [
+        case("Resize", "x", "", np.array([1, 1, *scales], np.float32), mode=mode)
+        for mode in ("linear", "cubic", "nearest")
+        for scales in ((1.5, 0.6), (2.3, 1.0), (2.0, 3.0))
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": (2, 5, 7)}, drawn(2, 2, 5, 7))
+
+
+def test_whole_factors_are_layers_of_their_own(tmp_path):
+    scales = np.array([1, 1, 2, 3], np.float32)
+    cases = [
+        case("Resize", "x", "", scales, mode="linear", coordinate_transformation_mode="half_pixel"),
+        case("Resize", "x", "", scales, coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+    ]
+    model = agree_in_one_file(tmp_path / "m.onnx", cases, {"x": S}, drawn(2, *S))
+    assert {"BilinearResize", "Upsample"} & {type(layer).__name__ for layer in model.layers}
+
+
+@pytest.mark.parametrize("given_as", ["scales", "sizes"])
+def test_places_of_nearest_entries_are_those_of_float32(tmp_path, given_as):
+    """At a scale of float32(1 / 3) place 1 is entry 3 in runtimes, where float64 is just below it."""
+    sizes = [((4, 6), (7, 5)), ((6, 9), (2, 3)), ((5, 7), (3, 10)), ((10, 3), (9, 1)), ((12, 11), (5, 6))]
+    inputs = {f"x{place}": (3, *before) for place, (before, _) in enumerate(sizes)}
+    cases = []
+    for name, (before, after) in zip(inputs, sizes, strict=True):
+        scales = np.array([1, 1, *(np.float32(b) / np.float32(a) for a, b in zip(before, after, strict=True))])
+        wanted = ("", scales.astype(np.float32)) if given_as == "scales" else ("", "", np.array([2, 3, *after]))
+        for place in PLACES:
+            for rounding in ROUNDINGS:
+                options = {"coordinate_transformation_mode": place, "nearest_mode": rounding}
+                cases.append(case("Resize", name, *wanted, mode="nearest", **options))
+    agree_in_one_file(tmp_path / "m.onnx", cases, inputs, *(drawn(2, *shape) for shape in inputs.values()))
+
+
+def test_a_size_is_reached_whose_scale_is_rounded_down(tmp_path):
+    """float32(5 / 6) times 6 is just below 5 in float64."""
+    scales, sizes = np.array([1, 1, 7 / 4, 5 / 6], np.float32), np.array([2, 3, 7, 5])
+    cases = [
+        case("Resize", "x", *wanted, mode=mode, coordinate_transformation_mode=place)
+        for wanted in (("", scales), ("", "", sizes))
+        for mode, place in (("linear", "align_corners"), ("cubic", "half_pixel"), ("cubic", "align_corners"))
+    ]
+    agree_in_one_file(tmp_path / "m.onnx", cases, {"x": (3, 4, 6)}, drawn(2, 3, 4, 6))
 
 
 def test_a_size_of_the_images_of_another_input(tmp_path):
@@ -86,48 +179,9 @@ def test_a_size_of_the_images_of_another_input(tmp_path):
     agree(path, drawn(2, *S), drawn(2, 1, 9, 8))
 
 
-@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
-def test_mirrored_ends_of_any_length(tmp_path, mode):
-    path = write(
-        tmp_path / "m.onnx",
-        [node("Pad", "x", "pads", mode=mode)],
-        {"x": (2, 150)},
-        constants={"pads": np.array([0, 1, 100, 0, 0, 120])},
-    )
-    agree(path, drawn(2, 2, 150))
-
-
 def test_a_part_of_an_image_is_refused(tmp_path):
     options = {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}
     constants = {"roi": np.zeros(8, np.float32), "sizes": np.array([2, 3, 5, 5])}
     nodes = [node("Resize", "x", "roi", "", "sizes", **options)]
     with pytest.raises(Unsupported, match=r"node 'the_Resize' \(Resize\) has mode linear, tf_crop_and_resize"):
         descend.onnx.load(write(tmp_path / "m.onnx", nodes, {"x": S}, constants=constants))
-
-
-@pytest.mark.parametrize("place", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
-@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
-@pytest.mark.parametrize("given_as", ["scales", "sizes"])
-def test_places_of_nearest_entries_are_those_of_float32(tmp_path, place, rounding, given_as):
-    """At a scale of float32(1 / 3) place 1 is entry 3 in runtimes, where float64 is just below it."""
-    for before, after in [((4, 6), (7, 5)), ((6, 9), (2, 3)), ((5, 7), (3, 10)), ((10, 3), (9, 1)), ((12, 11), (5, 6))]:
-        scales = np.array([1, 1, *(np.float32(b) / np.float32(a) for a, b in zip(before, after, strict=True))])
-        constants = {"scales": scales.astype(np.float32), "sizes": np.array([2, 3, *after])}
-        inputs = ["x", "", "scales"] if given_as == "scales" else ["x", "", "", "sizes"]
-        options = {"coordinate_transformation_mode": place, "nearest_mode": rounding}
-        nodes = [node("Resize", *inputs, mode="nearest", **options)]
-        path = write(tmp_path / "m.onnx", nodes, {"x": (3, *before)}, constants={given_as: constants[given_as]})
-        agree(path, drawn(2, 3, *before))
-
-
-@pytest.mark.parametrize("given_as", ["scales", "sizes"])
-@pytest.mark.parametrize(
-    ("mode", "place"), [("linear", "align_corners"), ("cubic", "half_pixel"), ("cubic", "align_corners")]
-)
-def test_a_size_is_reached_whose_scale_is_rounded_down(tmp_path, given_as, mode, place):
-    """float32(5 / 6) times 6 is just below 5 in float64."""
-    constants = {"scales": np.array([1, 1, 7 / 4, 5 / 6], np.float32), "sizes": np.array([2, 3, 7, 5])}
-    inputs = ["x", "", "scales"] if given_as == "scales" else ["x", "", "", "sizes"]
-    nodes = [node("Resize", *inputs, mode=mode, coordinate_transformation_mode=place)]
-    path = write(tmp_path / "m.onnx", nodes, {"x": (3, 4, 6)}, constants={given_as: constants[given_as]})
-    agree(path, drawn(2, 3, 4, 6))

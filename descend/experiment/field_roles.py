@@ -1,0 +1,130 @@
+"""Which fields of a sample are inputs of a user's module and which are targets of its loss."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from descend.data.nested_fields import nested
+from descend.errors import ConfigurationError, nearest
+from descend.experiment.losses import FunctionLoss
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor, nn
+
+    from descend.experiment.losses import Loss
+
+__all__ = ["TARGET_NAMES", "FieldRoles", "assign_fields"]
+
+TARGET_NAMES = ("target", "targets", "label", "labels", "response", "responses", "y")
+
+
+@dataclass(frozen=True)
+class FieldRoles:
+    """Inputs and targets among the fields of a sample.
+
+    Attributes:
+        inputs: Names of the fields that the module is called with, in their order.
+        targets: Names of the fields that the loss is called with, in their order.
+        by_name: Whether `forward` gets its inputs as keyword arguments.
+        is_nested: Whether fields are parts of nested samples ("a/b").
+    """
+
+    inputs: tuple[str, ...]
+    targets: tuple[str, ...]
+    by_name: bool
+    is_nested: bool
+
+    def values(self, fields: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """The entries of a sample by name: tensors, or nested tuples and dictionaries of them."""
+        return nested(fields) if self.is_nested else fields
+
+    def call(self, module: nn.Module, values: Mapping[str, Any]) -> Any:
+        """The output of a module for the inputs among `values`."""
+        if self.by_name:
+            return module(**{name: values[name] for name in self.inputs})
+        return module(*[values[name] for name in self.inputs])
+
+
+def assign_fields(
+    fields: Mapping[str, Tensor],
+    module: nn.Module,
+    loss: Loss,
+    targets: int | Sequence[str] | None = None,
+    *,
+    needs_targets: bool = True,
+) -> FieldRoles:
+    """Determine inputs and targets from the fields of a first mini-batch.
+
+    Args:
+        fields: The fields by name; decimal names are positions in a tuple.
+        module: Called with the inputs: by position from tuples, by name from dictionaries.
+        loss: Called with the targets.
+        targets: Names of the targets, or how many of the last fields are targets. None: of a tuple the last entry, of a
+            dictionary the one of `TARGET_NAMES`; a single tensor is its own target.
+        needs_targets: False for predictions, whose samples may have no target.
+
+    Raises:
+        ConfigurationError: the targets are not known, or `forward` does not take an input.
+    """
+    names = list(nested(fields))
+    by_position = all(name.isdecimal() for name in names)
+    found = _targets(names, loss, targets, by_position=by_position, needs_targets=needs_targets)
+    inputs = [name for name in names if name not in found]
+    if not found and names == ["0"] and needs_targets and _wants_a_target(loss, targets):
+        found = ["0"]  # a single tensor is its own target, as for an autoencoder
+    if not inputs:
+        raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
+    by_name = not by_position and _takes(module, inputs)
+    return FieldRoles(tuple(inputs), tuple(found), by_name, any("/" in name for name in fields))
+
+
+def _wants_a_target(loss: Loss, targets: int | Sequence[str] | None) -> bool:
+    """Whether the loss needs a target where a sample is one tensor."""
+    if isinstance(loss, FunctionLoss):
+        return targets is None and loss.takes_a_target()
+    return loss.targets > 0
+
+
+def _targets(
+    names: list[str], loss: Loss, wanted: int | Sequence[str] | None, *, by_position: bool, needs_targets: bool
+) -> list[str]:
+    if isinstance(wanted, int) or (wanted is None and by_position):
+        count = loss.targets if wanted is None else wanted
+        if wanted is None and len(names) == 1:
+            count = 0
+        if count > len(names):
+            raise ConfigurationError(f"a sample has the fields {', '.join(names)}, and {count} targets are needed")
+        return names[len(names) - count :]
+    if wanted is not None:
+        for name in wanted:
+            if name not in names:
+                raise ConfigurationError(
+                    f"targets: a sample has no field '{name}'; it has {', '.join(names)}{nearest(name, names)}"
+                )
+        return list(wanted)
+    found = [name for name in names if name in TARGET_NAMES]
+    if needs_targets and len(found) != min(1, loss.targets):
+        raise ConfigurationError(
+            f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"
+        )
+    return found
+
+
+def _takes(module: nn.Module, inputs: list[str]) -> bool:
+    """Whether `forward` takes the inputs by name; a single input may have any name."""
+    parameters = inspect.signature(module.forward).parameters
+    if all(name in parameters for name in inputs):
+        return True
+    if len(inputs) == 1:
+        return False
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return True
+    unknown = next(name for name in inputs if name not in parameters)
+    raise ConfigurationError(
+        f"a sample has the field '{unknown}' and {type(module).__name__}.forward takes "
+        f"{', '.join(parameters)}{nearest(unknown, parameters)}; rename it, or drop it from the data"
+    )

@@ -1,0 +1,61 @@
+"""Which executor runs a kind of trials, in a directory of a file each: the first process that chooses decides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from descend.errors import StorageError
+from descend.study.running.storage import storage_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["ExecutorFiles"]
+
+
+class ExecutorFiles:
+    """Choices of executors that all processes of a study share.
+
+    Args:
+        folder: Where they are kept; made with the first choice.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def _file(self, kind: str) -> Path:
+        return self.folder / hashlib.sha256(kind.encode()).hexdigest()[:24]
+
+    def way(self, kind: str) -> str | None:
+        """The executor of a kind of trials; None if none was chosen yet.
+
+        Raises:
+            StorageError: the file is damaged.
+        """
+        file = self._file(kind)
+        try:
+            return str(json.loads(file.read_text())["executor"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{file} is damaged: {error!r}; remove it, and executors are measured again") from error
+
+    def decide(self, kind: str, way: str) -> str:
+        """Choose an executor unless there is a choice; returns the one that holds."""
+        file = self._file(kind)
+        own = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
+        with storage_errors(self.folder):
+            self.folder.mkdir(exist_ok=True)
+            own.write_text(json.dumps({"kind": kind, "executor": way}))
+            try:
+                os.link(own, file)  # unlike a renaming it does not replace the choice of another process
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                own.replace(file)
+            own.unlink(missing_ok=True)
+        return self.way(kind) or way

@@ -1,0 +1,138 @@
+"""study.json: the description of a study with hashes of code and data, versions, and all later changes.
+
+It is written before the first trial. Changes that leave the records valid (more trials, another arm, other code) are
+added as amendments; any other change is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from descend.errors import ConfigurationError, StorageError
+from descend.runtime.run_directory import write_beside
+from descend.study.design.study import Study, make_study
+from descend.version import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["StudyFile"]
+
+
+class StudyFile:
+    """The description of a study in its directory.
+
+    Args:
+        directory: The directory of the study.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.file = directory / "study.json"
+
+    def write(self, study: Study, hashes: dict[str, str]) -> None:
+        """Write the description, or amend the one that is there.
+
+        Raises:
+            ConfigurationError: the directory holds another study.
+            StorageError: the description that is there is damaged.
+        """
+        plain, facts = study.plain(), _versions()
+        if not self.file.exists():
+            write_beside(self.file, _text({"study": plain, "hashes": hashes, "made_with": facts, "amendments": []}))
+            return
+        frozen = self.read()
+        changes = _changes(frozen["study"], plain) | _changes(frozen["hashes"], hashes, "hashes.")
+        known = {name: facts.get(name) for name in frozen["made_with"]}
+        changes |= _changes(frozen["made_with"], known, "made_with.")
+        if not changes:
+            return
+        if wrong := [name for name in changes if not _may_change(name, changes[name])]:
+            raise ConfigurationError(
+                [
+                    f"{self.directory} holds a study whose {name} is {changes[name][0]!r}, and now it is "
+                    f"{changes[name][1]!r}: give the changed study a directory of its own"
+                    for name in wrong
+                ]
+            )
+        frozen["amendments"].append({name: list(pair) for name, pair in changes.items()})
+        write_beside(self.file, _text({**frozen, "study": plain, "hashes": hashes, "made_with": facts}))
+
+    def read(self) -> dict[str, Any]:
+        """The content of study.json.
+
+        Raises:
+            ConfigurationError: there is none.
+            StorageError: it is damaged.
+        """
+        try:
+            found = json.loads(self.file.read_text(encoding="utf-8"))
+            whole = {name: _of_kind(found[name], kind) for name, kind in _PARTS.items()}
+            for amendment in whole["amendments"]:
+                for pair in _of_kind(amendment, dict).values():
+                    _, _ = _of_kind(pair, list)
+            return whole
+        except OSError as error:
+            raise ConfigurationError(f"{self.directory} holds no study: {self.file}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{self.file} is damaged: {error!r}; restore it from a copy, or remove it and run the study's file "
+                "again, which keeps the records"
+            ) from error
+
+    def study(self) -> Study:
+        """The study that is described. It cannot be run if its workload or an optimizer is a Python object.
+
+        Raises:
+            ConfigurationError: there is none, or this version does not know its fields.
+            StorageError: it is damaged.
+        """
+        described = self.read()["study"]
+        try:
+            return make_study(described)
+        except ConfigurationError as error:
+            raise ConfigurationError([f"{self.file}: {line}" for line in error.problems]) from error
+
+
+_PARTS = {"study": dict, "hashes": dict, "made_with": dict, "amendments": list}  # of study.json
+
+
+def _of_kind(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected a {kind.__name__}, and found {value!r:.40}")
+    return value
+
+
+def _text(plain: dict[str, Any]) -> str:
+    return json.dumps(plain, indent=2) + "\n"
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Fields that differ. Arms are compared one by one."""
+    plain_old = {**old, **{f"arms.{name}": one for name, one in old.get("arms", {}).items()}}
+    plain_new = json.loads(json.dumps({**new, **{f"arms.{name}": one for name, one in new.get("arms", {}).items()}}))
+    names = [name for name in dict.fromkeys([*plain_old, *plain_new]) if name != "arms"]
+    pairs = {name: (plain_old.get(name), plain_new.get(name)) for name in names}
+    return {prefix + name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the packages that trials depend on."""
+    others = {name: metadata.version(name) for name in ("torch", "numpy")}
+    return {"descend": __version__, "python": platform.python_version(), **others}
+
+
+_EXTENDS = ("trials", "searches", "confirmation_seeds", "shortlist", "shortlist_seeds")
+
+
+def _may_change(name: str, pair: tuple[Any, Any]) -> bool:
+    """Whether old records stay valid: more of something, another arm, name, target or code."""
+    old, new = pair
+    if name in _EXTENDS:
+        return new >= old
+    if name.startswith("arms."):
+        return old is None
+    return name in ("name", "target", "batch_sizes", "reference") or name.startswith(("hashes.code", "made_with."))
