@@ -150,23 +150,23 @@ class Checkpoint(Callback):
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         self._score = self._best_score = None
-        if not run.control.keeps_files:
+        if not run.control.files.are_kept:
             raise ConfigurationError(
                 "Checkpoint: this run keeps no files, so nothing could be saved; give it a directory with run_dir="
             )
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        self._run, self._last = run, run.control.now()
+        self._run, self._last = run, run.control.collectives.now()
         folder = self.restart_dir or self.checkpoint_dir
         last = Path(folder) / "trainer0" / _LAST
         if folder and run.step == 0 and last.is_file():
-            run.control.restore(last.parent / last.read_text().strip())
+            run.control.files.restore(last.parent / last.read_text().strip())
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
         by_steps = self.every_steps and step.step % self.every_steps == 0
-        by_seconds = self.every_seconds and step.run.control.now() - self._last >= self.every_seconds
+        by_seconds = self.every_seconds and step.run.control.collectives.now() - self._last >= self.every_seconds
         if by_steps or by_seconds:
             self._save("batch_end", step.epoch, step.step)
 
@@ -211,7 +211,7 @@ class Checkpoint(Callback):
             then=lambda written: _copy(written, self.checkpoint_dir, name),
         )
         self._run.save(wish)
-        self._last = self._run.control.now()
+        self._last = self._run.control.collectives.now()
 
     def _who(self) -> str:
         """The name of this rule, the same after a restart with other numbers."""

@@ -34,7 +34,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     Raises:
         Stopped: a signal asked for an end; a run that continues evaluates again from the beginning.
     """
-    state, total, seen_by = run.state, run.data[mode].num_samples, run.view()
+    state, total, seen_by = run.state, run.data[mode].num_samples, run.views.of_run()
     step = state.step
     run.callbacks.fire(
         Event.BEFORE_EVALUATION, EvaluationView(mode, state.epochs_done, step, seen_by, samples=(0, total))
@@ -49,7 +49,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     state.evaluation_seconds[mode] = max(seconds, state.evaluation_seconds.get(mode, 0.0))
     if penalty is not None:
         values["objective"] += float(penalty)
-    run.record(mode, values, samples, seconds)
+    run.history.record(mode, values, samples, seconds)
     after = EvaluationView(
         mode, state.epochs_done, step, seen_by, values, run.task.units, (samples, total), seconds, tuple(times)
     )

@@ -62,7 +62,7 @@ class Gradients:
     @cached_property
     def view(self) -> StepView:
         """The step as callbacks see it."""
-        return self.run.step_view(self.batch, self.objective)
+        return self.run.views.of_step(self.batch, self.objective)
 
 
 @dataclass(frozen=True)
