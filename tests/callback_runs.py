@@ -12,8 +12,8 @@ from toys import Regression, data, run_of
 import descend
 from descend.data import ArrayReader, Batches
 from descend.errors import Stopped
+from descend.experiment.build_optimizer import build_graph_optimizer
 from descend.experiment.graph_task import GraphTask
-from descend.experiment.optimizer import build_optimizer
 from descend.graph import check
 from descend.lower import lower
 from descend.runtime import generator
@@ -124,7 +124,7 @@ def work_of(described, optimizer=None, batch_size=8):
         mode: Batches(ArrayReader(samples(count, seed=seed)), batch_size, 1, shuffle=mode is Mode.TRAIN)
         for seed, (mode, count) in enumerate(((Mode.TRAIN, 20), (Mode.VALIDATION, 12), (Mode.TEST, 10)))
     }
-    rule = build_optimizer(module, plan, optimizer or descend.SGD(learn_rate=0.1, momentum=0.9))
+    rule = build_graph_optimizer(module, plan, optimizer or descend.SGD(learn_rate=0.1, momentum=0.9))
     algorithm = BatchedIterativeOptimizer(epoch_count=described.epochs)
     task = GraphTask(module, plan)
     return Parts("model0", task, rule, modes, algorithm, 1, tuple(described.callbacks))

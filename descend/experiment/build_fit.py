@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
 from descend.data.map_dataset import SampleReader
-from descend.experiment import rule
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, usual_transforms
 from descend.experiment.build_experiment import check_names
+from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
@@ -113,7 +113,7 @@ class FitBuilder:
         sizes = (batching.micro_batch_size, batching.batch_norm_group_size)
         seed = trainer_seed(config.seed, context.number)
         check_names(module, callbacks, ["objective", *self._metrics])
-        optimizer = rule.build(config.optimizer, module)
+        optimizer = build_optimizer(config.optimizer, module)
         task = ModuleTask(module, self._objective, self._metrics, config.data.targets, self._autocast)
         loading = self._loading(module, seed, sharing)
         feeds = _open(self._sources, loading, stack)
@@ -170,7 +170,7 @@ class FitBuilder:
         counts = {mode: feed.num_samples for mode, feed in feeds.items() if feed.num_samples is not None}
         precision = numerics.precision
         return {
-            **rule.settings(optimizer),
+            **optimizer_settings(optimizer),
             **{name: getattr(loading, name) for name in ("batch_size", "seed", "shuffle", "skip_bad")},
             "on_nonfinite": numerics.on_nonfinite,
             "clip_value": numerics.clip_value,

@@ -1,4 +1,4 @@
-"""Builds the optimizer of a user's module from a description or a function, and checks its options."""
+"""Builds the torch optimizer of a run, from a description such as `descend.SGD(learn_rate=0.1)` or a function."""
 
 from __future__ import annotations
 
@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.errors import ConfigurationError, DescendError, Unsupported, nearest
+from descend.graph import NoOptimizer
+from descend.optim import Optimizer
+from descend.optim.compat import recipe_from_library
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from descend.graph import Optimizer as Description
+    from descend.graph import Plan
+    from descend.lower import LoweredModel
+
     Named = Sequence[tuple[str, torch.nn.Parameter]]
 
-__all__ = ["build", "settings"]
+__all__ = ["build_graph_optimizer", "build_optimizer", "optimizer_settings"]
 
 
-def build(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of all trainable parameters.
+def build_optimizer(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of all trainable parameters of a user's module.
 
     Args:
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
@@ -38,6 +45,43 @@ def build(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
     _check_owners(made, named)
     _check_options(made)
     return made
+
+
+def build_graph_optimizer(module: LoweredModel, plan: Plan, default: Description) -> Optimizer:
+    """One optimizer of all trainable weights of a graph, with LBANN's arithmetic.
+
+    Args:
+        module: The lowered graph; weights with NoOptimizer are frozen in it.
+        plan: The checked graph, which has the weights' own optimizers.
+        default: The optimizer of all other weights.
+
+    Returns:
+        An optimizer with one group per distinct description.
+
+    Raises:
+        ConfigurationError: no weights are trainable.
+    """
+    groups: dict[Description, list[tuple[str, torch.nn.Parameter]]] = {}
+    for name, parameter in module.named_parameters():
+        description = plan.weights[name].optimizer or default
+        if isinstance(description, NoOptimizer):
+            parameter.requires_grad_(False)
+        else:
+            groups.setdefault(description, []).append((name, parameter))
+    if not groups:
+        raise ConfigurationError("there is nothing to train: the model has no weights, or all have a NoOptimizer")
+    made: list[dict[str, Any]] = [{**_options_of(each), "params": members} for each, members in groups.items()]
+    # Compiled kernels replace eager ones at a time that no seed determines. On a CPU both give the same bits, which is
+    # tested; on other devices that is not known, so kernels are not compiled there.
+    on_cpu = all(parameter.device.type == "cpu" for parameter in module.parameters())
+    runner = "auto" if on_cpu else "blocks"
+    return Optimizer(made, made[0]["rule"], lr=made[0]["lr"], runner=runner, on_nonfinite="allow")
+
+
+def _options_of(description: Any) -> dict[str, Any]:
+    """The options of a group for a description of LBANN's."""
+    values = {field.name: getattr(description, field.name) for field in fields(description)}
+    return recipe_from_library("lbann", type(description).__name__, values).options()
 
 
 def _trained(module: torch.nn.Module) -> Named:
@@ -68,10 +112,7 @@ def _is_description(optimizer: Any) -> bool:
 
 def _described(description: Any, named: Named) -> torch.optim.Optimizer:
     """The optimizer of a description, with LBANN's arithmetic."""
-    from descend.optim import Optimizer
-    from descend.optim.compat import recipe_from_library
-
-    if type(description).__name__ == "NoOptimizer":
+    if isinstance(description, NoOptimizer):
         raise ConfigurationError("NoOptimizer trains nothing: pass an optimizer such as descend.SGD(learn_rate=0.1)")
     if description.stands_still:
         rates = " and ".join(description.rates)
@@ -80,9 +121,10 @@ def _described(description: Any, named: Named) -> torch.optim.Optimizer:
             f"give it {rates}",
             stacklevel=2,
         )
-    values = {field.name: getattr(description, field.name) for field in fields(description)}
-    options = recipe_from_library("lbann", type(description).__name__, values).options()
-    return Optimizer([{"params": list(named), **options}], rule=options["rule"], lr=options["lr"])
+    options = _options_of(description)
+    groups = [{"params": list(named), **options}]
+    # The loop checks gradients itself, by the policy of the run, and can name the samples.
+    return Optimizer(groups, rule=options["rule"], lr=options["lr"], on_nonfinite="allow")
 
 
 def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
@@ -111,7 +153,7 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
             "computes each gradient once: choose a first-order optimizer"
         )
     if hasattr(made, "on_nonfinite"):
-        vars(made)["on_nonfinite"] = "allow"  # the loop checks gradients itself, for every optimizer
+        vars(made)["on_nonfinite"] = "allow"  # as above, for every optimizer of ours
     return made
 
 
@@ -179,7 +221,7 @@ def _check_owners(made: torch.optim.Optimizer, named: Named) -> None:
         raise ConfigurationError([*problems, "freeze parameters that should not be trained with requires_grad_(False)"])
 
 
-def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's class and the options of its groups as plain values, compared when a run is resumed."""
     kind = type(optimizer)
     options = {key for group in optimizer.param_groups for key in group} - {"params", "param_names", *_SPEED}

@@ -8,7 +8,7 @@ import torch
 
 import descend
 from descend.errors import ConfigurationError
-from descend.experiment.optimizer import build_optimizer
+from descend.experiment.build_optimizer import build_graph_optimizer
 
 
 def plan_of(**optimizers):
@@ -27,7 +27,7 @@ def trained(default, **optimizers):
     """Weights after 30 updates with fixed gradients, and the same gradients and first weights as arrays."""
     module = module_of(*optimizers)
     first = {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
-    optimizer = build_optimizer(module, plan_of(**optimizers), default)
+    optimizer = build_graph_optimizer(module, plan_of(**optimizers), default)
     gradients = np.random.default_rng(1).normal(size=(30, 4, 3))
     for gradient in gradients:
         for p in module.parameters():
@@ -70,4 +70,4 @@ def test_a_rule_of_its_own_stands_over_the_default_and_no_optimizer_freezes():
 
 def test_nothing_to_train_is_an_error():
     with pytest.raises(ConfigurationError, match="nothing to train"):
-        build_optimizer(module_of("a"), plan_of(a=None), descend.NoOptimizer())
+        build_graph_optimizer(module_of("a"), plan_of(a=None), descend.NoOptimizer())
