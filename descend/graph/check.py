@@ -34,7 +34,7 @@ from descend.graph.plan import Plan, PlannedLayer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from descend.graph.checking.nodes import Node
+    from descend.graph.checking.nodes import LayerNode
     from descend.graph.layer import Layer, Shape
     from descend.graph.model import Model
     from descend.graph.weights import Weights
@@ -155,7 +155,7 @@ def _refuse_twins(what: str, things: Iterable[Any], problems: ProblemList) -> No
             )
 
 
-def _planned_layer(node: Node, inserted: bool, mixed: bool) -> PlannedLayer:
+def _planned_layer(node: LayerNode, inserted: bool, mixed: bool) -> PlannedLayer:
     """A finished node; `mixed` says whether some layer or weights of the graph ask for a number format."""
     inputs, outputs = node.layer.formats()
     return PlannedLayer(

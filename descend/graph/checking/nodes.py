@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from descend.graph.model import Model
     from descend.graph.objective import LayerTerm
 
-__all__ = ["Node", "NodeGraph"]
+__all__ = ["LayerNode", "NodeGraph"]
 
 
-class Node:
+class LayerNode:
     """A layer of the plan while it is made."""
 
     __slots__ = ("inputs", "layer", "outputs", "parents", "taken", "takers", "weights")
 
-    def __init__(self, layer: Layer, parents: list[Node], taken: list[int]) -> None:
+    def __init__(self, layer: Layer, parents: list[LayerNode], taken: list[int]) -> None:
         self.layer = layer
         self.parents = parents
         self.taken = taken  # which output of each parent it reads
-        self.takers: list[tuple[Node, int]] = []  # nodes that read an output, and as which of their parents
+        self.takers: list[tuple[LayerNode, int]] = []  # nodes that read an output, and as which of their parents
         self.inputs: tuple[Incoming, ...] | None = None  # None until they are known
         self.outputs: tuple[Shape, ...] | None = None
         self.weights: tuple[str, ...] = ()
@@ -62,11 +62,11 @@ class NodeGraph:
 
     def __init__(self, layers: Iterable[Layer], problems: ProblemList) -> None:
         self.names = {layer.name: layer for layer in reversed(list(layers))}
-        self.inserted: set[Node] = set()
+        self.inserted: set[LayerNode] = set()
         self._problems = problems
-        self._nodes: dict[int, Node] = {}  # by the layer's serial number
-        self._evaluations: dict[int, Node] = {}  # by id of the term or metric that reads it
-        self._read_by: dict[Node, tuple[str | None, str]] = {}  # for an inserted Evaluation: place and description
+        self._nodes: dict[int, LayerNode] = {}  # by the layer's serial number
+        self._evaluations: dict[int, LayerNode] = {}  # by id of the term or metric that reads it
+        self._read_by: dict[LayerNode, tuple[str | None, str]] = {}  # for an inserted Evaluation: place and description
 
     def add_layers(self, ordered: Iterable[Layer]) -> None:
         """A node for each layer, with its parents' nodes, but for parents that are missing or on a cycle.
@@ -79,7 +79,7 @@ class NodeGraph:
         for layer in ordered:
             above = [self._nodes[parent.serial] for parent in parents_of(layer) if parent.serial in self._nodes]
             taken = [_next_position(positions.get(node.layer.serial), layer) for node in above]
-            node = Node(layer, above, taken)
+            node = LayerNode(layer, above, taken)
             self._nodes[layer.serial] = node
             for index, parent in enumerate(above):
                 parent.takers.append((node, index))
@@ -97,17 +97,17 @@ class NodeGraph:
             if isinstance(metric, Metric):
                 self._evaluate(metric, f"metric '{metric.name}'")
 
-    def evaluation(self, reader: LayerTerm | Metric) -> Node | None:
+    def evaluation(self, reader: LayerTerm | Metric) -> LayerNode | None:
         """The Evaluation that an objective term or a metric reads; None if its layer is missing or on a cycle."""
         return self._evaluations.get(id(reader))
 
-    def read_by(self, node: Node) -> tuple[str | None, str] | None:
+    def read_by(self, node: LayerNode) -> tuple[str | None, str] | None:
         """For an inserted Evaluation, the place and the description of the term or metric that needs it."""
         return self._read_by.get(node)
 
-    def placed(self) -> list[Node]:
+    def placed(self) -> list[LayerNode]:
         """All nodes in order, each followed by what is inserted behind it: Split, Evaluation or Dummy."""
-        placed: list[Node] = []
+        placed: list[LayerNode] = []
         for node in list(self._nodes.values()):
             placed.append(node)
             if not node.takers and node.layer.num_children != 0:
@@ -148,16 +148,16 @@ class NodeGraph:
         self._evaluations[id(reader)] = evaluation
         self._read_by[evaluation] = (reader.where, what)
 
-    def _insert(self, kind: type[Layer], name: str, parent: Node) -> Node:
+    def _insert(self, kind: type[Layer], name: str, parent: LayerNode) -> LayerNode:
         unique = next(candidate for candidate in _numbered(name) if candidate not in self.names)
         layer = kind(name=unique)
         self.names[unique] = layer
-        node = Node(layer, [parent], [len(parent.takers) if parent.layer.num_children is None else 0])
+        node = LayerNode(layer, [parent], [len(parent.takers) if parent.layer.num_children is None else 0])
         parent.takers.append((node, 0))
         self.inserted.add(node)
         return node
 
-    def _split(self, node: Node) -> Node:
+    def _split(self, node: LayerNode) -> LayerNode:
         takers, node.takers = node.takers, []
         split = self._insert(Split, f"{node.layer.name}_split", node)
         split.takers = takers

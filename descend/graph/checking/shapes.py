@@ -13,7 +13,7 @@ from descend.graph.layer import Incoming
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from descend.graph.checking.nodes import Node, NodeGraph
+    from descend.graph.checking.nodes import LayerNode, NodeGraph
     from descend.graph.checking.problems import ProblemList
     from descend.graph.checking.weight_table import WeightTable
     from descend.graph.layer import Layer, Shape
@@ -44,7 +44,7 @@ class ShapeInference:
         self._weights = weights
         self._problems = problems
 
-    def run(self, nodes: Iterable[Node]) -> None:
+    def run(self, nodes: Iterable[LayerNode]) -> None:
         """Shapes and weights of all nodes: first of those that need no other layer's weights, then of the rest.
 
         Args:
@@ -62,7 +62,7 @@ class ShapeInference:
                     self._infer(node)
                     self._weights.fill(node)
 
-    def _infer(self, node: Node) -> None:
+    def _infer(self, node: LayerNode) -> None:
         layer = node.layer
         if layer.refusal is not None:
             self._problems.add(layer.where, f"layer '{layer.name}': kind {type(layer).__name__} {layer.refusal}")
@@ -87,7 +87,7 @@ class ShapeInference:
                 where, what = reader
                 self._problems.add(where, *(f"{what} {problem}" for problem in error.problems))
 
-    def _inputs(self, node: Node) -> tuple[Incoming, ...] | None:
+    def _inputs(self, node: LayerNode) -> tuple[Incoming, ...] | None:
         """The tensors that come into a node; None if one of them is not known."""
         layer = node.layer
         if isinstance(layer, Input):
@@ -106,7 +106,7 @@ class ShapeInference:
                 layer, f"gives {entries:,} numbers for each sample, more than any memory holds ({MAX_ENTRIES:,})"
             )
 
-    def _count_fits(self, node: Node) -> bool:
+    def _count_fits(self, node: LayerNode) -> bool:
         layer = node.layer
         if node in self._graph.inserted:
             return True
@@ -128,7 +128,7 @@ class ShapeInference:
         return None
 
 
-def _incoming(node: Node) -> tuple[Incoming, ...] | None:
+def _incoming(node: LayerNode) -> tuple[Incoming, ...] | None:
     """What comes into a node, or None if a parent's output is not known."""
     found: list[Incoming] = []
     for parent, output in zip(node.parents, node.taken, strict=True):

@@ -14,7 +14,7 @@ from descend.graph.plan import PlannedWeights
 from descend.graph.weights import ConstantInitializer, Weights
 
 if TYPE_CHECKING:
-    from descend.graph.checking.nodes import Node
+    from descend.graph.checking.nodes import LayerNode
     from descend.graph.checking.problems import ProblemList
     from descend.graph.layer import Layer, WeightSlot
     from descend.graph.model import Model
@@ -40,7 +40,7 @@ class WeightTable:
         self.norms: set[str] = set()
         self._problems = problems
 
-    def fill(self, node: Node) -> None:
+    def fill(self, node: LayerNode) -> None:
         """Bind the weights that a layer uses, once its inputs are known."""
         if node.inputs is None or node.layer.borrows_weights:
             return
@@ -51,7 +51,7 @@ class WeightTable:
             self._problems.add_to_layer(layer, f"is given {len(layer.weights)} weights and takes {len(slots)}: {table}")
         node.weights = tuple(self._fill_slot(layer, index, slot) for index, slot in enumerate(slots))
 
-    def borrow(self, node: Node) -> tuple[Incoming, ...] | None:
+    def borrow(self, node: LayerNode) -> tuple[Incoming, ...] | None:
         """The weights of a layer that reads those of another, as if they came from a parent."""
         layer = node.layer
         if len(layer.weights) != 1:
