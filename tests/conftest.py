@@ -26,4 +26,4 @@ def command(monkeypatch, capsys):
 @pytest.fixture(autouse=True)
 def rules_of_one_test(monkeypatch):
     """What a test registers is gone after it: `descend.optim.register` is for a whole process."""
-    monkeypatch.setattr(named_optimizers, "_FACES", dict(named_optimizers._FACES))
+    monkeypatch.setattr(named_optimizers, "_CLASSES", dict(named_optimizers._CLASSES))

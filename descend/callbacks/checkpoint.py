@@ -93,23 +93,11 @@ class Checkpoint(Callback):
             problems.append(
                 "Checkpoint: set every_steps, every_epochs, every_seconds or keep_best; without one it would never save"
             )
-        problems += self._problems_of_best()
+        if self.keep_best.endswith("/objective"):
+            self.best = self.best or "lowest"
+        problems += _problems_of_best(self.keep_best, self.best)
         if problems:
             raise ConfigurationError(problems)
-
-    def _problems_of_best(self) -> list[str]:
-        if not self.keep_best:
-            return ["Checkpoint: best= says which value is best of keep_best=, which is not set"] if self.best else []
-        if self.keep_best.count("/") != 1 or self.keep_best.split("/")[0] not in _MODES:
-            return [
-                f"Checkpoint: keep_best must be MODE/NAME such as 'validation/objective', got {self.keep_best!r}, "
-                f"with one of the modes {', '.join(_MODES)}"
-            ]
-        if not self.best and self.keep_best.endswith("/objective"):
-            self.best = "lowest"
-        if self.best not in ("lowest", "highest"):
-            return [f"Checkpoint: best must be 'lowest' or 'highest' for {self.keep_best}, got {self.best!r}"]
-        return []
 
     @property
     def monitored(self) -> Monitored | None:
@@ -150,23 +138,23 @@ class Checkpoint(Callback):
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         self._score = self._best_score = None
-        if not run.control.keeps_files:
+        if not run.control.files.are_kept:
             raise ConfigurationError(
                 "Checkpoint: this run keeps no files, so nothing could be saved; give it a directory with run_dir="
             )
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        self._run, self._last = run, run.control.now()
+        self._run, self._last = run, run.control.collectives.now()
         folder = self.restart_dir or self.checkpoint_dir
         last = Path(folder) / "trainer0" / _LAST
         if folder and run.step == 0 and last.is_file():
-            run.control.restore(last.parent / last.read_text().strip())
+            run.control.files.restore(last.parent / last.read_text().strip())
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
         by_steps = self.every_steps and step.step % self.every_steps == 0
-        by_seconds = self.every_seconds and step.run.control.now() - self._last >= self.every_seconds
+        by_seconds = self.every_seconds and step.run.control.collectives.now() - self._last >= self.every_seconds
         if by_steps or by_seconds:
             self._save("batch_end", step.epoch, step.step)
 
@@ -211,7 +199,7 @@ class Checkpoint(Callback):
             then=lambda written: _copy(written, self.checkpoint_dir, name),
         )
         self._run.save(wish)
-        self._last = self._run.control.now()
+        self._last = self._run.control.collectives.now()
 
     def _who(self) -> str:
         """The name of this rule, the same after a restart with other numbers."""
@@ -219,6 +207,19 @@ class Checkpoint(Callback):
             name for name in ("every_steps", "every_epochs", "every_seconds", "keep_best") if getattr(self, name)
         ]
         return "Checkpoint " + " ".join(intervals)
+
+
+def _problems_of_best(keep_best: str, best: str) -> list[str]:
+    if not keep_best:
+        return ["Checkpoint: best= says which value is best of keep_best=, which is not set"] if best else []
+    if keep_best.count("/") != 1 or keep_best.split("/")[0] not in _MODES:
+        return [
+            f"Checkpoint: keep_best must be MODE/NAME such as 'validation/objective', got {keep_best!r}, "
+            f"with one of the modes {', '.join(_MODES)}"
+        ]
+    if best not in ("lowest", "highest"):
+        return [f"Checkpoint: best must be 'lowest' or 'highest' for {keep_best}, got {best!r}"]
+    return []
 
 
 def _copy(written: Path, checkpoint_dir: str, name: str) -> None:

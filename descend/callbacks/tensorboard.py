@@ -72,7 +72,7 @@ class _Writing(Callback):
         if run.control not in _WRITERS:
             from torch.utils.tensorboard import SummaryWriter
 
-            folder = run.control.path(f"{run.control.summary_dir}/.")
+            folder = run.control.path(f"{run.control.files.summary_dir}/.")
             _wait_until_ours_is_last(folder)
             _WRITERS[run.control] = SummaryWriter(str(folder), purge_step=run.step + 1)
         self.writer = _WRITERS[run.control]

@@ -45,6 +45,7 @@ from descend.runtime import (
 from descend.train import LTFB
 from descend.train.population.exchange import STATE
 from descend.train.population.runner import Population, TrainerRun
+from descend.train.views import announced
 
 if TYPE_CHECKING:
     import os
@@ -367,7 +368,7 @@ def _run_population(population: Population) -> list[str]:
 
     with ExitStack() as stack:
         for player in players:
-            stack.enter_context(player.run.announced(partial(as_trainer, player.number, trainers)))
+            stack.enter_context(announced(player.run, partial(as_trainer, player.number, trainers)))
         try:
             reasons = population.play(algorithm) if isinstance(algorithm, LTFB) else population.each(algorithm)
             by_run = {id(player.run): reason for player, reason in zip(players, reasons, strict=True)}

@@ -29,6 +29,7 @@ from descend.runtime.seeds import forked_rng
 from descend.train import LTFB, Event, ExecutionContext, Mode
 from descend.train.evaluation import evaluate
 from descend.train.population.runner import check_mutation
+from descend.train.views import announced
 
 if TYPE_CHECKING:
     import os
@@ -175,11 +176,11 @@ def opened(run: Run, signals: SignalHandler) -> Generator[None]:
         try:
             stack.enter_context(run.store.opened(run))
             run.strategy.synchronize("the beginning of the run")
-            run.start_clock()
+            run.clock.start()
             with run.store.logging():
                 _check_awaited_metrics(run)
                 run.store.check(run)
-                run.callbacks.fire(Event.AFTER_SETUP, run.view())
+                run.callbacks.fire(Event.AFTER_SETUP, run.views.of_run())
         except ConfigurationError:  # nothing was written yet
             run.store.discard()
             raise
@@ -293,7 +294,7 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
         algorithm: Trains, and returns why it stopped.
         trains: Whether it makes updates, so that the test samples are evaluated after it.
     """
-    with run.announced():
+    with announced(run):
         try:
             reason = algorithm()
             finish(run, reason, trains)
@@ -307,7 +308,7 @@ def run_algorithm(run: Run, algorithm: Callable[[], str], trains: bool = True) -
 def finish(run: Run, reason: str, trains: bool = True) -> None:
     """Evaluate the test samples where something was trained, and save the end of the run."""
     run.state.end = reason
-    run.callbacks.fire(Event.AFTER_TRAINING, run.view(reason))
+    run.callbacks.fire(Event.AFTER_TRAINING, run.views.of_run(reason))
     if Mode.TEST in run.data and trains:
         _forget_test(run)
         evaluate(run, Mode.TEST)
@@ -334,4 +335,4 @@ def _forget_test(run: Run) -> None:
     """Take back the test of a finished run that has come to the same end once more."""
     history, step = run.state.history, run.state.step
     while history and (last := history[-1])["mode"] == Mode.TEST and last["step"] == step:
-        run.rewind(len(history) - 1)
+        run.history.truncate(len(history) - 1)

@@ -1,5 +1,10 @@
-"""What a callback may change in a run, and what it may ask for beyond its record. Everything that is not here is out of
-its reach, so that a reader of a run knows where to look."""
+"""What a callback may change in a run, and what it may read beyond its view: nothing else is within its reach.
+
+RunControl       parameters, options of the optimizer, batch sizes, the end of the run
+Collectives      `control.collectives`: communication between ranks
+RunFiles         `control.files`: the run directory
+ObjectiveProbe   the objective and its gradient once more
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ import torch
 from descend.data import Batches
 from descend.errors import ConfigurationError, nearest
 from descend.runtime import generator, seed_step
-from descend.train.layers import plan_of
+from descend.train.layers import weights_of_layer
 from descend.train.micro_batch import MicroBatch
 from descend.train.param_groups import options_of, set_each, set_option
 from descend.train.progress import Mode
@@ -25,9 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from descend.data import Batch
+    from descend.runtime import Communicator
     from descend.train.run import Run
 
-__all__ = ["RunControl"]
+__all__ = ["Collectives", "ObjectiveProbe", "RunControl", "RunFiles"]
 
 
 def _count(name: str, value: Any) -> int:
@@ -47,10 +53,15 @@ class RunControl:
 
     Args:
         run: The run.
+
+    Attributes:
+        collectives: Communication between ranks, and their clock.
+        files: The run directory.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self.collectives, self.files = Collectives(run.communicator), RunFiles(run)
 
     # Weights
 
@@ -91,21 +102,8 @@ class RunControl:
             ConfigurationError: there is no such layer.
         """
         weights = self.weights
-        return {name: weights[name] for layer in layers for name in self._names_of(layer)}
-
-    def _names_of(self, layer: str) -> list[str]:
         module = self._run.task.module
-        plan = plan_of(module)
-        if plan is not None:
-            found = next((planned for planned in plan.layers if planned.name == layer), None)
-            names = None if found is None else list(found.weights)
-            known = [planned.name for planned in plan.layers]
-        else:
-            known = [name for name, _ in module.named_modules()]
-            names = [name for name in self.weights if name.startswith(f"{layer}.")] if layer in known else None
-        if names is None:
-            raise ConfigurationError(f"there is no layer '{layer}'{nearest(layer, known)}")
-        return names
+        return {name: weights[name] for layer in layers for name in weights_of_layer(module, layer)}
 
     # The optimizer's settings
 
@@ -149,11 +147,11 @@ class RunControl:
     def batch_size(self) -> int:
         """Samples of a training mini-batch; a new size holds from the next one on, and no sample is left out or taken
         twice. Where partial batches are dropped it holds from the next epoch on."""
-        return self._batches().batch_size
+        return _training_batches(self._run).batch_size
 
     @batch_size.setter
     def batch_size(self, size: int) -> None:
-        batches, size = self._batches(), _count("batch_size", size)
+        batches, size = _training_batches(self._run), _count("batch_size", size)
         self._run.state.rebatch = size != batches.batch_size and not batches.drop_last
         batches.batch_size = size
 
@@ -161,12 +159,6 @@ class RunControl:
     def samples(self) -> int:
         """Training samples seen since the run began."""
         return self._run.state.training.samples
-
-    def _batches(self) -> Batches:
-        feed = self._run.data[Mode.TRAIN]
-        if not isinstance(feed, Batches):
-            raise ConfigurationError("the training data come in mini-batches of their own; a callback cannot cut them")
-        return feed
 
     @property
     def micro_batch_size(self) -> int | None:
@@ -197,16 +189,7 @@ class RunControl:
 
     def record(self, values: Mapping[str, float], step: int) -> None:
         """Add a row to the history and to `metrics.jsonl`, and let stopping criteria see its values as `train/name`."""
-        self._run.record_step(values, step)
-
-    @property
-    def keeps_files(self) -> bool:
-        """Whether the run has a directory; without one nothing is saved."""
-        return self._run.store.directory is not None
-
-    def restore(self, checkpoint: Path) -> None:
-        """Bring the run to where a checkpoint stands."""
-        self._run.store.load(self._run, checkpoint)
+        self._run.history.record_step(values, step)
 
     @property
     def signal_divisor(self) -> float:
@@ -222,16 +205,151 @@ class RunControl:
         return self._run.state.batches.get(mode)
 
     def objective(self, batch: Batch) -> float:
-        """The objective on a mini-batch with the weights of now; changes nothing."""
-        with torch.no_grad(), self._undisturbed():
-            return float(self._value(batch))
+        """The objective on a mini-batch with the present parameters; changes nothing."""
+        return ObjectiveProbe(self._run).objective(batch)
 
     def gradients(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Its gradient by weights; changes nothing."""
-        trained = self.trained
-        with torch.enable_grad(), self._undisturbed():
-            found = torch.autograd.grad(self._value(batch), list(trained.values()), materialize_grads=True)
-        return dict(zip(trained, found, strict=True))
+        """Its gradient by the name of the parameter; changes nothing."""
+        return ObjectiveProbe(self._run).gradients(batch, self.trained)
+
+    # Other ranks
+
+    @property
+    def ranks(self) -> int:
+        """The world size: how many ranks share a mini-batch."""
+        return self.collectives.world_size
+
+    def of_all_ranks(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Collectives.all_gather_cat`."""
+        return self.collectives.all_gather_cat(rows)
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Collectives.all_reduce`."""
+        return self.collectives.all_reduce(tensor)
+
+    # Files and random numbers
+
+    def path(self, name: str) -> Path:
+        """See `RunFiles.path`."""
+        return self.files.path(name)
+
+    def generator(self, *names: str | int) -> torch.Generator:
+        """A generator that is a function of the run's seed and `names`, so that nothing of it has to be saved."""
+        return generator(self._run.seed, "callback", *names)
+
+    def __getattr__(self, name: str) -> Any:
+        """What had its place here before `collectives` and `files` were objects of their own."""
+        if name not in _MOVED:
+            raise AttributeError(f"RunControl has no attribute '{name}'{nearest(name, dir(self))}")
+        return getattr(getattr(self, _MOVED[name][0]), _MOVED[name][1])
+
+
+_MOVED = {
+    "ids": ("collectives", "ids"),
+    "first": ("collectives", "is_rank_zero"),
+    "now": ("collectives", "now"),
+    "keeps_files": ("files", "are_kept"),
+    "summary_dir": ("files", "summary_dir"),
+    "restore": ("files", "restore"),
+}
+
+
+class Collectives:
+    """What callbacks send between the ranks that share each mini-batch.
+
+    Args:
+        communicator: This process among them.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks share a mini-batch."""
+        return self._communicator.world_size
+
+    @property
+    def is_rank_zero(self) -> bool:
+        """Whether this is the rank that writes files; what the others write is thrown away."""
+        return self._communicator.is_rank_zero
+
+    def now(self) -> float:
+        """Seconds of a monotonic clock that all ranks read alike, so that they decide alike."""
+        return self._communicator.now()
+
+    def all_gather_cat(self, rows: torch.Tensor) -> torch.Tensor:
+        """The (n, *shape) rows of all ranks, one after the other, on the device of `rows`; n may differ.
+
+        A collective call: every rank must make it.
+        """
+        own = self._communicator
+        return rows if own.world_size == 1 else own.all_gather_cat(rows.to(own.device)).to(rows.device)
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor summed over the ranks, on its own device. A collective call: every rank must make it."""
+        own = self._communicator
+        return tensor if own.world_size == 1 else own.all_reduce(tensor.to(own.device, copy=True)).to(tensor.device)
+
+    def ids(self, batch: Batch) -> NDArray[np.int64]:
+        """Numbers of the samples of a mini-batch, those of all ranks. A collective call: every rank must make it."""
+        return self.all_gather_cat(torch.from_numpy(batch.ids)).numpy()
+
+
+class RunFiles:
+    """The run directory as callbacks may use it.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether the run has a directory; without one nothing is saved."""
+        return self._run.store.directory is not None
+
+    @property
+    def summary_dir(self) -> str:
+        """Where TensorBoard's files go."""
+        return self._run.config.summary_dir
+
+    def path(self, name: str) -> Path:
+        """Where a callback writes a file: relative names are in the run directory, or the working directory."""
+        wanted, scratch = Path(name), self._run.store.scratch
+        if scratch is not None:  # only rank zero keeps files
+            wanted = scratch / wanted.relative_to(wanted.anchor)
+        path = Path(self._run.store.directory or Path.cwd()) / wanted
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def restore(self, checkpoint: Path) -> None:
+        """Bring the run to the state of a checkpoint."""
+        self._run.store.load(self._run, checkpoint)
+
+
+class ObjectiveProbe:
+    """Evaluates the objective once more, outside of a step; it changes nothing.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def objective(self, batch: Batch) -> float:
+        """The objective on a mini-batch with the present parameters."""
+        with torch.no_grad(), self._buffers_kept():
+            return float(self._value(batch))
+
+    def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Its gradient with respect to `parameters`, by name; 0 where it does not depend on one."""
+        with torch.enable_grad(), self._buffers_kept():
+            found = torch.autograd.grad(self._value(batch), list(parameters.values()), materialize_grads=True)
+        return dict(zip(parameters, found, strict=True))
 
     def _value(self, batch: Batch) -> torch.Tensor:
         run = self._run
@@ -243,7 +361,7 @@ class RunControl:
         return top / bottom if penalty is None else top / bottom + penalty
 
     @contextlib.contextmanager
-    def _undisturbed(self) -> Generator[None]:
+    def _buffers_kept(self) -> Generator[None]:
         """Buffers, such as running statistics, are afterwards what they were."""
         buffers = [(b, b.clone()) for b in self._run.task.module.buffers()]
         try:
@@ -253,57 +371,12 @@ class RunControl:
                 for buffer, before in buffers:
                     buffer.copy_(before)
 
-    # Other ranks
 
-    @property
-    def ranks(self) -> int:
-        """How many share a mini-batch."""
-        return self._run.communicator.world_size
-
-    def of_all_ranks(self, rows: torch.Tensor) -> torch.Tensor:
-        """The (n, *shape) rows of all ranks that share a mini-batch, one after the other; n may differ. All have to
-        ask."""
-        process = self._run.communicator
-        return rows if process.world_size == 1 else process.all_gather_cat(rows.to(process.device)).to(rows.device)
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor summed over the ranks that share a mini-batch, which all have to ask."""
-        process = self._run.communicator
-        return (
-            tensor
-            if process.world_size == 1
-            else process.all_reduce(tensor.to(process.device, copy=True)).to(tensor.device)
+def _training_batches(run: Run) -> Batches:
+    feed = run.data[Mode.TRAIN]
+    if not isinstance(feed, Batches):
+        raise ConfigurationError(
+            "the training data come as a stream of mini-batches, whose size a callback cannot change: leave out the "
+            "callback, or pass data that descend divides into mini-batches"
         )
-
-    def ids(self, batch: Batch) -> NDArray[np.int64]:
-        """Numbers of the samples of a mini-batch, those of all ranks; all have to ask."""
-        return self.of_all_ranks(torch.from_numpy(batch.ids)).numpy()
-
-    # Files and random numbers
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the rank that leaves files; what it writes the others need not."""
-        return self._run.communicator.is_rank_zero
-
-    def now(self) -> float:
-        """Seconds of a monotonic clock that all ranks read alike, so that they decide alike."""
-        return self._run.communicator.now()
-
-    @property
-    def summary_dir(self) -> str:
-        """Where TensorBoard's files go."""
-        return self._run.config.summary_dir
-
-    def path(self, name: str) -> Path:
-        """Where a file of a callback goes: a relative name is within the run directory, or here if there is none."""
-        wanted, scratch = Path(name), self._run.store.scratch
-        if scratch is not None:  # the first rank alone leaves files
-            wanted = scratch / wanted.relative_to(wanted.anchor)
-        path = Path(self._run.store.directory or Path.cwd()) / wanted
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def generator(self, *names: str | int) -> torch.Generator:
-        """A generator that is a function of the run's seed and `names`, so that nothing of it has to be saved."""
-        return generator(self._run.seed, "callback", *names)
+    return feed

@@ -34,7 +34,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     Raises:
         Stopped: a signal asked for an end; a run that continues evaluates again from the beginning.
     """
-    state, total, seen_by = run.state, run.data[mode].num_samples, run.view()
+    state, total, seen_by = run.state, run.data[mode].num_samples, run.views.of_run()
     step = state.step
     run.callbacks.fire(
         Event.BEFORE_EVALUATION, EvaluationView(mode, state.epochs_done, step, seen_by, samples=(0, total))
@@ -44,12 +44,12 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     with averaged(run.optimizer), run.strategy.evaluating(), forked_rng(run.communicator.device):
         totals, samples, times = _measure(run, mode, seen_by)
         penalty = run.task.penalty()
-        values = totals.over(run.communicator).values() | run.external_metrics()
+        values = totals.over(run.communicator).values(run.task.computed) | run.external_metrics()
     seconds = run.communicator.now() - began
     state.evaluation_seconds[mode] = max(seconds, state.evaluation_seconds.get(mode, 0.0))
     if penalty is not None:
         values["objective"] += float(penalty)
-    run.record(mode, values, samples, seconds)
+    run.history.record(mode, values, samples, seconds)
     after = EvaluationView(
         mode, state.epochs_done, step, seen_by, values, run.task.units, (samples, total), seconds, tuple(times)
     )

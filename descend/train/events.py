@@ -132,7 +132,7 @@ class StepView:
     @cached_property
     def ids(self) -> NDArray[np.int64]:
         """Sample numbers of the mini-batch over all ranks. A collective: every rank must call it."""
-        return self.run.control.ids(self.batch)
+        return self.run.control.collectives.ids(self.batch)
 
     @property
     def loss(self) -> float:

@@ -48,7 +48,7 @@ def train(run: Run, stop: Stop) -> str:
 
 def _stop_reason(run: Run, stop: Stop) -> str | None:
     """Why training ends here, as a callback or the criterion says it; None where it goes on."""
-    return run.stop.reason or stop.reason(run.progress())
+    return run.stop.reason or stop.reason(run.clock.progress())
 
 
 def _epoch(run: Run, stop: Stop) -> str | None:
@@ -56,20 +56,20 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     state, data = run.state, run.data[Mode.TRAIN]
     context, number, total = state.training, state.training.epoch, data.num_samples
     progress = state.epoch_progress = state.epoch_progress or EpochProgress(context.samples, len(state.history))
-    run.rewind(progress.rows_before)
+    run.history.truncate(progress.rows_before)
     progress.reported = progress.reporting = False
-    run.epoch_view = run.view()
+    run.views.begin_epoch()
     run.strategy.synchronize(f"the beginning of epoch {number}, step {context.step}")
     seen = (context.samples - progress.samples_before, total)
-    before = EpochView(number, context.step, run.epoch_view, samples=seen, position=context.position)
+    before = EpochView(number, context.step, run.views.of_epoch, samples=seen, position=context.position)
     run.callbacks.fire(Event.BEFORE_EPOCH, before)
     reason = _steps(run, stop, progress)
     state.step_began, progress.reporting = None, True
-    values = progress.totals.over(run.communicator).values() | run.external_metrics()
+    values = progress.totals.over(run.communicator).values(run.task.computed) | run.external_metrics()
     seen, position = (context.samples - progress.samples_before, total), context.position
     if progress.skipped:
         values["skipped_steps"] = float(progress.skipped)
-    run.record(Mode.TRAIN, values, seen[0], progress.seconds)
+    run.history.record(Mode.TRAIN, values, seen[0], progress.seconds)
     if Mode.VALIDATION in run.data:
         evaluate(run, Mode.VALIDATION)
     if progress.complete:
@@ -79,7 +79,7 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     after = EpochView(
         number,
         context.step,
-        run.epoch_view,
+        run.views.of_epoch,
         values,
         run.task.units,
         seen,

@@ -16,39 +16,38 @@ stop           signals, and the wishes of callbacks
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from descend.train.activations import ActivationRecorder
 from descend.train.buffer_snapshot import BufferSnapshot
 from descend.train.callback_api import RunControl
-from descend.train.events import Event, RunView, StepView
+from descend.train.clock import RunClock
+from descend.train.history import RunHistory
 from descend.train.memory import MicroBatchSize
 from descend.train.module_state import ModuleExtraState, ReplacedSamples
 from descend.train.optimizers.state import OptimizerState
-from descend.train.progress import ExecutionContext, Mode, Progress
 from descend.train.state import AlgorithmState, TrainState
+from descend.train.views import RunViews
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
-    from torch.distributed.checkpoint.stateful import Stateful
 
-    from descend.data import Batch, Feed
+    from descend.data import Feed
     from descend.runtime import Communicator
     from descend.train.algorithms import TrainingAlgorithm
     from descend.train.callback import Callbacks
-    from descend.train.objective import Ratio, Task
+    from descend.train.objective import Task
     from descend.train.precision import Precision
+    from descend.train.progress import Mode
     from descend.train.stop_signal import StopSignal
     from descend.train.store import RunStore
     from descend.train.strategies.base import Strategy
     from descend.train.transforms.base import TransformChain
 
-__all__ = ["Run", "RunConfig"]
+__all__ = ["Run", "RunConfig", "RunPart"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,25 @@ class RunConfig:
     say: Callable[[str], None] = lambda text: None
 
 
+class RunPart(Protocol):
+    """A part of a run that a checkpoint keeps; torch's `Stateful` with one question more.
+
+    Attributes:
+        resets_with_optimizer: Whether it begins anew, without its state, in a run that is continued with
+            `reset_optimizer`.
+    """
+
+    resets_with_optimizer: ClassVar[bool]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: tensors and plain values. All ranks call it together."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Take back what `state_dict` gave. All ranks call it together."""
+        ...
+
+
 @dataclass(eq=False)
 class Run:
     """One model in training on this process; see the head of this file for its parts.
@@ -95,7 +113,9 @@ class Run:
         buffers: Those of the module as they were before the step under way.
         activations: Records outputs of layers for callbacks.
         control: What callbacks may change.
-        epoch_view: The run as callbacks of steps see it, made at the beginning of each epoch.
+        clock: Measures how far the run has come, for stopping criteria.
+        views: What callbacks see of the run.
+        history: Adds rows to the history.
     """
 
     config: RunConfig
@@ -122,8 +142,7 @@ class Run:
         self.strategy.setup(self)
         self.transforms.setup(self)
         self.micro_batch_size.adaptive = self.micro_batch_size.adaptive and self.strategy.can_repeat_step
-        self.start_clock()
-        self.epoch_view = self.view()
+        self.clock, self.views, self.history = RunClock(self), RunViews(self), RunHistory(self)
 
     # ---- plain values
 
@@ -148,7 +167,7 @@ class Run:
 
     # ---- a checkpoint is the state of these
 
-    def stateful_parts(self) -> dict[str, Stateful]:
+    def stateful_parts(self) -> dict[str, RunPart]:
         """The parts that a checkpoint keeps beside parameters and buffers, in the order in which they are loaded.
 
         All ranks take or load them together and in this order, since some of them communicate.
@@ -167,37 +186,6 @@ class Run:
             "callbacks": self.callbacks,
         }
 
-    # ---- views for callbacks
-
-    def view(self, reason: str | None = None) -> RunView:
-        """The run as callbacks see it."""
-        return RunView(
-            name=self.name,
-            module=self.task.module,
-            optimizer=self.optimizer,
-            steps_per_epoch={mode: batches.steps_per_epoch for mode, batches in self.data.items()},
-            batch_sizes={mode: (batches.first_size, batches.last_size) for mode, batches in self.data.items()},
-            epochs=self.epochs,
-            save=lambda *request, **more: self.store.save(self, *request, **more),
-            control=self.control,
-            step=self.state.step,
-            passes=self.state.epochs_done,
-            reason=reason,
-        )
-
-    def step_view(self, batch: Batch, objective: Ratio | None = None) -> StepView:
-        """The training step under way as callbacks see it."""
-        return StepView(
-            self.state.step + 1,
-            self.state.training.epoch,
-            batch,
-            self.task.module,
-            self.optimizer,
-            objective,
-            self.epoch_view,
-            self.activations,
-        )
-
     def clear_gradients(self) -> None:
         """Forget the gradients of the step before."""
         if self._clears_gradients:
@@ -205,82 +193,9 @@ class Run:
         for p in self.parameters.values():
             p.grad = None
 
-    # ---- the course of the run
-
-    @contextmanager
-    def announced(self, within: Callable[[], AbstractContextManager[object]] = nullcontext) -> Generator[None]:
-        """Within this block the run takes place: before_run is called first and after_run last, whatever ends it.
-
-        Every callback hears of the end, and the first error is the one that is raised.
-
-        Args:
-            within: What callbacks are called within.
-        """
-        try:
-            with within():
-                self.callbacks.fire(Event.BEFORE_RUN, self.view())
-            yield
-        except BaseException:
-            _report(self, self._announce_end(within))
-            raise
-        if failures := self._announce_end(within):
-            _report(self, failures[1:])
-            raise failures[0]
-
-    def _announce_end(self, within: Callable[[], AbstractContextManager[object]]) -> list[BaseException]:
-        with within():
-            return self.callbacks.fire_all(Event.AFTER_RUN, self.view(self.state.end))
-
-    def start_clock(self) -> None:
-        """Count `seconds_this_run` from now, by the clock that all ranks read alike once they are synchronized."""
-        self._began_seconds = self.communicator.now()
-
-    def progress(self) -> Progress:
-        """What a stopping criterion sees, counted from where the algorithm under way was started."""
-        state = self.state
-        since = state.began or ExecutionContext(Mode.TRAIN)
-        steps = state.epoch_progress.step_seconds if state.epoch_progress else ()
-        to_end = 2 * self.store.save_seconds + (steps[-1] if steps else 0.0) + sum(state.evaluation_seconds.values())
-        return Progress(
-            step=state.step - since.step,
-            epoch=state.epochs_done - since.epoch,
-            seconds=state.seconds,
-            seconds_this_run=self.communicator.now() - self._began_seconds,
-            values=state.values,
-            seconds_to_end=to_end,
-        )
-
     def external_metrics(self) -> dict[str, float]:
         """Metrics that the module does not compute, the same on all ranks."""
         return self.communicator.on_rank_zero(lambda: dict(self.task.external_metrics(self.store.directory)))
-
-    # ---- rows
-
-    def record(self, mode: Mode, values: Mapping[str, float], samples: int, seconds: float) -> None:
-        """Keep the outcome of an epoch or an evaluation as a row of the history."""
-        self._append(mode, self.state.step, values, {"samples": samples, "seconds": seconds})
-
-    def record_step(self, values: Mapping[str, float], step: int) -> None:
-        """Keep what a callback found in a training step as a row of the history."""
-        self._append(Mode.TRAIN, step, values, {})
-        self.state.fix_rows()
-
-    def _append(self, mode: Mode, step: int, values: Mapping[str, float], more: Mapping[str, float]) -> None:
-        row = {"mode": mode.value, "epoch": self.state.epochs_done, "step": step, **values, **more}
-        self.state.values.update({f"{mode.value}/{name}": value for name, value in values.items()})
-        self.state.history.append(row)
-        self.store.append(row)
-
-    def rewind(self, rows: int) -> None:
-        """Take back all rows but the first so many: they are written again."""
-        if rows < len(self.state.history):
-            del self.state.history[rows:]
-            self.store.rewrite(self)
-
-
-def _report(run: Run, failures: Sequence[BaseException]) -> None:
-    for failure in failures:
-        run.say(f"after_run, called because of another error, raised {type(failure).__name__}: {failure}")
 
 
 def clears_more_than_gradients(optimizer: torch.optim.Optimizer) -> bool:

@@ -7,7 +7,7 @@ checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.train.objective import Totals
 from descend.train.progress import ExecutionContext, Mode
@@ -94,6 +94,8 @@ class TrainState:
         rebatch: Whether a callback has changed the batch size, so that the rest of the epoch is batched again.
         end: Why the run ended, once it has.
     """
+
+    resets_with_optimizer: ClassVar[bool] = False
 
     communicator: Communicator
     contexts: dict[Mode, ExecutionContext] = field(
@@ -218,6 +220,8 @@ class AlgorithmState:
     Args:
         state: The state of the run.
     """
+
+    resets_with_optimizer: ClassVar[bool] = True
 
     def __init__(self, state: TrainState) -> None:
         self._state = state

@@ -85,7 +85,7 @@ def before_step(run: Run, batch: Batch) -> Batch:
     """Show a mini-batch to the callbacks, which may put another in its place."""
     run.state.batches[Mode.TRAIN] = batch
     if run.callbacks.wants(Event.BEFORE_STEP):
-        run.callbacks.fire(Event.BEFORE_STEP, run.step_view(batch))
+        run.callbacks.fire(Event.BEFORE_STEP, run.views.of_step(batch))
         return run.state.batches[Mode.TRAIN]
     return batch
 
@@ -94,7 +94,7 @@ def after_micro_batch(run: Run, micro_batch: MicroBatch) -> None:
     """Show the callbacks a micro-batch whose gradient has been added."""
     if run.callbacks.wants(Event.AFTER_PART):
         number, index, of = micro_batch.step + 1, micro_batch.index, micro_batch.of
-        view = PartView(number, index, of, micro_batch.count, run.task.module, run.epoch_view)
+        view = PartView(number, index, of, micro_batch.count, run.task.module, run.views.of_epoch)
         run.callbacks.fire(Event.AFTER_PART, view)
 
 

@@ -145,7 +145,7 @@ def test_dropout_keeps_another_share(monkeypatch):
             monkeypatch.setattr(lowered_module, "lowering", lowering)
             module = lower(plan, lambda name: torch.Generator())
             run = run_of(Graph(module), data(), optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1), seed=seed)
-            PerturbDropout(keep_dropout_factor=factor).after_setup(run.view())
+            PerturbDropout(keep_dropout_factor=factor).after_setup(run.views.of_run())
             kept.append((factor, shares["drop"]))
             assert next(layer for layer in plan.layers if layer.name == "drop").layer.keep_prob == 0.8
     small = torch.tensor([math.log((1 - keep) / 0.2) / 0.3 for factor, keep in kept if factor == 0.3])

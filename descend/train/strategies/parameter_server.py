@@ -9,22 +9,16 @@ To the server's loop a mini-batch is one whose gradient has come in, so updates,
 evaluations are those of a run on one rank. It computes no gradients itself: while it did, all others would wait. An
 epoch ends when all its gradients have been applied, so each sample counts once in it.
 
-A message is words (JSON) and tensors whose forms both sides know from the module. Li et al. 2014, Dean et al. 2012.
+`channel.py` sends messages, `worker_pool.py` knows what each worker computes. Li et al. 2014, Dean et al. 2012.
 """
 
 from __future__ import annotations
 
-import json
-import threading
-import time
-from collections import deque
-from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import distributed
 
 from descend import errors
 from descend.data import Batch, Batches
@@ -40,6 +34,7 @@ from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.progress import Mode
 from descend.train.store import RunStore
 from descend.train.strategies.base import Strategy, StrategyDescription
+from descend.train.strategies.channel import Channel
 from descend.train.strategies.delayed import (
     RecordDelays,
     SimulatedDelays,
@@ -47,6 +42,7 @@ from descend.train.strategies.delayed import (
     compensated_by,
     restore_stale_weights,
 )
+from descend.train.strategies.worker_pool import PendingGradient, WorkerPool
 from descend.train.transforms.base import Gradients
 from descend.train.transforms.check_finite import nonfinite_parameters
 
@@ -57,7 +53,7 @@ if TYPE_CHECKING:
     from descend.train.run import Run
     from descend.train.strategies.base import RunExecutor
 
-__all__ = ["Channel", "ParameterServer", "ParameterServerRank", "Worker"]
+__all__ = ["BatchQueue", "ParameterServer", "ParameterServerRank", "Worker"]
 
 _SERVER = 0
 
@@ -107,8 +103,10 @@ class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
         Raises:
             ConfigurationError: it is neither a ParameterServer nor None.
         """
-        if wanted is None or isinstance(wanted, cls):
-            return wanted
+        if wanted is None:
+            return None
+        if isinstance(wanted, cls):
+            return wanted.given_by(f"asynchronous={wanted!r}")
         raise ConfigurationError(f"asynchronous must be descend.ParameterServer() or None, got {wanted!r}")
 
     @property
@@ -154,7 +152,7 @@ class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
         }
         if world.world_size > 1:
             wrong |= self._wrong_with_workers(run, world.world_size)
-        return [f"asynchronous= does not go with {what}" for what, is_there in wrong.items() if is_there]
+        return [f"{self.written} does not go with {what}" for what, is_there in wrong.items() if is_there]
 
     def prepare(self, run: Run, world: Communicator) -> None:
         """See `StrategyDescription.prepare`: the server records delays, the workers record nothing."""
@@ -180,96 +178,59 @@ class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
         }
 
 
-class Channel:
-    """Messages between two ranks, one after the other.
-
-    Args:
-        world: This process among all ranks, which make this together.
-    """
-
-    def __init__(self, world: Communicator) -> None:
-        self._rank = world.rank
-        self._group = world.group
-        if distributed.get_backend(world.group) != "gloo":
-            self._group = cast("distributed.ProcessGroup", distributed.new_group(backend="gloo"))
-
-    def send(self, to: int, words: Mapping[str, Any], tensors: Sequence[torch.Tensor] = ()) -> None:
-        """Send a message; returns when it is on its way."""
-        text = torch.frombuffer(bytearray(json.dumps(dict(words)).encode()), dtype=torch.uint8)
-        flat = _joined(tensors)
-        for part in (torch.tensor([len(text), len(flat)]), text, *flat):
-            distributed.send(part, group=self._group, group_dst=to)
-
-    def receive(self, source: int, forms: Sequence[torch.Tensor]) -> tuple[dict[str, Any], list[torch.Tensor]]:
-        """Wait for a message.
-
-        Args:
-            source: The rank that it comes from.
-            forms: Tensors like those that it may bring; it brings all of them or none.
-        """
-        head = torch.zeros(2, dtype=torch.int64)
-        distributed.recv(head, group=self._group, group_src=source)
-        text = torch.empty(int(head[0]), dtype=torch.uint8)
-        distributed.recv(text, group=self._group, group_src=source)
-        words = cast("dict[str, Any]", json.loads(text.numpy().tobytes()))
-        if not head[1]:
-            return words, []
-        flat = [torch.empty(_count(some), dtype=kind) for kind, some in _by_type(forms).items()]
-        for part in flat:
-            distributed.recv(part, group=self._group, group_src=source)
-        return words, _parted(flat, forms)
-
-
-def _by_type(tensors: Sequence[torch.Tensor]) -> dict[torch.dtype, list[torch.Tensor]]:
-    found: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        found.setdefault(tensor.dtype, []).append(tensor)
-    return found
-
-
-def _count(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(tensor.numel() for tensor in tensors)
-
-
-def _joined(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies on the CPU, those of one type side by side."""
-    return [torch.cat([t.detach().reshape(-1) for t in some]).cpu() for some in _by_type(tensors).values()]
-
-
-def _parted(flat: Sequence[torch.Tensor], forms: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What was joined, in the order and the shapes of `forms`."""
-    parts = {
-        kind: iter(one.split([tensor.numel() for tensor in some]))
-        for one, (kind, some) in zip(flat, _by_type(forms).items(), strict=True)
-    }
-    return [next(parts[tensor.dtype]).view(tensor.shape) for tensor in forms]
-
-
-@dataclass
-class _PendingGradient:
-    """What a worker is at, and what came of it.
+class BatchQueue:
+    """The mini-batches of an epoch that are still to hand out: new ones in order, and those whose gradient was lost.
 
     Attributes:
-        epoch: Of the mini-batch.
-        number: Of the mini-batch within the epoch.
-        version: Updates that the weights had seen.
-        had: These weights by name, where they are asked for later.
-        began: When it was handed out.
-        words: What the worker has to say.
-        tensors: Its gradients, and its buffers.
-        error: Why nothing came.
-        done: Set when there is one or the other.
+        epoch: Number of the epoch.
     """
 
-    epoch: int
-    number: int
-    version: int
-    had: dict[str, torch.Tensor]
-    began: float
-    words: dict[str, Any] = field(default_factory=dict[str, Any])
-    tensors: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    error: RuntimeError | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        self.epoch, self._next, self._again = 0, 0, list[int]()
+        self._restored: Mapping[str, Any] | None = None
+
+    def begin(self, feed: Batches, epoch: int, position: int, taken: int) -> None:
+        """Begin an epoch, or go on in one.
+
+        Args:
+            feed: The training data.
+            epoch: Number of the epoch.
+            position: Mini-batches of it that have been applied.
+            taken: Samples of them.
+
+        Raises:
+            ConfigurationError: these mini-batches had another size.
+        """
+        saved, self._restored = self._restored, None
+        self.epoch, self._next, self._again = epoch, position, []
+        if not position:
+            return
+        if saved and saved["epoch"] == epoch:
+            self._next, self._again = saved["next"], list(saved["again"])
+        whole = position * feed.batch_size
+        if self._next - len(self._again) != position or not whole - feed.batch_size < taken <= whole:
+            raise ConfigurationError(
+                f"epoch {epoch} was begun with mini-batches of another size, and a parameter server hands them out by "
+                "their numbers: finish it with that batch_size"
+            )
+
+    def pop(self, steps: int) -> int | None:
+        """The number of the next mini-batch; None where all `steps` have been handed out."""
+        if self._again:
+            return self._again.pop(0)
+        if self._next >= steps:
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def state(self, pending: Sequence[PendingGradient]) -> dict[str, Any]:
+        """What a checkpoint keeps: gradients that are pending are computed again after a restart."""
+        again = sorted([*self._again, *(one.number for one in pending if one.epoch == self.epoch)])
+        return {"epoch": self.epoch, "next": self._next, "again": again}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave, once the epoch is begun."""
+        self._restored = state
 
 
 class ParameterServerRank(StaleGradients):
@@ -277,21 +238,16 @@ class ParameterServerRank(StaleGradients):
 
     Args:
         world: This process among all ranks.
+        pool: Its workers; by default all other ranks.
     """
 
-    def __init__(self, world: Communicator) -> None:
-        self._world, self._channel, self._status = world, Channel(world), world.status
+    def __init__(self, world: Communicator, pool: WorkerPool | None = None) -> None:
+        self._world, self._status = world, world.status
         self._status.is_busy = True  # the first update may wait for a compiler, which workers have no use for
-        self._status.served = range(1, world.world_size)
-        self._idle = deque(range(1, world.world_size))
-        self._busy: dict[int, _PendingGradient] = {}
-        self._arrived: SimpleQueue[int] = SimpleQueue()
-        self._forms: list[torch.Tensor] = []
+        self._pool = pool or WorkerPool(world)
+        self._queue = BatchQueue()
         self._version = 0
-        self._signal: str | None = None  # that a worker has received
-        self._newest: _PendingGradient | None = None  # whose gradient is being applied
-        self._epoch, self._next, self._again = 0, 0, list[int]()  # mini-batches that are still to be handed out
-        self._restored: Mapping[str, Any] | None = None
+        self._newest: PendingGradient | None = None  # whose gradient is being applied
 
     @property
     def world(self) -> Communicator:
@@ -305,7 +261,7 @@ class ParameterServerRank(StaleGradients):
         except LostPeer:
             raise
         except DescendError as error:
-            self._dismiss({"error": type(error).__name__, "problems": list(error.problems)})
+            self._pool.dismiss({"error": type(error).__name__, "problems": list(error.problems)})
             raise
         end = {
             "history": result.history,
@@ -313,7 +269,7 @@ class ParameterServerRank(StaleGradients):
             "run_dir": None if result.run_dir is None else str(result.run_dir),
             "steps": result.steps,
         }
-        self._dismiss({"end": end}, [*result.module.parameters(), *result.module.buffers()])
+        self._pool.dismiss({"end": end}, [*result.module.parameters(), *result.module.buffers()])
         return result
 
     # ---- for the loop
@@ -323,7 +279,7 @@ class ParameterServerRank(StaleGradients):
         run, now = self._run, self._run.state.training
         epoch, position = now.epoch, now.position
         feed = _batches_of(run)
-        self._plan(feed, epoch, position, now.taken)
+        self._queue.begin(feed, epoch, position, now.taken)
         steps, size = feed.steps_per_epoch, feed.batch_size
         for done in range(position + 1, steps + 1):
             if feed.batch_size != size:
@@ -332,32 +288,33 @@ class ParameterServerRank(StaleGradients):
                 )
             run.stop.waiting(False)  # a signal must not cut a message in two
             self._hand_out(steps)
-            errand = self._newest = self._next_arrival()
-            share = feed.share_of(epoch, errand.number)
+            arrived = self._newest = self._pool.next_arrival(run.stop)
+            self.worker, self.delay = arrived.worker, self._version - arrived.version
+            share = feed.share_of(epoch, arrived.number)
             yield Batch({}, share.ids, epoch, share.step, share.size, done == steps)
             self._newest = None
             self._status.is_busy = False
 
     def gradients(self, batch: Batch, compute: Callable[[], Gradients]) -> Gradients:
         """See `Strategy.gradients`; nothing is computed here."""
-        errand, run = self._newest, self._run
-        assert errand is not None
+        arrived, run = self._newest, self._run
+        assert arrived is not None
         if run.activations.wanted:
             raise ConfigurationError(
                 "a callback wants to see the outputs of layers in training, which workers compute and a parameter "
                 "server does not: leave it out"
             )
-        gradients, buffers = errand.tensors[: len(self.parameters)], errand.tensors[len(self.parameters) :]
+        gradients, buffers = arrived.tensors[: len(self.parameters)], arrived.tensors[len(self.parameters) :]
         for (name, p), gradient in zip(self.parameters.items(), gradients, strict=True):
-            p.grad = gradient.to(p.device) if p.requires_grad and name in errand.words["present"] else None
+            p.grad = gradient.to(p.device) if p.requires_grad and name in arrived.words["present"] else None
         _copy(buffers, run.task.module.buffers())
-        objective = Ratio(torch.tensor(errand.words["objective"]), 1.0)
-        return Gradients(run, batch, objective, Totals(errand.words["totals"]), float(batch.size))
+        objective = Ratio(torch.tensor(arrived.words["objective"]), 1.0)
+        return Gradients(run, batch, objective, Totals(arrived.words["totals"]), float(batch.size))
 
     def optimizer_step(self, batch: Batch) -> None:
         """See `Strategy.optimizer_step`."""
         assert self._newest is not None
-        restore_stale_weights(self._run.optimizer, self.parameters, self._newest.had)
+        restore_stale_weights(self._run.optimizer, self.parameters, self._newest.stale)
         self._version += 1
         self._newest = None
         super().optimizer_step(batch)
@@ -369,101 +326,27 @@ class ParameterServerRank(StaleGradients):
 
     def stop_requested(self) -> str | None:
         """See `Strategy.stop_requested`; workers receive signals as well."""
-        return super().stop_requested() or self._signal
+        return super().stop_requested() or self._pool.signal
 
     def own_state(self) -> dict[str, Any]:
         """See `Strategy.own_state`: which mini-batches of the epoch have not been applied."""
-        out = [*self._busy.values(), *([self._newest] if self._newest else [])]
-        again = sorted([*self._again, *(errand.number for errand in out if errand.epoch == self._epoch)])
-        return {"epoch": self._epoch, "next": self._next, "again": again}
+        return self._queue.state([*self._pool.pending, *([self._newest] if self._newest else [])])
 
     def load_own_state(self, state: dict[str, Any]) -> None:
         """See `Strategy.load_own_state`."""
-        self._restored = state
-
-    # ---- mini-batches
-
-    def _plan(self, feed: Batches, epoch: int, position: int, taken: int) -> None:
-        """Which mini-batches of an epoch are still to hand out."""
-        saved, self._restored = self._restored, None
-        self._epoch, self._next, self._again = epoch, position, []
-        if not position:
-            return
-        if saved and saved["epoch"] == epoch:
-            self._next, self._again = saved["next"], list(saved["again"])
-        whole = position * feed.batch_size
-        if self._next - len(self._again) != position or not whole - feed.batch_size < taken <= whole:
-            raise ConfigurationError(
-                f"epoch {epoch} was begun with mini-batches of another size, and a parameter server hands them out by "
-                "their numbers: finish it with that batch_size"
-            )
+        self._queue.load(state)
 
     def _hand_out(self, steps: int) -> None:
-        """Give those workers something to do that have nothing, as far as the epoch goes."""
-        had: dict[str, torch.Tensor] = {}
-        compensated = compensated_by(self._run.optimizer)
-        while self._idle and (self._again or self._next < steps):
-            if not had:
-                had = {name: p.detach().clone() for name, p in self.parameters.items() if id(p) in compensated}
-            if self._again:
-                number = self._again.pop(0)
-            else:
-                number, self._next = self._next, self._next + 1
-            worker = self._idle.popleft()
-            self._busy[worker] = _PendingGradient(self._epoch, number, self._version, had, time.monotonic())
-            step = self._run.state.step + len(self._busy) - 1
-            words = {"epoch": self._epoch, "number": number, "step": step}
-            self._give(worker, words)
-            self._forms = [*self.parameters.values(), *self._run.task.module.buffers()]
-            # No daemon: torch aborts where Python ends under a thread that waits. It ends with its worker.
-            threading.Thread(target=self._listen, args=(worker,), name="descend-server").start()
-
-    def _give(self, worker: int, words: Mapping[str, Any]) -> None:
-        with self._status.waiting_patiently(), self._status.wait(f"rank {worker} to take the weights"):
-            self._channel.send(worker, words, [*self.parameters.values(), *self._run.task.module.buffers()])
-
-    def _listen(self, worker: int) -> None:
-        """Wait for one gradient, in a thread of its own: torch cannot wait for whichever comes first."""
-        errand = self._busy[worker]
-        try:
-            errand.words, errand.tensors = self._channel.receive(worker, self._forms)
-        except RuntimeError as error:
-            errand.error = error
-        errand.done.set()
-        self._arrived.put(worker)
-
-    def _next_arrival(self) -> _PendingGradient:
-        """The next gradient that comes in; where a signal ends the waiting, it stays to be applied after a restart."""
-        with self._status.waiting_patiently(), self._status.wait("a gradient of a worker"):
-            # A worker that hangs is found out by how long it has been at its errand, whatever the others do meanwhile.
-            self._status.since = min(errand.began for errand in self._busy.values())
-            self._run.stop.waiting(True)
-            worker = self._arrived.get()
-            self._run.stop.waiting(False)
-            errand = self._took(worker)
-        self.worker, self.delay = worker, self._version - errand.version
-        return errand
-
-    def _took(self, worker: int) -> _PendingGradient:
-        errand = self._busy.pop(worker)
-        if errand.error:
-            raise LostPeer(f"rank {worker} has gone with a gradient under way: {errand.error}") from errand.error
-        self._idle.append(worker)
-        self._signal = self._signal or errand.words["asked"]
-        return errand
-
-    # ---- the end
-
-    def _dismiss(self, words: Mapping[str, Any], tensors: Sequence[torch.Tensor] = ()) -> None:
-        """Wait for what is under way, throw it away, and let the workers go with some last words."""
-        for worker in list(self._busy):
-            with self._status.waiting_patiently(), self._status.wait(f"the last gradient of rank {worker}"):
-                self._status.since = self._busy[worker].began
-                self._busy[worker].done.wait()
-                self._took(worker)
-        for worker in self._idle:
-            with self._status.waiting_patiently(), self._status.wait(f"rank {worker} to take the weights"):
-                self._channel.send(worker, words, tensors)
+        """Give idle workers a mini-batch each, as far as the epoch goes."""
+        run = self._run
+        state = [*self.parameters.values(), *run.task.module.buffers()]
+        stale: dict[str, torch.Tensor] = {}
+        compensated = compensated_by(run.optimizer)
+        while self._pool.has_idle and (number := self._queue.pop(steps)) is not None:
+            if not stale:
+                stale = {name: p.detach().clone() for name, p in self.parameters.items() if id(p) in compensated}
+            step = run.state.step + len(self._pool.pending)
+            self._pool.assign(self._queue.epoch, number, self._version, step, stale, state)
 
 
 class Worker(Strategy):
@@ -525,7 +408,7 @@ class Worker(Strategy):
             "asked": run.stop.requested(),
             "present": [name for name, p in self.parameters.items() if p.grad is not None],
             "objective": float(found.value),
-            "totals": {name: pair.tolist() for name, pair in found.totals.state().items()},
+            "totals": found.totals.plain(),
             "cause": diagnose_batch(batch) if nonfinite_parameters(self.parameters) else None,
         }
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters.values()]

@@ -62,7 +62,7 @@ class Gradients:
     @cached_property
     def view(self) -> StepView:
         """The step as callbacks see it."""
-        return self.run.step_view(self.batch, self.objective)
+        return self.run.views.of_step(self.batch, self.objective)
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,8 @@ class TransformChain:
     Args:
         transforms: As they are called.
     """
+
+    resets_with_optimizer: ClassVar[bool] = True
 
     def __init__(self, transforms: Sequence[GradientTransform] = ()) -> None:
         self._arrange(list(transforms))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from descend.train.micro_batch import MicroBatch
     from descend.train.run import Run
     from descend.train.transforms.base import Gradients, Withheld
-    from descend.train.transforms.kfac import KFAC
+    from descend.train.transforms.factor_settings import FactorSettings
 
 __all__ = ["Curvature", "patches"]
 
@@ -97,15 +97,16 @@ class Curvature(GradientTransform):
     """The preconditioner of `KFAC`. Its averages and inverses are in the state of the run and saved with it.
 
     Args:
-        settings: The algorithm.
+        settings: Of the factors; `KFAC` is one.
         run: The run.
 
     Raises:
         ConfigurationError: a layer of `disable_layers` does not exist.
     """
 
-    def __init__(self, settings: KFAC, run: Run) -> None:
-        self._settings = settings
+    def __init__(self, settings: FactorSettings, run: Run) -> None:
+        self._settings, self._interval = settings, settings.interval()
+        self._damping_act, self._damping_err = settings.dampings()
         self._run, self._check = run, run.transforms.one(CheckFinite)
         left_out = set(settings.disable_layers.split())
         layers = _layer_of_each_weight(run.task.module)
@@ -125,7 +126,7 @@ class Curvature(GradientTransform):
         """See `GradientTransform.begin`."""
         self._sums = {}
         step = self._step
-        self._gathers = not self._blocks or (step - 1) % self._settings.interval(step) == 0
+        self._gathers = not self._blocks or (step - 1) % self._interval.at(step) == 0
 
     def observing(self, micro_batch: MicroBatch) -> AbstractContextManager[Any]:
         """See `GradientTransform.observing`."""
@@ -200,7 +201,7 @@ class Curvature(GradientTransform):
             blocks[name] = {"bias": sums.bias, "transposed": sums.transposed, "A": a, "G": g, **inverses}
 
     def _invert(self, blocks: dict[str, dict[str, Any]]) -> None:
-        of_a, of_g = self._settings.dampings(self._step)
+        of_a, of_g = self._damping_act.at(self._step), self._damping_err.at(self._step)
         due = (self._step - 1) % self._settings.compute_interval == 0
         invert = _by_eigenvalues if self._settings.use_eigen_decomposition else _by_cholesky
         process = self._run.communicator

@@ -1,4 +1,4 @@
-"""K-FAC as a training algorithm: the description, its schedules, and their limits. `curvature.py` does the work.
+"""K-FAC as a training algorithm. `factor_settings.py` has its numbers and schedules, `curvature.py` does the work.
 
 For a layer s = W a + b, a₊ = (a, 1), g the gradient of a sample's objective by s, and a mini-batch of n samples:
 
@@ -17,13 +17,12 @@ https://arxiv.org/abs/1811.12019.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from descend.errors import ConfigurationError, Unsupported, nearest
+from descend.errors import Unsupported
 from descend.train.algorithms import BatchedIterativeOptimizer, TrainingAlgorithm
+from descend.train.transforms.factor_settings import FactorSettings, Numbers, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,22 +30,41 @@ if TYPE_CHECKING:
     from descend.train.run import Run
     from descend.train.stopping import Stop
 
-__all__ = ["KFAC"]
-
-Numbers = str | float | Sequence[float]
-
-_STRATEGIES = ("all", "each", "root")
-_POSITIVE = (
-    "damping_warmup_steps",
-    "update_interval_steps",
-    "compute_interval",
-    "learning_rate_factor",
-    "gradient_bound",
-)
+__all__ = ["KFAC", "FirstOrderAlgorithm"]
 
 
 @dataclass(frozen=True)
-class KFAC(TrainingAlgorithm):
+class FirstOrderAlgorithm(TrainingAlgorithm):
+    """Base of algorithms that change the gradients of mini-batch descent; its limits are theirs.
+
+    Args:
+        name: A name for this algorithm in logs.
+        first_order_optimizer: What makes the steps, and when to stop.
+    """
+
+    name: str = "first-order algorithm"
+    first_order_optimizer: BatchedIterativeOptimizer = field(default_factory=BatchedIterativeOptimizer)
+
+    @property
+    def stop(self) -> Stop | None:
+        """The criterion, where it is of a form that has no text."""
+        return self.first_order_optimizer.stop
+
+    def epochs(self, default: int) -> int | None:
+        """See `TrainingAlgorithm.epochs`."""
+        return self.first_order_optimizer.epochs(default)
+
+    def criterion(self) -> Stop | None:
+        """See `TrainingAlgorithm.criterion`."""
+        return self.first_order_optimizer.criterion()
+
+    def until(self, stop: Stop) -> Self:
+        """See `TrainingAlgorithm.until`."""
+        return replace(self, first_order_optimizer=self.first_order_optimizer.until(stop))
+
+
+@dataclass(frozen=True)
+class KFAC(FactorSettings, FirstOrderAlgorithm):
     """Mini-batch descent whose gradients are multiplied by inverse Kronecker factors of the Fisher matrix.
 
     Fully connected and convolution layers have factors: in a graph, and in any nn.Module whose parameters reach
@@ -92,23 +110,6 @@ class KFAC(TrainingAlgorithm):
     message: ClassVar[str] = "KFAC"
 
     name: str = "K-FAC"
-    first_order_optimizer: BatchedIterativeOptimizer = field(default_factory=BatchedIterativeOptimizer)
-    damping_act: Numbers = "0.03"
-    damping_err: Numbers = "0.03"
-    damping_warmup_steps: int = 100
-    kronecker_decay: float = 0.99
-    use_pi: bool = False
-    update_intervals: Numbers = "1"
-    update_interval_steps: int = 1
-    compute_interval: int = 1
-    inverse_strategy: str = "all"
-    disable_layers: str = ""
-    learning_rate_factor: float = 1.0
-    use_eigen_decomposition: bool = False
-    gradient_bound: float = 0.001
-    print_time: bool = False
-    print_matrix: bool = False
-    print_matrix_summary: bool = False
     damping_bn_act: Numbers = ""
     damping_bn_err: Numbers = ""
     learning_rate_factor_gru: float = 0.0
@@ -118,53 +119,15 @@ class KFAC(TrainingAlgorithm):
     kfac_use_interval: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("damping_act", "damping_err", "damping_bn_act", "damping_bn_err", "update_intervals"):
-            object.__setattr__(self, name, _as_text(getattr(self, name)))
+        for name in ("damping_bn_act", "damping_bn_err"):
+            object.__setattr__(self, name, as_text(getattr(self, name)))
         object.__setattr__(self, "first_order_optimizer", replace(self.first_order_optimizer, name=self.name))
         if self.kfac_use_interval:
             raise Unsupported(
                 f"KFAC: kfac_use_interval={self.kfac_use_interval!r} is not supported, because what it means is "
                 "not documented; leave it out and every step is preconditioned"
             )
-        if problems := [*self._wrong_numbers(), *self._wrong_choices()]:
-            raise ConfigurationError([f"KFAC: {problem}" for problem in problems])
-
-    def _wrong_numbers(self) -> list[str]:
-        problems = [
-            f"{name} is {getattr(self, name)!r}; expected a number above 0"
-            for name in _POSITIVE
-            if not getattr(self, name) > 0
-        ]
-        for name in ("damping_act", "damping_err", "update_intervals"):
-            problems += _wrong_list(name, str(getattr(self, name)), falling=name != "update_intervals")
-        if not 0 < self.kronecker_decay < 1:
-            problems.append(
-                f"kronecker_decay is {self.kronecker_decay!r}; expected above 0 and below 1 (0.99 is usual)"
-            )
-        return problems
-
-    def _wrong_choices(self) -> list[str]:
-        if self.inverse_strategy in _STRATEGIES:
-            return []
-        hint = nearest(self.inverse_strategy, _STRATEGIES)
-        return [f"inverse_strategy is {self.inverse_strategy!r}; expected all, each or root{hint}"]
-
-    def dampings(self, step: int) -> tuple[float, float]:
-        """λ_A and λ_G of update number `step`, from 1."""
-        return self._damping(self.damping_act, step), self._damping(self.damping_err, step)
-
-    def _damping(self, text: Numbers, step: int) -> float:
-        first, *rest = _numbers(str(text))
-        if not rest:
-            return first
-        alpha = 2 * math.log10(first / rest[0]) / self.damping_warmup_steps
-        return rest[0] + (first - rest[0]) * (1 - alpha) ** step
-
-    def interval(self, step: int) -> int:
-        """Steps from one update of the factors to the next, at update number `step`, from 1."""
-        first, *rest = _numbers(str(self.update_intervals))
-        target = rest[0] if rest else first
-        return int(first + (target - first) * min((step - 1) / self.update_interval_steps, 1.0))
+        super().__post_init__()
 
     def without_effect(self) -> list[str]:
         """Lines about settings that are of no use here."""
@@ -184,23 +147,6 @@ class KFAC(TrainingAlgorithm):
         own = {name: value for name, value in given.items() if value and name != "sgd"}
         inner = {"first_order_optimizer": given["sgd"]} if "sgd" in given else {}
         return cls(**own, **inner)
-
-    @property
-    def stop(self) -> Stop | None:
-        """The criterion, where it is of a form that has no text."""
-        return self.first_order_optimizer.stop
-
-    def epochs(self, default: int) -> int | None:
-        """See `TrainingAlgorithm.epochs`."""
-        return self.first_order_optimizer.epochs(default)
-
-    def criterion(self) -> Stop | None:
-        """See `TrainingAlgorithm.criterion`."""
-        return self.first_order_optimizer.criterion()
-
-    def until(self, stop: Stop) -> KFAC:
-        """See `TrainingAlgorithm.until`."""
-        return replace(self, first_order_optimizer=self.first_order_optimizer.until(stop))
 
     def apply(self, run: Run) -> str:
         """See `TrainingAlgorithm.apply`."""
@@ -224,28 +170,3 @@ class _Unnamed:
     def to_fields(self) -> dict[str, Any]:
         """The fields as the text has them."""
         return {name: value for name, value in self._algorithm.to_fields().items() if name != "name"}
-
-
-def _as_text(value: Numbers) -> str:
-    if isinstance(value, str):
-        return value
-    return " ".join(repr(number) for number in (value if isinstance(value, Sequence) else (value,)))
-
-
-def _numbers(text: str) -> list[float]:
-    return [float(word) for word in text.split()]
-
-
-def _wrong_list(name: str, text: str, falling: bool) -> list[str]:
-    """What is wrong with one or two numbers above 0."""
-    try:
-        found = _numbers(text)
-    except ValueError:
-        found = []
-    if len(found) not in (1, 2) or not all(0 < number < math.inf for number in found):
-        return [f"{name} is {text!r}; expected one or two numbers above 0, spaces between, such as '3e-2'"]
-    if falling and found[0] < found[-1]:
-        return [f"{name} is {text!r}; expected the first number to fall to the second"]
-    if not falling and any(number < 1 for number in found):
-        return [f"{name} is {text!r}; expected whole numbers of at least 1"]
-    return []

@@ -107,7 +107,7 @@ def test_a_wrong_word_is_named(library, name, kwargs, words):
         ("optax", "lars", {"learning_rate": "x"}, r"optax lars\(learning_rate='x'\): LARS, group 0: lr must be"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_in_the_librarys_words(library, name, kwargs, words):
+def test_an_impossible_value_is_refused_in_the_librarys_words(library, name, kwargs, words):
     with pytest.raises(RuleError, match=words):
         from_library(library, name, weights((2, 2)), **kwargs)
 

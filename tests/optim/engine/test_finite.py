@@ -78,7 +78,7 @@ def test_large_numbers_whose_sum_overflows_are_fine(runner: str, dtype: torch.dt
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_whoever_allows_it_gets_it(runner: str) -> None:
+def test_allow_applies_nonfinite_gradients(runner: str) -> None:
     ours, params = net(runner, torch.float32, "allow")
     params[4].grad = torch.tensor([0.5, float("nan"), 0.5])
     ours.step()

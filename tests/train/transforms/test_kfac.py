@@ -286,7 +286,7 @@ def test_factors_are_renewed_at_intervals_that_grow():
     """1 to 3 over 4 steps: intervals 1, 1, 2, 2, 3, 3, 3, … so steps 1, 2, 3, 7 (multiples of the one in force)."""
     factors = Factors()
     kfac = descend.KFAC(update_intervals="1 3", update_interval_steps=4, kronecker_decay=0.5)
-    assert [kfac.interval(step) for step in range(1, 8)] == [1, 1, 2, 2, 3, 3, 3]
+    assert [kfac.interval().at(step) for step in range(1, 8)] == [1, 1, 2, 2, 3, 3, 3]
     fit(dense(), kfac=kfac, steps=7, callbacks=[factors])
     changed = [
         i + 1
@@ -416,7 +416,7 @@ def test_settings_out_of_range_are_named(options, message):
         descend.KFAC(**options)
 
 
-def test_what_cannot_be_had_is_refused_by_name():
+def test_what_is_not_supported_is_refused_by_name():
     with pytest.raises(Unsupported, match="kfac_use_interval"):
         descend.KFAC(kfac_use_interval="1 2")
     with pytest.raises(ConfigurationError, match="there is no layer 'fc9'"):
