@@ -145,10 +145,6 @@ class TrainState:
             self.epoch_progress.totals.join(totals)
             self.epoch_progress.complete = batch.last
 
-    def keep_samples(self, batch: Batch) -> None:
-        """Count a mini-batch whose gradient is kept for a later update."""
-        self.samples_kept += batch.size
-
     def note_skipped(self) -> None:
         """Count a step whose mini-batch is lost."""
         if self.epoch_progress is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import inspect
 import io
 import math
 import pickle
@@ -643,29 +642,6 @@ def test_noise_depends_on_seed_name_and_update_alone(runner: str) -> None:
     assert not torch.equal(one["a"], one["b"])
     assert not torch.equal(one["a"], moved(["a"], 2)["a"])
     assert one["a"].std().item() == pytest.approx(1.0, abs=0.2)
-
-
-# ---- named optimizers
-
-
-def test_faces_have_signatures_docstrings_and_defaults() -> None:
-    parameters = inspect.signature(descend.optim.Adam).parameters
-    assert list(parameters)[:2] == ["params", "lr"]
-    assert parameters["beta2"].default == 0.999
-    assert "Kingma" in (descend.optim.Adam.__doc__ or "")
-    assert inspect.signature(descend.optim.AdamW).parameters["decay"].default == "decoupled"
-    with pytest.raises(RuleError, match="Adam: missing a required argument: 'params'"):
-        descend.optim.Adam()
-
-
-def test_face_of_ones_own_rule() -> None:
-    made = descend.optim.optimizer_class(Kick, name="Hot", lr=0.5, heat=1.0)
-    optimizer = made(net().parameters(), momentum=0.1)
-    assert optimizer.param_groups[0]["heat"] == 1.0
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    assert made.__name__ == "Hot"
-    with pytest.raises(RuleError, match="Kick has no option 'hot'"):
-        descend.optim.optimizer_class(Kick, lr=0.5, hot=1.0)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

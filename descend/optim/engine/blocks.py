@@ -228,7 +228,7 @@ def _arguments(
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class BlockRange:
     """Blocks `start` to `stop` - 1 of a segment, with its gradient and noise by name: (blocks of the segment, B)."""
 
     segment: Segment
@@ -254,7 +254,7 @@ def _eager(step: ArenaStep, active: PackedGradients, k: int, known: Mapping[int,
     same = {at: machine.held(value) for at, value in numbers.items() if not value.ndim}
     each = {at: value for at, value in numbers.items() if value.ndim}
 
-    def update(thread: int, chunk: Chunk) -> None:
+    def update(thread: int, chunk: BlockRange) -> None:
         segment, a, b = chunk.segment, chunk.start, chunk.stop
         here = _held(arena, segment, k, machine, a, b).copy()
         for name, rows in chunk.extra.items():
@@ -269,13 +269,15 @@ def _eager(step: ArenaStep, active: PackedGradients, k: int, known: Mapping[int,
         eager.together(update, chunks, threads)
 
 
-def _batches(step: ArenaStep, active: PackedGradients, machine: eager.Interpreter, size: int) -> Iterator[list[Chunk]]:
+def _batches(
+    step: ArenaStep, active: PackedGradients, machine: eager.Interpreter, size: int
+) -> Iterator[list[BlockRange]]:
     """All chunks; segment by segment where noise is drawn, so that only the noise of one segment is in memory."""
-    chunks: list[Chunk] = []
+    chunks: list[BlockRange] = []
     for i, segment in enumerate(active.segments):
         extra = {name: machine.held(x) for name, x in _extra(step, active, machine.kernel, i).items()}
         chunks += [
-            Chunk(segment, a, min(a + size, segment.stop), extra) for a in range(segment.start, segment.stop, size)
+            BlockRange(segment, a, min(a + size, segment.stop), extra) for a in range(segment.start, segment.stop, size)
         ]
         if machine.kernel.noises:
             yield chunks
