@@ -46,8 +46,7 @@ class ReadOptions:
         header: Whether the first row has the names of the columns.
         columns: Columns to read; a mapping joins several columns of numbers into a field: {"x": ["a", "b"]}.
         key: Name of an array, or of a group of arrays, within a file; or several names.
-        tokenizer: "bytes", or the path of a JSON file of the library tokenizers.
-        length: Entries of a sequence: of a packed text, or to which ragged fields are padded or cut.
+        length: Entries to which ragged fields are padded or cut.
         image_size: Height and width to which images are scaled; one number for both.
     """
 
@@ -59,7 +58,6 @@ class ReadOptions:
     header: bool | None = None
     columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None
     key: str | Sequence[str] | None = None
-    tokenizer: str | Path | None = None
     length: int | None = None
     image_size: int | Sequence[int] | None = None
 

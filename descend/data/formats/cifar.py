@@ -3,7 +3,7 @@
 CIFAR-10    label, image                          "image", "label"
 CIFAR-100   coarse label, fine label, image       "image", "coarse_label", "label"
 
-The two are told apart by the size of the file; where it fits both, by labels above 9. Files are mapped into memory.
+The two are distinguished by the size of the file; where it fits both, by labels above 9. Files are mapped into memory.
 
 Source: https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version"
 """

@@ -81,9 +81,9 @@ def test_what_is_no_sample(file):
         opened["pairs"] = np.zeros(N, dtype=[("a", int), ("b", int)])
     assert set(read(file).left_out) == {"version", "pairs"}
     assert "single value" in refusal(file, key="version")
-    with h5py.File(file, "a") as opened:
-        opened["short"] = np.zeros(3)
-    assert "must have one entry for each sample" in refusal(file)
+    with h5py.File(file.with_name("short.h5"), "w") as opened:
+        opened["x"], opened["short"] = X, np.zeros(3)
+    assert "must have one entry for each sample" in refusal(file.with_name("short.h5"))
 
 
 def test_other_files_are_never_read(file, tmp_path):
