@@ -36,13 +36,13 @@ class Watcher(Callback):
 def follow(*callbacks, epochs=2, task=None, batches=None, validation=None, stop=None, **settings):
     """A run of 3 mini-batches an epoch (10 samples) with all its events; returns the run."""
     given = run_of(task or Regression(), batches or data(batch_size=4), validation, callbacks=callbacks, **settings)
-    given.callbacks.fire(Event.AFTER_SETUP, given.view())
-    given.callbacks.fire(Event.BEFORE_RUN, given.view())
+    given.callbacks.fire(Event.AFTER_SETUP, given.views.of_run())
+    given.callbacks.fire(Event.BEFORE_RUN, given.views.of_run())
     reason = train(given, stop or Epochs(epochs))
-    given.callbacks.fire(Event.AFTER_TRAINING, given.view(reason))
+    given.callbacks.fire(Event.AFTER_TRAINING, given.views.of_run(reason))
     if Mode.TEST in given.data:
         evaluate(given, Mode.TEST)
-    given.callbacks.fire(Event.AFTER_RUN, given.view(reason))
+    given.callbacks.fire(Event.AFTER_RUN, given.views.of_run(reason))
     given.reason, given.history, given.contexts = reason, given.state.history, given.state.contexts
     return given
 

@@ -115,16 +115,33 @@ def _rows(output: Tensor, target: Tensor, ignored: int | None) -> tuple[Tensor, 
     return scores, classes
 
 
+def _require_binary(name: str, classes: Tensor) -> None:
+    """Targets of one score each are 0 or 1.
+
+    Raises:
+        ConfigurationError: there are others.
+    """
+    if other := classes[(classes != 0) & (classes != 1)].tolist():
+        raise ConfigurationError(
+            f"metric '{name}': where there is one output for each target, targets must be 0 or 1, got {other[0]!r:.20}; "
+            "return one output for each class"
+        )
+
+
 class _ClassCounts:
     """True positives, false positives and false negatives of each class; of the second class alone where binary."""
 
     def __init__(self, name: str, ignored: int | None, probabilities: bool) -> None:
         self._name, self._ignored = name, ignored
         self._threshold = 0.5 if probabilities else 0.0
+        self._looked = False  # whether targets are 0 and 1, of the first micro-batch, since that waits for the device
 
     def __call__(self, output: Tensor, target: Tensor) -> Parts:
         scores, classes = _rows(output, target, self._ignored)
         if scores.shape[1] == 1:
+            if not self._looked:
+                _require_binary(self._name, classes)
+                self._looked = True
             found, wanted = (scores > self._threshold), (classes > 0.5).reshape(-1, 1)
         else:
             number = torch.arange(scores.shape[1], device=scores.device)
@@ -193,6 +210,7 @@ def _auroc(parts: Parts) -> float:
     """
     scores, classes = parts["cat scores"].numpy(), parts["cat classes"].numpy()
     if scores.shape[1] == 1:
+        _require_binary("auroc", parts["cat classes"])
         return _area(scores[:, 0], classes > 0.5)
     areas = [_area(scores[:, c], classes == c) for c in range(scores.shape[1])]
     return float(np.nanmean(areas)) if not all(np.isnan(areas)) else float("nan")

@@ -129,13 +129,18 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
     Where there is one output for each target, of 0 or 1, that is on its side of 0; of 0.5, if it is a probability.
     """
     threshold = 0.5 if probabilities else 0.0
+    binary = None  # whether targets are 0 and 1 alone; of the first micro-batch, since that waits for the device
 
     def accuracy(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal binary
         output = _require_tensor("accuracy", output)
-        if (output.ndim < 2 or output.shape[1] < 2) and binary_outputs(output, target):
+        one_column = output.ndim < 2 or output.shape[1] < 2
+        if one_column and binary is None:
+            binary = binary_outputs(output, target) and bool(((target == 0) | (target == 1)).all())
+        if one_column and binary:
             hits = (output.reshape(-1) > threshold) == (target.reshape(-1) > 0.5)
             return hits.sum().double(), torch.tensor(hits.numel(), device=hits.device)
-        if output.ndim < 2 or output.shape[1] < 2:
+        if one_column:
             raise ConfigurationError(
                 f"metric 'accuracy': the output must have shape (samples, classes, ...), got {tuple(output.shape)}: "
                 "pass a function, such as metrics={'accuracy': "

@@ -143,6 +143,9 @@ def test_what_cannot_be_put_together_or_is_no_number_is_refused():
         build_metrics(["f1"], "cross_entropy")["f1"].accumulated(SCORES, [CLASSES, CLASSES])
     with pytest.raises(ConfigurationError, match="must be a tensor, got a tuple"):
         build_metrics(["f1"], "cross_entropy")["f1"].accumulated((SCORES,), [CLASSES])
+    for name in ("f1", "auroc"):
+        with pytest.raises(ConfigurationError, match="targets must be 0 or 1, got 2"):
+            value(name, SCORES[:, 0], CLASSES)
     with pytest.raises(ConfigurationError, match="no ratio"):
         build_metrics(["f1"], "cross_entropy")["f1"].ratio(SCORES, [CLASSES], 101)
 
@@ -180,3 +183,12 @@ def test_a_run_measures_them_and_resumes_within_an_epoch(tmp_path):
     expected = reference.f1_score(CLASSES, output.argmax(1), average="macro", zero_division=0)
     assert last["f1"] == pytest.approx(expected, rel=1e-9)
     assert np.isfinite([last[name] for name in names]).all()
+
+
+def test_accuracy_of_one_output_is_on_its_side_of_the_threshold():
+    logits = PAIRS[:, 1] - PAIRS[:, 0]
+    hits = float(reference.accuracy_score(BITS, logits > 0, normalize=False))
+    for loss, output in (("bce_with_logits", logits), (nn.BCELoss(), logits.sigmoid())):
+        for rows in (output, output.unsqueeze(1)):
+            found = build_metrics(["accuracy"], loss)["accuracy"].ratio(rows, [BITS.float()], 101)
+            assert (float(found.numerator), float(found.denominator)) == (hits, 101.0)

@@ -1205,7 +1205,7 @@ def test_at_99_percent_of_a_million_samples_no_skipped_sample_is_read(tmp_path):
         ({"lr": 0.1}, "the rate is the optimizer's"),
         ({"batchsize": 8}, "did you mean 'batch_size'"),
         ({"optimizer": descend.SGD}, r"the class SGD: construct it with its settings, such as descend\.SGD\(learn"),
-        ({"data": "data.csv"}, "data for 'train' must be .*got a str"),
+        ({"data": 5}, "data for 'train' must be .*got a int"),
         ({"metrics": ["acc"]}, "did you mean 'accuracy'"),
     ],
 )
