@@ -123,7 +123,7 @@ def _require_binary(name: str, classes: Tensor) -> None:
     """
     if other := classes[(classes != 0) & (classes != 1)].tolist():
         raise ConfigurationError(
-            f"metric '{name}': where there is one output for each target, targets must be 0 or 1, got {other[0]!r:.20}; "
+            f"metric '{name}': targets of one output each must be 0 or 1, got {other[0]!r:.20}: "
             "return one output for each class"
         )
 
