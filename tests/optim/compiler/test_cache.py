@@ -207,8 +207,9 @@ def test_a_long_run_gets_its_kernel_in_the_background(
 def test_nothing_is_left_running_when_a_run_ends_early(tmp_path: Path) -> None:
     script = (
         "import torch, descend.optim\n"
-        "from descend.optim.engine import kernels, arena_manager\n"
-        "kernels.PATIENCE_SECONDS = -1.0\n"
+        "from descend.optim.compiler import cache\n"
+        "from descend.optim.engine import arena_manager\n"
+        "cache.PATIENCE_SECONDS = -1.0\n"
         "p = torch.nn.Parameter(torch.ones(10)); p.grad = torch.ones(10)\n"
         "descend.optim.Adam([p]).step()\n"
         "print([process.pid for process in arena_manager._compiler.building.values()][0])\n"
