@@ -34,7 +34,7 @@ def test_two_ranks_on_this_machine(tmp_path, capfd):
     rows = [json.loads(line) for line in (tmp_path / "job" / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum(row["mode"] == "train" for row in rows) == 1
     assert (tmp_path / "job" / "err.log").exists()
-    with pytest.raises(ConfigurationError, match=r"batch\.sh is there already"):
+    with pytest.raises(ConfigurationError, match=r"batch\.sh exists already"):
         start(tmp_path / "job")
 
 
