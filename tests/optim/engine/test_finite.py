@@ -28,7 +28,7 @@ def net(runner: str, dtype: torch.dtype, policy: str) -> tuple[descend.optim.Ada
 
 @pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     which=st.integers(0, len(SIZES) - 1),
     where=st.floats(0, 1, exclude_max=True),

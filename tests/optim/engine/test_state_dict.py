@@ -39,7 +39,7 @@ def state(ours: Any) -> dict[str, Any]:
     return {name: dict(ours.state[p]) for name, p in zip(group["param_names"], group["params"], strict=True)}
 
 
-@profile(max_examples=10, deadline=None)
+@profile(max_examples=10)
 @given(order=st.permutations(list(SHAPES)), writer=st.sampled_from(["plain", "blocks"]), steps=st.integers(0, 3))
 def test_state_follows_names_in_any_order(order: list[str], writer: str, steps: int) -> None:
     one, other = optimizer(list(SHAPES), writer, steps), optimizer(order, "plain")

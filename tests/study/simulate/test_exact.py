@@ -43,7 +43,7 @@ def test_sgd_has_its_fixed_point():
     assert curve[-1, 0] == pytest.approx(0.5 * (rate * h / (size * (2 - rate * h))).sum(), rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from(RULES),
     st.floats(0.01, 1.2),
