@@ -142,22 +142,22 @@ def run(
         said = f"--show-changes prints what a resumed run would take from its checkpoint; remove {other}"
         raise typer.BadParameter(said, param_hint=other)
     experiment = load(file)
+    # Here, before torch is imported, so that mistakes are reported at once.
+    checked = check_experiment(experiment, experiment.trainer.random_seed or 0)
     if check:
-        checked = check_experiment(experiment)
         _print(layer_table(checked))
         _print(f"{file}: nothing wrong found")
         return
-    check_experiment(experiment)  # before torch is imported, so that mistakes are reported at once
     from descend.distributed import rank
     from descend.experiment.inspect.summary import summary
-    from descend.experiment.run import run as run_experiment
+    from descend.experiment.population import RunOptions
+    from descend.experiment.run import run_experiment
 
     if show_changes and run_dir:
         _show_changes(experiment, run_dir, reset_optimizer)
         return
-    parts = (experiment.trainer, experiment.model, experiment.data_reader, experiment.optimizer)
-    how = {"resume": resume, "reset_optimizer": reset_optimizer, "weights_only": weights_only}
-    result = run_experiment(*parts, run_dir=run_dir, **how, trainers=trainers, procs_per_trainer=procs_per_trainer)
+    options = RunOptions(run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer)
+    result = run_experiment(experiment, options, checked)
     if rank() == 0:
         for one in result.trainers or (result,):
             if result.trainers:

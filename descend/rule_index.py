@@ -7,11 +7,17 @@ dataclass whose fields are its options.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from descend.errors import RuleError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["RuleInfo", "describe", "format_list", "rules"]
 
@@ -43,20 +49,21 @@ class RuleInfo:
         return ", ".join(f"{name}={value}" for name, value in self.options)
 
 
-def rules() -> dict[str, RuleInfo]:
-    """All rules by name in lower case, in alphabetical order."""
-    base = _assigned(_classes(_RULES / "base.py")["Rule"])
+@functools.cache
+def rules() -> Mapping[str, RuleInfo]:
+    """All rules by name in lower case, in alphabetical order; read once in a process."""
+    base = _assigned(_classes(ast.parse((_RULES / "base.py").read_text(encoding="utf-8")))["Rule"])
     found: dict[str, RuleInfo] = {}
     for file in sorted(_RULES.glob("*.py")):
-        equations = inspect.cleandoc(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "")
-        for name, node in _classes(file).items():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        equations = inspect.cleandoc(ast.get_docstring(tree) or "")
+        for name, node in _classes(tree).items():
             if any(isinstance(parent, ast.Name) and parent.id == "Rule" for parent in node.bases):
                 found[name.lower()] = _entry(node, base, equations)
-    return dict(sorted(found.items()))
+    return MappingProxyType(dict(sorted(found.items())))
 
 
-def _classes(file: Path) -> dict[str, ast.ClassDef]:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+def _classes(tree: ast.Module) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 

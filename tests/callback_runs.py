@@ -12,8 +12,8 @@ from toys import Regression, data, run_of
 import descend
 from descend.data import ArrayReader, Batches
 from descend.errors import Stopped
+from descend.experiment.build_optimizer import build_graph_optimizer
 from descend.experiment.graph_task import GraphTask
-from descend.experiment.optimizer import build_optimizer
 from descend.graph import check
 from descend.lower import lower
 from descend.runtime import generator
@@ -36,13 +36,13 @@ class Watcher(Callback):
 def follow(*callbacks, epochs=2, task=None, batches=None, validation=None, stop=None, **settings):
     """A run of 3 mini-batches an epoch (10 samples) with all its events; returns the run."""
     given = run_of(task or Regression(), batches or data(batch_size=4), validation, callbacks=callbacks, **settings)
-    given.callbacks.fire(Event.AFTER_SETUP, given.view())
-    given.callbacks.fire(Event.BEFORE_RUN, given.view())
+    given.callbacks.fire(Event.AFTER_SETUP, given.views.of_run())
+    given.callbacks.fire(Event.BEFORE_RUN, given.views.of_run())
     reason = train(given, stop or Epochs(epochs))
-    given.callbacks.fire(Event.AFTER_TRAINING, given.view(reason))
+    given.callbacks.fire(Event.AFTER_TRAINING, given.views.of_run(reason))
     if Mode.TEST in given.data:
         evaluate(given, Mode.TEST)
-    given.callbacks.fire(Event.AFTER_RUN, given.view(reason))
+    given.callbacks.fire(Event.AFTER_RUN, given.views.of_run(reason))
     given.reason, given.history, given.contexts = reason, given.state.history, given.state.contexts
     return given
 
@@ -124,7 +124,7 @@ def work_of(described, optimizer=None, batch_size=8):
         mode: Batches(ArrayReader(samples(count, seed=seed)), batch_size, 1, shuffle=mode is Mode.TRAIN)
         for seed, (mode, count) in enumerate(((Mode.TRAIN, 20), (Mode.VALIDATION, 12), (Mode.TEST, 10)))
     }
-    rule = build_optimizer(module, plan, optimizer or descend.SGD(learn_rate=0.1, momentum=0.9))
+    rule = build_graph_optimizer(module, plan, optimizer or descend.SGD(learn_rate=0.1, momentum=0.9))
     algorithm = BatchedIterativeOptimizer(epoch_count=described.epochs)
     task = GraphTask(module, plan)
     return Parts("model0", task, rule, modes, algorithm, 1, tuple(described.callbacks))

@@ -3,9 +3,14 @@
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from descend.__main__ import main
 from descend.optim import named_optimizers
+
+# How long an example takes depends on what else the machine does, and says nothing of the code.
+settings.register_profile("descend", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("descend")
 
 
 @pytest.fixture
@@ -26,4 +31,4 @@ def command(monkeypatch, capsys):
 @pytest.fixture(autouse=True)
 def rules_of_one_test(monkeypatch):
     """What a test registers is gone after it: `descend.optim.register` is for a whole process."""
-    monkeypatch.setattr(named_optimizers, "_FACES", dict(named_optimizers._FACES))
+    monkeypatch.setattr(named_optimizers, "_CLASSES", dict(named_optimizers._CLASSES))

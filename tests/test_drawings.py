@@ -11,6 +11,7 @@ from tools import drawings, figures
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow  # reads the whole package
 def test_the_drawings_of_this_repository_are_those_of_the_code():
     assert not drawings.stale(figures.House()), "run make drawings"
 

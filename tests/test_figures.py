@@ -22,6 +22,7 @@ def repository():
     return figures.House()
 
 
+@pytest.mark.slow  # reads the whole repository, as `make figures` does in CI
 def test_the_figures_of_this_repository_are_within_their_ratchets(repository):
     lines = figures.measured(repository)
     over = [line for line in lines if line.state == "OVER"]
@@ -227,6 +228,7 @@ def test_the_command_ends_with_1_where_a_figure_is_over(tmp_path, monkeypatch, c
     assert "OVER" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_no_exception_stands_for_what_is_gone(repository):
     """Each class that the tables of exceptions name is still there, and still an exception."""
     places: dict[str, int] = {}

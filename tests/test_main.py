@@ -52,20 +52,25 @@ def test_explain_answers_a_mistake_with_its_place(descend, tmp_path):
     assert "did you mean 'momentum'" in descend("explain", str(wrong), code=2)
 
 
-def test_conformance_exits_with_1_on_failures_and_0_without(descend):
-    text = descend("conformance", "torch.optim:Adam", "--args", "lr=0.1", "betas=(0.8,0.99)", code=1)
-    assert "Adam(lr=0.1, betas=(0.8, 0.99)): 22 ok" in text
+def test_conformance_exits_with_1_on_failures_and_0_without(descend, tmp_path, monkeypatch):
+    """And finds a class in the working directory."""
+    (tmp_path / "own_adam.py").write_text("import torch\nclass Mine(torch.optim.Adam):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ("own_adam:Mine", "--rule", "Adam", "--args", "lr=0.1", "betas=(0.8,0.99)")
+    text = descend("conformance", *words, code=1)
+    assert "Mine(lr=0.1, betas=(0.8, 0.99)): 22 ok" in text
+    assert "Kingma and Ba 2015, Algorithm 1: equal to" in text
     assert "29 of 29 weights became NaN or infinite" in text
     assert "FAIL" not in descend("conformance", "descend.optim:AdamW")
 
 
-def test_conformance_finds_a_class_in_the_working_directory(descend, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_conformance_surveys_a_module_in_the_working_directory(descend, tmp_path, monkeypatch):
     lines = ["import torch", "class SGD(torch.optim.SGD):", "    pass", "class Mine(torch.optim.Adam):", "    pass"]
     (tmp_path / "own_optimizers.py").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    text = descend("conformance", "own_optimizers:Mine", "--rule", "Adam", code=1)
-    assert "Kingma and Ba 2015, Algorithm 1: equal to" in text
     survey = descend("conformance", "own_optimizers", code=1).splitlines()
     assert [line.partition(":")[0] for line in survey] == ["Mine", "SGD"]
 

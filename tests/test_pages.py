@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("bridges", "checkpoints", "fit", "optimizers")
+PAGES = ("bridges", "checkpoints", "data", "fit", "optimizers")
 
 
 @pytest.mark.slow

@@ -141,6 +141,7 @@ def test_a_marked_function_is_not_inlined_by_torch_compile():
     assert len(graphs) > 1  # the call broke the graph
 
 
+@pytest.mark.slow
 def test_dynamo_is_not_imported_by_torch_alone():
     code = "import torch; from descend.torch_private import dynamo_is_imported as f; raise SystemExit(f())"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -181,6 +182,7 @@ def test_an_elastic_agent_asked_to_stop_restarts_nothing(monkeypatch: pytest.Mon
     assert agent._remaining_restarts == 0
 
 
+@pytest.mark.slow  # runs a compiler
 def test_a_compiled_package_computes_what_the_module_does(tmp_path: Path):
     module = nn.Linear(3, 2)
     program = torch.export.export(module, (torch.ones(4, 3),))
@@ -236,13 +238,17 @@ def test_private_operators_that_traces_contain_exist(name: str):
 REMAINING: set[str] = set()
 
 
+def _is_own(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
 def private_names(tree: ast.AST) -> set[str]:
     """Names of private attributes that a file takes of anything but `self` and `cls`, or imports from torch."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
             found |= {*(node.module or "").split("."), *(alias.name for alias in node.names)}
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls"):
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not _is_own(node.value):
             found.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
             found |= {*node.value.split(".")}  # getattr(torch, "_name") and "torch._name" in sys.modules
@@ -251,7 +257,11 @@ def private_names(tree: ast.AST) -> set[str]:
 
 def reaches_into_torch(path: Path, known: set[str]) -> set[str]:
     """What a file uses of torch's private names: those that torch_private knows, and any taken of `torch` itself."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    of_modules = r"\b(?:torch|nn|distributed|distributed_c10d)\b[\w.]*\._[A-Za-z]"
+    if not re.search(rf"{of_modules}|\b(?:{'|'.join(known)})\b", text):  # most files
+        return set()
+    tree = ast.parse(text)
     of_torch = {
         node.attr
         for node in ast.walk(tree)

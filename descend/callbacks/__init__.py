@@ -15,6 +15,7 @@ from descend.callbacks.early_stopping import EarlyStopping
 from descend.callbacks.evaluate_progress import EvaluateProgress
 from descend.callbacks.images import SaveImages
 from descend.callbacks.interventions import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
+from descend.callbacks.lbann import CheckInit, Hang, LocalTournament, SyncLayers
 from descend.callbacks.learning_rate import (
     AdaptiveLearningRate,
     CosineDecayLearningRate,
@@ -27,7 +28,6 @@ from descend.callbacks.learning_rate import (
     StepLearningRate,
 )
 from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
-from descend.callbacks.noop import CheckInit, DebugIO, GPUMemoryUsage, Hang, LocalTournament, SyncLayers
 from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
 from descend.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
 from descend.callbacks.print import Print
@@ -39,7 +39,7 @@ from descend.callbacks.tensorboard import (
     Summary,
     TrackSampleIDsStrategy,
 )
-from descend.callbacks.timeline import Debug, MemoryProfiler, Profiler, Timeline
+from descend.callbacks.timeline import Debug, DebugIO, GPUMemoryUsage, MemoryProfiler, Profiler, Timeline
 from descend.callbacks.timer import Timer
 
 __all__ = [

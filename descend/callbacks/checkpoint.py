@@ -93,23 +93,11 @@ class Checkpoint(Callback):
             problems.append(
                 "Checkpoint: set every_steps, every_epochs, every_seconds or keep_best; without one it would never save"
             )
-        problems += self._problems_of_best()
+        if self.keep_best.endswith("/objective"):
+            self.best = self.best or "lowest"
+        problems += _problems_of_best(self.keep_best, self.best)
         if problems:
             raise ConfigurationError(problems)
-
-    def _problems_of_best(self) -> list[str]:
-        if not self.keep_best:
-            return ["Checkpoint: best= says which value is best of keep_best=, which is not set"] if self.best else []
-        if self.keep_best.count("/") != 1 or self.keep_best.split("/")[0] not in _MODES:
-            return [
-                f"Checkpoint: keep_best must be MODE/NAME such as 'validation/objective', got {self.keep_best!r}, "
-                f"with one of the modes {', '.join(_MODES)}"
-            ]
-        if not self.best and self.keep_best.endswith("/objective"):
-            self.best = "lowest"
-        if self.best not in ("lowest", "highest"):
-            return [f"Checkpoint: best must be 'lowest' or 'highest' for {self.keep_best}, got {self.best!r}"]
-        return []
 
     @property
     def monitored(self) -> Monitored | None:
@@ -219,6 +207,19 @@ class Checkpoint(Callback):
             name for name in ("every_steps", "every_epochs", "every_seconds", "keep_best") if getattr(self, name)
         ]
         return "Checkpoint " + " ".join(intervals)
+
+
+def _problems_of_best(keep_best: str, best: str) -> list[str]:
+    if not keep_best:
+        return ["Checkpoint: best= says which value is best of keep_best=, which is not set"] if best else []
+    if keep_best.count("/") != 1 or keep_best.split("/")[0] not in _MODES:
+        return [
+            f"Checkpoint: keep_best must be MODE/NAME such as 'validation/objective', got {keep_best!r}, "
+            f"with one of the modes {', '.join(_MODES)}"
+        ]
+    if best not in ("lowest", "highest"):
+        return [f"Checkpoint: best must be 'lowest' or 'highest' for {keep_best}, got {best!r}"]
+    return []
 
 
 def _copy(written: Path, checkpoint_dir: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Layer timelines, memory profiles, and ranges for a profiler."""
+"""Layer timelines, memory profiles, ranges for a profiler, and lines about layers and mini-batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from descend.train import EpochView, RunView, StepView
     from descend.train.activations import Outputs
 
-__all__ = ["Debug", "MemoryProfiler", "Profiler", "Timeline"]
+__all__ = ["Debug", "DebugIO", "GPUMemoryUsage", "MemoryProfiler", "Profiler", "Timeline"]
 
 
 class _LineWriter(Callback):
@@ -286,3 +286,65 @@ class Debug(Callback):
     def before_evaluation_step(self, step: StepView) -> None:
         """See `Callback.before_evaluation_step`."""
         self.before_step(step)
+
+
+@described_openly
+class DebugIO(Callback):
+    """Prints what the reader gave for each mini-batch.
+
+    Runs:  after_step, after_evaluation_step.
+    Reads: numbers of samples. Changes nothing.
+    Costs: a line a mini-batch.
+
+    Args:
+        phase: Modes in which to print; all where none is named.
+        lvl: From 1 on the number of each sample is printed.
+
+    Raises:
+        ConfigurationError: an unknown mode.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackDebugIO"
+
+    phase: str = ""
+    lvl: int = 0
+
+    def __post_init__(self) -> None:
+        modes_of(self.phase)
+
+    def after_step(self, step: StepView) -> None:
+        """See `Callback.after_step`."""
+        if step.mode in modes_of(self.phase):
+            shown = " ".join(map(str, step.ids.tolist())) if self.lvl else ""
+            say(f"{step.mode} epoch {step.epoch} step {step.step}: {step.batch.size} samples {shown}".rstrip())
+
+    def after_evaluation_step(self, step: StepView) -> None:
+        """See `Callback.after_evaluation_step`."""
+        self.after_step(step)
+
+
+@described_openly
+class GPUMemoryUsage(Callback):
+    """Prints after each epoch how much memory of the GPU is held; without a GPU says once that there is none.
+
+    Runs:  after_setup, after_epoch.
+    Reads: torch's count. Changes nothing.
+    Costs: nothing.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackGPUMemoryUsage"
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        import torch
+
+        if not torch.cuda.is_available():
+            say("GPUMemoryUsage has no effect here: there is no GPU")
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`."""
+        import torch
+
+        if torch.cuda.is_available():
+            now, most = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+            say(f"GPU memory usage : {now / 2**30:.3g} GiB used, {most / 2**30:.3g} GiB at most")

@@ -1,5 +1,6 @@
 """Readers: files to samples to batches of named fields.
 
+    read                                a reader of files of any known format
     DataReader, Reader, transforms      descriptions: plain values that a text can contain
     check, open_readers                 check a description; open its readers, one for each role
     OpenReader, ArrayReader             samples indexed by number, each with named fields
@@ -20,6 +21,8 @@ from descend.data.description import (
     PythonDatasetReader,
     Reader,
 )
+from descend.data.file_format import FileFormat, register
+from descend.data.files import FileReader, read
 from descend.data.order import order, orders
 from descend.data.reader_protocol import Field, OpenReader, one_hot
 from descend.data.readers import ArrayReader, open_readers
@@ -35,6 +38,8 @@ __all__ = [
     "DataReader",
     "Feed",
     "Field",
+    "FileFormat",
+    "FileReader",
     "Loading",
     "Node2VecDataReader",
     "OpenReader",
@@ -50,4 +55,6 @@ __all__ = [
     "open_readers",
     "order",
     "orders",
+    "read",
+    "register",
 ]

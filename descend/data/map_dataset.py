@@ -24,6 +24,7 @@ from descend.thread_shutdown import join_threads_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from descend.data.reader_protocol import Array
     from descend.data.workers import Pool
 
-__all__ = ["BadSample", "Dataset", "IndexedRows", "SamplePipeline", "SampleReader"]
+__all__ = ["BadSample", "Dataset", "IndexedRows", "Pipeline", "SamplePipeline", "SampleReader"]
 
 _LISTED = 10
 
@@ -66,6 +67,34 @@ class IndexedRows:
     bad: list[BadSample]
 
 
+class Pipeline(Protocol):
+    """Reads samples by number, in this process or in another one; must be picklable for that."""
+
+    replace_bad: bool
+
+    @property
+    def role(self) -> str:
+        """What the samples are for."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name of the data set in errors."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> IndexedRows:
+        """See `SamplePipeline.read`."""
+        ...
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Undoes on exit what `read` changed in this process."""
+        ...
+
+
 @dataclass
 class SamplePipeline:
     """Reads and collates samples; everything that a worker process needs.
@@ -92,6 +121,13 @@ class SamplePipeline:
     def name(self) -> str:
         """The name of the data set in errors."""
         return f"{type(self.dataset).__name__} for '{self.role}'"
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Restores the global random generators on exit."""
+        return global_random.kept()
 
     def read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> IndexedRows:
         """Read samples; changes the state of the global generators.
@@ -224,10 +260,10 @@ def _difference(form: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
 
 @dataclass
 class SampleReader:
-    """A map-style data set as a source of batches.
+    """A map-style data set, or files, as a source of batches.
 
     Args:
-        pipeline: Reads its samples.
+        pipeline: Reads the samples.
         skip_bad: This many samples that cannot be used are replaced by the next one; one more ends the run.
         timeout_seconds: Longest time for one batch; None waits for ever.
         pool: Worker processes that read; None reads in this process.
@@ -236,7 +272,7 @@ class SampleReader:
         bad: The samples that were replaced so far: number to reason.
     """
 
-    pipeline: SamplePipeline
+    pipeline: Pipeline
     skip_bad: int = 0
     timeout_seconds: float | None = None
     pool: Pool | None = None
@@ -248,18 +284,18 @@ class SampleReader:
         return self.pipeline.role
 
     def __len__(self) -> int:
-        return len(self.pipeline.dataset)
+        return len(self.pipeline)
 
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
         """Read samples in this process; see `SamplePipeline.read`."""
-        with global_random.kept():
+        with self.pipeline.kept():
             return self._note(self._here(indices, epoch)).fields
 
     def stream(self, shares: Iterator[RankSlice]) -> Generator[tuple[Mapping[str, Array | Tensor], NDArray[np.int64]]]:
         """Read share after share, in the order given."""
         tasks = ((share.ids, share.epoch) for share in shares)
         rows = self.pool.stream(tasks) if self.pool else (self._here(*task) for task in tasks)
-        with global_random.kept(), closing(rows):
+        with self.pipeline.kept(), closing(rows):
             for some in rows:
                 self._note(some)
                 yield some.fields, some.ids

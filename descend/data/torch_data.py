@@ -1,5 +1,6 @@
 """Makes a feed of batches from any kind of data that torch users have.
 
+a path, a folder, a pattern, a list      files, as `descend.data.read` takes them; fields by name
 a reader of descend                      its fields by name
 tensors or arrays: (x, y), {"x": x}      indexed by whole batches
 TensorDataset, a Subset of one           the same
@@ -18,14 +19,17 @@ import numpy as np
 from descend.arguments import check_integer, check_number, require
 from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
+from descend.data.file_pipeline import FilePipeline
+from descend.data.files import FileReader, read
 from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import as_rows
+from descend.data.paths import is_path
 from descend.data.readers import ArrayReader
 from descend.data.workers import Pool
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 
     from descend.data.batches import Samples
 
-__all__ = ["Loading", "TensorReader", "brings_batches", "open_data"]
+__all__ = ["Loading", "TensorReader", "brings_batches", "files_of_feed", "open_data"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Loading:
         skip_bad: Replace up to this many samples that cannot be used by the next one.
         timeout_seconds: Longest wait for a batch; None is ten minutes for processes and no limit without them.
         unit: Samples of a mini-batch that stay together on one rank.
+        targets: Names of the target fields, where they are known: text in files is classes there.
+        classes: The classes of such fields; None: those in the files, in the order of the alphabet.
     """
 
     batch_size: int | None
@@ -63,6 +69,8 @@ class Loading:
     skip_bad: int = 0
     timeout_seconds: float | None = None
     unit: int = 1
+    targets: tuple[str, ...] = ()
+    classes: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -92,6 +100,10 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
             f"{type(data).__name__} is an IterableDataset, and fit needs batches: pass DataLoader(data, batch_size=n) "
             "if it yields samples, and DataLoader(data, batch_size=None) if it yields batches"
         )
+    if is_path(data):
+        data = read(data, role=how.role, target=how.targets or None, classes=how.classes)
+    if isinstance(data, FileReader):
+        return _of_files(data, how)
     if hasattr(data, "read") and hasattr(data, "fields"):
         return _batches(data, how, ahead=0 if isinstance(data, ArrayReader) else 2)
     if (tensors := _tensors(data, how.role)) is not None:
@@ -120,7 +132,9 @@ def brings_batches(data: Any) -> bool:
 
     if isinstance(data, DataLoader):
         return True
-    if _tensors(data, "test") is not None or hasattr(data, "read") or isinstance(data, (str, bytes, dict)):
+    if is_path(data):
+        return False
+    if _tensors(data, "test") is not None or hasattr(data, "read") or isinstance(data, (bytes, dict)):
         return False
     by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return isinstance(data, (list, tuple)) or not by_number
@@ -155,6 +169,21 @@ def _of_samples(
     if how.workers:
         pool = Pool(pipeline, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS, prepare)
     return _batches(SampleReader(pipeline, how.skip_bad, how.timeout_seconds, pool), how, drop_last=drop_last)
+
+
+def files_of_feed(feed: Any) -> FileReader | None:
+    """The reader of files behind a feed; None for other data."""
+    pipeline = getattr(getattr(feed, "reader", None), "pipeline", None)
+    return pipeline.reader if isinstance(pipeline, FilePipeline) else None
+
+
+def _of_files(reader: FileReader, how: Loading) -> Batches:
+    pipeline = FilePipeline(reader.in_role(how.role), how.skip_bad > 0)
+    pool = None
+    if how.workers:
+        pool = Pool(pipeline, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS)
+    samples = SampleReader(pipeline, how.skip_bad, how.timeout_seconds, pool)
+    return _batches(samples, how, ahead=0 if pool else 2)
 
 
 # ---- tensors and arrays

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from descend.data.map_dataset import IndexedRows, SamplePipeline
+    from descend.data.map_dataset import IndexedRows, Pipeline
 
 __all__ = ["Pool"]
 
@@ -66,7 +66,7 @@ class Pool:
 
     def __init__(
         self,
-        pipeline: SamplePipeline,
+        pipeline: Pipeline,
         workers: int,
         timeout_seconds: float | None = None,
         prepare: Callable[[int], None] | None = None,
@@ -213,7 +213,7 @@ def _end(workers: list[_Worker]) -> None:
 
 
 def _serve(
-    pipe: Connection, pipeline: SamplePipeline, sample: Any, prepare: Callable[[int], None] | None, number: int
+    pipe: Connection, pipeline: Pipeline, sample: Any, prepare: Callable[[int], None] | None, number: int
 ) -> None:
     """The main loop of a worker process: read what is requested until the pipe is closed."""
     import torch
@@ -237,7 +237,7 @@ def _serve(
             return
 
 
-def _answer(pipeline: SamplePipeline, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Any:
+def _answer(pipeline: Pipeline, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> Any:
     try:
         return _packed(pipeline.read(ids, epoch, begin))
     except DescendError as error:

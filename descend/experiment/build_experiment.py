@@ -17,16 +17,15 @@ from descend.callbacks.console import say
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.data import Batches
 from descend.errors import ConfigurationError
-from descend.experiment import rule
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run
+from descend.experiment.build_optimizer import build_graph_optimizer, build_optimizer, optimizer_settings
 from descend.experiment.check import check, check_parts
 from descend.experiment.external_metrics import ExternalMetrics
 from descend.experiment.graph_task import GraphTask
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
-from descend.experiment.optimizer import build_optimizer
 from descend.experiment.patched_module import device_of, patched_for_training
 from descend.experiment.population import RunOptions, trainer_seed
 from descend.experiment.precision import precision_of
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
     from descend.data import OpenReader
+    from descend.experiment.check import Checked
     from descend.experiment.experiment import Experiment
     from descend.experiment.population import TrainerContext
     from descend.train import Trainer, TrainingAlgorithm
@@ -64,7 +64,11 @@ def copied(experiment: Experiment) -> Experiment:
 
 @contextmanager
 def build_experiment(
-    experiment: Experiment, options: RunOptions, context: TrainerContext, several: bool = False
+    experiment: Experiment,
+    options: RunOptions,
+    context: TrainerContext,
+    several: bool = False,
+    checked: Checked | None = None,
 ) -> Generator[Run]:
     """The run of an experiment; nothing is written. A torch module is patched until this ends.
 
@@ -73,12 +77,13 @@ def build_experiment(
         options: Where the run is kept.
         context: The trainer that it is for.
         several: Whether it is one of several; those hold out the same samples.
+        checked: What a check of the description gave, with the readers of this run; None checks a graph here.
     """
     if isinstance(experiment.model, TorchModel):
         with _module_run(experiment, experiment.model, options, context, several) as run:
             yield run
     else:
-        yield build_graph_run(experiment, options, context, several)
+        yield build_graph_run(experiment, options, context, several, checked)
 
 
 def build_graph_run(
@@ -86,6 +91,7 @@ def build_graph_run(
     options: RunOptions | None = None,
     context: TrainerContext | None = None,
     several: bool = False,
+    checked: Checked | None = None,
 ) -> Run:
     """The run of an experiment whose model is a graph; nothing is written.
 
@@ -94,12 +100,14 @@ def build_graph_run(
         options: Where the run is kept; None keeps no files.
         context: The trainer that it is for; None for this process by itself.
         several: Whether it is one of several trainers.
+        checked: What a check of the description gave, by the seed of the run; None checks it here.
     """
     trainer, model, options = experiment.trainer, experiment.model, options or RunOptions(keep_files=False)
     world = context.communicator if context else Communicator.current()
     number = context.number if context else 0
-    whole = run_seed(trainer, options.continued, world)
-    checked = check(experiment, whole)
+    if checked is None:
+        checked = check(experiment, run_seed(trainer, options.continued, world))
+    whole = checked.seed
     for warning in checked.warnings:
         warnings.warn(warning, stacklevel=2)
     seed = trainer_seed(whole, number) if several else whole
@@ -112,7 +120,7 @@ def build_graph_run(
     place = f"{trainer.name or f'trainer{number}'}/{model.name or 'model0'}"  # where LBANN keeps the files of a model
     external = ExternalMetrics(checked.plan.other_metrics, place)
     task = GraphTask(module, checked.plan, seed, autocast, checked.unit, external)
-    optimizer = build_optimizer(module, checked.plan, experiment.optimizer)
+    optimizer = build_graph_optimizer(module, checked.plan, experiment.optimizer)
     unit = checked.unit or 1
     data = {mode: _batches(checked.readers[mode.role], trainer, mode, seed, world, unit) for mode in checked.modes}
     computed = Model(0, model.layers, model.weights, model.objective_function, model.metrics, name=model.name)
@@ -120,7 +128,7 @@ def build_graph_run(
         **_settings(experiment, seed, data),
         **{name: True for name in ("compile", "channels_last") if getattr(model, name)},
         "model (SHA-256)": hashlib.sha256(to_text(computed).encode()).hexdigest(),
-        **rule.settings(optimizer),
+        **optimizer_settings(optimizer),
     }
     metrics = [metric.name for metric in (*checked.plan.metrics, *checked.plan.other_metrics)]
     return build_run(
@@ -149,7 +157,7 @@ def _module_run(
     objective, measured = loss_of(model.loss), build_metrics(model.measures, model.loss)
     callbacks = (*trainer.callbacks, *model.callbacks)
     check_names(model.module, callbacks, list(measured))
-    optimizer = rule.build(experiment.optimizer, model.module)
+    optimizer = build_optimizer(experiment.optimizer, model.module)
     for part in (objective, *measured.values()):
         part.to(world.device)
     modes = [mode for mode in Mode if mode.role in readers]
@@ -165,7 +173,7 @@ def _module_run(
         **_settings(experiment, seed, data),
         "loss": describe(model.loss),
         **({"compile": True} if model.compile else {}),
-        **rule.settings(optimizer),
+        **optimizer_settings(optimizer),
     }
     with patched_for_training(task, seed, next(iter(data.values())), *sizes, world) as patches, _compiled(model):
         task.patch(patches)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
 from descend.data.map_dataset import SampleReader
-from descend.experiment import rule
+from descend.data.torch_data import files_of_feed
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, usual_transforms
 from descend.experiment.build_experiment import check_names
+from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
 from descend.experiment.losses import describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
@@ -113,10 +114,12 @@ class FitBuilder:
         sizes = (batching.micro_batch_size, batching.batch_norm_group_size)
         seed = trainer_seed(config.seed, context.number)
         check_names(module, callbacks, ["objective", *self._metrics])
-        optimizer = rule.build(config.optimizer, module)
-        task = ModuleTask(module, self._objective, self._metrics, config.data.targets, self._autocast)
+        optimizer = build_optimizer(config.optimizer, module)
         loading = self._loading(module, seed, sharing)
         feeds = _open(self._sources, loading, stack)
+        files = files_of_feed(feeds[Mode.TRAIN])
+        targets = config.data.targets if config.data.targets is not None or files is None else files.target or None
+        task = ModuleTask(module, self._objective, self._metrics, targets, self._autocast)
         _warn_of_draws(module, feeds[Mode.TRAIN], batching.micro_batch_size, sharing.world_size)
         task.patch(stack.enter_context(patched_for_training(task, seed, feeds[Mode.TRAIN], *sizes, sharing)))
         options = config.options
@@ -150,6 +153,7 @@ class FitBuilder:
         """How the data are read."""
         data, batching = self.config.data, self.config.batching
         sizes = (batching.micro_batch_size, batching.batch_norm_group_size)
+        targets = data.targets if not isinstance(data.targets, int) else None
         return Loading(
             batch_size=batching.batch_size,
             seed=seed,
@@ -160,6 +164,7 @@ class FitBuilder:
             skip_bad=data.skip_bad,
             timeout_seconds=data.timeout_seconds,
             unit=share_unit(module, *sizes, batching.batch_size, sharing.world_size),
+            targets=tuple([targets] if isinstance(targets, str) else targets or ()),
         )
 
     def _settings(
@@ -170,7 +175,7 @@ class FitBuilder:
         counts = {mode: feed.num_samples for mode, feed in feeds.items() if feed.num_samples is not None}
         precision = numerics.precision
         return {
-            **rule.settings(optimizer),
+            **optimizer_settings(optimizer),
             **{name: getattr(loading, name) for name in ("batch_size", "seed", "shuffle", "skip_bad")},
             "on_nonfinite": numerics.on_nonfinite,
             "clip_value": numerics.clip_value,
@@ -195,6 +200,8 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
         if source is None and mode is not Mode.TRAIN:
             continue
         feed = feeds[mode] = open_data(source, replace(loading, role=mode.role))
+        if mode is Mode.TRAIN and (files := files_of_feed(feed)) and files.classes:
+            loading = replace(loading, classes=files.classes)  # the same numbers in all roles
         if isinstance(feed, Batches):
             for note in feed.notes:
                 warnings.warn(note, stacklevel=3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,12 +54,18 @@ class Checked:
         readers: Open readers by role.
         unit: The unit of micro-batches in samples; None if a mini-batch cannot be split.
         warnings: What can run and is probably not intended.
+        seed: The seed by which the readers hold out samples.
     """
 
     plan: Plan
     readers: Mapping[str, OpenReader]
     unit: int | None = 1
     warnings: tuple[str, ...] = ()
+    seed: int = 0
+
+    def with_readers(self, experiment: Experiment, seed: int) -> Checked:
+        """The same with readers opened anew, for another seed or another user: nothing else depends on either."""
+        return replace(self, readers=open_readers(experiment.data_reader, seed), seed=seed)
 
     @property
     def modes(self) -> list[Mode]:
@@ -103,7 +109,7 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     large = plan and _attempt(lambda: beyond_memory(plan, _trains(experiment), machine_bytes()), errors)
     if errors or plan is None or readers is None:
         raise _joined(errors)
-    return Checked(plan, readers, unit, (*_without_rate(experiment, plan), *(large or ())))
+    return Checked(plan, readers, unit, (*_without_rate(experiment, plan), *(large or ())), seed)
 
 
 def _without_rate(experiment: Experiment, plan: Plan) -> list[str]:

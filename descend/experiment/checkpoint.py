@@ -22,7 +22,7 @@ from descend.runtime.dtensor import copy_into
 from descend.train.optimizers.state import unsharded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from descend.train.run import Run
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["LoadedCheckpoint", "capture", "check_weights", "load", "restore", "restore_weights", "tensors_of"]
 
 _RESET = "pass weights_only=True (--weights-only) to begin anew with the weights that fit"
-_OF_THE_OPTIMIZER = ("optimizer", "algorithm", "transforms")  # parts that begin anew with the optimizer
 
 
 def capture(run: Run) -> Snapshot:
@@ -78,20 +77,33 @@ def load(checkpoint: Path) -> LoadedCheckpoint:
 
 
 class _as_storage_error:  # noqa: N801  # used as a word of the `with` statement
-    """Whatever a state that nobody has written so leads to is an error about the checkpoint."""
+    """Any error that the state of a checkpoint leads to is an error about the checkpoint.
 
-    def __init__(self, checkpoint: Path) -> None:
-        self._checkpoint = checkpoint
+    Args:
+        checkpoint: Its folder.
+        part: Whose state is loaded; None where nothing is changed yet.
+        loaded: Parts that have their state already.
+    """
+
+    def __init__(self, checkpoint: Path, part: str | None = None, loaded: Sequence[str] = ()) -> None:
+        self._checkpoint, self._part, self._loaded = checkpoint, part, loaded
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, DescendError):
+            of = f" of '{self._part}'" if self._part else ""
             raise StorageError(
-                f"{self._checkpoint} holds a state that descend has not written ({type(error).__name__}: {error}); "
-                "nothing was changed"
+                f"{self._checkpoint} holds a state{of} that descend has not written ({type(error).__name__}: {error}); "
+                f"{self._what_was_changed()}"
             ) from error
+
+    def _what_was_changed(self) -> str:
+        if self._part is None:
+            return "nothing was changed"
+        done = f"{', '.join(self._loaded)} had been loaded before it" if self._loaded else "no other part was loaded"
+        return f"{done}, so the run is in no usable state: start it again from another checkpoint"
 
 
 def restore(
@@ -122,14 +134,28 @@ def restore(
             f"{saved.checkpoint} is of format 1, whose training state this version does not read; nothing was changed: "
             f"continue the run with descend 0.1, or {_RESET}"
         )
-    parts = run.stateful_parts()
-    with _as_storage_error(saved.checkpoint):
-        for group in saved.parts["optimizer"]["groups"]:
-            for option in keep_options:
-                group.pop(option, None)
-        for name, part in parts.items():
-            if not (reset_optimizer and (name in _OF_THE_OPTIMIZER or getattr(part, "resets_with_optimizer", False))):
-                part.load_state_dict(saved.parts[name])
+    parts = {
+        name: part
+        for name, part in run.stateful_parts().items()
+        if not (reset_optimizer and part.resets_with_optimizer)
+    }
+    if missing := [name for name in parts if name not in saved.parts]:
+        raise StorageError(
+            f"{saved.checkpoint} has no state of '{missing[0]}', a part of this run: another version of descend wrote "
+            f"it; nothing was changed: continue the run with that version, or {_RESET}"
+        )
+    if "optimizer" in parts:
+        with _as_storage_error(saved.checkpoint):
+            for group in saved.parts["optimizer"]["groups"]:
+                for option in keep_options:
+                    group.pop(option, None)
+    loaded: list[str] = []
+    for name, part in parts.items():
+        with _as_storage_error(saved.checkpoint, name, loaded):
+            part.load_state_dict(saved.parts[name])
+        loaded.append(name)
+    if reset_optimizer:
+        run.state.samples_kept = 0  # their gradients were kept by a transform, which has begun anew
     with torch.no_grad():
         for name, tensor in tensors_of(run).items():
             copy_into(tensor, saved.weights[name])

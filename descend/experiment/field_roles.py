@@ -6,6 +6,8 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from descend.data.nested_fields import nested
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.losses import FunctionLoss
@@ -31,12 +33,14 @@ class FieldRoles:
         targets: Names of the fields that the loss is called with, in their order.
         by_name: Whether `forward` gets its inputs as keyword arguments.
         is_nested: Whether fields are parts of nested samples ("a/b").
+        joined: Whether the inputs are columns of a table, a number each, and `forward` gets them as one (n, columns).
     """
 
     inputs: tuple[str, ...]
     targets: tuple[str, ...]
     by_name: bool
     is_nested: bool
+    joined: bool = False
 
     def values(self, fields: Mapping[str, Tensor]) -> Mapping[str, Any]:
         """The entries of a sample by name: tensors, or nested tuples and dictionaries of them."""
@@ -44,6 +48,10 @@ class FieldRoles:
 
     def call(self, module: nn.Module, values: Mapping[str, Any]) -> Any:
         """The output of a module for the inputs among `values`."""
+        if self.joined:
+            types = [p.dtype for p in module.parameters() if p.is_floating_point()]
+            dtype = types[0] if types else torch.get_default_dtype()
+            return module(torch.stack([values[name].to(dtype) for name in self.inputs], dim=1))
         if self.by_name:
             return module(**{name: values[name] for name in self.inputs})
         return module(*[values[name] for name in self.inputs])
@@ -61,7 +69,8 @@ def assign_fields(
 
     Args:
         fields: The fields by name; decimal names are positions in a tuple.
-        module: Called with the inputs: by position from tuples, by name from dictionaries.
+        module: Called with the inputs: by position from tuples, by name from dictionaries; columns of a table, a number
+            each, are one input (n, columns) of a module that takes one.
         loss: Called with the targets.
         targets: Names of the targets, or how many of the last fields are targets. None: of a tuple the last entry, of a
             dictionary the one of `TARGET_NAMES`; a single tensor is its own target.
@@ -78,8 +87,9 @@ def assign_fields(
         found = ["0"]  # a single tensor is its own target, as for an autoencoder
     if not inputs:
         raise ConfigurationError(f"all fields ({', '.join(names)}) are targets, and the module needs an input")
-    by_name = not by_position and _takes(module, inputs)
-    return FieldRoles(tuple(inputs), tuple(found), by_name, any("/" in name for name in fields))
+    joined = _takes_one(module, inputs, fields)
+    by_name = not by_position and not joined and _takes(module, inputs)
+    return FieldRoles(tuple(inputs), tuple(found), by_name, any("/" in name for name in fields), joined)
 
 
 def _wants_a_target(loss: Loss, targets: int | Sequence[str] | None) -> bool:
@@ -112,6 +122,17 @@ def _targets(
             f"which fields are targets is not clear from their names ({', '.join(names)}): pass targets=['...']"
         )
     return found
+
+
+def _takes_one(module: nn.Module, inputs: Sequence[str], fields: Mapping[str, Tensor]) -> bool:
+    """Whether inputs are columns of a table, a number each, and `forward` takes one input, under another name."""
+    if len(inputs) < 2 or any(name not in fields or fields[name].ndim != 1 for name in inputs):
+        return False
+    parameters = inspect.signature(module.forward).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in positional if p.default is p.empty]
+    variable = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+    return len(needed) == 1 and not variable and not any(p.name in inputs for p in positional)
 
 
 def _takes(module: nn.Module, inputs: list[str]) -> bool:

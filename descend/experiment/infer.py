@@ -196,7 +196,7 @@ def evaluate(
         return sums
 
     _through(module, data, batch_size, micro_batch_size, workers, of_part, totals.join)
-    return totals.values()
+    return totals.values(task.computed)
 
 
 class _Inference:

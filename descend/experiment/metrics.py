@@ -1,20 +1,39 @@
-"""Metrics of a run: any loss, and accuracy, as sums of a numerator and a denominator."""
+"""Metrics of a run: each is the value over all samples together, whatever the batches and ranks.
+
+accuracy, top5, …                            hits over samples; any k
+precision, recall, f1, auroc, r2             see accumulated_metrics.py
+perplexity, rmse                             exp of the mean loss, root of the mean squared error
+"mse", "cross_entropy", …                    any loss by its name
+a loss module, a function, a torchmetrics object
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from descend.errors import ConfigurationError, nearest
-from descend.experiment.losses import NAMED, FunctionLoss, Loss, loss_of
+from descend.experiment.accumulated_metrics import (
+    AccumulatedMetric,
+    TorchMetric,
+    accumulated_metric,
+    binary_outputs,
+    is_torchmetric,
+)
+from descend.experiment.losses import NAMED, FunctionLoss, Loss, TorchLoss, loss_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+__all__ = ["METRICS", "build_metrics"]
 
-__all__ = ["build_metrics"]
+METRICS = ("accuracy", "top5", "precision", "recall", "f1", "auroc", "perplexity", "rmse", "r2")
+_TOP = re.compile(r"top[-_]?(\d+)(?:[-_]accuracy)?")
 
 
 def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[str, Loss]:
@@ -22,8 +41,8 @@ def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[
 
     Args:
         wanted: Names such as "accuracy" or "mse"; or a mapping from names of the user's own to anything that can be a
-            loss.
-        loss: The objective as the user gave it; "accuracy" does not count targets that it ignores.
+            loss, a name, or a metric object of torchmetrics.
+        loss: The objective as the user gave it; metrics of classes do not count targets that it ignores.
 
     Raises:
         ConfigurationError: a name is unknown, or a metric is no loss.
@@ -36,17 +55,16 @@ def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[
             f"metrics must be a list of names such as 'accuracy', or a dictionary of functions, got {given!r}"
         )
     named: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {name: name for name in wanted}
-    ignored = getattr(loss_of(loss), "ignore_index", None)
-    return {name: _measure(name, measure, ignored) for name, measure in named.items()}
+    objective = loss_of(loss)
+    return {name: _measure(name, measure, objective) for name, measure in named.items()}
 
 
-def _measure(name: Any, measure: Any, ignored: int | None) -> Loss:
-    if measure == "accuracy":
-        return FunctionLoss(_accuracy(ignored))
-    if isinstance(measure, str) and measure not in NAMED:
-        known = ("accuracy", *NAMED)
-        raise ConfigurationError(f"metric must be one of {', '.join(known)}, got '{measure}'{nearest(measure, known)}")
-    if not isinstance(measure, str) and not callable(measure):
+def _measure(name: Any, measure: Any, objective: Loss) -> Loss:
+    if is_torchmetric(measure):
+        return TorchMetric(name, measure)
+    if isinstance(measure, str):
+        return _named(measure, objective)
+    if not callable(measure):
         raise ConfigurationError(
             f"metric '{name}' must be a name such as 'accuracy', a loss module of torch, or a function "
             f"(output, *targets), got {measure!r}"
@@ -54,17 +72,75 @@ def _measure(name: Any, measure: Any, ignored: int | None) -> Loss:
     return loss_of(measure)
 
 
-def _accuracy(ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Accuracy: a target is hit if it is the index of the largest output along dimension 1."""
+def _named(name: str, objective: Loss) -> Loss:
+    ignored = getattr(objective, "ignore_index", None)
+    probabilities = isinstance(objective, TorchLoss) and objective.kind is torch.nn.BCELoss
+    if name == "accuracy":
+        return FunctionLoss(_accuracy(ignored, probabilities))
+    if match := _TOP.fullmatch(name):
+        return FunctionLoss(_top(int(match[1]), ignored))
+    if name in NAMED:
+        return loss_of(name)
+    if name == "perplexity":
+        entropy = objective if getattr(objective, "kind", None) in _ENTROPIES else loss_of("cross_entropy")
+        return _transformed(name, entropy, _exp)
+    if name == "rmse":
+        return _transformed(name, loss_of("mse"), math.sqrt)
+    if found := accumulated_metric(name, ignored, probabilities):
+        return found
+    known = (*METRICS, *NAMED)
+    raise ConfigurationError(f"metric must be one of {', '.join(known)}, got '{name}'{nearest(name, known)}")
+
+
+_ENTROPIES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 709 else math.inf  # the largest float64 is exp(709.78)
+
+
+def _transformed(name: str, loss: Loss, function: Callable[[float], float]) -> AccumulatedMetric:
+    """A function of the mean of a loss over all samples."""
+
+    def update(output: Any, target: Tensor) -> Mapping[str, Tensor]:
+        ratio = loss.ratio(output, [target], len(target))
+        return {"sum loss": ratio.numerator, "sum count": torch.as_tensor(ratio.denominator)}
+
+    def compute(parts: Mapping[str, Tensor]) -> float:
+        mean = float(parts["sum loss"] / parts["sum count"])
+        return function(mean) if mean == mean else mean
+
+    return AccumulatedMetric(name, update, compute)
+
+
+def _require_tensor(name: str, output: Any) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise ConfigurationError(
+            f"metric '{name}': the output must be a tensor (samples, classes, ...), got a "
+            f"{type(output).__name__}: return that tensor alone, or pass a function, such as metrics={{'{name}': "
+            "lambda output, y: (output[0].argmax(1) == y).float().mean()}"
+        )
+    return output
+
+
+def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Accuracy: a target is hit if it is the index of the largest output along dimension 1.
+
+    Where there is one output for each target, of 0 or 1, that is on its side of 0; of 0.5, if it is a probability.
+    """
+    threshold = 0.5 if probabilities else 0.0
+    binary = None  # whether targets are 0 and 1 alone; of the first micro-batch, since that waits for the device
 
     def accuracy(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
-        if not isinstance(output, Tensor):
-            raise ConfigurationError(
-                "metric 'accuracy': the output must be a tensor (samples, classes, ...), got a "
-                f"{type(output).__name__}: return that tensor alone, or pass a function, such as metrics={{'accuracy': "
-                "lambda output, y: (output[0].argmax(1) == y).float().mean()}"
-            )
-        if output.ndim < 2 or output.shape[1] < 2:
+        nonlocal binary
+        output = _require_tensor("accuracy", output)
+        one_column = output.ndim < 2 or output.shape[1] < 2
+        if one_column and binary is None:
+            binary = binary_outputs(output, target) and bool(((target == 0) | (target == 1)).all())
+        if one_column and binary:
+            hits = (output.reshape(-1) > threshold) == (target.reshape(-1) > 0.5)
+            return hits.sum().double(), torch.tensor(hits.numel(), device=hits.device)
+        if one_column:
             raise ConfigurationError(
                 f"metric 'accuracy': the output must have shape (samples, classes, ...), got {tuple(output.shape)}: "
                 "pass a function, such as metrics={'accuracy': "
@@ -75,3 +151,23 @@ def _accuracy(ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
         return ((output.argmax(1) == classes) & counted).sum().double(), counted.sum()
 
     return accuracy
+
+
+def _top(k: int, ignored: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Top-k accuracy: a target is hit if its output is among the k largest along dimension 1."""
+    if k < 1:
+        raise ConfigurationError(f"metric 'top{k}': k must be >= 1")
+
+    def top(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
+        output = _require_tensor(f"top{k}", output)
+        if output.ndim < 2 or output.shape[1] <= k:
+            raise ConfigurationError(
+                f"metric 'top{k}': the output must have shape (samples, classes, ...) with more than {k} classes, got "
+                f"{tuple(output.shape)}"
+            )
+        classes = target.argmax(1) if target.is_floating_point() else target
+        counted = classes == classes if ignored is None else classes != ignored
+        hits = (output.topk(k, dim=1).indices == classes.unsqueeze(1)).any(1)
+        return (hits & counted).sum().double(), counted.sum()
+
+    return top

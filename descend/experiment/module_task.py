@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import DataError, DescendError
+from descend.experiment.accumulated_metrics import AccumulatedMetric
 from descend.experiment.field_roles import assign_fields
 from descend.experiment.labels import LabelCheck
 from descend.experiment.losses import FunctionLoss, TorchLoss, looked_at
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from descend.experiment.losses import Loss
     from descend.experiment.patched_module import TrainingPatches
     from descend.train.micro_batch import MicroBatch
-    from descend.train.objective import Ratio
+    from descend.train.objective import Accumulated, Ratio
 
 __all__ = ["ModuleTask"]
 
@@ -49,6 +50,7 @@ class ModuleTask(Task):
     ) -> None:
         self.module = module
         self.units: Mapping[str, str] = {name: "%" for name in metrics if name == "accuracy"}
+        self.computed = {name: m.compute for name, m in metrics.items() if isinstance(m, AccumulatedMetric)}
         self._loss = loss
         self._metrics = metrics
         self._targets = targets
@@ -119,9 +121,14 @@ class ModuleTask(Task):
                 raise DataError(self._loss.refusal(output, targets, error)) from error
             raise
 
-    def _measured(self, part: MicroBatch, output: Any, targets: Sequence[Tensor]) -> dict[str, Ratio]:
+    def _measured(self, part: MicroBatch, output: Any, targets: Sequence[Tensor]) -> dict[str, Ratio | Accumulated]:
         if not self._metrics:
             return {}
         count = len(next(iter(part.fields.values())))
         with torch.no_grad():
-            return {name: looked_at(metric, output, targets, count) for name, metric in self._metrics.items()}
+            return {
+                name: metric.accumulated(output, targets)
+                if isinstance(metric, AccumulatedMetric)
+                else looked_at(metric, output, targets, count)
+                for name, metric in self._metrics.items()
+            }

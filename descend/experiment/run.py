@@ -1,4 +1,4 @@
-"""`run`: an experiment from top to bottom. Arguments → experiment → `build_experiment` → `execute_all`."""
+"""`run`: an experiment from top to bottom. Arguments → experiment → `check` → `build_experiment` → `execute_all`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 from descend.callbacks.console import say
 from descend.experiment.build_experiment import build_experiment, copied, run_seed
+from descend.experiment.check import check
 from descend.experiment.experiment import Experiment
 from descend.experiment.graph_task import GraphTask
 from descend.experiment.population import RunOptions, TrainerContext, assign_ranks, execute_all
 from descend.experiment.ranks import mute_other_ranks
 from descend.experiment.runner import Result
-from descend.graph import Trained
+from descend.graph import TorchModel, Trained
 from descend.runtime import process_group
 from descend.strict_keywords import strict_keywords
 
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     import os
 
     from descend.data import Batches, DataReader, OpenReader
+    from descend.experiment.check import Checked
     from descend.graph import Model, Optimizer
     from descend.train import Trainer
     from descend.train.run import Run
 
-__all__ = ["Result", "run"]
+__all__ = ["Result", "run", "run_experiment"]
 
 
 @strict_keywords()
@@ -68,25 +70,36 @@ def run(
         Stopped: a signal asked for an end; the state is saved in the run directory.
     """
     options = RunOptions(run_dir, True, resume, reset_optimizer, weights_only, trainers, procs_per_trainer)
-    return _run(Experiment(trainer, model, data_reader, optimizer), options)
+    return run_experiment(Experiment(trainer, model, data_reader, optimizer), options)
 
 
-def _run(experiment: Experiment, options: RunOptions) -> Result:
-    """Carry out an experiment."""
+def run_experiment(experiment: Experiment, options: RunOptions, checked: Checked | None = None) -> Result:
+    """Carry out an experiment, whose graph is checked once however many trainers it has.
+
+    Args:
+        experiment: The description.
+        options: Where the run is kept, and the trainers.
+        checked: What a check of the description gave; None checks it here.
+    """
     built: list[Run] = []
     with ExitStack() as stack:
         world = stack.enter_context(process_group())
         stack.enter_context(mute_other_ranks(world))
         layout = assign_ranks(world, options.trainers, options.procs_per_trainer, options.continued)
+        seed = run_seed(experiment.trainer, options.continued, world)
         if layout.trainers > 1:  # a seed from the clock is one for all
-            seed = run_seed(experiment.trainer, options.continued, world)
             experiment = replace(experiment, trainer=replace(experiment.trainer, random_seed=seed))
+        if not isinstance(experiment.model, TorchModel):
+            checked = checked or check(experiment, seed)
+            if checked.seed != seed:
+                checked = checked.with_readers(experiment, seed)
         others = len(layout.of_rank(world.rank)) - 1  # copied while no trainer trains them
         experiments = iter([experiment, *(copied(experiment) for _ in range(others))])
 
         def make(context: TrainerContext) -> Run:
-            several = layout.trainers > 1
-            built.append(stack.enter_context(build_experiment(next(experiments), options, context, several)))
+            several, own = layout.trainers > 1, next(experiments)
+            mine = checked.with_readers(own, seed) if checked and built else checked  # readers may be read in threads
+            built.append(stack.enter_context(build_experiment(own, options, context, several, mine)))
             return built[-1]
 
         result = execute_all(make, layout, world, experiment.trainer.random_seed or 0, options)

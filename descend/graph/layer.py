@@ -18,53 +18,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from descend.errors import ConfigurationError, nearest
 from descend.graph.enums import DataType
 from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
-from descend.graph.weights import Initializer, Weights
-
-if TYPE_CHECKING:
-    from descend.graph.optimizers import Optimizer
+from descend.graph.layer_kind import Incoming, LayerKind, Shape, WeightSlot, shown
+from descend.graph.weights import Weights
 
 __all__ = ["Incoming", "Layer", "ParallelStrategy", "Setting", "Shape", "WeightSlot", "check_layer", "shown"]
-
-Shape = tuple[int, ...]
-
-
-class Incoming(NamedTuple):
-    """A tensor that comes into a layer."""
-
-    name: str  # of the layer that it comes from
-    shape: Shape
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return prod(self.shape)
-
-    def __str__(self) -> str:
-        return f"'{self.name}' gives {shown(self.shape)}"
-
-
-class WeightSlot(NamedTuple):
-    """One tensor of weights that a layer uses, and how it is made where none is given."""
-
-    suffix: str  # its name is then LAYER_suffix
-    shape: Shape
-    initializer: Initializer
-    fan_in: int = 0
-    fan_out: int = 0
-    trainable: bool = True  # running statistics are not
-    column_major: bool = False  # how listed values fill it
-    optimizer: Optimizer | None = None  # an update rule that the kind asks for
-
-
-def shown(shape: Shape) -> str:
-    """A shape as messages write it: 16 x 5 x 5."""
-    return " x ".join(map(str, shape)) or "nothing"
 
 
 @described
@@ -133,7 +95,7 @@ _COMMON: Mapping[str, FieldType] = {
 _LINKS = ("parents", "children", "weights", "hint_layer", "parallel_strategy")
 
 
-class Layer:
+class Layer(LayerKind):
     """One operation of the graph. A layer is itself and equal to no other.
 
     Args:
@@ -159,15 +121,8 @@ class Layer:
         children: Layers in the order in which they were attached, the order of the outputs of a kind with several.
     """
 
-    message: ClassVar[str] = "OwnKind"  # where the text has them; each of LBANN's kinds has a message of its own
-    defaults: ClassVar[Mapping[str, Any]] = {}  # what stands for a field that is not set
-    num_parents: ClassVar[int | None] = 1  # None: one or more
-    refusal: ClassVar[str | None] = None  # why a kind that is part of the format cannot be had
-    num_children: ClassVar[int | None] = 1  # None: any number, each given an output of its own
-    borrows_weights: ClassVar[bool] = False  # it reads weights that another layer makes
-    normalizes: ClassVar[bool] = False  # the rule "norm" means its weights
-    index_parents: ClassVar[tuple[int, ...]] = ()  # which parents give indices; a narrow format would give others
-    global_count: ClassVar[int] = 0
+    message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
+    global_count: ClassVar[int] = 0  # of layers without a name
     where: str | None = None  # file:line:column of a layer that came from a text
     _serials: ClassVar[Iterator[int]] = itertools.count()
 
@@ -232,41 +187,9 @@ class Layer:
         """The fields of this kind and the values they take."""
         return field_types(cls, Layer)
 
-    def setting(self, name: str) -> Any:
-        """A field's value, or what stands for it where it is not set.
-
-        In the format a plain field that is not set is zero, so a zero that was written means the default too.
-        """
-        value = getattr(self, name)
-        return self.defaults.get(name, value) if value == getattr(type(self), name) else value
-
-    def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
-        """The shape of the output.
-
-        Raises:
-            ConfigurationError: the inputs do not fit, or a field does not.
-        """
-        raise NotImplementedError(f"{type(self).__name__} says no output_shape and no refusal")
-
-    def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
-        """The shape of each output: one for most kinds, one for each child for a few.
-
-        Raises:
-            ConfigurationError: as `output_shape`.
-        """
-        return (self.output_shape(inputs),)
-
-    def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
-        """The weights that this layer uses, in order."""
-        return ()
-
     def formats(self) -> tuple[DataType | None, DataType | None]:
         """The formats that it asks for, of its inputs and of its outputs."""
         return (self.datatype, self.datatype)
-
-    def multiply_adds(self, inputs: tuple[Shape, ...], output: Shape) -> int:
-        """Products that the forward pass of one sample adds up, for kinds that multiply matrices or slide windows."""
-        return 0
 
     def add_parent(self, parent: Layer | str) -> None:
         """Attach a parent; this layer becomes the last child of it."""

@@ -77,8 +77,8 @@ def _chances(seed: Tensor, position: int, samples: int, stream: int, count: int,
     return halves < bound if bound < 2**31 else torch.ones_like(halves, dtype=torch.bool)
 
 
-class _Draws:
-    """What `torch.ops.descend` has under the same names, once it is registered."""
+class _EagerOperators:
+    """The operators of `torch.ops.descend` as plain functions, for passes that are not compiled."""
 
     fractions = staticmethod(_fractions)
     chances = staticmethod(_chances)
@@ -159,4 +159,4 @@ class ForwardContext:
         return torch.full((1,), self.seed, dtype=torch.int64, device=self.device)
 
     def _draws(self) -> Any:
-        return torch.ops.descend if torch.compiler.is_compiling() else _Draws
+        return torch.ops.descend if torch.compiler.is_compiling() else _EagerOperators

@@ -92,7 +92,7 @@ def crop(planned: PlannedLayer) -> Forward:
     def forward(x: Tensor, place: Tensor) -> Tensor:
         place = place.detach()
         if not bool(((place >= 0) & (place <= 1)).all()):
-            raise DataError(f"layer '{planned.name}' (Crop): a place is outside [0, 1]; each number is to be in it")
+            raise DataError(f"layer '{planned.name}' (Crop): a position is outside [0, 1]; expected numbers in [0, 1]")
         for dim, size in enumerate(planned.output_shape, 1):
             free = x.shape[dim] - size
             begin = (place[:, dim - 1] * (free + 1)).long().clamp_max(free)

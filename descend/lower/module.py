@@ -382,7 +382,7 @@ _PASSING = (Identity, Split)
 def _quickened(
     layers: Iterable[PlannedLayer], steps: Iterable[_Instruction], kept: Collection[int]
 ) -> list[_Instruction]:
-    """Instructions that save a tensor or a look at one, where that is safe and no format is to be changed."""
+    """Instructions that save a tensor or a look at one, where that is safe and no format has to change."""
     pairs = list(zip(layers, steps, strict=True))
     readers = Counter(slot for _, step in pairs for slot in step.inputs)
     fresh: set[int] = set()

@@ -1,4 +1,4 @@
-"""Every rule as a named optimizer, and the table in which a user's own rule takes its place.
+"""Every rule as a named optimizer, and the registry in which users enter their own rules.
 
 opt = descend.optim.LAMB(model.named_parameters(), lr=2e-3)
 opt = descend.optim.create("lamb", model.named_parameters(), lr=2e-3)
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from descend.errors import RuleError, nearest
 from descend.optim import rules
 from descend.optim.engine.settings import OPTIONS, OWN_KEYS, TORCH_KEYS
-from descend.optim.optimizer import Optimizer, face
+from descend.optim.optimizer_class import optimizer_class
 from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from descend.optim.optimizer import Optimizer
 
 __all__ = [
     "DCASGD",
@@ -56,51 +58,51 @@ __all__ = [
 RuleClass = TypeVar("RuleClass", bound="type[Rule]")
 
 
-def _stated(rule: type[Rule]) -> dict[str, Any]:
-    """The defaults that a rule states for what the engine applies around it."""
-    return {"lr": rule.default_lr, "weight_decay": rule.default_weight_decay, "decay": rule.default_decay}
+def _named(rule: type[Rule]) -> type[Optimizer]:
+    """The optimizer of a rule under the rule's name, with the defaults that the rule states."""
+    return optimizer_class(rule, lr=rule.default_lr, weight_decay=rule.default_weight_decay, decay=rule.default_decay)
 
 
-SGD = face(rules.SGD, **_stated(rules.SGD))
-NAG = face(rules.NAG, **_stated(rules.NAG))
-AdaGrad = face(rules.AdaGrad, **_stated(rules.AdaGrad))
-GroupAdaGrad = face(rules.GroupAdaGrad, **_stated(rules.GroupAdaGrad))
-RMSProp = face(rules.RMSProp, **_stated(rules.RMSProp))
-AdaDelta = face(rules.AdaDelta, **_stated(rules.AdaDelta))
-Adam = face(rules.Adam, **_stated(rules.Adam))
-AdamW = face(rules.AdamW, **_stated(rules.AdamW))
-AdaBelief = face(rules.AdaBelief, **_stated(rules.AdaBelief))
-Adamax = face(rules.Adamax, **_stated(rules.Adamax))
-Nadam = face(rules.Nadam, **_stated(rules.Nadam))
-HypergradientAdam = face(rules.HypergradientAdam, **_stated(rules.HypergradientAdam))
-SignSGD = face(rules.SignSGD, **_stated(rules.SignSGD))
-Signum = face(rules.Signum, **_stated(rules.Signum))
-Lion = face(rules.Lion, **_stated(rules.Lion))
-LARS = face(rules.LARS, **_stated(rules.LARS))
-LBSGD = face(rules.LBSGD, **_stated(rules.LBSGD))
-LAMB = face(rules.LAMB, **_stated(rules.LAMB))
-LANS = face(rules.LANS, **_stated(rules.LANS))
-DCASGD = face(rules.DCASGD, **_stated(rules.DCASGD))
-FTRL = face(rules.FTRL, **_stated(rules.FTRL))
-FTML = face(rules.FTML, **_stated(rules.FTML))
-SGLD = face(rules.SGLD, **_stated(rules.SGLD))
-Rprop = face(rules.Rprop, **_stated(rules.Rprop))
-Adafactor = face(rules.Adafactor, **_stated(rules.Adafactor))
-Muon = face(rules.Muon, **_stated(rules.Muon))
-SOAP = face(rules.SOAP, **_stated(rules.SOAP))
-ScheduleFreeSGD = face(rules.ScheduleFreeSGD, **_stated(rules.ScheduleFreeSGD))
-ScheduleFreeAdamW = face(rules.ScheduleFreeAdamW, **_stated(rules.ScheduleFreeAdamW))
+SGD = _named(rules.SGD)
+NAG = _named(rules.NAG)
+AdaGrad = _named(rules.AdaGrad)
+GroupAdaGrad = _named(rules.GroupAdaGrad)
+RMSProp = _named(rules.RMSProp)
+AdaDelta = _named(rules.AdaDelta)
+Adam = _named(rules.Adam)
+AdamW = _named(rules.AdamW)
+AdaBelief = _named(rules.AdaBelief)
+Adamax = _named(rules.Adamax)
+Nadam = _named(rules.Nadam)
+HypergradientAdam = _named(rules.HypergradientAdam)
+SignSGD = _named(rules.SignSGD)
+Signum = _named(rules.Signum)
+Lion = _named(rules.Lion)
+LARS = _named(rules.LARS)
+LBSGD = _named(rules.LBSGD)
+LAMB = _named(rules.LAMB)
+LANS = _named(rules.LANS)
+DCASGD = _named(rules.DCASGD)
+FTRL = _named(rules.FTRL)
+FTML = _named(rules.FTML)
+SGLD = _named(rules.SGLD)
+Rprop = _named(rules.Rprop)
+Adafactor = _named(rules.Adafactor)
+Muon = _named(rules.Muon)
+SOAP = _named(rules.SOAP)
+ScheduleFreeSGD = _named(rules.ScheduleFreeSGD)
+ScheduleFreeAdamW = _named(rules.ScheduleFreeAdamW)
 
-_FACES: dict[str, type[Optimizer]] = {name: globals()[rule.__name__] for name, rule in rules.RULES.items()}
+_CLASSES: dict[str, type[Optimizer]] = {name: globals()[rule.__name__] for name, rule in rules.RULES.items()}
 
 
-# Keys of groups, and further arguments of `Optimizer` and `create`.
+# Keys of groups, and other arguments of `Optimizer` and `create`: no field of a rule may have such a name.
 _TAKEN = TORCH_KEYS | OWN_KEYS | {"rule", "runner", "on_nonfinite", "seed", "self"}
 
 
 def names() -> tuple[str, ...]:
-    """The names that `create` takes, ours and registered ones, in alphabetical order."""
-    return tuple(sorted(_FACES))
+    """The names that `create` accepts, registered ones included, in alphabetical order."""
+    return tuple(sorted(_CLASSES))
 
 
 def create(name: str, params: Iterable[Any], **options: Any) -> Optimizer:
@@ -114,14 +116,14 @@ def create(name: str, params: Iterable[Any], **options: Any) -> Optimizer:
     Raises:
         RuleError: The name or an option is unknown, or a value is out of range.
     """
-    found = _FACES.get(name.lower())
+    found = _CLASSES.get(name.lower())
     if found is None:
         raise RuleError(f"no optimizer '{name}'{nearest(name, names()) or ';'} known are {', '.join(names())}")
-    return found(params, **options)  # pyright: ignore[reportCallIssue]  # each face has its own signature
+    return found(params, **options)  # pyright: ignore[reportCallIssue]  # each class has its own signature
 
 
 def register(rule: RuleClass) -> RuleClass:
-    """Give a rule of one's own a place beside ours: `@descend.optim.register` above its class.
+    """Register a rule of your own for `create`: write `@descend.optim.register` above its class.
 
     Args:
         rule: A frozen dataclass that is a `Rule`. Its name, in lower case, is what `create` will take.
@@ -132,7 +134,7 @@ def register(rule: RuleClass) -> RuleClass:
     Raises:
         RuleError: It is no frozen dataclass and Rule, a field has the name of an option, or its own name is taken.
     """
-    given: Any = rule  # whatever stands below the decorator
+    given: Any = rule  # of any type, since users may decorate anything
     if not (isinstance(given, type) and issubclass(given, Rule)):
         if isinstance(given, Rule):
             raise RuleError(f"{given!r} is a rule with its settings; register takes the class {type(given).__name__}")
@@ -150,7 +152,7 @@ def register(rule: RuleClass) -> RuleClass:
         raise RuleError(
             f"{rule.__name__} has a field '{taken[0]}', a name that optimizers keep for themselves; give it another"
         )
-    if name in _FACES:
+    if name in _CLASSES:
         raise RuleError(f"there is an optimizer '{name}' already; give {rule.__name__} another name")
-    _FACES[name] = face(rule, **_stated(rule))
+    _CLASSES[name] = _named(rule)
     return rule

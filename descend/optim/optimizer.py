@@ -1,36 +1,33 @@
-"""The torch face: every rule as a `torch.optim.Optimizer`.
+"""Every rule as a `torch.optim.Optimizer`.
 
     opt = descend.optim.Adam(model.named_parameters(), lr=1e-3)      # one line changes in a torch script
     loss.backward(); opt.step(); opt.zero_grad()
 
 A step, in order:
 
-    settings    what the groups say now, checked            engine/settings.py
-    updates     tensors with a gradient that are not frozen engine/step_inputs.py
+    groups      which parameters the groups hold             engine/group_tracker.py
+    settings    the options of each group, checked          engine/settings.py
+    updates     parameters with a gradient, not frozen      engine/step_inputs.py
     finite      no NaN or infinity in any gradient          engine/finite.py
-    update      the rule, by the chosen runner              engine/plain.py and its faster twins
+    update      the rule, by the chosen runner              engine/plain.py, and engine/arena_manager.py for speed
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
-import sys
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 
-from descend.errors import NumericalError, RuleError, nearest
-from descend.optim.engine import finite
-from descend.optim.engine import parameter_checks as ownership
+from descend.errors import RuleError, nearest
+from descend.optim.engine import finite, parameter_checks, step_inputs
 from descend.optim.engine import state_dict as saved
-from descend.optim.engine import step_inputs as prepare
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
 from descend.optim.engine.evaluation import EvaluationMode, averages, averaging_updates
+from descend.optim.engine.group_tracker import GroupTracker
 from descend.optim.engine.plain import step_plain
 from descend.optim.engine.settings import (
     COMMON_KEYS,
@@ -38,23 +35,19 @@ from descend.optim.engine.settings import (
     GroupSettings,
     GroupSettingsReader,
     Schedule,
-    aliases_of,
-    describe_options,
     resolve,
-    rule_fields,
     shown,
-    unknown_option,
 )
 from descend.optim.engine.state_proxy import State
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
-from descend.strict_keywords import canonical_names
 from descend.torch_private import dynamo_is_imported, mark_outside_graphs, step_is_observed
 
 if TYPE_CHECKING:
-    from descend.optim.engine.arena import ActiveSlots
+    from collections.abc import Sequence
 
-__all__ = ["Optimizer", "face"]
+
+__all__ = ["Optimizer"]
 
 Params = Iterable[Any]
 OnNonfinite = Literal["raise", "skip", "allow"]
@@ -170,7 +163,6 @@ class Optimizer(torch.optim.Optimizer):
         self.updates = 0
         self.skipped = 0
         self._decay_given = decay is not None
-        self._names: list[list[str]] = []
         self._make_parts()
         given = {
             "lr": lr,
@@ -182,14 +174,15 @@ class Optimizer(torch.optim.Optimizer):
             "lr_mult": lr_mult,
             "scaled": scaled,
         }
-        listed = ownership.listed(params, self.title)
+        listed = parameter_checks.listed(params, self.title)
         with torch.no_grad():
             super().__init__(listed, {**given, **shown(rule), "rule": rule})
 
-    def _make_parts(self) -> None:
+    def _make_parts(self, names: Sequence[list[str]] = ()) -> None:
         self._evaluation = EvaluationMode()
-        self._residence = ArenaManager(self.runner)
-        self._reader = GroupSettingsReader(self.title, {name: getattr(self, name) for name in sorted(COMMON_KEYS)})
+        self._arenas = ArenaManager(self.runner)
+        common = {name: getattr(self, name) for name in sorted(COMMON_KEYS)}
+        self._groups = GroupTracker(self.title, GroupSettingsReader(self.title, common), names)
 
     # ---- groups
 
@@ -204,7 +197,7 @@ class Optimizer(torch.optim.Optimizer):
         """
         i = len(self.param_groups)
         where = f"{self.title}, group {i}"
-        group = ownership.unpack(param_group, where)
+        group = parameter_checks.unpack(param_group, where)
         rule = group.get("rule", self.defaults["rule"])
         if isinstance(rule, Rule) and "decay" in rule.needs and ("rule" in group or not self._decay_given):
             group.setdefault("decay", rule.default_decay)
@@ -215,48 +208,26 @@ class Optimizer(torch.optim.Optimizer):
                 group.setdefault(name, value)
         group["schedule"] = group["lr"] if callable(group["lr"]) else group.get("schedule")
         if group["schedule"] is not None:
-            self._reader.start_schedule(i, group, self.updates)
-        self._reader.check_common(group, where)
+            self._groups.settings.start_schedule(i, group, self.updates)
+        self._groups.settings.check_common(group, where)
         check_rule(resolve(group, where).rule)
-        names = prepare.names_of([*self.param_groups, group])
-        ownership.check([*self.param_groups, group], names, self.title)
+        names = step_inputs.names_of([*self.param_groups, group])
+        parameter_checks.check([*self.param_groups, group], names, self.title)
         if not group["params"]:
             warnings.warn(f"{where} holds no weights", stacklevel=2)
         saved.write_counters(self, [group], evaluating=False)
         self.param_groups.append(group)
-        self._names = names
+        self._groups.names = names
 
     @property
     def is_compiled(self) -> bool:
         """Whether compiled kernels update the parameters by now, all that can be updated so."""
-        return self._residence.is_compiled
+        return self._arenas.is_compiled
 
     def regrouped(self) -> None:
-        """To be called after groups were cut or joined in `param_groups`; parameters and state stay as they are."""
-        self._names = prepare.names_of(self.param_groups)
-        self._reader.forget_schedules()
-        self._residence.clear()
-
-    def _follow_groups(self) -> bool:
-        """Follow what somebody did to `param_groups`: took groups out, or put parameters in the place of others.
-
-        Returns:
-            Whether the groups hold the tensors that they held at the last step.
-
-        Raises:
-            RuleError: A list of parameters without names is not as long as it was, or `ownership.check` refuses it.
-        """
-        if len(self._names) == len(self.param_groups) and self._residence.has_lists(self.param_groups):
-            return True
-        names = prepare.names_of(self.param_groups)
-        if len(names) == len(self._names):
-            named = ["param_names" in group for group in self.param_groups]
-            names = [now if known else before for known, now, before in zip(named, names, self._names, strict=True)]
-        if self._residence.lists or len(names) != len(self._names):
-            self._reader.forget_schedules()  # they are remembered by number of the group
-        ownership.check(self.param_groups, names, self.title)
-        self._names = names
-        return False
+        """Call this after splitting or joining groups in `param_groups`; parameters and state stay as they are."""
+        self._groups.rename(self.param_groups)
+        self._arenas.clear()
 
     def begin_at(self, updates: int) -> None:
         """Count so many updates as applied: schedules go on from there. Step counts of parameters stay as they are.
@@ -265,8 +236,8 @@ class Optimizer(torch.optim.Optimizer):
             updates: At least 0.
         """
         self.updates = updates
-        self._reader.forget_schedules()
-        self._reader.read(self.param_groups, updates)
+        self._groups.settings.forget_schedules()
+        self._groups.settings.read(self.param_groups, updates)
 
     # ---- the step
 
@@ -298,21 +269,34 @@ class Optimizer(torch.optim.Optimizer):
     @_outside_inference_mode
     def _update(self) -> None:
         self._evaluation.require_training(self.title, "a step")
-        if not self._follow_groups():
-            ownership.has_values(self.param_groups, self._names, self.title)
-            self._residence.hold_lists(self.param_groups)
-        settings = _unscaled(self, self._reader.read(self.param_groups, self.updates))
+        arenas = self._arenas
+        if not self._groups.follow(self.param_groups, arenas.scanner):
+            self._groups.remember(self.param_groups)
+            arenas.clear()
+        settings = _unscaled(self, self._groups.settings.read(self.param_groups, self.updates))
         state = self.state = self.state if isinstance(self.state, State) else State(self.state)
-        arenas = self._residence
         try:
             active = arenas.begin_step(settings, state)
-            outside = arenas.others(self.param_groups, settings, self._names, state)
-            if not self._step_may_proceed(settings, outside, active):
+            outside = arenas.others(self.param_groups, settings, self._groups.names, state)
+            found_inf = getattr(self, "found_inf", None)  # from torch's GradScaler, which has checked the gradients
+            if found_inf is not None:
+                skip = bool(found_inf)
+            elif self.on_nonfinite == "allow":
+                skip = False
+            else:
+                every = functools.partial(
+                    step_inputs.tasks_of, self.param_groups, settings, self._groups.names, self.state
+                )
+                bad = finite.offenders(outside, active, self._groups.meshes, every)
+                if bad and self.on_nonfinite == "raise":
+                    raise finite.nonfinite_gradients(f"step {self.updates + 1} of {self.title}", bad)
+                skip = bool(bad)
+            if skip:
                 self.skipped += 1
                 return
             if outside:
-                plain, new = arenas.add(outside, settings)
-                prepare.open_states(plain)
+                plain, new = arenas.add(outside, settings, self._groups.lists)
+                step_inputs.open_states(plain)
                 step_plain(plain, self.seed)
                 active += new
             arenas.step(active, settings, self.seed)
@@ -320,25 +304,6 @@ class Optimizer(torch.optim.Optimizer):
             self.updates += 1
         finally:
             arenas.end_step()
-
-    def _step_may_proceed(
-        self, settings: list[GroupSettings], outside: Sequence[prepare.TensorUpdate], active: Sequence[ActiveSlots]
-    ) -> bool:
-        """Whether all gradients are finite, or do not have to be."""
-        found = getattr(self, "found_inf", None)
-        if found is not None:
-            return not bool(found)
-        if self.on_nonfinite == "allow":
-            return True
-        if finite.all_finite(outside, active, self._residence.meshes):
-            return True
-        bad = finite.unfit(prepare.tasks_of(self.param_groups, settings, self._names, self.state))
-        if bad and self.on_nonfinite == "raise":
-            raise NumericalError(
-                f"step {self.updates + 1} of {self.title}: the gradient of {_several(bad)} is not finite; nothing was "
-                'changed. on_nonfinite="skip" leaves such steps out and counts them'
-            )
-        return not bad
 
     # ---- what is evaluated
 
@@ -370,7 +335,7 @@ class Optimizer(torch.optim.Optimizer):
         mode = self._evaluation
         if mode.in_block or mode.is_on:
             return
-        if any(averages(settings.rule) for settings in self._reader.read(self.param_groups, self.updates)):
+        if any(averages(settings.rule) for settings in self._groups.settings.read(self.param_groups, self.updates)):
             mode.turn_on(self._averaging_updates())
 
     @_outside_inference_mode
@@ -387,10 +352,10 @@ class Optimizer(torch.optim.Optimizer):
             self._evaluation.turn_off(self._averaging_updates(), self.title)
         self._evaluation.require_training(self.title, "train()")
 
-    def _averaging_updates(self) -> list[prepare.TensorUpdate]:
-        self._follow_groups()
-        settings = self._reader.read(self.param_groups, self.updates)
-        return averaging_updates(self.param_groups, settings, self._names, self.state)
+    def _averaging_updates(self) -> list[step_inputs.TensorUpdate]:
+        self._groups.follow(self.param_groups, self._arenas.scanner)
+        settings = self._groups.settings.read(self.param_groups, self.updates)
+        return averaging_updates(self.param_groups, settings, self._groups.names, self.state)
 
     # ---- saving
 
@@ -425,14 +390,14 @@ class Optimizer(torch.optim.Optimizer):
         self._evaluation.require_training(self.title, "load_state_dict")
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, cast("dict[str, Any]", state_dict)) or state_dict
-        self._follow_groups()
-        self._evaluation.resume(saved.load(self, state_dict, self._names, strict=strict))
-        self._names = [
-            group.get("param_names", known) for group, known in zip(self.param_groups, self._names, strict=True)
+        self._groups.follow(self.param_groups, self._arenas.scanner)
+        self._evaluation.resume(saved.load(self, state_dict, self._groups.names, strict=strict))
+        self._groups.names = [
+            group.get("param_names", known) for group, known in zip(self.param_groups, self._groups.names, strict=True)
         ]
         saved.write_counters(self, self.param_groups, evaluating=bool(self._evaluation.trained))
-        self._reader.forget_schedules()
-        self._residence.clear()
+        self._groups.settings.forget_schedules()
+        self._arenas.clear()
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
 
@@ -446,20 +411,19 @@ class Optimizer(torch.optim.Optimizer):
             RuleError: The state does not hold what this rule needs, or has other shapes. Nothing was copied then.
         """
         self._evaluation.require_training(self.title, "load_torch_state")
-        self._follow_groups()
-        saved.load_torch(self, state_dict, self._names)
-        self._residence.clear()
+        self._groups.follow(self.param_groups, self._arenas.scanner)
+        saved.load_torch(self, state_dict, self._groups.names)
+        self._arenas.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_names", "_decay_given")
+        own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_decay_given")
         held = {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
-        return {**held, "trained": self._evaluation.trained}
+        return {**held, "names": self._groups.names, "trained": self._evaluation.trained}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        trained = state.get("trained", {})
-        super().__setstate__({key: value for key, value in state.items() if key != "trained"})
-        self._make_parts()
-        self._evaluation.resume(trained)
+        super().__setstate__({key: value for key, value in state.items() if key not in ("names", "trained")})
+        self._make_parts(state.get("names", ()))
+        self._evaluation.resume(state.get("trained", {}))
 
 
 def _unscaled(optimizer: Optimizer, settings: list[GroupSettings]) -> list[GroupSettings]:
@@ -474,138 +438,3 @@ def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:
             f"{title}: {name} must be one of {', '.join(options)} and is {value!r}{nearest(str(value), options)}"
         )
     return value
-
-
-def _several(names: Sequence[str], most: int = 5) -> str:
-    text = ", ".join(f"'{name}'" for name in names[:most])
-    return text if len(names) <= most else f"{text} and {len(names) - most} more"
-
-
-# Names of options in descriptions such as `descend.Adam(learn_rate=...)`, which optimizers take as well.
-_DESCRIPTION_NAMES = {"learn_rate": "lr", "init_learning_rate": "lr", "decay_rate": "rho"}
-
-
-def face(
-    rule: type[Rule],
-    *,
-    name: str | None = None,
-    lr: float | None = None,
-    weight_decay: float = 0.0,
-    decay: str = "coupled",
-    doc: str = "",
-    **constants: Any,
-) -> type[Optimizer]:
-    """The named optimizer of a rule: `Adam = face(rules.Adam, lr=1e-3)`.
-
-    Args:
-        rule: The rule; its fields become keyword options with their defaults.
-        name: Name of the class, that of the rule unless given.
-        lr: Default rate; None makes it an option that must be given.
-        weight_decay: Default decay.
-        decay: Default form of the decay.
-        doc: What distinguishes this face from the rule, e.g. "Adam with decoupled decay".
-        constants: Other defaults for the rule's fields.
-
-    Returns:
-        A subclass of `Optimizer` with a signature and a docstring of its own, to be bound to `name` where it is made.
-    """
-    title = name or rule.__name__
-    options = _face_signature(rule, lr, weight_decay, decay, constants)
-    aliases = {
-        alias: own
-        for alias, own in _DESCRIPTION_NAMES.items()
-        if own in options.parameters and alias not in options.parameters
-    }
-
-    def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-        kwargs = canonical_names(title, kwargs, aliases, RuleError)
-        given = _bound(title, rule, options, args, kwargs)
-        params = given.pop("params")
-        own = {key: given.pop(key) for key in rule_fields(rule)}
-        for alias, names in aliases_of(rule).items():
-            own |= _spread(title, alias, names, given.pop(alias), kwargs)
-        Optimizer.__init__(self, params, cast("Any", rule)(**own), **given)
-
-    cast("Any", init).__signature__ = options  # what inspect.signature reads
-    init.__name__, init.__qualname__ = "__init__", f"{title}.__init__"
-    body = {
-        "__init__": init,
-        "__doc__": _face_doc(rule, doc),
-        "__module__": _caller(),  # so that pickling finds the class where it is bound
-        "__signature__": options.replace(parameters=list(options.parameters.values())[1:]),
-        "rule_class": rule,
-    }
-    return cast("type[Optimizer]", type(title, (Optimizer,), body))
-
-
-def _caller() -> str:
-    """Name of the module that called the function that asks."""
-    frame = inspect.currentframe()
-    return frame.f_back.f_back.f_globals["__name__"] if frame and frame.f_back and frame.f_back.f_back else __name__
-
-
-def _face_signature(
-    rule: type[Rule], lr: float | None, weight_decay: float, decay: str, constants: Mapping[str, Any]
-) -> inspect.Signature:
-    either, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    required = {f.name for f in fields(cast("Any", rule))} - set(_defaults(rule)) - set(constants)
-    for key in constants:
-        if key not in rule_fields(rule):
-            raise RuleError(unknown_option(rule.__name__, key, rule))
-    base = inspect.signature(Optimizer.__init__).parameters
-    defaults = {"lr": inspect.Parameter.empty if lr is None else lr, "weight_decay": weight_decay, "decay": decay}
-    own = [
-        inspect.Parameter(key, keyword, default=inspect.Parameter.empty if key in required else value)
-        for key, value in {**rule_fields(rule), **constants}.items()
-    ]
-    aliases = [inspect.Parameter(key, keyword, default=None) for key in aliases_of(rule)]
-    engine = [
-        p.replace(kind=keyword, default=defaults.get(key, p.default))
-        for key, p in base.items()
-        if key not in ("self", "params", "rule", "lr")
-    ]
-    first = [
-        inspect.Parameter("self", either),
-        inspect.Parameter("params", either),
-        inspect.Parameter("lr", either, default=defaults["lr"]),
-    ]
-    return inspect.Signature([*first, *own, *aliases, *engine])
-
-
-def _defaults(rule: type[Rule]) -> list[str]:
-    return [p.name for p in inspect.signature(rule).parameters.values() if p.default is not inspect.Parameter.empty]
-
-
-def _bound(
-    title: str, rule: type[Rule], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments by name, defaults filled in, or an error that names the option and the nearest good one."""
-    known = signature.parameters
-    wrong = [unknown_option(title, key, rule, more=known) for key in kwargs if key not in known]
-    if wrong:
-        raise RuleError(wrong)
-    try:
-        bound = signature.bind(None, *args, **kwargs)
-    except TypeError as problem:
-        many = "beside params and lr, give every option by its name" if len(args) > 2 else str(problem)
-        raise RuleError(f"{title}: {many}. Its options are {describe_options(rule)}") from None
-    bound.apply_defaults()
-    return {key: value for key, value in bound.arguments.items() if key != "self"}
-
-
-def _spread(title: str, alias: str, names: tuple[str, ...], values: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """`betas=(0.9, 0.95)` as beta1 and beta2."""
-    if values is None:
-        return {}
-    both = [name for name in names if name in given]
-    if both:
-        raise RuleError(f"{title}: {alias} and {', '.join(both)} say the same; give one of them")
-    if not isinstance(values, (tuple, list)) or len(values) != len(names):
-        raise RuleError(f"{title}: {alias} must hold {len(names)} numbers, ({', '.join(names)}), and is {values!r}")
-    return dict(zip(names, values, strict=True))
-
-
-def _face_doc(rule: type[Rule], doc: str) -> str:
-    equations = sys.modules[rule.__module__].__doc__ or ""
-    parts = [doc, inspect.cleandoc(rule.__doc__ or ""), inspect.cleandoc(equations)]
-    return "\n\n".join(part for part in parts if part)

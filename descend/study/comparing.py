@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from descend.errors import ConfigurationError, DescendError, nearest
-from descend.experiment import rule
+from descend.experiment.build_optimizer import build_optimizer
 from descend.experiment.losses import looked_at
 from descend.runtime.seeds import forked_rng
 from descend.study.code import code_hashes
@@ -337,7 +337,7 @@ def _refused(one: Arm, point: Mapping[str, Any], steps: int, module: nn.Module) 
     """Why an arm's optimizer cannot be made."""
     kind = None if isinstance(one.optimizer, str) else one.optimizer
     try:
-        rule.build(make(one.configuration(point), steps, module, kind), module)
+        build_optimizer(make(one.configuration(point), steps, module, kind), module)
     except DescendError as error:
         return list(error.problems)
     except (TypeError, ValueError) as error:  # how optimizers of other libraries refuse an option

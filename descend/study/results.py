@@ -448,6 +448,8 @@ def _scaling(study: Study, arm: str, groups: Sequence[Group]) -> Scaling:
             intervals.append(_hull([row.interval for row in group.of(arm)]))
             every.append(group.steps / min(group.steps, study.evaluations) * group.batch_size)
     sizes = [*examples]
+    if not sizes:
+        return Scaling(arm, (), (), (), None, None, ("no batch size has finished re-runs",))
     medians = [median(examples[size]) for size in sizes]
     steps = tuple(value / size for size, value in zip(sizes, medians, strict=True))
     batch_sizes = tuple(int(size) for size in sizes)

@@ -47,6 +47,10 @@ class TrainingAlgorithm(metaclass=StrictKeywords):
         """Run, and return the reason for stopping, a sentence."""
         raise NotImplementedError(f"{type(self).__name__} defines no apply()")
 
+    def nested(self) -> tuple[TrainingAlgorithm, ...]:
+        """This algorithm and those that it applies."""
+        return (self,)
+
     def epochs(self, default: int) -> int | None:
         """How many epochs are planned; None if that is not known. `default` is the model's own number of epochs."""
         return default

@@ -196,6 +196,8 @@ class Callbacks:
     """The callbacks of a run, called in order, those that save checkpoints last. A hook that no callback overrides
     costs nothing."""
 
+    resets_with_optimizer: ClassVar[bool] = False
+
     def __init__(self, callbacks: tuple[Callback, ...] = ()) -> None:
         for callback in callbacks:
             if not isinstance(callback, Callback):  # pyright: ignore[reportUnnecessaryIsInstance]  # users pass anything

@@ -44,7 +44,7 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
     with averaged(run.optimizer), run.strategy.evaluating(), forked_rng(run.communicator.device):
         totals, samples, times = _measure(run, mode, seen_by)
         penalty = run.task.penalty()
-        values = totals.over(run.communicator).values() | run.external_metrics()
+        values = totals.over(run.communicator).values(run.task.computed) | run.external_metrics()
     seconds = run.communicator.now() - began
     state.evaluation_seconds[mode] = max(seconds, state.evaluation_seconds.get(mode, 0.0))
     if penalty is not None:

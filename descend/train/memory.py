@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,8 @@ class MicroBatchSize:
         samples: None for all of a mini-batch.
         adaptive: Whether a step that runs out of memory is repeated with smaller micro-batches.
     """
+
+    resets_with_optimizer: ClassVar[bool] = False
 
     samples: int | None = None
     adaptive: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -29,6 +29,8 @@ class ModuleExtraState:
     Args:
         module: All modules in it that have some are meant.
     """
+
+    resets_with_optimizer: ClassVar[bool] = False
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._parts = {
@@ -69,6 +71,8 @@ class ReplacedSamples:
         data: By mode.
         communicator: Each rank reads other samples.
     """
+
+    resets_with_optimizer: ClassVar[bool] = False
 
     def __init__(self, data: Mapping[Mode, Feed], communicator: Communicator) -> None:
         self._data, self._communicator = data, communicator

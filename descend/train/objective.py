@@ -8,19 +8,21 @@ division at the end gives the value and the gradient of the one big batch.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from descend.runtime import Communicator
     from descend.train.micro_batch import MicroBatch
     from descend.train.strategies.buffers import RunningStatistics
 
-__all__ = ["Losses", "Ratio", "Task", "Totals"]
+__all__ = ["Accumulated", "Losses", "Ratio", "Reduction", "Task", "Totals"]
+
+Reduction = Literal["sum", "max", "min", "cat"]
 
 
 class Ratio(NamedTuple):
@@ -35,11 +37,22 @@ class Ratio(NamedTuple):
     denominator: torch.Tensor | float
 
 
+class Accumulated(NamedTuple):
+    """State of a metric that is no ratio, such as the counts behind an F1 score; it adds up by the names of its parts.
+
+    Attributes:
+        parts: Tensors by "REDUCTION NAME", such as "sum true_positives" or "cat scores". Parts of two micro-batches
+            become one by their reduction: elementwise sum, maximum or minimum, or concatenation.
+    """
+
+    parts: Mapping[str, torch.Tensor]
+
+
 class Losses(NamedTuple):
     """What one forward pass gives."""
 
     objective: Ratio
-    metrics: Mapping[str, Ratio]
+    metrics: Mapping[str, Ratio | Accumulated]
 
 
 class Task:
@@ -48,6 +61,7 @@ class Task:
     Attributes:
         module: What is trained.
         units: The unit of each metric that has one.
+        computed: How the value of each metric with an `Accumulated` state follows from the parts of that.
         micro_batch_unit: In training, micro-batches are made of whole units of so many samples; None where a
             mini-batch cannot be split.
         running_statistics: Those of batch norm, where each rank has groups of samples of its own.
@@ -56,6 +70,7 @@ class Task:
 
     module: torch.nn.Module
     units: Mapping[str, str] = MappingProxyType({})
+    computed: Mapping[str, Callable[[Mapping[str, torch.Tensor]], float]] = MappingProxyType({})
     micro_batch_unit: int | None = 1
     running_statistics: Sequence[RunningStatistics] = ()
     needs_lockstep: bool = False
@@ -82,11 +97,16 @@ class Totals:
 
     _AT_ONCE = 1024
 
-    def __init__(self, sums: Mapping[str, torch.Tensor | Sequence[float]] | None = None) -> None:
-        self._sums: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {
-            name: (float(top), float(bottom)) for name, (top, bottom) in (sums or {}).items()
-        }
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        self._sums: dict[str, tuple[torch.Tensor | float, torch.Tensor | float]] = {}
         self._put_by: dict[str, list[tuple[torch.Tensor | float, torch.Tensor | float]]] = {}
+        self._accumulated: dict[str, dict[str, list[torch.Tensor]]] = {}  # more than one tensor only to concatenate
+        for name, value in (state or {}).items():
+            if isinstance(value, dict):
+                parts = cast("dict[str, Any]", value).items()
+                self._accumulated[name] = {key: [torch.as_tensor(part, dtype=torch.float64)] for key, part in parts}
+            else:
+                self._sums[name] = (float(value[0]), float(value[1]))
 
     def add(self, name: str, ratio: Ratio) -> None:
         """Add one ratio to the total called `name`."""
@@ -97,11 +117,25 @@ class Totals:
     def add_losses(self, losses: Losses) -> None:
         """Add the objective and the metrics of a micro-batch."""
         self.add("objective", losses.objective)
-        for name, ratio in losses.metrics.items():
-            self.add(name, ratio)
+        for name, value in losses.metrics.items():
+            if isinstance(value, Accumulated):
+                self._accumulate(name, {key: [part.detach().double()] for key, part in value.parts.items()})
+            else:
+                self.add(name, value)
+
+    def _accumulate(self, name: str, parts: Mapping[str, Sequence[torch.Tensor]]) -> None:
+        """Reduce the state of a metric with the one so far."""
+        own = self._accumulated.setdefault(name, {})
+        for key, some in parts.items():
+            if key not in own or key.startswith("cat "):
+                own.setdefault(key, []).extend(some)
+            else:
+                own[key] = [_reduced(key, own[key][0], some[0])]
 
     def join(self, other: Totals) -> None:
         """Add what `other` holds."""
+        for name, parts in other._accumulated.items():
+            self._accumulate(name, parts)
         for name, pair in other._sums.items():
             self._put_by.setdefault(name, []).append(pair)
         for name, some in other._put_by.items():
@@ -110,27 +144,48 @@ class Totals:
             if len(mine) >= self._AT_ONCE or not _on_cpu(some[0][0]):
                 self._add(name)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """The sums, (2,) float64 each: numerator and denominator. Waits for the device."""
+    def state(self) -> dict[str, Any]:
+        """The sums, (2,) float64 each: numerator and denominator; of an accumulated metric its parts by name.
+
+        Waits for the device.
+        """
         for name in list(self._put_by):
             self._add(name)
-        return {
+        pairs = {
             name: torch.tensor([float(top), float(bottom)], dtype=torch.float64)
             for name, (top, bottom) in self._sums.items()
         }
+        for parts in self._accumulated.values():
+            for key, some in parts.items():
+                parts[key] = [torch.cat([part.cpu() for part in some])] if len(some) > 1 else [some[0].cpu()]
+        accumulated = {name: {key: some[0] for key, some in parts.items()} for name, parts in self._accumulated.items()}
+        return {**pairs, **accumulated}
+
+    def plain(self) -> dict[str, Any]:
+        """The same with lists in place of tensors, as `Totals` takes it too."""
+        return {name: _listed(value) for name, value in self.state().items()}
 
     def over(self, process: Communicator) -> Totals:
         """The same summed over all ranks, each of which may have counted other things."""
         if process.world_size == 1:
             return self
         everything = Totals()
-        for sums in process.all_gather_object({name: pair.tolist() for name, pair in self.state().items()}):
-            everything.join(Totals(sums))
+        for state in process.all_gather_object(self.plain()):
+            everything.join(Totals(state))
         return everything
 
-    def values(self) -> dict[str, float]:
-        """Each total as one number; NaN where nothing was counted. Waits for the device."""
-        return {name: float(top / bottom) for name, (top, bottom) in self.state().items()}
+    def values(
+        self, computed: Mapping[str, Callable[[Mapping[str, torch.Tensor]], float]] = MappingProxyType({})
+    ) -> dict[str, float]:
+        """Each total as one number; NaN where nothing was counted. Waits for the device.
+
+        Args:
+            computed: See `Task.computed`.
+        """
+        return {
+            name: float(computed[name](value)) if isinstance(value, dict) else float(value[0] / value[1])
+            for name, value in self.state().items()
+        }
 
     def _add(self, name: str) -> None:
         """Add what was put by for `name`."""
@@ -139,6 +194,17 @@ class Totals:
         for one, other in zip(_wide([pair[0] for pair in some]), _wide([pair[1] for pair in some]), strict=True):
             top, bottom = top + one, bottom + other
         self._sums[name] = (top, bottom)
+
+
+def _reduced(key: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    other = other.to(one.device)
+    if key.startswith("sum "):
+        return one + other
+    return torch.maximum(one, other) if key.startswith("max ") else torch.minimum(one, other)
+
+
+def _listed(value: Any) -> Any:
+    return {key: part.tolist() for key, part in value.items()} if isinstance(value, dict) else value.tolist()
 
 
 def _on_cpu(value: torch.Tensor | float) -> bool:

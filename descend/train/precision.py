@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -24,6 +24,7 @@ __all__ = ["LossScaling", "Precision", "bare_step", "precision_for"]
 class Precision:
     """A loss that is not scaled: float32, float64, bfloat16."""
 
+    resets_with_optimizer: ClassVar[bool] = False
     checks_for_overflow: bool = False
 
     @property

@@ -17,7 +17,7 @@ stop           signals, and the wishes of callbacks
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from descend.train.activations import ActivationRecorder
 from descend.train.buffer_snapshot import BufferSnapshot
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
-    from torch.distributed.checkpoint.stateful import Stateful
 
     from descend.data import Feed
     from descend.runtime import Communicator
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from descend.train.strategies.base import Strategy
     from descend.train.transforms.base import TransformChain
 
-__all__ = ["Run", "RunConfig"]
+__all__ = ["Run", "RunConfig", "RunPart"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,25 @@ class RunConfig:
     reset_optimizer: bool = False
     weights_only: bool = False
     say: Callable[[str], None] = lambda text: None
+
+
+class RunPart(Protocol):
+    """A part of a run that a checkpoint keeps; torch's `Stateful` with one question more.
+
+    Attributes:
+        resets_with_optimizer: Whether it begins anew, without its state, in a run that is continued with
+            `reset_optimizer`.
+    """
+
+    resets_with_optimizer: ClassVar[bool]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: tensors and plain values. All ranks call it together."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Take back what `state_dict` gave. All ranks call it together."""
+        ...
 
 
 @dataclass(eq=False)
@@ -149,7 +167,7 @@ class Run:
 
     # ---- a checkpoint is the state of these
 
-    def stateful_parts(self) -> dict[str, Stateful]:
+    def stateful_parts(self) -> dict[str, RunPart]:
         """The parts that a checkpoint keeps beside parameters and buffers, in the order in which they are loaded.
 
         All ranks take or load them together and in this order, since some of them communicate.

@@ -7,7 +7,7 @@ checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.train.objective import Totals
 from descend.train.progress import ExecutionContext, Mode
@@ -95,6 +95,8 @@ class TrainState:
         end: Why the run ended, once it has.
     """
 
+    resets_with_optimizer: ClassVar[bool] = False
+
     communicator: Communicator
     contexts: dict[Mode, ExecutionContext] = field(
         default_factory=lambda: {mode: ExecutionContext(mode) for mode in Mode}
@@ -142,10 +144,6 @@ class TrainState:
         if self.epoch_progress is not None:
             self.epoch_progress.totals.join(totals)
             self.epoch_progress.complete = batch.last
-
-    def keep_samples(self, batch: Batch) -> None:
-        """Count a mini-batch whose gradient is kept for a later update."""
-        self.samples_kept += batch.size
 
     def note_skipped(self) -> None:
         """Count a step whose mini-batch is lost."""
@@ -218,6 +216,8 @@ class AlgorithmState:
     Args:
         state: The state of the run.
     """
+
+    resets_with_optimizer: ClassVar[bool] = True
 
     def __init__(self, state: TrainState) -> None:
         self._state = state

@@ -72,7 +72,7 @@ def withhold(run: Run, gradients: Gradients, withheld: Withheld) -> Gradients:
         run.buffers.restore()
         run.state.note_skipped()
     else:
-        run.state.keep_samples(gradients.batch)
+        run.state.samples_kept += gradients.batch.size  # their gradient is kept for a later update
     run.state.pass_over(gradients.batch, gradients.totals)
     run.activations.clear()
     return gradients

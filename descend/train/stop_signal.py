@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -22,6 +22,8 @@ class StopSignal:
     Attributes:
         reason: Why a callback wants training to end; None where none does.
     """
+
+    resets_with_optimizer: ClassVar[bool] = False
 
     def __init__(
         self,

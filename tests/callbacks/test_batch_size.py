@@ -84,7 +84,7 @@ class Seen(Callback):
     multiple_of=st.integers(0, 5),
     shuffle=st.booleans(),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 def test_a_ramp_is_its_formula_and_each_epoch_takes_every_sample_once(start, target, num_samples, multiple_of, shuffle):
     end, multiple = target or 20, multiple_of or 1
     if end < start:

@@ -6,20 +6,13 @@ from callback_runs import follow, graph_run
 from toys import Regression, data
 
 from descend.callbacks import (
-    CheckInit,
     ComputeModelSize,
-    Debug,
-    DebugIO,
     DispIOStats,
     DumpModelGraph,
-    GPUMemoryUsage,
-    Hang,
-    LocalTournament,
     MemoryProfiler,
     PrintModelDescription,
-    SyncLayers,
 )
-from descend.errors import ConfigurationError, Unsupported
+from descend.errors import ConfigurationError
 
 
 def test_the_description_names_every_layer_and_counts_the_numbers(tmp_path, capsys):
@@ -65,23 +58,3 @@ def test_memory_of_the_first_step(tmp_path, capsys):
     assert out.count("memory, weights") == 1
     assert f"memory, weights : {103 * 4} bytes" in out
     assert f"memory, outputs of layer fc1 : {8 * 5 * 4} bytes" in out
-
-
-def test_debug_lines(tmp_path, capsys):
-    graph_run(tmp_path, Debug(phase="test"), DebugIO(phase="train", lvl=1), epochs=1)
-    out = capsys.readouterr().out
-    assert "test epoch 1 step 2: layer fc1 gave (2, 5)" in out
-    assert "train epoch 0 step 1: layer" not in out
-    ids = re.findall(r"train epoch 0 step \d: \d samples (.*)", out)
-    assert sorted(int(i) for line in ids for i in line.split()) == list(range(20))
-
-
-@pytest.mark.parametrize("kind", [Hang, SyncLayers, CheckInit, GPUMemoryUsage])
-def test_what_has_no_effect_says_so_once(kind, capsys):
-    follow(kind(), epochs=2)
-    assert capsys.readouterr().out.count(f"{kind.__name__} has no effect here: ") == 1
-
-
-def test_the_tournament_within_a_run_is_refused():
-    with pytest.raises(Unsupported, match="tournament between several trainers"):
-        LocalTournament(batch_interval=10, metric="accuracy")

@@ -57,7 +57,7 @@ def test_an_interval_leaves_epochs_out(capsys):
 def test_a_test_is_always_printed(capsys):
     given = run_of(Regression(), data(batch_size=4), callbacks=(Print(interval=5),))
     given.data = {**given.data, Mode.TEST: data(samples=9, batch_size=4)}
-    given.callbacks.fire(Event.BEFORE_RUN, given.view())
+    given.callbacks.fire(Event.BEFORE_RUN, given.views.of_run())
     evaluate(given, Mode.TEST)
     assert "model0 (instance 0) test objective function : " in capsys.readouterr().out
 

@@ -1,7 +1,9 @@
+import re
+
 import torch
 from callback_runs import follow, graph_run
 
-from descend.callbacks import Profiler, Timeline
+from descend.callbacks import Debug, DebugIO, Profiler, Timeline
 
 
 def test_layers_run_one_after_the_other(tmp_path):
@@ -34,3 +36,12 @@ def test_marks_are_seen_by_torch_s_profiler():
     assert counts["forward and backward"] == counts["update"] == 6
     assert counts["epoch 1"] == counts["epoch 2"] == 1
     assert "epoch 0" not in counts
+
+
+def test_debug_lines(tmp_path, capsys):
+    graph_run(tmp_path, Debug(phase="test"), DebugIO(phase="train", lvl=1), epochs=1)
+    out = capsys.readouterr().out
+    assert "test epoch 1 step 2: layer fc1 gave (2, 5)" in out
+    assert "train epoch 0 step 1: layer" not in out
+    ids = re.findall(r"train epoch 0 step \d: \d samples (.*)", out)
+    assert sorted(int(i) for line in ids for i in line.split()) == list(range(20))

@@ -35,7 +35,7 @@ def test_all_samples_by_default(counted):
         assert numbers(opened(counted, shuffle=shuffle, fraction_of_data_to_use=1.0)["train"]) == list(range(200))
 
 
-def test_shuffle_is_told_to_the_batches(counted):
+def test_the_batches_know_whether_to_shuffle(counted):
     readers = opened(counted, shuffle=True, validation_fraction=0.1)
     assert (readers["train"].shuffle, readers["validate"].shuffle) == (True, False)
 
@@ -156,7 +156,7 @@ def test_lists_and_tensors_are_arrays():
 
 
 @pytest.mark.parametrize("given", [3, [[1.0], [1.0, 2.0]]])
-def test_what_is_no_array_is_told(given):
+def test_what_is_no_array_is_refused(given):
     with pytest.raises(DataError, match="'x' must be an array with an entry for each sample"):
         ArrayReader({"x": given})
 

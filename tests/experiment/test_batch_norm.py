@@ -71,7 +71,7 @@ def agree(found, expected):
 
 
 @given(micro_batch_size=st.one_of(st.none(), st.integers(1, 30)))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_any_split_is_the_layers_called_on_one_group_after_the_other(micro_batch_size):
     """22 = 4 + 4 + 4 + 4 + 4 + 2: weights, running statistics and their counts."""
     found = fit(net(), micro_batch_size=micro_batch_size, batch_norm_group_size=GROUP, shuffle=False)

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import warnings
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -83,27 +84,27 @@ def test_whole_numbers_may_be_numpys():
 # ---- the update of the one big batch
 
 
-@pytest.mark.parametrize("micro_batch_size", [1, 3, 4, 7, 10, 50])
-@pytest.mark.parametrize(
-    ("loss", "targets"),
-    [
-        (nn.CrossEntropyLoss(), IGNORING),
-        (nn.CrossEntropyLoss(torch.tensor([0.2, 3.0, 1.0]).double(), label_smoothing=0.1), IGNORING),
-        (nn.MSELoss(), REAL),
-    ],
-    ids=["ignored labels", "class weights", "mse"],
-)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"optimizer": functools.partial(torch.optim.Adam, lr=0.1, weight_decay=0.1)},
-        {"clip_global_norm": 0.05},
-        {"clip_norm": 0.02},
-        {"clip_value": 0.01},
-    ],
-    ids=["sgd", "adam", "clip_global_norm", "clip_norm", "clip_value"],
-)
+MICRO_BATCH_SIZES = [1, 3, 4, 7, 10, 50]
+LOSSES = {
+    "ignored labels": (nn.CrossEntropyLoss(), IGNORING),
+    "class weights": (nn.CrossEntropyLoss(torch.tensor([0.2, 3.0, 1.0]).double(), label_smoothing=0.1), IGNORING),
+    "mse": (nn.MSELoss(), REAL),
+}
+UPDATES = {
+    "sgd": {},
+    "adam": {"optimizer": functools.partial(torch.optim.Adam, lr=0.1, weight_decay=0.1)},
+    "clip_global_norm": {"clip_global_norm": 0.05},
+    "clip_norm": {"clip_norm": 0.02},
+    "clip_value": {"clip_value": 0.01},
+}
+# The sums do not know of the update, nor the update of the parts: each loss with each size, and updates in turn.
+OF_PARTS = [
+    pytest.param(*LOSSES[loss], size, UPDATES[update], id=f"{loss}, {size}, {update}")
+    for (loss, size), update in zip(product(LOSSES, MICRO_BATCH_SIZES), cycle(UPDATES), strict=False)
+]
+
+
+@pytest.mark.parametrize(("loss", "targets", "micro_batch_size", "settings"), OF_PARTS)
 def test_micro_batches_are_the_batch(loss, targets, micro_batch_size, settings):
     def one(size):
         losses = Losses()
@@ -693,8 +694,7 @@ class Plant(descend.Callback):
             list(step.gradients.values())[-2][0, 1] = self.value
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("optimizer", [SGD, ADAM])
+@pytest.mark.parametrize(("value", "optimizer"), [(float("nan"), SGD), (-float("inf"), ADAM)])
 def test_a_gradient_that_is_not_finite_stops_the_run_before_a_weight_changes(tmp_path, value, optimizer):
     settings = {"batch_size": 4, "optimizer": optimizer}
     reference = fit(run_dir=tmp_path / "six", stop=descend.Steps(6), **settings)
@@ -1002,7 +1002,7 @@ def test_every_rule_of_torch_makes_its_own_steps_and_is_continued_with_the_same_
     optimizer = functools.partial(getattr(torch.optim, rule), lr=0.05)
     settings = {"optimizer": optimizer, "batch_size": 4, "micro_batch_size": 3, "shuffle": False}
     whole = fit(stop=descend.Steps(6), **settings)
-    for steps in (1, 2, 5, 6):
+    for steps in (2, 6):
         parts = fit(stop=descend.Steps(steps), run_dir=tmp_path, resume=True, **settings)
     assert largest_difference(whole, parts) == 0
     module = net()
@@ -1166,15 +1166,15 @@ class Long:
         self.read_so_far: list[int] = []
 
     def __len__(self):
-        return 10_000_000
+        return 1_000_000
 
     def read(self, samples, epoch=0):
         self.read_so_far += samples.tolist() if len(samples) < 1000 else []
-        x = samples.astype(np.float32)[:, None] / 1e7
+        x = samples.astype(np.float32)[:, None] / 1e6
         return {"x": x, "y": x}
 
 
-def test_at_99_percent_of_ten_million_samples_no_skipped_sample_is_read(tmp_path):
+def test_at_99_percent_of_a_million_samples_no_skipped_sample_is_read(tmp_path):
     def go(steps, batch_size, **settings):
         reader = Long()
         ids = Losses()
@@ -1190,7 +1190,7 @@ def test_at_99_percent_of_ten_million_samples_no_skipped_sample_is_read(tmp_path
         )
         return reader, ids
 
-    _, before = go(10, 990_000)
+    _, before = go(10, 99_000)
     reader, after = go(12, 64, resume=True)
     assert len(after.ids) == 128
     assert not set(after.ids) & set(before.ids)
@@ -1205,7 +1205,7 @@ def test_at_99_percent_of_ten_million_samples_no_skipped_sample_is_read(tmp_path
         ({"lr": 0.1}, "the rate is the optimizer's"),
         ({"batchsize": 8}, "did you mean 'batch_size'"),
         ({"optimizer": descend.SGD}, r"the class SGD: construct it with its settings, such as descend\.SGD\(learn"),
-        ({"data": "data.csv"}, "data for 'train' must be .*got a str"),
+        ({"data": 5}, "data for 'train' must be .*got a int"),
         ({"metrics": ["acc"]}, "did you mean 'accuracy'"),
     ],
 )

@@ -29,7 +29,7 @@ sizes = {"batch_size": st.integers(1, 30), "micro_batch_size": st.one_of(st.none
 
 
 @given(**sizes)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_outputs_are_those_of_one_call(batch_size, micro_batch_size):
     module = net()
     with torch.no_grad():
@@ -43,7 +43,7 @@ def test_outputs_are_those_of_one_call(batch_size, micro_batch_size):
 
 
 @given(**sizes)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_values_are_those_of_one_call(batch_size, micro_batch_size):
     module = net().eval()
     with torch.no_grad():

@@ -190,7 +190,7 @@ def saved(folder):
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore:.*fork")
 @pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_at_random_instants_while_saving(tmp_path, kills, asynchronous):
     """Whatever is there under its name is whole, the newest never goes back, and the end is the end without kills."""
     importlib.import_module("torch._dynamo")

@@ -255,7 +255,7 @@ def test_a_tournament_goes_on_where_it_was_stopped(trainer, at):
     assert lineage() == lineage("whole")
 
 
-@pytest.mark.parametrize(("trainer", "at"), [(0, 1), (1, 2)])
+@pytest.mark.parametrize(("trainer", "at"), [(1, 2), pytest.param(0, 1, marks=pytest.mark.slow)])
 def test_a_signal_in_a_tournament_waits_for_its_end(trainer, at):
     """In the second one a trainer has its partner's model for the time being."""
     whole = play("binary", trainers=2, run_dir="whole")
@@ -303,7 +303,7 @@ def test_a_trainer_that_was_killed_before_its_first_checkpoint_begins_and_the_ot
     assert {trainer for trainer, _ in Steps.made} == {1}
 
 
-@pytest.mark.parametrize(("had", "now"), [(2, 3), (2, 1), (1, 2)])
+@pytest.mark.parametrize(("had", "now"), [(2, 3), (1, 2)])
 def test_another_number_of_trainers_is_refused_and_nothing_is_changed(had, now):
     apart("run", trainers=had)
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}

@@ -33,7 +33,7 @@ def weights(run_dir, step):
     return (run_dir / "checkpoints" / f"step-{step}" / "weights.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("seed", [1, None])
+@pytest.mark.parametrize("seed", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_stopped_and_continued_is_the_same_run(tmp_path, seed):
     for step in (5, 30):
         with pytest.raises(Stopped):

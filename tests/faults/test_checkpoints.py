@@ -464,7 +464,7 @@ def test_logs_that_cannot_be_written_stop_nothing(tmp_path):
     assert rows == result.history
 
 
-def test_a_real_file_system_that_is_full(tmp_path):
+def test_a_real_file_system_that_is_full(tmp_path, no_pauses):
     """A small tmpfs, where the system lets us have one."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -525,15 +525,15 @@ def second(tmp_path, **settings):
     return descend.fit(nn.Linear(2, 2), "mse", data, stop=descend.Steps(9), **given, **settings)
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_two_processes_in_one_run_directory(tmp_path, owner, resume):
-    """The second one exits with 2 and names the first: host, number, start. The first one goes on."""
-    fault(lambda: second(tmp_path, resume=resume), 2, f"process {owner.pid} on ", "started 2", "nothing to delete")
-    assert owner.poll() is None
+def test_two_processes_in_one_run_directory(tmp_path, owner):
+    """The second one exits with 2 and names the first: host, number, start. The first one goes on.
 
-
-def test_an_owner_that_was_killed_leaves_nothing_to_delete(tmp_path, owner):
-    """On the same machine at once."""
+    Once it was killed another process has the directory at once, with nothing to delete.
+    """
+    for resume in (False, True):
+        words = (f"process {owner.pid} on ", "started 2", "nothing to delete")
+        fault(functools.partial(second, tmp_path, resume=resume), 2, *words)
+        assert owner.poll() is None
     owner.kill()
     owner.wait()
     assert (tmp_path / "run" / lease.OWNER).exists()
@@ -543,6 +543,7 @@ def test_an_owner_that_was_killed_leaves_nothing_to_delete(tmp_path, owner):
     assert not (tmp_path / "run" / lease.OWNER).exists()
 
 
+@pytest.mark.slow
 def test_an_owner_that_is_silent_loses_its_lease_and_finds_out(tmp_path, owner, monkeypatch):
     """Suspended for longer than a lease: another process may take over, and the first one writes nothing more."""
     monkeypatch.setattr(lease, "LEASE_SECONDS", 2.5)
@@ -636,10 +637,8 @@ def test_a_ledger_that_names_other_folders(run_dir, tmp_path):
     assert CheckpointManager(run_dir / "checkpoints").open() is not None
 
 
-def test_exit_codes_of_a_script(tmp_path):
-    """2 for a directory that is taken, as a shell sees it."""
-    text = OWNER.replace("9999", "3")
-    assert in_a_process(text, tmp_path).returncode == 0
-    ended = in_a_process(text, tmp_path)
+def test_exit_codes_of_a_script(run_dir, tmp_path):
+    """2 for a directory that is taken, as a shell sees it; 0 is seen by test_endings.py."""
+    ended = in_a_process(OWNER, tmp_path)
     assert ended.returncode == 2
     assert "holds another run already" in ended.stderr

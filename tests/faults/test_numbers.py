@@ -1,6 +1,7 @@
 """Faults in gradients, weights and settings: found before they change anything, and named."""
 
 import functools
+import itertools
 import json
 import math
 
@@ -52,11 +53,17 @@ class Weights(descend.Callback):
 # ---- a gradient that is not finite
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize(
-    "settings", [{}, {"micro_batch_size": 3}, {"clip_global_norm": 0.1}, {"dtype": torch.float64}], ids=str
-)
+SETTINGS = [{}, {"micro_batch_size": 3}, {"clip_global_norm": 0.1}, {"dtype": torch.float64}]
+# Each optimizer with each setting; which value is not finite is in turn.
+NOT_FINITE = [
+    pytest.param(value, OPTIMIZERS[name], settings, id=f"{value}, {name}, {settings}")
+    for (name, settings), value in zip(
+        itertools.product(OPTIMIZERS, SETTINGS), itertools.cycle([math.nan, math.inf, -math.inf]), strict=False
+    )
+]
+
+
+@pytest.mark.parametrize(("value", "optimizer", "settings"), NOT_FINITE)
 @pytest.mark.filterwarnings("ignore:.*normalizes over", "ignore:a part of a batch")
 def test_a_gradient_that_is_not_finite(tmp_path, value, optimizer, settings):
     """The loss is finite, one element of a gradient is not: exit 4; step, weights and samples are named; weights,

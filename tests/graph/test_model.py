@@ -8,14 +8,14 @@ from descend.graph import text
 from tests.graph.models import lenet, models
 
 
-@settings(deadline=None, max_examples=20)  # a model has up to 8 layers, each of any kind with random fields
+@settings(max_examples=20)  # a model has up to 8 layers, each of any kind with random fields
 @given(models())
 def test_text_and_binary_are_mirrors(model):
     assert_mirrors(model)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(models())
 def test_text_and_binary_of_many_models_are_mirrors(model):
     assert_mirrors(model)

@@ -60,9 +60,9 @@ def test_both_faces_have_the_same_defaults(name: str):
 def test_a_description_without_options_is_not_sign_descent():
     """With zeros for beta1, beta2 and eps, the updates of two unequal gradients would have the same size."""
     p = torch.nn.Linear(2, 1, bias=False)
-    from descend.experiment.rule import build
+    from descend.experiment.build_optimizer import build_optimizer
 
-    optimizer = build(descend.Adam(learn_rate=1e-3), p)
+    optimizer = build_optimizer(descend.Adam(learn_rate=1e-3), p)
     sizes: list[torch.Tensor] = []
     for gradient in ([1.0, 1.0], [0.1, 1.0]):
         before = p.weight.detach().clone()

@@ -707,5 +707,5 @@ def test_float32_extremes_stay_finite():
 def test_a_place_outside_is_refused():
     layer = Single(lambda x, p: descend.Crop(x, p, dims=[2]), (5,), (1,))
     for place in (-0.01, 1.01, math.nan):
-        with pytest.raises(DataError, match=r"a place is outside \[0, 1\]"):
+        with pytest.raises(DataError, match=r"a position is outside \[0, 1\]"):
             layer(random(1, 5), f64([place]))

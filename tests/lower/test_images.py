@@ -153,7 +153,7 @@ def tents(image, matrix, move):
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_image_turned_sheared_and_moved(seed):
     draw = np.random.default_rng(seed)
     shape, samples = tuple(draw.integers(1, 7, 3)), int(draw.integers(1, 3))

@@ -141,7 +141,7 @@ def test_gradients_flow_to_the_data(make, shape, indices):
 def test_a_place_outside_of_the_data_is_an_error():
     layer = Single(lambda x, p: descend.Crop(x, p, dims=[2], name="part"), (4,), (1,))
     for place in (1.01, -0.01, nan):
-        with pytest.raises(DataError, match=r"layer 'part' \(Crop\): a place is outside \[0, 1\]"):
+        with pytest.raises(DataError, match=r"layer 'part' \(Crop\): a position is outside \[0, 1\]"):
             layer(f64([0, 1, 2, 3]), f64([place]))
 
 

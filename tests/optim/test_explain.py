@@ -89,7 +89,7 @@ def test_who_is_none_of_ours_is_named() -> None:
         descend.optim.explain(theirs)
 
 
-def test_a_schedule_that_comes_to_no_rate_is_told_with_the_update():
+def test_a_schedule_without_a_valid_rate_is_reported_with_the_update():
     optimizer = descend.optim.SGD([torch.zeros(2)], lr=lambda step: float("nan") if step > 5 else 0.1)
     with pytest.raises(RuleError, match="SGD, group 0, schedule at update 6: lr must be finite"):
         descend.optim.explain(optimizer, 10)

@@ -106,7 +106,7 @@ def test_what_split_writes_itself_is_no_option(key: str) -> None:
         groups.split(model(), options={"bias": {key: []}})
 
 
-def test_a_schedule_may_be_told_as_such() -> None:
+def test_a_schedule_may_be_given_as_such() -> None:
     schedule = descend.optim.schedules.Ramp(0.5, 1.0, 5)
     split = groups.split(model(), options={"bias": {"schedule": schedule}})
     optimizer = descend.optim.SGD(split, lr=0.1)

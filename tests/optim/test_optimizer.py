@@ -1,10 +1,9 @@
-"""The torch face: what a torch loop expects of an optimizer, and what this one refuses."""
+"""What a torch loop expects of an optimizer, and what this one refuses."""
 
 from __future__ import annotations
 
 import copy
 import gc
-import inspect
 import io
 import math
 import pickle
@@ -408,7 +407,7 @@ def test_low_precision_weights_have_float32_masters(runner: str, dtype: torch.dt
     q = nn.Parameter(torch.ones(5))
     ours = descend.optim.AdamW([p], lr=1e-3, weight_decay=0.0, runner=runner)
     theirs = torch.optim.AdamW([q], lr=1e-3, weight_decay=0.0)
-    for _ in range(300):
+    for _ in range(60):  # in bfloat16 alone the weights would still be 1
         p.grad, q.grad = torch.full_like(p, 0.5), torch.full_like(q, 0.5)
         ours.step()
         theirs.step()
@@ -645,29 +644,6 @@ def test_noise_depends_on_seed_name_and_update_alone(runner: str) -> None:
     assert one["a"].std().item() == pytest.approx(1.0, abs=0.2)
 
 
-# ---- faces
-
-
-def test_faces_have_signatures_docstrings_and_defaults() -> None:
-    parameters = inspect.signature(descend.optim.Adam).parameters
-    assert list(parameters)[:2] == ["params", "lr"]
-    assert parameters["beta2"].default == 0.999
-    assert "Kingma" in (descend.optim.Adam.__doc__ or "")
-    assert inspect.signature(descend.optim.AdamW).parameters["decay"].default == "decoupled"
-    with pytest.raises(RuleError, match="Adam: missing a required argument: 'params'"):
-        descend.optim.Adam()
-
-
-def test_face_of_ones_own_rule() -> None:
-    made = descend.optim.face(Kick, name="Hot", lr=0.5, heat=1.0)
-    optimizer = made(net().parameters(), momentum=0.1)
-    assert optimizer.param_groups[0]["heat"] == 1.0
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    assert made.__name__ == "Hot"
-    with pytest.raises(RuleError, match="Kick has no option 'hot'"):
-        descend.optim.face(Kick, lr=0.5, hot=1.0)
-
-
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_gradients_are_not_held_after_a_step(runner: str) -> None:
     p = nn.Parameter(torch.zeros(50_000))
@@ -704,6 +680,6 @@ def test_options_of_the_whole_optimizer_may_stand_in_every_group() -> None:
     optimizer = descend.optim.Adam([{"params": [p], "lr": 0.1, **common}], **common)
     p.grad = torch.ones(3)
     optimizer.step()
-    assert not optimizer._residence.arenas
+    assert not optimizer._arenas.arenas
     with pytest.raises(RuleError, match=r"group 0: runner is 'plain' here and 'auto' for the optimizer"):
         descend.optim.Adam([{"params": [p], "runner": "plain"}])

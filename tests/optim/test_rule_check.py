@@ -63,7 +63,7 @@ MISTAKES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "words"), MISTAKES, ids=[words[:30] for _, words in MISTAKES])
-def test_a_mistake_is_told_when_an_optimizer_is_built(rule: Any, words: str) -> None:
+def test_a_mistake_is_reported_when_an_optimizer_is_built(rule: Any, words: str) -> None:
     with pytest.raises(RuleError, match=f"(?s)rule Own.*{words}"):
         descend.optim.Optimizer([torch.nn.Parameter(torch.ones(2, 2))], rule, lr=0.1)
 

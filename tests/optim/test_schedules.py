@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from descend.errors import RuleError
@@ -151,6 +151,7 @@ def test_the_last_value_is_held(schedule: Schedule):
 
 
 @pytest.mark.parametrize("schedule", EVERY, ids=repr)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=20))
 def test_it_is_a_function_of_the_step(schedule: Schedule, steps: list[int]):
     """Asked in any order, any number of times, it answers the same; and never a rate below 0."""

@@ -77,7 +77,7 @@ def test_equals_torch(name: str, kwargs: dict[str, Any], runner: str) -> None:
         ("mxnet-1.9", "adagrad", {"wd": 0.1}),  # refused there
     ],
 )
-def test_a_library_that_moves_every_row_is_not_told_to_move_some(library: str, name: str, kwargs: Any) -> None:
+def test_a_library_that_updates_every_row_refuses_sparse_gradients(library: str, name: str, kwargs: Any) -> None:
     model = table()
     made = descend.optim.from_library(library, name, model.named_parameters(), **kwargs)
     again = descend.optim.from_library(library, name, model.named_parameters(), **kwargs)

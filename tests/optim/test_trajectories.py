@@ -33,9 +33,19 @@ INDEX: dict[str, Any] = (
 pytestmark = pytest.mark.filterwarnings("ignore:MXNet .* lets the optimizer's default rate")
 
 
-@functools.cache
-def numbers() -> Any:
-    return np.load(FOLDER / "trajectories.npz")
+class Numbers:
+    """The recorded arrays by key; each is decompressed once."""
+
+    @functools.cached_property
+    def file(self) -> Any:
+        return np.load(FOLDER / "trajectories.npz")
+
+    @functools.cache  # noqa: B019  # as long as the tests
+    def __getitem__(self, key: str) -> Any:
+        return self.file[key]
+
+
+NUMBERS = Numbers()
 
 
 def test_the_folder_is_there():
@@ -99,8 +109,8 @@ class Run:
     def __init__(self, case: dict[str, Any]) -> None:
         self.case = case
         dtype = getattr(torch, case["dtype"])
-        self.params = [torch.nn.Parameter(torch.tensor(numbers()[key]).to(dtype)) for key in case["arrays"]["w0"]]
-        self.grads = [numbers()[key] for key in case["arrays"]["grads"]]
+        self.params = [torch.nn.Parameter(torch.tensor(NUMBERS[key]).to(dtype)) for key in case["arrays"]["w0"]]
+        self.grads = [NUMBERS[key] for key in case["arrays"]["grads"]]
         self.replicas = int(INDEX["streams"][case["stream"]].get("replicas", 1))
         self.trainer: GluonTrainer | None = None
         self.make()
@@ -159,7 +169,7 @@ class Run:
             for p, *gs in zip(self.params, *copies, strict=True):
                 p.grad = torch.stack(gs).sum(0)
         for key, p in zip(self.case["arrays"].get("reduced_grad", []), self.params, strict=False):
-            np.testing.assert_allclose(p.grad.numpy(), numbers()[key][step], rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(p.grad.numpy(), NUMBERS[key][step], rtol=1e-6, atol=1e-7)
         before = [p.grad.clone() for p in self.params]
         if self.trainer is not None:
             self.trainer.step(self.case["batch_size"])
@@ -185,11 +195,11 @@ def rounded(have: torch.Tensor, master: torch.Tensor, want: Any, tol: dict[str, 
 def compare(run: Run, step: int) -> None:
     case, tol = run.case, run.case["tol"]
     for i, p in enumerate(run.params):
-        want = numbers()[case["arrays"]["w"][i]][step]
+        want = NUMBERS[case["arrays"]["w"][i]][step]
         what = f"{case['id']}: tensor {i} after step {step}"
         if "master" in case["arrays"]:
             master = run.optimizer.state[p]["master"]
-            close(master, numbers()[case["arrays"]["master"][i]][step], tol, what)
+            close(master, NUMBERS[case["arrays"]["master"][i]][step], tol, what)
             rounded(p, master, want, tol, what)
         else:
             close(p, want, tol, what)
@@ -200,7 +210,7 @@ def compare_rate(run: Run, step: int) -> None:
     key = run.case["arrays"].get("lr")
     if key is None or (library(run.case), run.case["optimizer"]) == ("mxnet-1.9", "adadelta"):  # it reads no rate
         return
-    want = numbers()[key][step] if isinstance(key, str) else [numbers()[k][step] for k in key]
+    want = NUMBERS[key][step] if isinstance(key, str) else [NUMBERS[k][step] for k in key]
     if np.ndim(want) == 0:
         shown = run.trainer.learning_rate if run.trainer else run.optimizer.param_groups[0]["lr"]
         assert shown == pytest.approx(float(want), rel=1e-9)
@@ -216,7 +226,7 @@ def test_every_step_is_that_of_the_library(case: dict[str, Any], tmp_path: Path)
     if reason is not None:
         pytest.skip(reason)
     run = Run(case)
-    steps = len(numbers()[case["arrays"]["w"][0]])
+    steps = len(NUMBERS[case["arrays"]["w"][0]])
     for step in range(steps):
         if step == case.get("save_load_at"):
             run.save_and_load(tmp_path)
@@ -229,7 +239,7 @@ def test_every_step_is_that_of_the_library(case: dict[str, Any], tmp_path: Path)
 
 @pytest.mark.parametrize("case", INDEX.get("schedules", []), ids=lambda case: case["id"])
 def test_every_rate_is_that_of_the_library(case: dict[str, Any]):
-    arrays = {name: numbers()[key] for name, key in case["arrays"].items()}
+    arrays = {name: NUMBERS[key] for name, key in case["arrays"].items()}
     if "multiplier" in arrays:
         names = ("warmup_strategy", "batch_scale", "updates_per_epoch", "warmup_epochs")
         schedule = schedule_from_library(library(case), "LBSGD", **{name: case[name] for name in names})
@@ -251,8 +261,8 @@ def test_the_rule_has_the_factor_of_the_schedule(case: dict[str, Any]):
     """LBSGD inside the rule and as a schedule are one thing, except for the strategy that is a ratio of norms."""
     names = ("batch_scale", "updates_per_epoch", "warmup_epochs", "warmup_strategy")
     rule = LBSGD(**{name: case[name] for name in names})
-    n = torch.tensor(numbers()[case["arrays"]["num_update"]], dtype=torch.float64)
-    np.testing.assert_allclose(rule.factor(n).numpy(), numbers()[case["arrays"]["multiplier"]], rtol=1e-12)
+    n = torch.tensor(NUMBERS[case["arrays"]["num_update"]], dtype=torch.float64)
+    np.testing.assert_allclose(rule.factor(n).numpy(), NUMBERS[case["arrays"]["multiplier"]], rtol=1e-12)
 
 
 @pytest.mark.parametrize("fact", INDEX.get("facts", []), ids=lambda fact: fact["id"])

@@ -14,7 +14,6 @@ import time
 
 import torch
 from ranks.cases import data, fit, network
-from torch.distributed.fsdp import fully_shard
 
 import descend
 
@@ -70,7 +69,11 @@ def short_of_memory():
 def run(what: str, rank: int, group: str = "ours") -> None:
     if group != "ours":
         torch.distributed.init_process_group("gloo")
-    module = fully_shard(network()) if group == "cut" else network()
+    module = network()
+    if group == "cut":
+        from torch.distributed.fsdp import fully_shard  # takes seconds to import
+
+        fully_shard(module)
     here = descend.distributed.rank() == rank
     if here and what == "has no memory":
         module.register_forward_pre_hook(short_of_memory())

@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 from collections import Counter
+from contextlib import ExitStack, contextmanager
+from unittest import mock
 
 from ranks.cases import outcome
 from ranks.start import leave
@@ -30,7 +32,7 @@ def counted(name, plain, size):
     def call(first, *args, **kwargs):
         seen[name] += 1
         seen[f"bytes of {name}"] += size(first)
-        if sys.argv[1] == "killed" and descend.distributed.rank() == 1 and seen["add_up"] == LAST:
+        if sys.argv[1:2] == ["killed"] and descend.distributed.rank() == 1 and seen["add_up"] == LAST:
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(first, *args, **kwargs)
 
@@ -41,16 +43,29 @@ def refused(size):
     return None, f"{size} bytes: there is none"
 
 
+@contextmanager
+def forced(way):
+    """Sums of any size go through shared memory, where the ranks have some."""
+    with ExitStack() as stack:
+
+        def patch(where, name, value):
+            stack.enter_context(mock.patch.object(where, name, value))
+
+        patch(reduction, "LEAST_SHARED_BYTES", 0)
+        summed = counted("add_up", reduction.all_reduce_shared, lambda some: some[0].nbytes)
+        patch(reduction, "all_reduce_shared", summed)
+        patch(distributed, "all_reduce", counted("all_reduce", distributed.all_reduce, lambda tensor: tensor.nbytes))
+        if os.environ["RANK"] == "1" and way == "refused":
+            patch(shared, "_create", refused)
+        if os.environ["RANK"] == "1" and way == "apart":
+            patch(shared, "_host", lambda: ["another"])
+        patch(process, "_spin_wait", counted("_spin_wait", process._spin_wait, lambda work: 0))
+        yield
+
+
 def everything():
-    reduction.LEAST_SHARED_BYTES = 0
-    reduction.all_reduce_shared = counted("add_up", reduction.all_reduce_shared, lambda some: some[0].nbytes)
-    distributed.all_reduce = counted("all_reduce", distributed.all_reduce, lambda tensor: tensor.nbytes)
-    if os.environ["RANK"] == "1" and sys.argv[1] == "refused":
-        shared._create = refused
-    if os.environ["RANK"] == "1" and sys.argv[1] == "apart":
-        shared._host = lambda: ["another"]
-    process._spin_wait = counted("_spin_wait", process._spin_wait, lambda work: 0)
-    leave({**{name: outcome(name) for name in sys.argv[2:]}, "seen": seen})
+    with forced(sys.argv[1]):
+        leave({**{name: outcome(name) for name in sys.argv[2:]}, "seen": seen})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What a step of two ranks does beside its passes: run on each rank by test_sums.py."""
+"""What a step of two ranks does beside its passes: part of two_ranks.py."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from unittest import mock
+
 import torch
 from ranks.cases import SGD, data, network
-from ranks.start import leave
 from torch import distributed, nn
 
 import descend
@@ -86,17 +88,13 @@ def found(ignored, module):
     return {"steps": watch.steps[1:], "divisions": divided.count}
 
 
-def everything():
-    for name in COLLECTIVES:
-        setattr(distributed, name, counted(name))
-    leave(
-        {
+def counted_steps():
+    """What the steps of three runs did, in the process group that there is or in one of each run."""
+    with ExitStack() as stack:
+        for name in COLLECTIVES:
+            stack.enter_context(mock.patch.object(distributed, name, counted(name)))
+        return {
             "all count": found((), network()),
             "one is ignored": found((9,), network()),
             "large weights": found((), wide()),
         }
-    )
-
-
-if __name__ == "__main__":
-    descend.main(everything)

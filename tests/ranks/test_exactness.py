@@ -7,9 +7,6 @@ from ranks import at_exit, dropped
 from ranks.cases import CASES, outcome
 from ranks.start import start
 
-QUICK = ["one batch", "ignored on one rank", "partial batch", "fewer samples than ranks", "validation", "batch norm"]
-QUICK += ["batch norm in few groups", "K-FAC where ranks come through other layers"]
-
 
 def largest_difference(a, b, path="", floor=1e-3):
     """The largest relative difference of numbers, infinite where anything else differs; with its place.
@@ -34,21 +31,16 @@ def largest_difference(a, b, path="", floor=1e-3):
 def check(ranks, names, folder, tolerance=1e-12):
     ended = start(ranks, "cases.py", folder, *names)
     assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
-    compare(ended, names, tolerance)
+    compare([rank.left for rank in ended], names, outcome, tolerance)
 
 
-def compare(ended, names, tolerance=1e-12):
-    """All ranks have come to the same, and to what this process comes to."""
+def compare(ranks, names, alone, tolerance=1e-12):
+    """All ranks have come to the same, and to what this process comes to by `alone`."""
     for name in names:
-        alone = outcome(name)
-        for rank in ended:
-            assert rank.left[name] == ended[0].left[name], f"{name}: the ranks differ"
-        difference, place = largest_difference(alone, ended[0].left[name])
+        for rank in ranks:
+            assert rank[name] == ranks[0][name], f"{name}: the ranks differ"
+        difference, place = largest_difference(alone(name), ranks[0][name])
         assert difference < tolerance, f"{name}: {difference:.2g} at {place}"
-
-
-def test_two_ranks_give_what_one_gives(tmp_path):
-    check(2, QUICK, tmp_path)
 
 
 @pytest.mark.slow

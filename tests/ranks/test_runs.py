@@ -35,6 +35,7 @@ def stop_and_go_on(first, second, folder, **more):
     assert [row["mode"] for row in rows if row["mode"] != "restart"] == ["train", "validation"] * 3
 
 
+@pytest.mark.slow
 def test_a_signal_on_one_of_two_ranks_and_then_two(tmp_path):
     stop_and_go_on(2, 2, tmp_path)
 

@@ -57,6 +57,7 @@ def check(ended, epochs, strength):
     return rows
 
 
+@pytest.mark.slow
 def test_delays_come_about_and_are_compensated(tmp_path):
     ended = start(3, "served.py", tmp_path, "dcasgd", "3", "no", "9")
     rows = check(ended, 3, STRENGTH)

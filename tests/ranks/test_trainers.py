@@ -29,6 +29,7 @@ def check(ended, expected, tolerance=0.0):
     assert {number for rank in ended for number in rank.left} == expected.keys()
 
 
+@pytest.mark.slow
 def test_two_ranks_play_as_one_process_does(tmp_path):
     ended = start(2, "tournament.py", tmp_path / "two", "binary", "1", "2", "1")
     check(ended, alone(tmp_path / "one", 2))

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from ranks.start import start
-from ranks.test_exactness import largest_difference
+from ranks.test_exactness import compare, largest_difference
 from ranks.wrapped import CASES, COPIES, outcome
 from ranks.wrapped_runs import run
 
@@ -14,15 +14,7 @@ from descend.runtime import read_state, read_weights
 def check(ranks, names, folder):
     ended = start(ranks, "wrapped.py", folder, *names)
     assert [rank.code for rank in ended] == [0] * ranks, "\n".join(rank.err for rank in ended)
-    for name in names:
-        for rank in ended:
-            assert rank.left[name] == ended[0].left[name], f"{name}: the ranks differ"
-        difference, place = largest_difference(outcome(name), ended[0].left[name])
-        assert difference < 1e-12, f"{name}: {difference:.2g} at {place}"
-
-
-def test_two_ranks_give_what_a_whole_module_gives(tmp_path):
-    check(2, ["ignored on one rank", "fewer samples than ranks", "clipping, Adam and decay"], tmp_path)
+    compare([rank.left for rank in ended], names, outcome)
 
 
 @pytest.mark.slow

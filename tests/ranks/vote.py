@@ -32,25 +32,32 @@ class Watch(descend.Callback):
         self.sent = step.run.control._run.strategy.sent_bytes
 
 
+def vote(signal_at: int, found: dict[str, object]) -> dict[str, object]:
+    """Train by votes; what came out is in `found`, also where a signal ends the run."""
+    watch = Watch(signal_at)
+    found["samples"] = watch.samples
+    result = descend.fit(
+        network(),
+        nn.CrossEntropyLoss(),
+        data(23, (1, 20)),
+        optimizer=functools.partial(descend.optim.SignSGD, lr=RATE),
+        batch_size=7,
+        stop=descend.Epochs(2),
+        seed=3,
+        callbacks=[watch],
+        gradient_compression=descend.MajorityVote(MOMENTUM),
+        run_dir="run",
+        resume=True,
+    )
+    found["weights"] = {name: tensor.tolist() for name, tensor in result.weights.items()}
+    found["sent"] = watch.sent
+    return found
+
+
 def main() -> None:
-    watch = Watch(int(sys.argv[1]))
-    found = {"samples": watch.samples}
+    found: dict[str, object] = {}
     try:
-        result = descend.fit(
-            network(),
-            nn.CrossEntropyLoss(),
-            data(23, (1, 20)),
-            optimizer=functools.partial(descend.optim.SignSGD, lr=RATE),
-            batch_size=7,
-            stop=descend.Epochs(2),
-            seed=3,
-            callbacks=[watch],
-            gradient_compression=descend.MajorityVote(MOMENTUM),
-            run_dir="run",
-            resume=True,
-        )
-        found["weights"] = {name: tensor.tolist() for name, tensor in result.weights.items()}
-        found["sent"] = watch.sent
+        vote(int(sys.argv[1]), found)
     finally:
         leave(found)
 

@@ -72,7 +72,8 @@ def test_ranks_whose_launcher_has_gone_find_out(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     rank = Watchdog(distributed.HashStore(), Communicator(0, 2, status=RankStatus()), TIMEOUT)
     assert rank._launcher_failure() is None
-    monkeypatch.setattr(os, "getppid", lambda: 1)
+    other = os.getppid() + 1
+    monkeypatch.setattr(os, "getppid", lambda: other)
     assert "was killed or has crashed" in rank._launcher_failure()["why"]
 
 

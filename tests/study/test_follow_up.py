@@ -22,6 +22,7 @@ def result():
         trials=2,
         searches=1,
         shortlist=1,
+        confirmation_seeds=3,
         target={"value": 0.6},
     )
     return run_study(study)

@@ -71,6 +71,7 @@ def test_other_rules_are_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_known_answer_is_recovered_within_its_intervals():
     """In at least 90 of 100 repeats: the critical batch size, and the steps at each batch size."""
     truth = {size: true_steps(size) for size in STEPS}

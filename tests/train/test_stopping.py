@@ -138,7 +138,7 @@ def read(source):
 
 
 @given(stop=criteria)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_criterion_comes_back_from_its_limits(stop):
     assert stop_of(limits_of(stop)) == stop
 
@@ -151,7 +151,7 @@ class Unnamed(BatchedIterativeOptimizer):
 
 
 @given(stop=criteria)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_criterion_comes_back_from_its_text(stop):
     _, found = through_text(Unnamed(stop=stop))
     assert found.stopping(7) == stop or found.stopping(7) == AnyOf((stop,))

@@ -111,7 +111,7 @@ def test_a_resnet_in_evaluation_is_torchs(kind, blocks, bottleneck):
 @pytest.mark.parametrize(
     ("options", "scale"), [({}, 0.0), ({"zero_init_residual": False}, 1.0), ({"gamma_0": 0.4}, 0.4)]
 )
-def test_the_last_scale_of_a_block_starts_as_told(options, scale):
+def test_the_last_scale_of_a_block_has_the_requested_initial_value(options, scale):
     model = zoo.ResNet18(5, name="r", small_images=True, **options)
     module, call, plan = lowered(lambda x: model(x), (3, 8, 8))
     weights = module.named_weights()

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from descend.callbacks.learning_rate import AdaptiveLearningRate, OptimizerwiseAdaptiveLearningRate, rehearse
+from descend.experiment.build_optimizer import build_graph_optimizer
 from descend.experiment.check import check
-from descend.experiment.optimizer import build_optimizer
 from descend.lower import lower
 from descend.optim.explain import Explanation, ExplanationRow, explain, points
 from descend.runtime import generator
@@ -39,7 +39,7 @@ def explain_experiment(experiment: Experiment) -> Explanation:
     checked = check(experiment)
     plan = checked.plan
     module = lower(plan, partial(generator, 0, "weights"))
-    optimizer = build_optimizer(module, plan, experiment.optimizer)
+    optimizer = build_graph_optimizer(module, plan, experiment.optimizer)
     for group in optimizer.param_groups:
         group["reasons"] = [_reason(plan, name) for name in group["param_names"]]
     explained = explain(optimizer)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from descend.errors import TextError, nearest
 from descend.graph.bulk import gc_paused
+from descend.graph.text.cursor import BLANK, FLOAT, SPACE, STRING, Cursor
+from descend.graph.text.field_hints import FieldHints
 from descend.graph.text.schema import ANY, PACKAGE, RANGES, FieldInfo, MessageInfo, message_info, pool
 from descend.graph.text.source_map import Parsed, SourceMap, TextPosition
 
@@ -25,28 +27,18 @@ MAX_BYTES: Final = 64 * 2**20  # the text of 100,000 layers is a tenth of this; 
 MAX_DEPTH: Final = 100  # protobuf's own limit for the binary form
 MAX_PROBLEMS: Final = 100
 
-# Possessive quantifiers (*+) keep these linear whatever the text is.
-_SPACE = r"(?:[ \t\r\n\f\v]|#[^\n]*)*+"
-_STRING = r'"(?:[^"\\\n]|\\.)*+"|' + r"'(?:[^'\\\n]|\\.)*+'"
-_HEAD = re.compile(rf"{_SPACE}([A-Za-z_][A-Za-z0-9_]*+){_SPACE}(:?){_SPACE}([{{<\[]?)")
-_CLOSE = re.compile(rf"{_SPACE}([}}>])")
-_OPEN = re.compile(rf"{_SPACE}([{{<])")
-_ANY_HEAD = re.compile(rf"{_SPACE}\[{_SPACE}([A-Za-z0-9_.-]++/[A-Za-z0-9_./-]++){_SPACE}\]{_SPACE}:?{_SPACE}([{{<])")
-_VALUE = re.compile(rf"{_SPACE}(?:({_STRING})|([A-Za-z0-9_.+-]++))")
-_MORE_STRING = re.compile(rf"{_SPACE}({_STRING})")
-_SEPARATOR = re.compile(rf"{_SPACE}[,;]")
-_LIST_STEP = re.compile(rf"{_SPACE}([,\]])")
-_LIST_END = re.compile(rf"{_SPACE}\]")
-_NUMBERS = re.compile(r"([-+0-9.eE, \t\r\n]++)\]")
-_SKIP = re.compile(rf"{_SPACE}(?:{_STRING}|([{{<\[])|([}}>\]])|[\"'][^\n]*+|[^\s{{}}<>\[\]\"'#]++)")
+_HEAD = re.compile(rf"{SPACE}([A-Za-z_][A-Za-z0-9_]*+){SPACE}(:?){SPACE}([{{<\[]?)")
+_CLOSE = re.compile(rf"{SPACE}([}}>])")
+_OPEN = re.compile(rf"{SPACE}([{{<])")
+_ANY_HEAD = re.compile(rf"{SPACE}\[{SPACE}([A-Za-z0-9_.-]++/[A-Za-z0-9_./-]++){SPACE}\]{SPACE}:?{SPACE}([{{<])")
+_VALUE = re.compile(rf"{SPACE}(?:({STRING})|([A-Za-z0-9_.+-]++))")
+_LIST_STEP = re.compile(rf"{SPACE}([,\]])")
+_SKIP = re.compile(rf"{SPACE}(?:{STRING}|([{{<\[])|([}}>\]])|[\"'][^\n]*+|[^\s{{}}<>\[\]\"'#]++)")
 # A word, or signs in a row, or what other languages have as a comment, or the rest of a line behind a quote.
 _JUNK = re.compile(
-    rf"{_SPACE}(?:{_STRING}|[\"'][^\n]*+|//[^\n]*+|([{{<\[])|[A-Za-z0-9_.+-]++|[^\s{{}}<>\[\]\"'#A-Za-z0-9_.+/-]++|[\]/])"
+    rf"{SPACE}(?:{STRING}|[\"'][^\n]*+|//[^\n]*+|([{{<\[])|[A-Za-z0-9_.+-]++|[^\s{{}}<>\[\]\"'#A-Za-z0-9_.+/-]++|[\]/])"
 )
-_BLANK = re.compile(_SPACE)
-
 _INT = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", re.ASCII)
-_FLOAT = re.compile(r"-?(?!0[0-9])(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fF]?", re.ASCII)
 _SPECIAL = re.compile(r"-?(?:inf|infinity|nan)", re.IGNORECASE)
 _BOOLS: Final = {
     "true": True,
@@ -64,7 +56,6 @@ _LARGEST_FLOAT32: Final = 3.4028235677973366e38  # from here on rounding to floa
 _ESCAPE = re.compile(
     rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\'\"?])|.)"
 )
-_WINDOW: Final = {"dims": "kernel_size", "strides": "stride", "pads": "padding", "dilations": "dilation"}
 _LETTERS: Final = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
@@ -75,7 +66,7 @@ def parse_text(text: str | bytes, file: str, root: MessageInfo) -> Parsed:
         TextError: everything that is wrong with the text, in the order of the text.
     """
     decoded = _decoded(text, file)
-    if _BLANK.fullmatch(decoded) is not None:
+    if BLANK.fullmatch(decoded) is not None:
         example = next(iter(root.fields), "")
         raise TextError(f"{file}:1:1: the text is empty; a {root.name} was expected, such as '{example} {{ ... }}'")
     with gc_paused():
@@ -162,11 +153,10 @@ class _Frame:
 class _Reader:
     def __init__(self, source: SourceMap, root: MessageInfo) -> None:
         self.source = source
-        self.text = source.text
-        self.position = 0
+        self.cursor = Cursor(source.text)
         self.problems: list[str] = []
         self.stack = [_Frame(root, root.new(), TextPosition(0), "", None, -1, None)]
-        self.suggestions: dict[tuple[str, str], str] = {}
+        self.hints = FieldHints()
 
     def read(self) -> Parsed:
         bottom = self.stack[0]
@@ -195,35 +185,37 @@ class _Reader:
         if frame.listed is not None:
             self._list_of_messages(frame, frame.listed)
             return True
-        before = self.position
-        head = _HEAD.match(self.text, before)
+        before = self.cursor.position
+        head = _HEAD.match(self.cursor.text, before)
         if head is not None:
-            self.position = head.end()
+            self.cursor.position = head.end()
             self._field(frame, head)
         elif self._ends(frame):
             if len(self.stack) == 1:
                 return False
             self._close(self.stack.pop())
-        elif not (frame.info.full_name == ANY and self._packed(frame)) and self.position == before:  # no stray bracket
+        elif (
+            not (frame.info.full_name == ANY and self._packed(frame)) and self.cursor.position == before
+        ):  # no stray bracket
             raise self._unexpected(frame)
         return True
 
     def _recover(self, frame: _Frame) -> None:
         """Step to a field of this message, to any field of another line, or to a bracket that may end the message."""
         frame.listed = None
-        line_end = self.text.find("\n", self.position)
-        while _CLOSE.match(self.text, self.position) is None:
-            head = _HEAD.match(self.text, self.position)
+        line_end = self.cursor.text.find("\n", self.cursor.position)
+        while _CLOSE.match(self.cursor.text, self.cursor.position) is None:
+            head = _HEAD.match(self.cursor.text, self.cursor.position)
             field = head is not None and (head.group(2) or head.group(3))
             if head is not None and field and (head[1] in frame.info.fields or -1 < line_end < head.start(1)):
                 return
-            junk = _JUNK.match(self.text, self.position)
+            junk = _JUNK.match(self.cursor.text, self.cursor.position)
             if junk is None:
                 return
             if junk.group(1):
                 self._skip_block(junk.start(1))
             else:
-                self.position = junk.end()
+                self.cursor.position = junk.end()
 
     # What may stand inside a message
 
@@ -232,7 +224,8 @@ class _Reader:
         offset = head.start(1)
         field = frame.info.fields.get(name)
         if field is None:
-            self._unknown(frame, name, offset)
+            hint = self.hints.unknown_field(name, [one.info for one in self.stack], frame.close, frame.seen)
+            self._problem(offset, f"{self._path()} has no field '{name}'{hint}")
             self._skip(head)
             return
         self._refuse_repetition(frame, field, offset)
@@ -251,7 +244,7 @@ class _Reader:
     def _message_field(self, frame: _Frame, field: FieldInfo, head: re.Match[str]) -> None:
         bracket, offset = head.group(3), head.start(1)
         if bracket == "[" and field.repeated:
-            if not self._end_of_list():
+            if not self.cursor.end_of_list():
                 frame.listed = field
         elif bracket and bracket != "[":
             self._open(frame, field, offset, bracket)
@@ -279,12 +272,12 @@ class _Reader:
 
     def _packed(self, frame: _Frame) -> bool:
         """Enter the expanded form of an Any: [type.googleapis.com/NAME] { ... }."""
-        head = _ANY_HEAD.match(self.text, self.position)
+        head = _ANY_HEAD.match(self.cursor.text, self.cursor.position)
         if head is None:
             return False
         url, bracket = head.groups()
         offset = head.start(1)
-        self.position = head.end()
+        self.cursor.position = head.end()
         info = message_info(url.rpartition("/")[2])
         if info is None:
             names = [name.removeprefix(PACKAGE) for name in _top_level_names()]
@@ -305,12 +298,12 @@ class _Reader:
 
     def _ends(self, frame: _Frame) -> bool:
         """Whether the message ends here. A bracket of the other form, which is a mistake, ends it too."""
-        end = _CLOSE.match(self.text, self.position)
+        end = _CLOSE.match(self.cursor.text, self.cursor.position)
         if end is None:
-            return not frame.close and _BLANK.fullmatch(self.text, self.position) is not None
+            return not frame.close and BLANK.fullmatch(self.cursor.text, self.cursor.position) is not None
         if end.group(1) != frame.close:
             self._problem(end.start(1), self._unexpected(frame).problem)
-        self.position = end.end()
+        self.cursor.position = end.end()
         return bool(frame.close)
 
     def _close(self, frame: _Frame) -> None:
@@ -326,46 +319,34 @@ class _Reader:
         outer = self.stack[-1]
         if outer.listed is None:
             if frame.field is not None:  # the content of an Any is followed by no separator
-                self._separator()
-        elif self._end_of_list():
+                self.cursor.separator()
+        elif self.cursor.end_of_list():
             outer.listed = None
         else:
             self._comma(outer.listed)
 
     def _list_of_messages(self, frame: _Frame, field: FieldInfo) -> None:
         """The next message within `field: [{...}, {...}]`."""
-        start = _OPEN.match(self.text, self.position)
+        start = _OPEN.match(self.cursor.text, self.cursor.position)
         if start is None:
             raise _SyntaxProblem(
-                self._next(), f"{self._path(field.name)} needs a list of messages, as in [{{ ... }}, {{ ... }}]"
+                self.cursor.next_offset(),
+                f"{self._path(field.name)} needs a list of messages, as in [{{ ... }}, {{ ... }}]",
             )
-        self.position = start.end()
+        self.cursor.position = start.end()
         self._open(frame, field, start.start(1), start.group(1))
 
-    def _end_of_list(self) -> bool:
-        end = _LIST_END.match(self.text, self.position)
-        if end is not None:
-            self.position = end.end()
-            self._separator()
-        return end is not None
-
     def _comma(self, field: FieldInfo) -> None:
-        step = _LIST_STEP.match(self.text, self.position)
+        step = _LIST_STEP.match(self.cursor.text, self.cursor.position)
         if step is None:
-            raise _SyntaxProblem(self._next(), f"{self._path(field.name)}: expected ',' or ']'")
-        self.position = step.end()
-
-    def _separator(self) -> None:
-        """Step over the comma or semicolon that may end a field."""
-        separator = _SEPARATOR.match(self.text, self.position)
-        if separator is not None:
-            self.position = separator.end()
+            raise _SyntaxProblem(self.cursor.next_offset(), f"{self._path(field.name)}: expected ',' or ']'")
+        self.cursor.position = step.end()
 
     # Scalars
 
     def _scalar(self, frame: _Frame, field: FieldInfo, offset: int) -> None:
         value = self._value(field)
-        self._separator()
+        self.cursor.separator()
         frame.place.parts.append((field.name, offset))
         if value is None:
             return
@@ -377,62 +358,38 @@ class _Reader:
     def _list_of_scalars(self, frame: _Frame, field: FieldInfo, offset: int) -> None:
         if not field.repeated:
             self._problem(offset, f"{self._path(field.name)} is given a list; expected {field.expected}")
-            self._skip_block(self.position - 1)
+            self._skip_block(self.cursor.position - 1)
             return
         frame.place.parts.append((field.name, offset))
         values: Any = getattr(frame.message, field.name)
-        if (field.kind == "double" and self._plain_numbers(values)) or self._end_of_list():
+        if (field.kind == "double" and self.cursor.plain_numbers(values)) or self.cursor.end_of_list():
             return
         while True:
             value = self._value(field)
             if value is not None:
                 values.append(value)
-            if self._end_of_list():
+            if self.cursor.end_of_list():
                 return
             self._comma(field)
 
-    def _plain_numbers(self, values: Any) -> bool:
-        """The quick way through a long list of numbers; anything unusual in it is left to the slow one."""
-        numbers = _NUMBERS.match(self.text, self.position)
-        if numbers is None:
-            return False
-        words = numbers.group(1).split(",")
-        if not all(map(_FLOAT.fullmatch, map(str.strip, words))):
-            return False
-        found = [float(word) for word in words]
-        if not all(map(math.isfinite, found)):
-            return False
-        values.extend(found)
-        self.position = numbers.end()
-        self._separator()
-        return True
-
     def _value(self, field: FieldInfo) -> Any:
         """The scalar at this place, or None after noting why it does not fit `field`."""
-        found = _VALUE.match(self.text, self.position)
+        found = _VALUE.match(self.cursor.text, self.cursor.position)
         if found is None:
             raise self._no_value(field)
-        self.position = found.end()
+        self.cursor.position = found.end()
         quoted, bare = found.groups()
         try:
-            return _text(self._joined(quoted), field) if quoted else _bare(bare, field)
+            return _text(self.cursor.joined(quoted), field) if quoted else _bare(bare, field)
         except _ValueProblem as error:
             self._problem(found.start(1) if quoted else found.start(2), f"{self._path(field.name)}: {error}")
             return None
 
     def _no_value(self, field: FieldInfo) -> _SyntaxProblem:
-        offset = self._next()
-        if self.text.startswith(('"', "'"), offset):
+        offset = self.cursor.next_offset()
+        if self.cursor.text.startswith(('"', "'"), offset):
             return _SyntaxProblem(offset, f"{self._path(field.name)}: a text in quotes that does not end on its line")
         return _SyntaxProblem(offset, f"{self._path(field.name)}: expected {field.expected}")
-
-    def _joined(self, quoted: str) -> str:
-        """The inside of a text in quotes and of those that follow it directly."""
-        parts = [quoted[1:-1]]
-        while (more := _MORE_STRING.match(self.text, self.position)) is not None:
-            parts.append(more.group(1)[1:-1])
-            self.position = more.end()
-        return "".join(parts)
 
     # What goes wrong
 
@@ -440,24 +397,6 @@ class _Reader:
         self.problems.append(f"{self.source.at(offset)}: {problem}")
         if len(self.problems) >= MAX_PROBLEMS:
             raise _Hopeless(offset, f"stopped reading here, after {MAX_PROBLEMS} problems")
-
-    def _unknown(self, frame: _Frame, name: str, offset: int) -> None:
-        key = (frame.info.full_name, name)
-        if key not in self.suggestions:
-            self.suggestions[key] = (
-                self._of_an_outer_message(name)
-                or _formerly(frame.info, name)
-                or _of_an_inner_message(frame, name)
-                or _of_a_part(self.stack[0].info, name)
-                or nearest(name, frame.info.fields)
-                or _known(frame.info)
-            )
-        self._problem(offset, f"{self._path()} has no field '{name}'{self.suggestions[key]}")
-
-    def _of_an_outer_message(self, name: str) -> str:
-        """What to say of a field that the message around this one has."""
-        outer = next((frame for frame in reversed(self.stack[:-1]) if name in frame.info.fields), None)
-        return f"; {outer.info.name} has one: is a '{self.stack[-1].close}' missing before it?" if outer else ""
 
     def _refuse_repetition(self, frame: _Frame, field: FieldInfo, offset: int) -> None:
         """A field that is not a list may stand once, and of a oneof only one field may."""
@@ -467,9 +406,9 @@ class _Reader:
         first = frame.seen.setdefault(key, offset)
         if first == offset:
             return
-        before = _HEAD.match(self.text, first)
+        before = _HEAD.match(self.cursor.text, first)
         other = before.group(1) if before else field.name
-        at = self.source.at(first).removeprefix(self.source.file + ":")
+        at = self._line(first)
         if other == field.name:
             self._problem(offset, f"{self._path(field.name)} is given twice, first at {at}; it is not a list")
         else:
@@ -478,21 +417,23 @@ class _Reader:
             )
 
     def _unexpected(self, frame: _Frame) -> _SyntaxProblem:
-        offset = self._next()
-        if offset >= len(self.text):
+        offset = self.cursor.next_offset()
+        if offset >= len(self.cursor.text):
             return _Hopeless(
                 offset,
-                f"the text ends inside {self._path()}, opened at {self._opened(frame)}; '{frame.close}' is missing",
+                f"the text ends inside {self._path()}, opened at {self._line(frame.place.offset)}; "
+                f"'{frame.close}' is missing",
             )
         expected = f"a field name or '{frame.close}'" if frame.close else "a field name"
-        if self.text.startswith(("//", "/*"), offset):
+        if self.cursor.text.startswith(("//", "/*"), offset):
             expected += " (a comment begins with '#')"
         if frame.info.full_name == ANY:
             expected = f"[type.googleapis.com/{PACKAGE}NAME] {{ ... }}"
-        return _SyntaxProblem(offset, f"unexpected '{self.text[offset]}' in {self._path()}; expected {expected}")
+        return _SyntaxProblem(offset, f"unexpected '{self.cursor.text[offset]}' in {self._path()}; expected {expected}")
 
-    def _opened(self, frame: _Frame) -> str:
-        return self.source.at(frame.place.offset).removeprefix(self.source.file + ":")
+    def _line(self, offset: int) -> str:
+        """line:column of a place in the same file."""
+        return self.source.at(offset).removeprefix(self.source.file + ":")
 
     def _path(self, name: str = "") -> str:
         """What encloses this place, such as model.layer[3].convolution."""
@@ -506,11 +447,6 @@ class _Reader:
             parts.append(name)
         return ".".join(parts) or self.stack[0].info.name
 
-    def _next(self) -> int:
-        """Where the next thing that is not space or comment begins."""
-        blank = _BLANK.match(self.text, self.position)
-        return blank.end() if blank else self.position
-
     # Stepping over what has no place
 
     def _skip(self, head: re.Match[str]) -> None:
@@ -518,91 +454,34 @@ class _Reader:
         if head.group(3):
             self._skip_block(head.start(3))
             return
-        found = _VALUE.match(self.text, self.position) if head.group(2) else None
+        found = _VALUE.match(self.cursor.text, self.cursor.position) if head.group(2) else None
         if found is None:
-            raise _SyntaxProblem(self._next(), f"expected ':' and a value, or '{{', after '{head.group(1)}'")
-        self.position = found.end()
+            raise _SyntaxProblem(
+                self.cursor.next_offset(), f"expected ':' and a value, or '{{', after '{head.group(1)}'"
+            )
+        self.cursor.position = found.end()
         if found.group(1):
-            self._joined(found.group(1))
-        self._separator()
+            self.cursor.joined(found.group(1))
+        self.cursor.separator()
 
     def _skip_block(self, start: int) -> None:
         """Step over everything from the bracket at `start` to the one that closes it."""
-        self.position = start
+        self.cursor.position = start
         depth = 0
         while True:
-            token = _SKIP.match(self.text, self.position)
+            token = _SKIP.match(self.cursor.text, self.cursor.position)
             if token is None:
-                raise _Hopeless(self._next(), f"the '{self.text[start]}' at {self.source.at(start)} is not closed")
-            self.position = token.end()
+                raise _Hopeless(
+                    self.cursor.next_offset(),
+                    f"the '{self.cursor.text[start]}' at {self.source.at(start)} is not closed",
+                )
+            self.cursor.position = token.end()
             depth += (token.group(1) is not None) - (token.group(2) is not None)
             if len(self.stack) + depth > MAX_DEPTH + 1:
                 raise _Hopeless(token.start(1), f"nested deeper than the limit of {MAX_DEPTH} messages")
             if depth == 0:
                 break
-        self._separator()
-
-
-# What fields of older LBANN files are called now, by the name of the message.
-_FORMERLY: Final = {
-    name: {
-        "num_output_channels": "it is now out_channels",
-        "num_groups": "it is now groups { value: ... }",
-        "has_vectors": "it is gone: kernel_size and the others are lists, or one number for all dimensions",
-        **{f"conv_{old}{ending}": f"it is now {new}" for old, new in _WINDOW.items() for ending in ("", "_i")},
-    }
-    for name in ("Convolution", "Deconvolution")
-} | {
-    "Input": {
-        "target_mode": "it is gone: labels and responses are fields of their own; take it out and write data_field",
-        "io_buffer": "it is gone: a trainer reads ahead by itself; take it out",
-    }
-}
-
-
-def _formerly(info: MessageInfo, name: str) -> str:
-    """What an older field, or an operator that was a kind of layer, is written as now."""
-    now = _FORMERLY.get(info.name.rpartition(".")[2], {}).get(name)
-    if now is not None:
-        return f"; {now}"
-    operator = f"{''.join(word.capitalize() for word in name.split('_'))}Operator"
-    if info.name != "Layer" or message_info(PACKAGE + operator) is None:
-        return ""
-    return (
-        "; it is an operator: write "
-        f"operator_layer {{ ops {{ parameters {{ [type.googleapis.com/{PACKAGE}{operator}] {{}} }} }} }}"
-    )
-
-
-def _of_an_inner_message(frame: _Frame, name: str) -> str:
-    """What to say of a field that messages within this one have, perhaps one that ended too early."""
-    inside = [one.name for one in frame.info.fields.values() if not one.repeated and _holds(one, name)]
-    if not inside:
-        return ""
-    ended = next((field for field in inside if field in frame.seen), None)
-    if ended is not None:
-        return f"; {ended} has one: is there a '}}' too many before it?"
-    if inside[1:]:
-        return f"; it belongs within one of {', '.join(inside[:6])}{', ...' if inside[6:] else ''}"
-    return f"; {inside[0]} has one: write {inside[0]} {{ {name} ... }}"
-
-
-def _of_a_part(root: MessageInfo, name: str) -> str:
-    """What to say of a field that another part of the whole has."""
-    inside = [field.name for field in root.fields.values() if _holds(field, name)]
-    return f"; {inside[0]} has one" if inside else ""
-
-
-def _holds(field: FieldInfo, name: str) -> bool:
-    return field.kind == "message" and not field.wrapped and name in field.message.fields
-
-
-def _known(info: MessageInfo) -> str:
-    names = list(info.fields)
-    if not names:
-        return "; it has no fields"
-    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-    return f"; its fields are {shown}"
+        self.cursor.separator()
 
 
 def _top_level_names() -> list[str]:
@@ -696,7 +575,7 @@ def _decoded_integer(token: str) -> int | None:
 def _real(token: str, field: FieldInfo) -> float:
     if _SPECIAL.fullmatch(token):
         return float(token)
-    if _FLOAT.fullmatch(token):
+    if FLOAT.fullmatch(token):
         value = float(token.rstrip("fF"))
     else:
         raise _ValueProblem(f"'{token}' is not a number ({field.kind})")

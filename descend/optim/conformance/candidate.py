@@ -263,6 +263,7 @@ class CandidateRun:
         """One step with the gradients that are there."""
         self.count += 1
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1000 * self._seed + self.count)
+            # Not torch.manual_seed, which for CUDA formats the stack at each call, and takes longer than the step.
+            torch.default_generator.manual_seed(1000 * self._seed + self.count)
             call: Any = self.optimizer.step  # torch's own signature wants a closure that returns a float
             return call() if closure is None else call(closure)

@@ -1,4 +1,4 @@
-"""The checks in their order, over one optimizer or over all of a module."""
+"""Runs the checks on one optimizer, or on every optimizer of a module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -35,7 +35,7 @@ Build = Callable[..., torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Check:
-    """A line of the table before it is filled in."""
+    """One check: its name, what is expected, and the function that makes it."""
 
     name: str
     expected: str
@@ -89,27 +89,28 @@ def _takes_a_step(subject: Candidate) -> CheckOutcome:
 _BEGINS = Check("takes a step", "built, and stepped with dense gradients", _takes_a_step)
 
 
-def examine(build: Build, *, rule: str | None = None, **args: Any) -> Report:
-    """Examine an optimizer: does it keep its name's promise, and does it treat weights, state and mistakes well?
+def examine(build: Build, *, rule: str | None = None, checks: Collection[str] | None = None, **args: Any) -> Report:
+    """Examine an optimizer: does it follow the rule it is named after, and does it handle parameters, state and misuse?
 
     Args:
-        build: An optimizer class, ours or not, or a function that builds one; it is called with weights and `args`.
-        rule: Name of the published rule that it is to follow; by default the name of the class is looked up.
-        args: Arguments for `build` beside the weights.
+        build: An optimizer class, ours or not, or a function that builds one; it is called with parameters and `args`.
+        rule: Name of the published rule that it should follow; by default the name of the class is looked up.
+        checks: Names of the checks to make, those of the report; None for all. The first step is always checked.
+        args: Arguments for `build` beside the parameters.
 
     Returns:
-        The table. An optimizer over one thread and small tensors takes about a second.
+        The table. All checks of an optimizer take about a second.
 
     Raises:
-        RuleError: No published rule has the name `rule`; an argument is unknown or missing, or none can be built with
-            them over one matrix.
+        RuleError: No published rule has the name `rule`; a check or an argument is unknown, an argument is missing, or
+            no optimizer can be built with them over one matrix.
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # what it prints and warns of is no part of the table
-        return _examined(build, rule, args)
+        warnings.simplefilter("ignore")  # its output and warnings do not belong to the table
+        return _examined(build, rule, checks, args)
 
 
-def _examined(build: Build, rule: str | None, args: Mapping[str, Any]) -> Report:
+def _examined(build: Build, rule: str | None, names: Collection[str] | None, args: Mapping[str, Any]) -> Report:
     plain = Candidate(build, args)
     _check_names(plain)
     _check_built(plain)
@@ -118,12 +119,25 @@ def _examined(build: Build, rule: str | None, args: Mapping[str, Any]) -> Report
     first = _finding(_BEGINS, subject)
     if first.verdict is not Verdict.OK:
         return Report(subject.title, (first,))
-    others = (*_rule_checks(subject, published), *CHECKS)
+    others = _selected([*_rule_checks(subject, published), *CHECKS], names)
     return Report(subject.title, (first, *(_finding(check, subject) for check in others)))
 
 
+def _selected(checks: list[Check], names: Collection[str] | None) -> list[Check]:
+    """The checks with these names, in the order of the report."""
+    if names is None:
+        return checks
+    known = [_BEGINS.name, *(check.name for check in checks), *RULE_CHECKS]
+    for name in names:
+        if name not in known:
+            raise RuleError(
+                f"no check '{name}'{nearest(name, known) or ';'} known are {', '.join(dict.fromkeys(known))}"
+            )
+    return [check for check in checks if check.name in names]
+
+
 def _promised(subject: Candidate) -> Published | None:
-    """The rule that the name promises: of the class, or of the class of what a function builds."""
+    """The rule that the optimizer is named after: by its class, or by the class of what a function builds."""
     try:
         return guess(subject.name) or guess(subject.class_name)
     except OptionRefused:
@@ -131,7 +145,7 @@ def _promised(subject: Candidate) -> Published | None:
 
 
 def _check_names(subject: Candidate) -> None:
-    """Raise RuleError for an argument that the signature does not know, where it knows all of its own."""
+    """Raise RuleError for an argument that the signature does not have, unless it accepts any keyword."""
     if subject.takes_any:
         return
     wrong = [name for name in subject.args if name not in subject.stated]
@@ -146,7 +160,7 @@ def _check_names(subject: Candidate) -> None:
 
 
 def _check_built(subject: Candidate) -> None:
-    """Raise RuleError where there is nothing to examine: what the arguments make is no optimizer over weights."""
+    """Raise RuleError where the arguments build no optimizer over parameters."""
     if missing := _missing(subject):
         raise RuleError(
             f"{subject.name} cannot be built without {', '.join(missing)}: give what is missing as an argument, "
@@ -163,20 +177,24 @@ def _check_built(subject: Candidate) -> None:
         raise RuleError(f"{subject.name} builds a {type(built).__name__}, which is no torch.optim.Optimizer")
 
 
+RULE_CHECKS = ("published rule", "published rule with decay", "length of the first step")
+
+
 def _rule_checks(subject: Candidate, rule: Published | None) -> Iterator[Check]:
-    """The checks that ask what the rule is; with decay too where the arguments leave it off."""
+    """The checks that need the rule; with weight decay too where the arguments leave it off."""
     expected = "no expectation" if rule is None else f"{rule.name}: {rule.source}"
-    yield Check("published rule", expected, lambda s: rules.follows_rule(s, rule, {}))
+    plain, with_decay, first_length = RULE_CHECKS
+    yield Check(plain, expected, lambda s: rules.follows_rule(s, rule, {}))
     undecayed = subject.takes_decay and not subject.options["weight_decay"] and "weight_decay" not in subject.args
     if rule is not None and undecayed:
         more = subject.with_decay()
-        yield Check("published rule with decay", expected, partial(rules.follows_rule, rule=rule, more=more))
+        yield Check(with_decay, expected, partial(rules.follows_rule, rule=rule, more=more))
     length = "lr ‖w‖ (LAMB), lr trust ‖w‖ (LARS)"
-    yield Check("length of the first step", length, lambda s: rules.first_length(s, rule))
+    yield Check(first_length, length, lambda s: rules.first_length(s, rule))
 
 
 def _finding(check: Check, subject: Candidate) -> CheckFinding:
-    """What came of a check. That an optimizer refuses weights when it is built is no failure; any other error is."""
+    """The outcome of a check. An optimizer may refuse parameters when it is built; any other error is a failure."""
     try:
         outcome = check.look(subject)
     except OptionRefused as problem:
@@ -204,6 +222,6 @@ def survey(module: ModuleType) -> Iterator[Report]:
 
 
 def _missing(subject: Candidate) -> list[str]:
-    """Arguments without a default that we do not know how to give."""
+    """Required arguments for which nobody gave a value."""
     _weights, *others = [name for name, default in subject.stated.items() if default is inspect.Parameter.empty] or [""]
     return [name for name in others if name != "lr" and name not in subject.args]

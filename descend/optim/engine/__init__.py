@@ -1,18 +1,18 @@
-"""What applies a rule to weights: settings, the plain update, faster runners, state and its saving.
+"""Applies a rule to parameters: group options, the reference update, faster runners, optimizer state, saving.
 
-settings, ownership    what a group of weights may be told, and who may be trained, checked
-entries, saved         state as torch has it, and its way to and from state dicts
-prepare, reader        who takes part in a step, with which gradient
-finite                 no NaN or infinity in any gradient
-plain, noise           what one update means
+settings, parameter_checks   options of a parameter group; which tensors can be trained
+state_proxy, state_dict      state as torch presents it; state dicts
+step_inputs, gradient_scan   parameters that a step updates, with their gradients
+finite                       checks gradients for NaN and infinity
+plain, noise                 the reference update of one tensor
+evaluation                   exchange of the parameters for their averages, and back
 
-text, stages           that meaning as a list of operations, cut into kernels
-arena, parts           many tensors in one buffer
-residence, blocks      who lives in which arena, and one step of an arena
-eager                  kernels without a compiler
-native, source         kernels for a CPU, as C++
-cuda, build            kernels for CUDA, by torch's compiler
-kernels                how compiled ones are made in the background and kept
+arena, segments              many parameters in one buffer, and the pieces of it that one kernel call updates
+pinned, aliases              parameters that must stay at their address
+arena_manager                assigns parameters to arenas and selects the runner of each
+blocks, native               one step of an arena, by the interpreter or CUDA kernels, or by CPU kernels
+
+The kernels themselves are made in `descend/optim/compiler/`.
 """
 
 from descend.optim.engine.plain import step_plain

@@ -1,21 +1,15 @@
-"""The arena: all weights of one precision, device and text in one buffer of blocks, state and masters in others alike.
+"""An arena: all parameters of one precision, device and update in common buffers, updated by a few kernel calls.
 
-    row 0   | weights of tensor 0, first B elements      |      Each tensor begins on a block; what is left of its
-    row 1   | weights of tensor 0, next B, then padding  |      last block is padding. `index` says for each block whose
-    row 2   | weights of tensor 1 ...                    |      it is, so a number a tensor is a small table.
-
-The tensors themselves (`param.data`, `state[param][...]`) become views, so torch and the user see nothing new. Weights
-that may not move (engine/guests.py) are updated where they are, and their state alone moves.
-Small tensors come first: their gradients are copied together before a kernel reads them, while they are still in cache;
-large gradients are read where they lie.
+layout     which blocks belong to which parameter          engine/arena_layout.py
+buffers    parameters, masters and state                   engine/arena_buffers.py
+counts     updates of each parameter                       engine/step_counts.py
+planner    the blocks that one kernel call updates         engine/segments.py
+native     the same arena for compiled kernels on a CPU    engine/native.py
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
-import mmap
 import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,153 +18,88 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from descend.optim.compiler.layout import BLOCK
-from descend.optim.compiler.trace import STATE, Trace
 from descend.optim.engine.aliases import note_placement
+from descend.optim.engine.arena_buffers import ArenaBuffers
+from descend.optim.engine.arena_layout import ArenaLayout, small_first
 from descend.optim.engine.gradient_scan import TensorList
-from descend.optim.engine.noise import PIECE
-from descend.optim.engine.parameter_checks import PLAIN_TYPES, is_dense
+from descend.optim.engine.native import Native
 from descend.optim.engine.pinned import PinnedTensor, attach
-from descend.optim.engine.segments import LARGE, TOGETHER, InPlaceSegment, KernelArgs, PackedSegment, Segment
-from descend.optim.engine.step_inputs import (
-    LOW_PRECISION,
-    Entry,
-    TensorUpdate,
-    check_gradient,
-    ensure_state,
-    local,
-    wrap_like,
-)
-from descend.torch_private import foreach_copy, version_counter
+from descend.optim.engine.segments import Segment, SegmentPlanner
+from descend.optim.engine.step_counts import StepCounts
+from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, check_gradient, ensure_state, local
+from descend.torch_private import foreach_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    import ctypes
+    from collections.abc import Collection, Mapping, Sequence
 
     from descend.optim.compiler.interpreter import Interpreter
+    from descend.optim.compiler.trace import Trace
     from descend.optim.engine.gradient_scan import GradientScanner
-    from descend.optim.engine.native import Native
     from descend.optim.engine.settings import GroupSettings
 
-__all__ = ["ActiveSlots", "AddressedGradients", "Arena", "PackedGradients", "Slot", "fits_arena", "merged"]
-
-HUGE = 2**21  # bytes of a large page of memory
-PLANS = 16  # patterns of absent gradients for which the kernel calls are remembered
+__all__ = ["ActiveSlots", "AddressedGradients", "Arena", "PackedGradients", "grouped"]
 
 _gradient = operator.attrgetter("grad")
-_is_trained = operator.attrgetter("requires_grad")
-
-
-def fits_arena(p: Tensor, in_place: bool = False) -> bool:
-    """Whether an arena can update p, moved into its buffer or in place."""
-    part = local(p.detach())
-    return (
-        (type(p) in PLAIN_TYPES or hasattr(p, "device_mesh"))
-        and type(part) in PLAIN_TYPES
-        and part.layout is torch.strided
-        and part.device.type in ("cpu", "cuda")
-        and part.numel() > 0
-        and is_dense(part)
-        # In place, a compiled kernel for a GPU has to find it at an address that it takes.
-        and (not in_place or part.data_ptr() % (16 if part.is_cuda else part.element_size()) == 0)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A tensor of the arena.
-
-    Attributes:
-        name: As the user named it.
-        param: The weights as torch holds them; of a guest its part on this rank.
-        whole: The weights as the user holds them.
-        group: Number of its group.
-        entry: `Optimizer.state[param]`.
-        start: Its first block.
-        stop: The block after its last.
-        order: Its dimensions from the one with the longest stride to the one with the shortest.
-    """
-
-    name: str
-    param: Tensor
-    whole: Tensor
-    group: int
-    entry: Entry
-    start: int
-    stop: int
-    order: tuple[int, ...]
-
-    def view(self, buffer: Tensor, first: int = 0) -> Tensor:
-        """This tensor's part of a buffer that begins with block `first`, shaped and strided like the weights."""
-        p = self.param
-        flat = buffer[self.start - first : self.stop - first].view(-1)[: p.numel()]
-        back = sorted(range(p.ndim), key=self.order.__getitem__)
-        return flat.view([p.shape[i] for i in self.order]).permute(back)
-
-    def lies_alike(self, x: Tensor) -> bool:
-        """Whether x holds its elements in the order in which the arena holds them, without gaps."""
-        return x.permute(self.order).is_contiguous()
-
-    def flat(self, x: Tensor) -> Tensor:
-        """The elements of a tensor shaped like the weights in the order in which the arena holds them."""
-        return x.permute(self.order).reshape(-1)
+_requires_grad = operator.attrgetter("requires_grad")
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveSlots:
-    """Who takes part in one step of an arena.
+    """The parameters that one step of an arena updates.
 
     Attributes:
-        arena: Whose.
-        absent: Numbers of the tensors that have no gradient or are frozen.
+        arena: The arena.
+        absent: Numbers of the parameters that have no gradient or are frozen.
     """
 
     arena: Arena
     absent: tuple[int, ...]
 
     def is_finite(self) -> bool:
-        """Whether all gradients are finite. An overflow may make it say no wrongly, and it never says yes wrongly."""
+        """Whether all gradients are finite; False may also mean that the sum of finite gradients overflowed."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class AddressedGradients(ActiveSlots):
-    """For compiled kernels on a CPU, which know where gradients are."""
+    """For compiled kernels on a CPU, which read gradients at their addresses."""
 
     native: Native
 
     def is_finite(self) -> bool:
-        """See `Taken`."""
+        """See `ActiveSlots`."""
         return self.native.is_finite()
 
 
 @dataclass(frozen=True, slots=True)
 class PackedGradients(ActiveSlots):
-    """For kernels that take the arena part by part.
+    """For kernels that update one segment after the other.
 
     Attributes:
-        gradients: Of each tensor, None for those that are absent.
-        parts: The kernel calls that update the others.
-        rows: The gradient of each part; empty where a part is to make its own when it is its turn.
+        gradients: Of each parameter, None for the absent ones.
+        segments: The kernel calls that update the others.
+        rows: The gradient of each segment; empty where a segment makes its own when it is updated.
     """
 
     gradients: list[Tensor | None]
-    parts: list[Segment]
+    segments: list[Segment]
     rows: list[Tensor]
 
     @torch.no_grad()
     def is_finite(self) -> bool:
-        """See `Taken`."""
+        """See `ActiveSlots`."""
         whole = self.rows or [g for g in self.gradients if g is not None]
-        sums = [x.sum(dtype=torch.float32 if self.arena.low else None) for x in whole]
+        sums = [x.sum(dtype=torch.float32 if self.arena.buffers.low else None) for x in whole]
         return not sums or bool(torch.isfinite(torch.stack(sums).sum()))
 
     def fetch(self) -> None:
-        """Copy weights that kernels have to be given as a copy."""
-        _copy_all([copies for part in self.parts for copies in part.copies])
+        """Copy parameters outside the arena that kernels need as a copy."""
+        _copy_all([copies for segment in self.segments for copies in segment.copies])
 
     def put_back(self) -> None:
-        """Copy what became of them to where they belong."""
-        _copy_all([(origin, copy) for part in self.parts for copy, origin in part.copies])
+        """Copy the updated copies back to the parameters."""
+        _copy_all([(origin, copy) for segment in self.segments for copy, origin in segment.copies])
 
 
 @torch.no_grad()
@@ -180,317 +109,161 @@ def _copy_all(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         foreach_copy([to for to, _ in pairs], [x for _, x in pairs])
 
 
-def _order(p: Tensor) -> tuple[int, ...]:
-    return tuple(sorted(range(p.ndim), key=lambda i: (-p.stride(i), i)))
+@dataclass
+class StepCache:
+    """What steps of an arena reuse.
+
+    Attributes:
+        tables: Of numbers, for each compiled kernel.
+        interpreters: Of each thread, for each eager kernel.
+        settled: The groups' settings at the last step, and the numbers that follow from them.
+    """
+
+    tables: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    interpreters: list[list[Interpreter]] = field(default_factory=list["list[Interpreter]"])
+    settled: tuple[list[GroupSettings], dict[int, Any]] | None = None
 
 
 @dataclass(eq=False)
 class Arena:
-    """Buffers of one layout, and the tensors that live in them. Make one with `Arena.of`."""
+    """Parameters with one layout and one update. Make one with `Arena.of`.
 
-    text: Trace
-    members: list[Slot]
-    in_place: bool  # whether the weights stay where they are; then only their state lies here
-    guests: list[PinnedTensor]  # this rank's parts of distributed weights: as many as members, or none
-    buffers: dict[str, Tensor]  # "p", the entries kept for each element, "w" where "p" is a master: (rows, B)
-    numbers: dict[str, Tensor]  # entries that are one number a tensor: (tensors,), float64
-    counts: Tensor  # updates of each tensor: (tensors,), float64
-    index: Tensor  # whose a block is: (rows,), int32
-    valid: Tensor  # how many of its elements are in use: (rows,), int32
-    bounds: Tensor  # first block of each tensor, then the number of blocks: (tensors + 1,), int64
-    low: torch.dtype | None  # precision of weights that have a master
-    common: int | None = None  # the step count, where all tensors have the same
-    scratch: Tensor = field(default_factory=lambda: torch.empty(0))  # gradients of small tensors: (rows, B)
-    padding: Tensor = field(default_factory=lambda: torch.empty(0))  # B zeros
-    tables: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # of numbers, for each compiled kernel
-    machines: list[list[Interpreter]] = field(
-        default_factory=list["list[Interpreter]"]
-    )  # of each thread, for each eager kernel
-    native: Native | None = None  # how compiled kernels for a CPU see this, once there are some
-    version: int = 0  # of `counts`, as torch counts writes of others
-    settled: tuple[list[GroupSettings], dict[int, Any]] | None = (
-        None  # numbers that settings decide, as of the last step
-    )
-    params: list[Tensor] = field(default_factory=list[Tensor])
-    wholes: list[Tensor] = field(default_factory=list[Tensor])  # the same as the user holds them
-    plans: dict[tuple[int, ...], list[Segment]] = field(default_factory=dict[tuple[int, ...], "list[Segment]"])
-    groups: list[int] = field(default_factory=list[int])  # numbers of the groups that have a tensor here
-    known: TensorList = field(default_factory=lambda: TensorList([]))  # the same, and where they lie
-    entries: TensorList = field(default_factory=lambda: TensorList([]))  # the tensors of their state
-    small: int = 0  # the first `small` members are small
+    Attributes:
+        trace: The update.
+        layout: Where each parameter is.
+        buffers: Parameters and state.
+        counts: Updates of each parameter.
+        pinned: This rank's shards of distributed parameters: one for each parameter, or none.
+        planner: Cuts the arena into segments.
+        params: The parameters in the order of the layout, and their addresses.
+        wholes: The same as the user holds them.
+        state: The tensors of their state, and their addresses.
+        cache: What steps reuse.
+        native: The arena for compiled kernels on a CPU, once there are some.
+    """
+
+    trace: Trace
+    layout: ArenaLayout
+    buffers: ArenaBuffers
+    counts: StepCounts
+    pinned: list[PinnedTensor]
+    planner: SegmentPlanner
+    params: TensorList
+    wholes: list[Tensor]
+    state: TensorList
+    cache: StepCache = field(default_factory=StepCache)
+    native: Native | None = None
 
     @staticmethod
-    def of(text: Trace, tasks: Sequence[TensorUpdate], *, in_place: bool = False) -> Arena:
-        """Move tensors and what the engine keeps of them into an arena.
+    def of(trace: Trace, updates: Sequence[TensorUpdate], *, in_place: bool = False) -> Arena:
+        """Move parameters and their state into an arena.
 
         Args:
-            text: The common text of their updates.
-            tasks: Tensors of one precision and device for which `fits_arena`.
-            in_place: Whether the weights stay where they are (engine/aliases.py).
+            trace: Their common update.
+            updates: Of parameters of one precision and device for which `fits_arena`.
+            in_place: Whether the parameters stay at their address (engine/aliases.py).
         """
-        ordered = sorted(tasks, key=lambda task: local(task.param.detach()).numel() >= LARGE)
-        guests = [PinnedTensor.of(task.param) for task in ordered if hasattr(task.param, "device_mesh")]
-        params = [guest.here for guest in guests] or [task.param for task in ordered]
-        blocks = [-(-p.numel() // BLOCK) for p in params]
-        starts = list(itertools.accumulate(blocks, initial=0))
-        p = params[0]
-        members = [
-            Slot(task.name, p, task.param, task.group, task.entry, start, start + n, _order(p))
-            for task, p, start, n in zip(ordered, params, starts, blocks, strict=False)
-        ]
-        valid = torch.full((starts[-1],), BLOCK, dtype=torch.int32, device="cpu")
-        valid[torch.tensor(starts[1:], device="cpu") - 1] = torch.tensor(
-            [p.numel() - (n - 1) * BLOCK for p, n in zip(params, blocks, strict=True)], dtype=torch.int32, device="cpu"
-        )
-        owners = torch.arange(len(members), dtype=torch.int32, device="cpu")
-        low = p.dtype if p.dtype in LOW_PRECISION else None
+        ordered = small_first(updates)
+        pinned = [PinnedTensor.of(update.param) for update in ordered if hasattr(update.param, "device_mesh")]
+        layout = ArenaLayout.of(ordered, [p.here for p in pinned] or [update.param for update in ordered])
+        buffers = ArenaBuffers.allocate(trace, layout, in_place=in_place)
+        counts = StepCounts(len(layout.slots))
+        for i, (slot, update) in enumerate(zip(layout.slots, ordered, strict=True)):
+            ensure_state(slot.entry, update.settings.rule, slot.whole, slot.name)
+            counts.adopt(i, slot.entry)
+            buffers.adopt(i, slot)
+        counts.refresh()
         arena = Arena(
-            text=text,
-            members=members,
-            in_place=in_place,
-            guests=guests,
-            buffers={},
-            numbers={},
-            counts=torch.zeros(len(members), dtype=torch.float64, device="cpu"),
-            index=torch.repeat_interleave(owners, torch.tensor(blocks, device="cpu")).to(p.device),
-            valid=valid.to(p.device),
-            bounds=torch.tensor(starts, device=p.device),
-            low=low,
-            small=sum(p.numel() < LARGE for p in params),
+            trace=trace,
+            layout=layout,
+            buffers=buffers,
+            counts=counts,
+            pinned=pinned,
+            planner=SegmentPlanner(layout, buffers, draws=bool(trace.draws)),
+            params=TensorList([slot.param for slot in layout.slots]),
+            wholes=[slot.whole for slot in layout.slots],
+            state=TensorList([local(x) for slot in layout.slots for x in slot.entry.values()]),
         )
-        arena._open()
-        arena._adopt([task.settings.rule for task in ordered])
+        if not in_place:
+            for slot in layout.slots:
+                note_placement(slot.param, arena)
         return arena
 
-    @property
-    def rows(self) -> int:
-        """Number of blocks."""
-        return self.members[-1].stop
+    def use_kernels(self, library: ctypes.CDLL) -> None:
+        """Update by compiled kernels on the CPU from the next step on."""
+        self.native = Native(self.trace, self.layout, self.buffers, self.counts, self.params, self.state, library)
 
-    @functools.cached_property
-    def _tally(self) -> Any:
-        """`counts` as NumPy has it, for which torch counts no write."""
-        return self.counts.numpy()
-
-    @property
-    def outer(self) -> str:
-        """Name of the buffer of what torch holds."""
-        return "w" if self.low else "p"
-
-    def blocks(self, name: str, part: Segment, a: int, b: int) -> Tensor:
-        """Blocks a to b - 1, of this part, of a buffer."""
-        if name == self.outer and part.weights is not None:
-            return part.weights[a - part.start : b - part.start]
-        return self.buffers[name][a:b]
-
-    def _open(self) -> None:
-        p = self.members[0].param
-        wide = torch.float32 if self.low else p.dtype
-        rows = self.members[self.small - 1].stop if self.small else 0
-        # Of weights that stay the small ones are copied, as their gradients are.
-        self.buffers[self.outer] = _zeros(rows if self.in_place else self.rows, p.dtype, p.device)
-        if self.low:
-            self.buffers["p"] = _zeros(self.rows, wide, p.device)
-        for name, kind in self.text.entries.items():
-            if kind == "element":
-                self.buffers[name] = _zeros(self.rows, wide, p.device)
-            else:
-                self.numbers[name] = torch.zeros(len(self.members), dtype=torch.float64, device=p.device)
-        self.scratch = torch.zeros(rows, BLOCK, dtype=p.dtype, device=p.device)
-        self.padding = torch.zeros(BLOCK, dtype=p.dtype, device=p.device)
-
-    def _adopt(self, rules: Sequence[Any]) -> None:
-        """Copy every tensor into its place and make torch's tensors views of it, one after the other."""
-        for i, (member, rule) in enumerate(zip(self.members, rules, strict=True)):
-            p, entry = member.param, member.entry
-            ensure_state(entry, rule, member.whole, member.name)
-            self.counts[i] = entry["step"]
-            entry["step"] = self.counts[i]
-            for name, buffer in self.buffers.items():
-                if name != self.outer:
-                    key = "master" if name == "p" else name.removeprefix(STATE)
-                    entry[key] = _moved(member.view(buffer), entry[key])
-                elif not self.in_place:
-                    p.data = _by_itself(_moved(member.view(buffer), p.data))
-                    note_placement(p, self)
-            for name, column in self.numbers.items():
-                key = name.removeprefix(STATE)
-                entry[key] = _moved(column[i], entry[key])
-        self.params = [member.param for member in self.members]
-        self.wholes = [member.whole for member in self.members]
-        self.known = TensorList(self.params)
-        self.entries = TensorList([local(x) for member in self.members for x in member.entry.values()])
-        self.groups = sorted({member.group for member in self.members})
-        self.recount()
-
-    def recount(self) -> None:
-        """Learn anew whether all tensors have the same step count."""
-        first = self.counts[0]
-        self.common = int(first) if bool((self.counts == first).all()) else None
-        self.version = version_counter(self.counts)
-
-    def is_intact(self, reader: GradientScanner) -> bool:
-        """Whether weights and state all lie where the arena put them. Compiled kernels find their gradients, too."""
-        if version_counter(self.counts) != self.version:
-            self.recount()
-        if self.guests and not attach(self.guests):
+    def is_intact(self, scanner: GradientScanner) -> bool:
+        """Whether parameters and state are where the arena put them. For compiled kernels it also finds gradients."""
+        self.counts.refresh()
+        if self.pinned and not attach(self.pinned):
             return False
         if self.native is not None:
-            return self.native.look(reader)
-        return reader.stayed(self.known) and reader.stayed(self.entries)
+            return self.native.look(scanner)
+        return scanner.stayed(self.params) and scanner.stayed(self.state)
 
-    def tell(self, reader: GradientScanner, absent: Collection[int]) -> None:
-        """Let autograd know that the weights were written, all but those.
+    def mark_written(self, scanner: GradientScanner, absent: Collection[int]) -> None:
+        """Advance autograd's version counters of all parameters but the absent ones.
 
-        A backward pass over activations of the old weights is an error then, as with torch's optimizers, instead of a
-        gradient of neither point.
+        A backward pass over activations of the old parameters is an error then, as with torch's optimizers, instead of
+        a gradient of neither point.
         """
-        if self.native is not None and not self.guests:
-            reader.written(self.known)
+        if self.native is not None and not self.pinned:
+            scanner.written(self.params)
         elif absent:
-            increment_version([member.whole for i, member in enumerate(self.members) if i not in absent])
+            increment_version([whole for i, whole in enumerate(self.wholes) if i not in absent])
         else:
             increment_version(self.wholes)
 
-    def take(self) -> ActiveSlots:
-        """Who takes part in this step, with which gradients.
+    def begin_step(self) -> ActiveSlots:
+        """The parameters of this step with their gradients.
 
         Raises:
             RuleError: A gradient is of a kind that no rule takes.
         """
         if self.native is not None:
             return AddressedGradients(self, self.native.absent, self.native)
-        return self._gathered()
+        return self._packed()
 
     @torch.no_grad()
-    def _gathered(self) -> PackedGradients:
+    def _packed(self) -> PackedGradients:
         gradients = self._gradients()
-        here = all(map(operator.is_not, gradients, itertools.repeat(None)))
-        absent = () if here else tuple(i for i, g in enumerate(gradients) if g is None)
-        parts = self._parts(absent)
+        present = all(map(operator.is_not, gradients, itertools.repeat(None)))
+        absent = () if present else tuple(i for i, g in enumerate(gradients) if g is None)
+        segments = self.planner.segments(absent)
         try:
-            rows = [] if self.text.draws else [part.rows(gradients) for part in parts]
+            rows = [] if self.trace.draws else [segment.rows(gradients) for segment in segments]
         except RuntimeError:
-            # Looking at each gradient at each step would take longer than the step; now it is known that one is odd.
-            for member, g in zip(self.members, gradients, strict=True):
+            # Checking each gradient at each step would take longer than the step; now it is known that one is odd.
+            for slot, g in zip(self.layout.slots, gradients, strict=True):
                 if g is not None:
-                    check_gradient(g, member.param, member.name)
+                    check_gradient(g, slot.param, slot.name)
             raise
-        return PackedGradients(self, absent, gradients, parts, rows)
+        return PackedGradients(self, absent, gradients, segments, rows)
 
     def _gradients(self) -> list[Tensor | None]:
-        found = list(map(_gradient, self.params))
-        if not all(map(_is_trained, self.params)):
-            found = [g if p.requires_grad else None for g, p in zip(found, self.params, strict=True)]
+        params = self.params.tensors
+        found = list(map(_gradient, params))
+        if not all(map(_requires_grad, params)):
+            found = [g if p.requires_grad else None for g, p in zip(found, params, strict=True)]
         return found
 
-    def _parts(self, absent: tuple[int, ...]) -> list[Segment]:
-        if absent not in self.plans:
-            if len(self.plans) > PLANS:
-                self.plans.clear()
-            self.plans[absent] = list(self._plan(set(absent)))
-        return self.plans[absent]
 
-    def _plan(self, absent: set[int]) -> Iterator[Segment]:
-        if self.text.draws:
-            for i, member in enumerate(self.members):
-                if i not in absent:
-                    yield from self._pieces(i, member, 0, PIECE)
-            return
-        yield from self._together(absent)
-        for i, member in list(enumerate(self.members))[self.small :]:
-            if i not in absent:
-                whole = member.param.numel() // BLOCK
-                weights = None
-                if self.in_place:
-                    weights = member.flat(member.param.detach())[: whole * BLOCK].view(whole, BLOCK)
-                yield InPlaceSegment(member.start, member.start + whole, i, i + 1, member=member, weights=weights)
-                yield from self._pieces(i, member, whole * BLOCK, BLOCK)
-
-    def _together(self, absent: set[int]) -> Iterator[Segment]:
-        i = 0
-        while i < self.small:
-            if i in absent:
-                i += 1
-                continue
-            start, j = self.members[i].start, i + 1
-            while j < self.small and j not in absent and (self.members[j].stop - start) * BLOCK <= TOGETHER:
-                j += 1
-            members = self.members[i:j]
-            stop = members[-1].stop
-            gaps = [self.padding[: (m.stop - m.start) * BLOCK - m.param.numel()] for m in members]
-            held = self.buffers[self.outer]
-            copies = [(m.view(held), m.param.detach()) for m in members] if self.in_place else ()
-            yield PackedSegment(
-                start, stop, i, j, room=self.scratch[start:stop], members=members, gaps=gaps, copies=copies
-            )
-            i = j
-
-    def _pieces(self, i: int, member: Slot, offset: int, size: int) -> Iterator[Segment]:
-        """Tensor i from element `offset` on, `size` elements at a time."""
-        end = member.param.numel()
-        for first in range(offset, end, size):
-            count = min(size, end - first)
-            start = member.start + first // BLOCK
-            piece = KernelArgs(start, start - (-count // BLOCK), i, i + 1, member=member, offset=first, count=count)
-            if self.in_place:
-                p = member.flat(member.param.detach())
-                piece.weights = p.new_zeros(piece.stop - start, BLOCK)
-                piece.copies = [(piece.weights.view(-1)[:count], p[first : first + count])]
-            yield piece
-
-    def advance(self, absent: Sequence[int]) -> None:
-        """Count an update of every tensor but those."""
-        self._tally += 1.0
-        if absent:
-            self._tally[list(absent)] -= 1.0
-            self.recount()
-        elif self.common is not None:
-            self.common += 1
-
-
-def _zeros(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(rows, B) zeros; on a CPU with Linux in pages of 2 MiB, which makes a step about a fifth faster."""
-    count = rows * BLOCK
-    if device.type == "cpu" and hasattr(mmap, "MADV_HUGEPAGE") and count * dtype.itemsize >= HUGE:
-        held = mmap.mmap(-1, count * dtype.itemsize + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # a kernel built without them
-            held.madvise(mmap.MADV_HUGEPAGE)
-        before = -torch.frombuffer(held, dtype=torch.uint8).data_ptr() % HUGE
-        return torch.frombuffer(held, dtype=dtype, count=count, offset=before).view(rows, BLOCK)
-    return torch.zeros(rows, BLOCK, dtype=dtype, device=device)
-
-
-def _moved(place: Tensor, value: Tensor) -> Tensor:
-    """A value whose part on this rank lies in this place."""
-    place.copy_(local(value))
-    return wrap_like(place, value)
-
-
-def _by_itself(x: Tensor) -> Tensor:
-    """The same memory, under a storage that holds nothing else.
-
-    Whoever saves one tensor saves its storage, and whoever asks which weights are tied looks for equal ones.
-    """
-    # Of memory on a GPU, other processes can be given only storages that the allocator made.
-    return torch.from_dlpack(x) if x.device.type == "cpu" else x
-
-
-def merged(
-    tasks: Sequence[TensorUpdate], texts: Mapping[bool, Sequence[Trace | None]], staying: Collection[int]
+def grouped(
+    updates: Sequence[TensorUpdate], traces: Mapping[bool, Sequence[Trace | None]], pinned: Collection[int]
 ) -> dict[tuple[Any, ...], list[TensorUpdate]]:
-    """Tasks by what an arena has in common: device, precision, structure of the text, and whether weights stay.
+    """Updates by what an arena has in common: device, precision, structure of the trace, whether parameters stay.
 
     Args:
-        tasks: Tensors that can live in an arena.
-        texts: Of each group, for weights without and with a master.
-        staying: Identities of the weights that are updated in place.
+        updates: Of parameters that fit an arena.
+        traces: Of each group, for parameters without and with a master.
+        pinned: Identities of the parameters that are updated in place.
     """
     together: dict[tuple[Any, ...], list[TensorUpdate]] = {}
-    for task in tasks:
-        p = task.param
-        text = texts[p.dtype in LOW_PRECISION][task.group]
-        assert text is not None
-        key = (p.device, p.dtype, text.structure, id(p) in staying, hasattr(p, "device_mesh"))
-        together.setdefault(key, []).append(task)
+    for update in updates:
+        p = update.param
+        trace = traces[p.dtype in LOW_PRECISION][update.group]
+        assert trace is not None
+        key = (p.device, p.dtype, trace.structure, id(p) in pinned, hasattr(p, "device_mesh"))
+        together.setdefault(key, []).append(update)
     return together

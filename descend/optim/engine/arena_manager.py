@@ -1,12 +1,13 @@
-"""Who lives in which arena, and what runs when: the part of an optimizer that makes it fast.
+"""Assigns parameters to arenas and selects the runner for each.
 
-    plain      one tensor at a time
-    blocks     arenas, kernels carried out eagerly
-    compiled   arenas, compiled kernels; the first step waits for them
-    auto       arenas; compiled kernels as soon as there are some, which a run that lasts has made in the background
+    plain      the reference update, one tensor at a time
+    blocks     arenas, updated by the interpreter
+    compiled   arenas, updated by compiled kernels; the first step waits for the compiler
+    auto       arenas, updated by the interpreter until kernels are compiled in the background, which starts once a run
+               has lasted about a second
 
-Tensors that cannot live in an arena (empty, distributed under a rule that takes norms, matrices under a rule that needs
-them whole) are updated plainly beside it.
+Parameters that cannot be in an arena (empty, distributed under a rule that uses norms, matrices under a rule that needs
+whole matrices) get the reference update.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from descend.optim.compiler.native import CpuCompileJob
 from descend.optim.compiler.partition import partition
 from descend.optim.compiler.trace import Trace, Untraceable, trace
 from descend.optim.engine.aliases import in_place
-from descend.optim.engine.arena import ActiveSlots, Arena, fits_arena, merged
+from descend.optim.engine.arena import ActiveSlots, Arena, grouped
+from descend.optim.engine.arena_layout import fits_arena
 from descend.optim.engine.blocks import ArenaStep, step_arena
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
-from descend.optim.engine.native import Native
 from descend.optim.engine.pinned import detach
 from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, is_sparse, named_entries, tasks_of, template
 
@@ -46,25 +47,27 @@ __all__ = ["RUNNERS", "ArenaManager", "jobs_of"]
 
 RUNNERS = ("auto", "compiled", "blocks", "plain")
 
-_workshop = KernelCompiler()
+_compiler = KernelCompiler()
 
 
 @functools.lru_cache(maxsize=256)
-def _text(settings: GroupSettings, low: bool) -> Trace | None:
+def _trace_of(settings: GroupSettings, low: bool) -> Trace | None:
     try:
         return trace(settings, low)
     except Untraceable as reason:
-        _workshop.tell(f"{type(settings.rule).__name__} runs one tensor at a time: {reason}")
+        _compiler.tell(f"{type(settings.rule).__name__} runs one tensor at a time: {reason}")
         return None
 
 
-def texts_of(settings: Sequence[GroupSettings], low: bool) -> list[Trace | None]:
-    """The text of each group, or None for rules that have to be run plainly; none depends on rates.
+def traces_of(settings: Sequence[GroupSettings], low: bool) -> list[Trace | None]:
+    """The trace of each group, or None for rules that need the reference update; no trace depends on learning rates.
 
-    Where one group decays, the texts of all have a decay in them, if of 0, and so remain one text.
+    Where one group has weight decay, all traces contain a decay, of 0 for the others, so that groups share a trace.
     """
     decay = float(any(s.decay != 0.0 for s in settings))
-    return [None if s.rule.whole_tensor else _text(replace(s, lr=1.0, decay=decay, scaled=True), low) for s in settings]
+    return [
+        None if s.rule.whole_tensor else _trace_of(replace(s, lr=1.0, decay=decay, scaled=True), low) for s in settings
+    ]
 
 
 def _has_elements_and_numbers_alone(rule: Rule, p: Tensor) -> bool:
@@ -82,15 +85,13 @@ class ArenaManager:
 
     Attributes:
         runner: One of `RUNNERS`.
-        arenas: Where tensors live.
-        compiled: Kernels for CUDA of the arenas that have them, by number of the arena.
-        schedule: When to ask for compiled kernels.
+        arenas: The arenas.
+        compiled: CUDA kernels of the arenas that have them, by number of the arena.
+        schedule: When to compile kernels.
         known: Settings of each group, as of the last step.
-        texts: Of each arena under those, by group.
-        residents: Identities of all tensors that live in an arena.
-        lists: The tensors of each group, as of the last step.
-        reader: Finds gradients, and that all is where it was.
-        meshes: Over whose ranks tensors are distributed, in the order of the tensors.
+        traces: Of each arena under those settings, by group.
+        residents: Identities of all parameters in an arena.
+        scanner: Finds gradients and checks addresses.
     """
 
     runner: str
@@ -98,11 +99,9 @@ class ArenaManager:
     compiled: dict[int, list[Compiled]] = field(default_factory=dict[int, "list[Compiled]"])
     schedule: CompilePolicy = field(default_factory=CompilePolicy)
     known: list[GroupSettings] = field(default_factory=list["GroupSettings"])
-    texts: list[dict[int, Trace]] = field(default_factory=list[dict[int, Trace]])
+    traces: list[dict[int, Trace]] = field(default_factory=list[dict[int, Trace]])
     residents: set[int] = field(default_factory=set[int])
-    lists: list[TensorList] = field(default_factory=list[TensorList])
-    reader: GradientScanner = field(default_factory=GradientScanner)
-    meshes: list[Any] = field(default_factory=list[Any])
+    scanner: GradientScanner = field(default_factory=GradientScanner)
 
     @property
     def is_compiled(self) -> bool:
@@ -114,56 +113,46 @@ class ArenaManager:
         return [i for i, arena in enumerate(self.arenas) if arena.native is None and i not in self.compiled]
 
     def clear(self) -> None:
-        """Forget the arenas; tensors and state keep the memory they have until the next step moves them."""
+        """Drop the arenas; parameters and state keep their memory until the next step moves them."""
         self.arenas.clear()
-        self.texts.clear()
+        self.traces.clear()
         self.compiled.clear()
         self.residents.clear()
 
-    def has_lists(self, groups: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the groups hold the tensors that `hold_lists` saw."""
-        same = self.reader.same
-        return len(groups) == len(self.lists) and all(
-            same(group["params"], known) for group, known in zip(groups, self.lists, strict=True)
-        )
-
-    def hold_lists(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Take note of the tensors of each group; arenas are made anew."""
-        self.lists = [TensorList(group["params"]) for group in groups]
-        meshes = [getattr(p, "device_mesh", None) for known in self.lists for p in known.tensors]
-        self.meshes = [mesh for mesh in dict.fromkeys(meshes) if mesh is not None]
-        self.clear()
-
     def begin_step(self, settings: Sequence[GroupSettings], state: State) -> list[ActiveSlots]:
-        """Who takes part in this step, of each arena. Arenas that are not as they were are dissolved before."""
+        """The parameters of each arena that this step updates; first drops arenas that were changed from outside."""
         if self.arenas:
             self._equip()
             if not self._is_current(settings, state):
                 self.clear()
-        return [arena.take() for arena in self.arenas]
+        return [arena.begin_step() for arena in self.arenas]
 
     def _is_current(self, settings: Sequence[GroupSettings], state: State) -> bool:
-        """Whether weights and state still lie in their arenas and the groups still have the arenas' texts."""
+        """Whether parameters and state are still in their arenas and the groups still have the arenas' traces."""
         if not state.changes.seen:
             return False
-        for arena, texts in zip(self.arenas, self._texts(settings), strict=True):
-            if any(text.structure is not arena.text.structure for text in texts.values()):
+        for arena, traces in zip(self.arenas, self._traces(settings), strict=True):
+            if any(trace.structure is not arena.trace.structure for trace in traces.values()):
                 return False
-            if not arena.is_intact(self.reader):
+            if not arena.is_intact(self.scanner):
                 return False
         return True
 
-    def _texts(self, settings: Sequence[GroupSettings]) -> list[dict[int, Trace]]:
-        """For each arena the text of each group that has a tensor in it."""
-        same = len(self.texts) == len(self.arenas) and len(settings) == len(self.known)
+    def _traces(self, settings: Sequence[GroupSettings]) -> list[dict[int, Trace]]:
+        """For each arena the trace of each group with a parameter in it."""
+        same = len(self.traces) == len(self.arenas) and len(settings) == len(self.known)
         if not (same and all(map(operator.is_, settings, self.known))):
-            texts = {low: texts_of(settings, low) for low in (False, True)}
+            traces = {low: traces_of(settings, low) for low in (False, True)}
             self.known = list(settings)
-            self.texts = [
-                {g: text for g in arena.groups if (text := texts[arena.low is not None][g]) is not None}
+            self.traces = [
+                {
+                    g: trace
+                    for g in arena.layout.groups
+                    if (trace := traces[arena.buffers.low is not None][g]) is not None
+                }
                 for arena in self.arenas
             ]
-        return self.texts
+        return self.traces
 
     def others(
         self,
@@ -172,90 +161,95 @@ class ArenaManager:
         names: list[list[str]],
         state: Mapping[Tensor, Entry],
     ) -> list[TensorUpdate]:
-        """The updates of tensors with a gradient that live in no arena; arguments as for `tasks_of`."""
+        """The updates of parameters with a gradient outside the arenas; arguments as for `tasks_of`."""
         if len(self.residents) == sum(len(group["params"]) for group in groups):
             return []
         return tasks_of(groups, settings, names, state, self.residents)
 
     @torch.no_grad()
     def add(
-        self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings]
+        self, tasks: Sequence[TensorUpdate], settings: Sequence[GroupSettings], lists: Sequence[TensorList]
     ) -> tuple[list[TensorUpdate], list[ActiveSlots]]:
-        """Move the tensors that can into arenas.
+        """Move parameters into arenas where that is possible.
+
+        Args:
+            tasks: Updates of parameters outside the arenas.
+            settings: Of each group.
+            lists: All parameters of each group.
 
         Returns:
-            The others, and who takes part of the new arenas.
+            The updates of the others, and the active slots of the new arenas.
         """
         if self.runner == "plain" or not tasks:
             return list(tasks), []
         before = len(self.arenas)
-        texts = {low: texts_of(settings, low) for low in (False, True)}
-        staying = in_place([task.param for task in tasks], [p for known in self.lists for p in known.tensors])
-        fitting = [task for task in tasks if _fits(task, texts, id(task.param) in staying)]
-        for together in merged(fitting, texts, staying).values():
+        traces = {low: traces_of(settings, low) for low in (False, True)}
+        staying = in_place([task.param for task in tasks], [p for known in lists for p in known.tensors])
+        fitting = [task for task in tasks if _fits(task, traces, id(task.param) in staying)]
+        for together in grouped(fitting, traces, staying).values():
             first = together[0]
-            text = texts[first.param.dtype in LOW_PRECISION][first.group]
-            assert text is not None
-            self.arenas.append(Arena.of(text, together, in_place=id(first.param) in staying))
+            trace = traces[first.param.dtype in LOW_PRECISION][first.group]
+            assert trace is not None
+            self.arenas.append(Arena.of(trace, together, in_place=id(first.param) in staying))
             self.residents |= {id(task.param) for task in together}
         self._equip()
         new = self.arenas[before:]
         for arena in new:
-            arena.is_intact(self.reader)
-        return [task for task in tasks if id(task.param) not in self.residents], [arena.take() for arena in new]
+            arena.is_intact(self.scanner)
+        return [task for task in tasks if id(task.param) not in self.residents], [arena.begin_step() for arena in new]
 
-    def step(self, taken: Sequence[ActiveSlots], settings: Sequence[GroupSettings], seed: int) -> None:
-        """One update of everybody who lives in an arena and has a gradient."""
-        for i, (one, texts) in enumerate(zip(taken, self._texts(settings), strict=True)):
-            step_arena(ArenaStep(one, settings, texts, seed, self.compiled.get(i, [])))
-            one.arena.tell(self.reader, one.absent)
+    def step(self, active: Sequence[ActiveSlots], settings: Sequence[GroupSettings], seed: int) -> None:
+        """Update all parameters of the arenas that have a gradient."""
+        for i, (one, traces) in enumerate(zip(active, self._traces(settings), strict=True)):
+            step_arena(ArenaStep(one, settings, traces, seed, self.compiled.get(i, [])))
+            one.arena.mark_written(self.scanner, one.absent)
 
     def end_step(self) -> None:
-        """Hold nothing of the step that is over or was not taken."""
+        """Release the gradients of the step, applied or not."""
         for arena in self.arenas:
-            detach(arena.guests)
+            detach(arena.pinned)
 
     def _equip(self) -> None:
-        """Give arenas their compiled kernels as these come to be."""
+        """Give arenas their compiled kernels as they become available."""
         bare = self._bare()
-        done = type(self.reader) is not GradientScanner or _workshop.has_failed(ScannerCompileJob())
+        done = type(self.scanner) is not GradientScanner or _compiler.has_failed(ScannerCompileJob())
         if (done and not bare) or self.runner == "blocks" or (self.runner == "auto" and not self.schedule.may_look()):
             return
         wait = self.runner == "compiled"
         jobs = {i: jobs_of(self.arenas[i]) for i in bare}
         wanted = [job for held in jobs.values() for job in held] + [ScannerCompileJob()]
         if wait or self.schedule.lasts():
-            _workshop.order(wanted)
-            _workshop.collect(wanted, wait=wait)
+            _compiler.order(wanted)
+            _compiler.collect(wanted, wait=wait)
         for i, held in jobs.items():
-            kernels = _workshop.take(held)
+            kernels = _compiler.take(held)
             if kernels and held[0].device == "cuda":
                 self.compiled[i] = kernels
             elif kernels:
-                self.arenas[i].native = Native(self.arenas[i], kernels[0])
-        for reader in _workshop.take([ScannerCompileJob()]):
-            self.reader = reader
+                self.arenas[i].use_kernels(kernels[0])
+        for scanner in _compiler.take([ScannerCompileJob()]):
+            self.scanner = scanner
 
 
 def jobs_of(arena: Arena) -> list[CpuCompileJob] | list[CudaCompileJob]:
-    """The kernels that an arena could use."""
-    dtype = str(arena.buffers["p"].dtype).removeprefix("torch.")
-    low = None if arena.low is None else str(arena.low).removeprefix("torch.")
-    structure = arena.text.structure
-    if arena.index.device.type == "cpu":
+    """The compile jobs of the kernels that an arena can use."""
+    dtype = str(arena.buffers.dtype).removeprefix("torch.")
+    low = None if arena.buffers.low is None else str(arena.buffers.low).removeprefix("torch.")
+    structure = arena.trace.structure
+    if arena.layout.device.type == "cpu":
         return [CpuCompileJob(structure, dtype, low)]
     return [
-        CudaCompileJob(structure, k, dtype, low, arena.index.device.index) for k in range(len(partition(arena.text)))
+        CudaCompileJob(structure, k, dtype, low, arena.layout.device.index) for k in range(len(partition(arena.trace)))
     ]
 
 
-def _fits(task: TensorUpdate, texts: Mapping[bool, Sequence[Trace | None]], in_place: bool) -> bool:
-    """Whether a tensor can live in an arena under its rule."""
-    text = texts[task.param.dtype in LOW_PRECISION][task.group]
-    if text is None or not fits_arena(task.param, in_place) or is_sparse(task.gradient):
+def _fits(task: TensorUpdate, traces: Mapping[bool, Sequence[Trace | None]], in_place: bool) -> bool:
+    """Whether a parameter can be in an arena under its rule."""
+    trace = traces[task.param.dtype in LOW_PRECISION][task.group]
+    if trace is None or not fits_arena(task.param, in_place) or is_sparse(task.gradient):
         return False
-    # Noise is drawn in the order of the elements, which is not the order in memory of a transposed tensor.
-    ordered = not text.draws or (task.param.is_contiguous() and not in_place)
-    # No rank knows the norm of its part's tensor.
-    whole = text.stages == 1 or not hasattr(task.param, "device_mesh")
+    # Noise is drawn in the order of the elements, which differs from the order in memory for a transposed tensor.
+    ordered = not trace.draws or (task.param.is_contiguous() and not in_place)
+    # A rank does not know the norm of the whole tensor.
+    whole = trace.stages == 1 or not hasattr(task.param, "device_mesh")
     return ordered and whole and _has_elements_and_numbers_alone(task.settings.rule, task.param)

@@ -1,8 +1,8 @@
-"""Weights that an arena updates where they are: distributed tensors, and those that other processes look at.
+"""Parameters that an arena updates in place: distributed tensors, and tensors shared with other processes.
 
-Whoever made them knows their memory by its address (FSDP2 gathers the whole weights from there), so it may not move. An
-arena sees an ordinary parameter over this rank's part of them in their stead, with this rank's part of their gradient.
-Rules that go element by element need no more; norms and noise are of the whole tensor, and such rules run plainly.
+Their owner holds the address of their memory (FSDP2 gathers whole parameters from there), so the memory must not move.
+The arena works on an ordinary parameter over this rank's shard instead, with this rank's shard of the gradient. That is
+enough for elementwise rules; norms and noise belong to the whole tensor, so rules that need them run tensor by tensor.
 """
 
 from __future__ import annotations

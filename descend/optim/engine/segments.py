@@ -1,7 +1,7 @@
-"""The pieces of an arena that one kernel call updates, and how each finds its gradient.
+"""The segments of an arena: the blocks that one kernel call updates, and how each finds its gradient.
 
-Small tensors lie side by side and their gradients are copied together just before use; a large gradient is read
-where it lies. A part knows the blocks it covers once and for all; only gradients are new at each step.
+Small parameters are adjacent, and their gradients are packed just before use; a large gradient is read at its own
+address. Segments are planned once for each set of absent gradients; only the gradients are new at each step.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import torch
 from torch import Tensor
 
 from descend.optim.compiler.layout import BLOCK
+from descend.optim.engine.noise import PIECE
 from descend.torch_private import foreach_copy
 
 if TYPE_CHECKING:
-    from descend.optim.engine.arena import Slot
+    from collections.abc import Iterator
 
-__all__ = ["LARGE", "TOGETHER", "InPlaceSegment", "KernelArgs", "PackedSegment", "Segment"]
+    from descend.optim.engine.arena_buffers import ArenaBuffers
+    from descend.optim.engine.arena_layout import ArenaLayout, Slot
 
-LARGE = 2**15  # elements; from here on a kernel call of some microseconds costs less than copying the gradient
-TOGETHER = 2**18  # elements of gradient copied together: 1 MiB, which stays in the second-level cache
+__all__ = ["PACKED", "InPlaceSegment", "KernelArgs", "PackedSegment", "Segment", "SegmentPlanner"]
+
+PACKED = 2**18  # elements of gradient copied together: 1 MiB, which stays in the second-level cache
+PLANS = 16  # patterns of absent gradients for which the segments are remembered
 
 Gradients = Sequence[Tensor | None]
 
@@ -34,12 +38,12 @@ class Segment:
     Attributes:
         start: First block.
         stop: Block after the last.
-        first: Number of the first tensor in them.
-        last: Number of the tensor after the last.
+        first: Number of the first parameter in them.
+        last: Number of the parameter after the last.
         slices: For each compiled kernel its buffers cut to these blocks, made on first use; None stands for gradients.
         chunks: For each eager kernel and first block of a chunk the same, cut to the chunk.
-        weights: The weights of these blocks, where they do not lie in the arena.
-        copies: Of weights that lie elsewhere, what a kernel has to be given as a copy: the copy and its origin.
+        weights: The parameters' elements of these blocks, where they are outside the arena.
+        copies: For parameters outside the arena that a kernel needs as a copy: the copy and its origin.
     """
 
     start: int
@@ -58,26 +62,26 @@ class Segment:
 
 @dataclass(eq=False)
 class PackedSegment(Segment):
-    """Several small tensors.
+    """Several small parameters.
 
     Attributes:
-        room: Where their gradients are put side by side, (blocks, B).
-        members: The tensors.
+        room: Where their gradients are packed, (blocks, B).
+        slots: Of the parameters.
         gaps: Padding after each.
     """
 
     room: Tensor = field(default_factory=lambda: torch.empty(0))
-    members: Sequence[Slot] = ()
+    slots: Sequence[Slot] = ()
     gaps: Sequence[Tensor] = ()
 
     def __post_init__(self) -> None:
         self.flat = self.room.view(-1)
         self.dense = not any(gap.numel() for gap in self.gaps)
-        self.flats = all(member.param.ndim == 1 for member in self.members)
-        self.views = [] if self.flats else [member.view(self.room, self.start) for member in self.members]
+        self.flats = all(slot.param.ndim == 1 for slot in self.slots)
+        self.views = [] if self.flats else [slot.view(self.room, self.start) for slot in self.slots]
 
     def rows(self, gradients: Gradients) -> Tensor:
-        """Copy the gradients side by side."""
+        """The gradients, packed."""
         found = cast("list[Tensor]", gradients[self.first : self.last])  # a list, and none is absent
         if not self.flats:
             foreach_copy(self.views, found)
@@ -91,42 +95,116 @@ class PackedSegment(Segment):
 
 @dataclass(eq=False)
 class InPlaceSegment(Segment):
-    """All whole blocks of one large tensor, whose gradient is read where it lies."""
+    """All whole blocks of one large parameter, whose gradient is read at its own address."""
 
-    member: Slot | None = None
+    slot: Slot | None = None
 
     def rows(self, gradients: Gradients) -> Tensor:
-        """The gradient itself, or a copy where its elements are not in memory as those of the weights are."""
-        g, member = gradients[self.first], self.member
+        """The gradient itself, or a copy where its elements are in another order than the parameter's."""
+        g, slot = gradients[self.first], self.slot
         assert g is not None
-        assert member is not None
+        assert slot is not None
         count = self.stop - self.start
         # A compiled kernel for a GPU assumes addresses that are multiples of 16 bytes.
-        plain = g.dtype == member.param.dtype and not g.is_neg()
-        if plain and member.lies_alike(g) and g.data_ptr() % 16 == 0:
+        plain = g.dtype == slot.param.dtype and not g.is_neg()
+        if plain and slot.lies_alike(g) and g.data_ptr() % 16 == 0:
             return g.as_strided((count, BLOCK), (BLOCK, 1))
-        return member.flat(g)[: count * BLOCK].to(member.param.dtype, copy=True).view(count, BLOCK)
+        return slot.flat(g)[: count * BLOCK].to(slot.param.dtype, copy=True).view(count, BLOCK)
 
 
 @dataclass(eq=False)
 class KernelArgs(Segment):
-    """Some elements of one tensor, copied: the rest after the whole blocks, or as much as noise is drawn at once.
+    """Some elements of one parameter, copied: the rest after the whole blocks, or as many as noise is drawn at once.
 
     Attributes:
-        member: The tensor.
+        slot: Of the parameter.
         offset: Number of the first element.
         count: How many.
     """
 
-    member: Slot | None = None
+    slot: Slot | None = None
     offset: int = 0
     count: int = 0
 
     def rows(self, gradients: Gradients) -> Tensor:
         """A copy of these elements with zeros after them."""
-        g, member = gradients[self.first], self.member
+        g, slot = gradients[self.first], self.slot
         assert g is not None
-        assert member is not None
-        room = torch.zeros(self.stop - self.start, BLOCK, dtype=member.param.dtype, device=g.device)
-        room.view(-1)[: self.count].copy_(member.flat(g)[self.offset : self.offset + self.count])
+        assert slot is not None
+        room = torch.zeros(self.stop - self.start, BLOCK, dtype=slot.param.dtype, device=g.device)
+        room.view(-1)[: self.count].copy_(slot.flat(g)[self.offset : self.offset + self.count])
         return room
+
+
+class SegmentPlanner:
+    """Cuts an arena into segments, leaving out parameters without a gradient.
+
+    Args:
+        layout: Of the arena.
+        buffers: Of the arena.
+        draws: Whether the update draws noise; then every segment is of one parameter, and small.
+    """
+
+    def __init__(self, layout: ArenaLayout, buffers: ArenaBuffers, *, draws: bool) -> None:
+        self._layout, self._buffers, self._draws = layout, buffers, draws
+        self._packed = torch.zeros(layout.small_rows, BLOCK, dtype=layout.dtype, device=layout.device)
+        self._padding = torch.zeros(BLOCK, dtype=layout.dtype, device=layout.device)
+        self._plans: dict[tuple[int, ...], list[Segment]] = {}
+
+    def segments(self, absent: tuple[int, ...]) -> list[Segment]:
+        """The segments of all parameters but those with these numbers."""
+        if absent not in self._plans:
+            if len(self._plans) > PLANS:
+                self._plans.clear()
+            self._plans[absent] = list(self._plan(set(absent)))
+        return self._plans[absent]
+
+    def _plan(self, absent: set[int]) -> Iterator[Segment]:
+        layout = self._layout
+        if self._draws:
+            for i, slot in enumerate(layout.slots):
+                if i not in absent:
+                    yield from self._pieces(i, slot, 0, PIECE)
+            return
+        yield from self._small(absent)
+        for i, slot in list(enumerate(layout.slots))[layout.small :]:
+            if i not in absent:
+                whole = slot.param.numel() // BLOCK
+                weights = None
+                if self._buffers.in_place:
+                    weights = slot.flat(slot.param.detach())[: whole * BLOCK].view(whole, BLOCK)
+                yield InPlaceSegment(slot.start, slot.start + whole, i, i + 1, slot=slot, weights=weights)
+                yield from self._pieces(i, slot, whole * BLOCK, BLOCK)
+
+    def _small(self, absent: set[int]) -> Iterator[Segment]:
+        """Small parameters, as many together as `PACKED` allows."""
+        all_slots, small, buffers = self._layout.slots, self._layout.small, self._buffers
+        i = 0
+        while i < small:
+            if i in absent:
+                i += 1
+                continue
+            start, j = all_slots[i].start, i + 1
+            while j < small and j not in absent and (all_slots[j].stop - start) * BLOCK <= PACKED:
+                j += 1
+            slots = all_slots[i:j]
+            stop = slots[-1].stop
+            gaps = [self._padding[: (slot.stop - slot.start) * BLOCK - slot.param.numel()] for slot in slots]
+            held = buffers.elements[buffers.outer]
+            copies = [(slot.view(held), slot.param.detach()) for slot in slots] if buffers.in_place else ()
+            room = self._packed[start:stop]
+            yield PackedSegment(start, stop, i, j, room=room, slots=slots, gaps=gaps, copies=copies)
+            i = j
+
+    def _pieces(self, i: int, slot: Slot, offset: int, size: int) -> Iterator[Segment]:
+        """Parameter i from element `offset` on, `size` elements at a time."""
+        end = slot.param.numel()
+        for first in range(offset, end, size):
+            count = min(size, end - first)
+            start = slot.start + first // BLOCK
+            piece = KernelArgs(start, start - (-count // BLOCK), i, i + 1, slot=slot, offset=first, count=count)
+            if self._buffers.in_place:
+                p = slot.flat(slot.param.detach())
+                piece.weights = p.new_zeros(piece.stop - start, BLOCK)
+                piece.copies = [(piece.weights.view(-1)[:count], p[first : first + count])]
+            yield piece

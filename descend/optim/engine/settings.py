@@ -1,4 +1,4 @@
-"""What a group of weights may be told, and whether it makes sense.
+"""Options of a parameter group: reading, resolving and checking them.
 
 A group is torch's dict. Its keys are the engine's options below, the fields of its rule (`group["beta1"]`), and `rule`
 itself. Everything is read anew at each step, so a scheduler or a user who writes into a group is heard, and a wrong

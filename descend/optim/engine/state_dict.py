@@ -71,7 +71,7 @@ def pack(holder: StateSlot, torch_dict: dict[str, Any]) -> dict[str, Any]:
     """Torch's structure with our counters in each group, the rule by its name and the constants in force."""
     for i, group in enumerate(torch_dict["param_groups"]):
         with contextlib.suppress(RuleError):  # what makes no sense is refused when it is loaded
-            # Where a constant has two names, and one was written, whoever loads this does not know which.
+            # A constant may have two names; which of them was set cannot be read from the file, so both are written.
             known = shown(group_rule(group, f"{holder.title}, group {i}"))
             group.update({key: value for key, value in known.items() if key in group})
         group["rule"] = type(group["rule"]).__name__

@@ -1,7 +1,7 @@
-"""The update rules, one family a file, and the table of them all.
+"""The update rules, one family in a file, and the table of them all.
 
-`RULES` maps the name of each rule, in lower case, to its class. `ALL_RULES` holds one instance for each setting that
-changes a rule's arithmetic; what is true of every rule is tested over it.
+`ALL_RULES` has one instance for each setting that changes a rule's arithmetic; tests of properties that every rule has
+run over it. `RULES` maps the name of each of these rules, in lower case, to its class.
 """
 
 from __future__ import annotations
@@ -66,41 +66,6 @@ __all__ = [
     "SignSGD",
     "Signum",
 ]
-
-RULES: dict[str, type[Rule]] = {
-    rule.__name__.lower(): rule
-    for rule in (
-        SGD,
-        NAG,
-        AdaGrad,
-        GroupAdaGrad,
-        RMSProp,
-        AdaDelta,
-        Adam,
-        AdamW,
-        AdaBelief,
-        Adamax,
-        Nadam,
-        HypergradientAdam,
-        SignSGD,
-        Signum,
-        Lion,
-        LARS,
-        LBSGD,
-        LAMB,
-        LANS,
-        DCASGD,
-        FTRL,
-        FTML,
-        SGLD,
-        Rprop,
-        Adafactor,
-        Muon,
-        SOAP,
-        ScheduleFreeSGD,
-        ScheduleFreeAdamW,
-    )
-}
 
 ALL_RULES: tuple[Rule, ...] = (
     SGD(),
@@ -174,3 +139,5 @@ ALL_RULES: tuple[Rule, ...] = (
     ScheduleFreeSGD(),
     ScheduleFreeAdamW(),
 )
+
+RULES: dict[str, type[Rule]] = {rule.__name__.lower(): rule for rule in map(type, ALL_RULES)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 
@@ -24,6 +24,8 @@ class OptimizerState:
         optimizer: Any torch optimizer.
         module: Whose parameters it updates.
     """
+
+    resets_with_optimizer: ClassVar[bool] = True
 
     def __init__(self, optimizer: torch.optim.Optimizer, module: torch.nn.Module) -> None:
         self._optimizer, self._parameters = optimizer, dict(module.named_parameters())

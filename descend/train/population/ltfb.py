@@ -421,6 +421,10 @@ class LTFB(TrainingAlgorithm):
         """The local algorithm's `stop`, which may have no text form."""
         return getattr(self.local_algo, "stop", None)
 
+    def nested(self) -> tuple[TrainingAlgorithm, ...]:
+        """See `TrainingAlgorithm.nested`."""
+        return (self, *self.local_algo.nested())
+
     def epochs(self, default: int) -> int | None:
         """See `TrainingAlgorithm.epochs`."""
         of_one = self.local_algo.epochs(default)

@@ -18,8 +18,9 @@ The word is Fabric's: https://lightning.ai/docs/fabric/stable/api/generated/ligh
 from __future__ import annotations
 
 import contextlib
+import copy
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 
 import torch
 
@@ -65,7 +66,7 @@ class Strategy:
     """
 
     is_sharded: bool = False
-    resets_with_optimizer: bool = False
+    resets_with_optimizer: ClassVar[bool] = False
     can_repeat_step: bool = True
 
     def setup(self, run: Run) -> None:
@@ -217,6 +218,19 @@ class Strategy:
 
 class StrategyDescription:
     """What `fit(strategy=...)` takes: says which strategy a run has, and what does not go with it."""
+
+    _written: str = ""
+
+    @property
+    def written(self) -> str:
+        """The argument as the user wrote it, for messages; `strategy=...` unless `given_by` says otherwise."""
+        return self._written or f"strategy={self!r}"
+
+    def given_by(self, argument: str) -> Self:
+        """The same description, which was asked for by another argument, such as "gradient_compression='sign'"."""
+        found = copy.copy(self)
+        object.__setattr__(found, "_written", argument)  # descriptions are frozen
+        return found
 
     def communicator(self, world: Communicator) -> Communicator:
         """The ranks that share each mini-batch."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from descend.train.objective import Totals
     from descend.train.run import Run
 
-__all__ = ["DataParallel", "OwnGradients", "all_gather_names"]
+__all__ = ["DataParallel", "all_gather_names"]
 
 _FLAGS = 2  # numbers that every step brings along: out of memory, buffers changed
 
@@ -214,20 +214,6 @@ class DataParallel(Strategy):
     def stop_requested(self) -> str | None:
         """See `Strategy.stop_requested`."""
         return self._signal
-
-
-class OwnGradients(DataParallel):
-    """Base of strategies in which each rank keeps the mean gradient of its own samples."""
-
-    reduces_gradients = divides_early = overlaps = False
-
-    def divisor(self, own: torch.Tensor | float, joint: torch.Tensor | float) -> torch.Tensor | float:
-        """See `DataParallel.divisor`."""
-        return own
-
-    def union(self, names: Sequence[str]) -> list[str]:
-        """See `Strategy.union`: a step is skipped on all ranks or on none."""
-        return all_gather_names(names, self._communicator)
 
 
 def all_gather_names(names: Sequence[str], communicator: Communicator) -> list[str]:

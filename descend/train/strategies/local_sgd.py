@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -23,8 +23,7 @@ from descend.arguments import check_bool, check_integer, check_number, require
 from descend.runtime import flatten, unflatten
 from descend.strict_keywords import StrictKeywords
 from descend.train.optimizers.state import OptimizerState
-from descend.train.strategies.base import StrategyDescription
-from descend.train.strategies.data_parallel import OwnGradients
+from descend.train.strategies.own_gradients import OwnGradients, OwnGradientsDescription
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -36,7 +35,7 @@ __all__ = ["LocalSGD", "LocalSteps"]
 
 
 @dataclass(frozen=True)
-class LocalSGD(StrategyDescription, metaclass=StrictKeywords):
+class LocalSGD(OwnGradientsDescription, metaclass=StrictKeywords):
     """Each rank takes `steps` updates between two averages; a strategy for `fit`.
 
     Args:
@@ -45,6 +44,7 @@ class LocalSGD(StrategyDescription, metaclass=StrictKeywords):
         outer_momentum: μ, in [0, 1); Nesterov's where `nesterov` is set.
     """
 
+    why_whole: ClassVar[str] = "each rank makes updates of its own, so it needs the state of all parameters"
     steps: int = 8
     outer_lr: float = 1.0
     outer_momentum: float = 0.0
@@ -56,7 +56,7 @@ class LocalSGD(StrategyDescription, metaclass=StrictKeywords):
         require(numbers, momentum, check_bool("nesterov", self.nesterov), where="LocalSGD")
 
     def create(self, world: Communicator) -> LocalSteps:
-        """The strategy of this rank."""
+        """See `StrategyDescription.create`."""
         return LocalSteps(self)
 
 

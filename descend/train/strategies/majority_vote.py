@@ -18,12 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from descend.errors import ConfigurationError, Unsupported
-from descend.runtime.dtensor import is_sharded
 from descend.strict_keywords import StrictKeywords
-from descend.train.optimizers.zero import ZeroRedundancyOptimizer
-from descend.train.strategies.base import StrategyDescription
-from descend.train.strategies.data_parallel import OwnGradients
-from descend.train.transforms.kfac import KFAC
+from descend.train.strategies.own_gradients import OwnGradients, OwnGradientsDescription
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +34,7 @@ _BLOCK = 64  # elements; a row of zeros costs a 64th of its bits, and a single z
 
 
 @dataclass(frozen=True)
-class MajorityVote(StrategyDescription, metaclass=StrictKeywords):
+class MajorityVote(OwnGradientsDescription, metaclass=StrictKeywords):
     """Signum with majority vote: what several ranks send of their gradients is one bit an element.
 
     A strategy for `fit`; it belongs to the optimizer SignSGD. With momentum 0 it is SignSGD with majority
@@ -51,6 +47,7 @@ class MajorityVote(StrategyDescription, metaclass=StrictKeywords):
         ConfigurationError: μ is out of range.
     """
 
+    why_whole: ClassVar[str] = "SignSGD has no state to shard"
     WORD: ClassVar[str] = "sign"  # what stands for the default
 
     momentum: float = 0.9
@@ -66,10 +63,11 @@ class MajorityVote(StrategyDescription, metaclass=StrictKeywords):
         Raises:
             ConfigurationError: it is neither "sign", a MajorityVote nor None.
         """
-        if wanted is None or isinstance(wanted, MajorityVote):
-            return wanted
-        if wanted == cls.WORD:
-            return cls()
+        if wanted is None:
+            return None
+        vote = wanted if isinstance(wanted, MajorityVote) else cls() if wanted == cls.WORD else None
+        if vote is not None:
+            return vote.given_by(f"gradient_compression={wanted!r}")
         raise ConfigurationError(
             f"gradient_compression must be 'sign', descend.MajorityVote(momentum=0.9) or None, got {wanted!r}"
         )
@@ -85,16 +83,10 @@ class MajorityVote(StrategyDescription, metaclass=StrictKeywords):
         if rules != {"SignSGD"}:
             named = ", ".join(sorted(rules - {"NoneType"})) or type(run.optimizer).__name__
             problems.append(
-                f"gradient_compression votes on signs, which SignSGD follows, and the optimizer is {named}: take "
+                f"{self.written} votes on signs, which SignSGD follows, and the optimizer is {named}: take "
                 "descend.optim.SignSGD, and for Signum's momentum descend.MajorityVote(momentum=0.9)"
             )
-        if isinstance(run.optimizer, ZeroRedundancyOptimizer):
-            problems.append("gradient_compression and shard_optimizer: SignSGD has no state to share out")
-        if isinstance(run.config.algorithm, KFAC):
-            problems.append("gradient_compression: K-FAC needs the gradient itself; leave one of them out")
-        if any(is_sharded(p) for p in run.parameters.values()):
-            problems.append("gradient_compression: the signs of a gradient are not there before it has been summed")
-        return problems
+        return problems + super().problems(run, world, trainers)
 
 
 class MajorityVoting(OwnGradients):

@@ -103,8 +103,10 @@ class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
         Raises:
             ConfigurationError: it is neither a ParameterServer nor None.
         """
-        if wanted is None or isinstance(wanted, cls):
-            return wanted
+        if wanted is None:
+            return None
+        if isinstance(wanted, cls):
+            return wanted.given_by(f"asynchronous={wanted!r}")
         raise ConfigurationError(f"asynchronous must be descend.ParameterServer() or None, got {wanted!r}")
 
     @property
@@ -150,7 +152,7 @@ class ParameterServer(StrategyDescription, metaclass=StrictKeywords):
         }
         if world.world_size > 1:
             wrong |= self._wrong_with_workers(run, world.world_size)
-        return [f"asynchronous= does not go with {what}" for what, is_there in wrong.items() if is_there]
+        return [f"{self.written} does not go with {what}" for what, is_there in wrong.items() if is_there]
 
     def prepare(self, run: Run, world: Communicator) -> None:
         """See `StrategyDescription.prepare`: the server records delays, the workers record nothing."""
@@ -406,7 +408,7 @@ class Worker(Strategy):
             "asked": run.stop.requested(),
             "present": [name for name, p in self.parameters.items() if p.grad is not None],
             "objective": float(found.value),
-            "totals": {name: pair.tolist() for name, pair in found.totals.state().items()},
+            "totals": found.totals.plain(),
             "cause": diagnose_batch(batch) if nonfinite_parameters(self.parameters) else None,
         }
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters.values()]

@@ -12,16 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from descend.arguments import check_integer, require
+from descend.runtime.dtensor import shard_like
 from descend.strict_keywords import StrictKeywords
+from descend.train.optimizers.state import unsharded
 from descend.train.strategies.base import StrategyDescription, divisor_of
 from descend.train.transforms.base import GradientTransform, Withheld
 from descend.train.transforms.check_finite import CheckFinite
+from descend.train.transforms.kfac import KFAC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     from descend.runtime import Communicator
     from descend.train.run import Run
@@ -33,6 +36,10 @@ __all__ = ["AccumulateGradients", "GradientAccumulation"]
 @dataclass(frozen=True)
 class GradientAccumulation(StrategyDescription, metaclass=StrictKeywords):
     """An update after every so many mini-batches; for `fit(strategy=...)`.
+
+    It is used on a single device, with data parallelism and with FSDP, and with a sharded optimizer. It takes the place
+    of other strategies: local SGD and majority vote have windows of their own, and a parameter server applies each
+    gradient as it arrives. K-FAC is refused.
 
     Args:
         every: Mini-batches of an update: an integer above 0, or a function of the number of the update, from 0.
@@ -46,6 +53,15 @@ class GradientAccumulation(StrategyDescription, metaclass=StrictKeywords):
     def __post_init__(self) -> None:
         if not callable(self.every):
             require(check_integer("every", self.every, 1), where="GradientAccumulation")
+
+    def problems(self, run: Run, world: Communicator, trainers: int) -> list[str]:
+        """See `StrategyDescription.problems`."""
+        if any(isinstance(algorithm, KFAC) for algorithm in run.config.algorithm.nested()):
+            return [
+                f"{self.written} does not go with K-FAC, which preconditions the gradient of each mini-batch before it "
+                "is added: set a larger batch_size, and micro_batch_size where memory is short"
+            ]
+        return []
 
     def prepare(self, run: Run, world: Communicator) -> None:
         """See `StrategyDescription.prepare`: after the finite check, so that the sum has no bad mini-batch."""
@@ -73,15 +89,14 @@ class AccumulateGradients(GradientTransform):
     def __call__(self, gradients: Gradients) -> Withheld | None:
         """See `GradientTransform`; the mean takes the place of the gradient once it is complete."""
         count = float(divisor_of(gradients.count))
-        for name, p in self._run.strategy.local_parameters().items():
+        for name, p in self._run.parameters.items():
             if p.grad is not None:
-                weighted = p.grad.detach() * count
-                self._sums[name] = self._sums[name] + weighted if name in self._sums else weighted
+                self._sums[name] = _sum(self._sums.get(name), p.grad.detach() * count)
         self._count, self._taken = self._count + count, self._taken + 1
         every = self._wanted()
         if self._taken < every:
             return Withheld(f"{self._taken} of {every} mini-batches of the update", skipped=False)
-        for name, p in self._run.strategy.local_parameters().items():
+        for name, p in self._run.parameters.items():
             if name in self._sums:
                 p.grad = self._sums[name].div_(self._count)
         self._sums, self._count, self._taken = {}, 0.0, 0
@@ -93,11 +108,35 @@ class AccumulateGradients(GradientTransform):
         return int(every)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `GradientTransform.state_dict`."""
-        return {"sums": dict(self._sums), "count": self._count, "taken": self._taken}
+        """See `GradientTransform.state_dict`; sums of sharded parameters are gathered, so any world size takes them."""
+        sums = {name: _as_plain(value) for name, value in unsharded(self._sums).items()}
+        return {"sums": sums, "count": self._count, "taken": self._taken}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """See `GradientTransform.load_state_dict`."""
-        device = self._run.communicator.device
-        self._sums = {name: value.to(device).clone() for name, value in state_dict.get("sums", {}).items()}
+        device, parameters = self._run.communicator.device, self._run.parameters
+        sums = state_dict.get("sums", {})
+        self._sums = {name: shard_like(_as_tensor(value, device), parameters[name]) for name, value in sums.items()}
         self._count, self._taken = state_dict.get("count", 0.0), state_dict.get("taken", 0)
+
+
+def _sum(a: torch.Tensor | None, b: torch.Tensor) -> torch.Tensor:
+    """a + b; rows of sparse gradients are added up at once, so a window that is saved and resumed has the same bits."""
+    if a is not None:
+        b = b + a if b.layout == torch.strided else a + b
+    return b.coalesce() if b.is_sparse else b
+
+
+def _as_plain(value: torch.Tensor) -> Any:
+    """What a checkpoint can keep of a tensor: its rows and their places, where it is sparse."""
+    if not value.is_sparse:
+        return value
+    return {"indices": value.indices(), "values": value.values(), "shape": list(value.shape)}
+
+
+def _as_tensor(value: Any, device: torch.device) -> torch.Tensor:
+    """The tensor of which `_as_plain` gave `value`, on a device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device).clone()
+    rows = torch.sparse_coo_tensor(value["indices"], value["values"], value["shape"], is_coalesced=True)
+    return rows.to(device)

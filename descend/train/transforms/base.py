@@ -118,6 +118,8 @@ class TransformChain:
         transforms: As they are called.
     """
 
+    resets_with_optimizer: ClassVar[bool] = True
+
     def __init__(self, transforms: Sequence[GradientTransform] = ()) -> None:
         self._arrange(list(transforms))
 

@@ -107,7 +107,7 @@ def test_every_layer_and_edge_is_there_and_nothing_overlaps(network, shape):
     check_structure(plan_of(network, shape))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=30))
 def test_any_graph_can_be_drawn(choices):
     layers = [descend.Input(data_field="x", name="x")]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import descend.graph as g
@@ -33,7 +33,6 @@ windows = st.integers(1, 3).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(windows, st.integers(1, 3), st.integers(1, 2), st.integers(1, 2), st.booleans())
 def test_convolution_is_shaped_as_torch_shapes_it(window, groups, in_per_group, out_per_group, bias):
     dims = len(window["space"])
@@ -67,7 +66,6 @@ def test_convolution_is_shaped_as_torch_shapes_it(window, groups, in_per_group, 
     assert (slots["kernel"].fan_in, slots["kernel"].fan_out) == (entries // filters, entries // channels)
 
 
-@settings(deadline=None)
 @given(windows)
 def test_pooling_is_shaped_as_torch_shapes_it(window):
     dims = len(window["space"])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from descend.errors import TextError
@@ -70,7 +70,6 @@ def messages(draw, root, depth=3):
 roots = st.sampled_from(ROOTS).flatmap(lambda root: st.tuples(st.just(root), messages(root)))
 
 
-@settings(deadline=None)
 @given(
     roots,
     st.fixed_dictionaries(
@@ -84,7 +83,6 @@ def test_reads_what_googles_writer_writes(case, style):
         assert text.parse(written, message=root).message == message
 
 
-@settings(deadline=None)
 @given(roots, st.data())
 def test_a_damaged_text_is_refused_or_read_as_google_reads_it(case, data):
     root, message = case

@@ -22,7 +22,7 @@ from descend.errors import RuleError
 from descend.optim.compiler import cache as kernels
 from descend.optim.compiler import cuda, native
 from descend.optim.compiler.trace import trace
-from descend.optim.engine import arena_manager as residence
+from descend.optim.engine import arena_manager
 from descend.optim.engine.settings import GroupSettings
 from descend.optim.rules import Rule
 
@@ -32,7 +32,7 @@ def workshop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> kernels.KernelC
     """An empty cache, and a process that remembers no kernel."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     fresh = kernels.KernelCompiler()
-    monkeypatch.setattr(residence, "_workshop", fresh)
+    monkeypatch.setattr(arena_manager, "_compiler", fresh)
     return fresh
 
 
@@ -87,7 +87,7 @@ def test_a_rule_that_has_no_form_in_cpp_runs_eagerly_and_one_line_says_so(
 def test_a_kernel_that_cannot_be_loaded_or_trusted_is_left_aside(workshop: kernels.KernelCompiler) -> None:
     ours = optimizer("blocks")
     ours.step()
-    path = residence.jobs_of(ours._residence.arenas[0])[0].path
+    path = arena_manager.jobs_of(ours._arenas.arenas[0])[0].path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not a kernel")
     path.chmod(0o666)
@@ -107,7 +107,7 @@ def test_one_kernel_serves_all_sizes_rates_and_constants() -> None:
         p.grad = torch.ones(shape)
         ours = descend.optim.Adam([p], runner="blocks", **options)
         ours.step()
-        return [*residence.jobs_of(ours._residence.arenas[0])]
+        return [*arena_manager.jobs_of(ours._arenas.arenas[0])]
 
     assert jobs((3,)) == jobs((500, 70), lr=0.3, beta1=0.5, eps=1e-3)
     assert jobs((3,), weight_decay=0.1) == jobs((4, 5), weight_decay=0.2)
@@ -178,7 +178,7 @@ def test_a_kernel_for_cuda_is_not_called_with_what_it_does_not_expect() -> None:
 def test_a_kernel_under_another_name_is_left_aside(workshop: kernels.KernelCompiler) -> None:
     ours = optimizer("compiled")
     ours.step()
-    (job,) = residence.jobs_of(ours._residence.arenas[0])
+    (job,) = arena_manager.jobs_of(ours._arenas.arenas[0])
     other = dataclasses.replace(job, dtype="float64")
     shutil.copy(job.path, other.path)
     assert workshop.take([job])
@@ -195,11 +195,11 @@ def test_a_long_run_gets_its_kernel_in_the_background(
     monkeypatch.setattr(kernels, "PATIENCE_SECONDS", 0.0)
     ours, plain = optimizer(), optimizer("plain")
     until = time.monotonic() + 300.0
-    while ours._residence.arenas == [] or (not ours._residence.arenas[0].native and time.monotonic() < until):
+    while ours._arenas.arenas == [] or (not ours._arenas.arenas[0].native and time.monotonic() < until):
         ours.step()
         plain.step()
         time.sleep(0.05)
-    assert ours._residence.arenas[0].native
+    assert ours._arenas.arenas[0].native
     torch.testing.assert_close(ours.param_groups[0]["params"][0], plain.param_groups[0]["params"][0])
 
 
@@ -207,11 +207,12 @@ def test_a_long_run_gets_its_kernel_in_the_background(
 def test_nothing_is_left_running_when_a_run_ends_early(tmp_path: Path) -> None:
     script = (
         "import torch, descend.optim\n"
-        "from descend.optim.engine import kernels, residence\n"
-        "kernels.PATIENCE_SECONDS = -1.0\n"
+        "from descend.optim.compiler import cache\n"
+        "from descend.optim.engine import arena_manager\n"
+        "cache.PATIENCE_SECONDS = -1.0\n"
         "p = torch.nn.Parameter(torch.ones(10)); p.grad = torch.ones(10)\n"
         "descend.optim.Adam([p]).step()\n"
-        "print([process.pid for process in residence._workshop.building.values()][0])\n"
+        "print([process.pid for process in arena_manager._compiler.building.values()][0])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

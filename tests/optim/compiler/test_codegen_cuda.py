@@ -17,7 +17,7 @@ import descend.optim
 from descend.optim.compiler import codegen_cuda as build
 from descend.optim.compiler import cuda
 from descend.optim.compiler.partition import partition
-from descend.optim.engine import arena_manager as residence
+from descend.optim.engine import arena_manager
 
 
 class OnThisProcessor(cuda.CudaCompileJob):
@@ -49,8 +49,8 @@ class Traced:
 
 
 def jobs_of(arena: Any) -> list[OnThisProcessor]:
-    low = None if arena.low is None else str(arena.low).removeprefix("torch.")
-    return [OnThisProcessor(arena.text.structure, k, "float32", low, 0) for k in range(len(partition(arena.text)))]
+    low = None if arena.buffers.low is None else str(arena.buffers.low).removeprefix("torch.")
+    return [OnThisProcessor(arena.trace.structure, k, "float32", low, 0) for k in range(len(partition(arena.trace)))]
 
 
 def trained(runner: str, name: str, dtype: torch.dtype) -> list[Tensor]:
@@ -73,7 +73,7 @@ def test_what_is_compiled_for_cuda_computes_the_same(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = trained("blocks", name, dtype)
-    monkeypatch.setattr(residence, "_workshop", Traced())
-    monkeypatch.setattr(residence, "jobs_of", jobs_of)
+    monkeypatch.setattr(arena_manager, "_compiler", Traced())
+    monkeypatch.setattr(arena_manager, "jobs_of", jobs_of)
     for found, value in zip(trained("compiled", name, dtype), expected, strict=True):
         torch.testing.assert_close(found, value, rtol=2e-6, atol=2e-6)

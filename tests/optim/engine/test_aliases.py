@@ -207,12 +207,12 @@ def test_parameters_in_the_arena_of_another_optimizer_stay_there() -> None:
     one = descend.optim.Adam(params, runner="blocks")
     two = descend.optim.SGD(params, lr=0.1, runner="blocks")
     step(params, one, range(1))
-    places, arenas = [p.data_ptr() for p in params], list(one._residence.arenas)
+    places, arenas = [p.data_ptr() for p in params], list(one._arenas.arenas)
     for t in range(1, 4):
         step(params, two, range(t, t + 1))
         step(params, one, range(t, t + 1))
     assert [p.data_ptr() for p in params] == places
-    assert one._residence.arenas == arenas
+    assert one._arenas.arenas == arenas
 
 
 def test_a_graph_that_still_needs_the_weights_is_no_reason_to_fail() -> None:

@@ -11,11 +11,13 @@ from torch import Tensor
 
 import descend.optim
 from descend.optim.compiler.layout import BLOCK
-from descend.optim.engine.arena import HUGE, Arena, fits_arena
-from descend.optim.engine.segments import LARGE
+from descend.optim.engine.arena_buffers import HUGE_PAGE
+from descend.optim.engine.arena_layout import LARGE, fits_arena
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from descend.optim.engine.arena import Arena
 
 
 def arenas(params: list[Tensor], **options: Any) -> list[Arena]:
@@ -24,7 +26,7 @@ def arenas(params: list[Tensor], **options: Any) -> list[Arena]:
         p.grad = torch.ones_like(p)
     ours = descend.optim.Adam(params, runner="blocks", **options)
     ours.step()
-    return ours._residence.arenas
+    return ours._arenas.arenas
 
 
 def parameter(*shape: int, **kind: Any) -> Tensor:
@@ -34,11 +36,11 @@ def parameter(*shape: int, **kind: Any) -> Tensor:
 def test_each_tensor_begins_on_a_block_and_small_ones_come_first() -> None:
     params = [parameter(LARGE), parameter(3), parameter(BLOCK), parameter(BLOCK + 1)]
     (arena,) = arenas(params)
-    assert [m.param for m in arena.members][:3] == params[1:]
-    assert [(m.start, m.stop) for m in arena.members] == [(0, 1), (1, 2), (2, 4), (4, 4 + LARGE // BLOCK)]
-    assert arena.valid.tolist()[:4] == [3, BLOCK, BLOCK, 1]
-    assert arena.index.tolist()[:5] == [0, 1, 2, 2, 3]
-    assert arena.small == 3
+    assert [m.param for m in arena.layout.slots][:3] == params[1:]
+    assert [(m.start, m.stop) for m in arena.layout.slots] == [(0, 1), (1, 2), (2, 4), (4, 4 + LARGE // BLOCK)]
+    assert arena.layout.valid.tolist()[:4] == [3, BLOCK, BLOCK, 1]
+    assert arena.layout.index.tolist()[:5] == [0, 1, 2, 2, 3]
+    assert arena.layout.small == 3
 
 
 def test_weights_and_state_are_views_that_keep_values_shape_and_strides() -> None:
@@ -53,17 +55,19 @@ def test_weights_and_state_are_views_that_keep_values_shape_and_strides() -> Non
     assert torch.equal(p, before[0])
     assert torch.equal(q, before[1])
     assert [p.stride(), q.stride()] == strides
-    (arena,) = ours._residence.arenas
-    storages = {arena.buffers[name].untyped_storage().data_ptr() for name in ("s.m", "s.v")}
+    (arena,) = ours._arenas.arenas
+    storages = {arena.buffers.elements[name].untyped_storage().data_ptr() for name in ("s.m", "s.v")}
     held = [ours.state[x][name] for x in (p, q) for name in ("m", "v")]
     assert {x.untyped_storage().data_ptr() for x in held} == storages
-    assert [x.data_ptr() for x in (p, q)] == [m.view(arena.buffers["p"]).data_ptr() for m in arena.members]
+    assert [x.data_ptr() for x in (p, q)] == [
+        m.view(arena.buffers.elements["p"]).data_ptr() for m in arena.layout.slots
+    ]
     assert ours.state[q]["m"].stride() == q.stride()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_weights_are_saved_and_asked_for_ties_as_if_they_lay_alone(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Whoever saves a layer saves that layer, and nobody takes weights for tied that only lie side by side."""
+    """Saving a layer saves that layer only, and adjacent parameters are not taken for tied ones."""
     model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.Linear(100, 2)).to(dtype)
     for x in model.parameters():
         x.grad = torch.zeros_like(x)
@@ -81,7 +85,7 @@ def test_weights_are_saved_and_asked_for_ties_as_if_they_lay_alone(dtype: torch.
 def test_padding_stays_zero() -> None:
     params = [parameter(3), parameter(70)]
     (arena,) = arenas(params, weight_decay=0.1)
-    for name, buffer in arena.buffers.items():
+    for name, buffer in arena.buffers.elements.items():
         assert not buffer[0, 3:].any(), name
         assert not buffer[2, 6:].any(), name
 
@@ -89,16 +93,16 @@ def test_padding_stays_zero() -> None:
 def test_other_precisions_have_arenas_of_their_own() -> None:
     kinds = (torch.float32, torch.float64, torch.bfloat16)
     found = arenas([parameter(3, dtype=kind) for kind in kinds])
-    assert [arena.members[0].param.dtype for arena in found] == list(kinds)
-    assert [arena.buffers["p"].dtype for arena in found] == [torch.float32, torch.float64, torch.float32]
+    assert [arena.layout.slots[0].param.dtype for arena in found] == list(kinds)
+    assert [arena.buffers.elements["p"].dtype for arena in found] == [torch.float32, torch.float64, torch.float32]
 
 
-@pytest.mark.parametrize("elements", [HUGE // 4, HUGE // 4 + 5, 3 * HUGE])
+@pytest.mark.parametrize("elements", [HUGE_PAGE // 4, HUGE_PAGE // 4 + 5, 3 * HUGE_PAGE])
 def test_large_buffers_begin_where_a_large_page_may(elements: int) -> None:
     p = parameter(elements)
     before = p.detach().clone()
     (arena,) = arenas([p], lr=0.0)
-    assert all(buffer.data_ptr() % HUGE == 0 for buffer in arena.buffers.values())
+    assert all(buffer.data_ptr() % HUGE_PAGE == 0 for buffer in arena.buffers.elements.values())
     assert torch.equal(p, before)
 
 

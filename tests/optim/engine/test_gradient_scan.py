@@ -66,7 +66,7 @@ def test_gradients_are_found_where_they_lie(reader: GradientScanner) -> None:
     assert known.gradients[2] == whole[3].data_ptr()
 
 
-def test_absent_frozen_and_odd_gradients_are_told_apart(reader: GradientScanner) -> None:
+def test_absent_frozen_and_odd_gradients_are_distinguished(reader: GradientScanner) -> None:
     params = parameters()
     known = TensorList(params)
     params[0].grad = None
@@ -154,7 +154,7 @@ def test_memory_moved_to_other_processes_is_noticed(reader: GradientScanner) -> 
     assert not reader.stayed(known)
 
 
-def test_only_those_with_a_gradient_are_told_to_be_written(reader: GradientScanner) -> None:
+def test_only_parameters_with_a_gradient_are_marked_as_written(reader: GradientScanner) -> None:
     params = parameters()
     params[1].grad = None
     params[2].requires_grad_(False)

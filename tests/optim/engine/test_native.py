@@ -93,7 +93,7 @@ def test_numbers_that_torch_alone_computes_are_computed_between_calls(threads: N
             for p in params:
                 p.grad = torch.randn(p.shape, generator=random)
             ours.step()
-        native = ours._residence.arenas[0].native
+        native = ours._arenas.arenas[0].native
         assert native is None if runner == "blocks" else len(native.calls) == 3
         rows.append([p.detach() for p in params])
     assert all(torch.equal(a, b) for a, b in zip(*rows, strict=True))

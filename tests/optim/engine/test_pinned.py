@@ -47,8 +47,8 @@ def test_shared_memory_is_updated_in_place_to_the_same_bits(runner: str, dtype: 
     before = [p.data_ptr() for p in ours]
     optimizer = trained(ours, runner)
     trained(theirs, runner)
-    (arena,) = optimizer._residence.arenas
-    assert arena.in_place
+    (arena,) = optimizer._arenas.arenas
+    assert arena.buffers.in_place
     assert [p.data_ptr() for p in ours] == before
     assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
 
@@ -115,7 +115,7 @@ def test_the_state_of_distributed_weights_is_distributed(one_rank: None, runner:
     optimizer = descend.optim.Adam(model.named_parameters(), runner=runner)
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
-    assert len(optimizer._residence.residents) == 2
+    assert len(optimizer._arenas.residents) == 2
     for p in model.parameters():
         moments = [optimizer.state[p][name] for name in ("m", "v")]
         assert all(isinstance(x, DTensor) and x.placements == p.placements for x in moments)
@@ -167,7 +167,7 @@ def rank(number: int, port: int, names: list[str], runner: str, folder: str, res
         places = [p.to_local().data_ptr() for p in model.parameters()]
         train(model, optimizer, samples, 4, range(4))
         assert places == [p.to_local().data_ptr() for p in model.parameters()]
-        assert len(optimizer._residence.residents) == sum(p.to_local().numel() > 0 for p in model.parameters())
+        assert len(optimizer._arenas.residents) == sum(p.to_local().numel() > 0 for p in model.parameters())
         again: Any = fully_shard(net())
         again.load_state_dict(model.state_dict())
         other: Any = descend.optim.create(name, again.named_parameters(), lr=1e-2, runner=runner)

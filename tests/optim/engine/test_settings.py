@@ -1,4 +1,4 @@
-"""What a group may be told."""
+"""Options of a parameter group."""
 
 from __future__ import annotations
 

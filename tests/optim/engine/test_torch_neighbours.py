@@ -44,7 +44,7 @@ def test_a_compiled_loop_is_not_broken(runner: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_graph_that_must_be_whole_is_told_why_the_step_is_not_in_it() -> None:
+def test_fullgraph_compilation_names_the_reason_why_the_step_is_not_in_the_graph() -> None:
     model = net()
     optimizer = descend.optim.Adam(model.parameters())
     with pytest.raises(Exception, match="descend's optimizers bring compiled kernels of their own; leave the step out"):

@@ -1,5 +1,6 @@
 """Intervals and tests against scipy, published numbers and simulation."""
 
+import itertools
 import math
 import sys
 
@@ -141,6 +142,17 @@ def test_holm_adjusts_as_its_definition(p_values):
                 break
             rejected.add(i)
         assert {i for i, p in enumerate(adjusted) if p <= alpha} == rejected
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_holm_is_the_closed_bonferroni_test(p_values):
+    """A hypothesis falls if every intersection with it does, by Bonferroni: the greatest p of these, and at most 1."""
+    every = range(len(p_values))
+    subsets = [which for size in every for which in itertools.combinations(every, size + 1)]
+    closed = [
+        max(min(1.0, len(which) * min(p_values[j] for j in which)) for which in subsets if i in which) for i in every
+    ]
+    assert holm(p_values) == pytest.approx(closed, rel=1e-12)
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from descend.errors import ConfigurationError
-from descend.study.design import Arm, Study, Target, arm, log, make_study, preset, read_study
+from descend.study.design import Study, Target, arm, log, make_study, read_study
 from descend.study.design.toml import to_toml
 
 FILE = """
@@ -103,45 +103,6 @@ def test_mistakes(tmp_path, change, said):
 def test_a_missing_file_is_a_mistake(tmp_path):
     with pytest.raises(ConfigurationError, match="cannot read"):
         read_study(tmp_path / "none.toml")
-
-
-def test_short_forms_of_an_arm():
-    assert arm("nesterov") == Arm("SGD", {"lr": log(0.001, 10.0)}, {"momentum": 0.9, "nesterov": True})
-    assert arm("lamb").optimizer == "LAMB"
-    assert arm("torch.optim:AdamW").title == "torch.optim:AdamW"
-    with pytest.raises(ConfigurationError, match="did you mean 'nesterov'"):
-        arm("nestrov")
-    with pytest.raises(ConfigurationError, match="did you mean 'space'"):
-        arm({"optimizer": "SGD", "spce": {}})
-
-
-def test_a_class_is_an_arm():
-    class Mine:
-        pass
-
-    assert arm(Mine).title.endswith(":test_a_class_is_an_arm.<locals>.Mine")
-
-
-@pytest.mark.parametrize("name", ["table2", "table4", "tunability", "aa"])
-def test_presets_are_valid_studies_and_files(name, tmp_path):
-    study = preset(name, "task.py:task", batch_size=1024, steps=100, target=Target(value=0.9))
-    assert isinstance(study, Study)
-    assert make_study(study.plain()) == study
-    assert read_study(written(tmp_path, to_toml(study))) == study
-
-
-def test_table4_has_the_papers_rows():
-    study = preset("table4", "task.py:task", batch_size=1024, steps=150)
-    pairs = {(one.optimizer, one.fixed.get("roles.vectors.optimizer")) for one in study.arms.values()}
-    assert pairs == {("SGD", None), ("LARS", "SGD"), ("LARS", None), ("AdamW", None), ("LAMB", None), ("LAMB", "AdamW")}
-    assert len(study.arms) == 8
-
-
-def test_scaling_counts_steps():
-    study = preset("scaling", "t.py:t", batch_sizes=[32, 64], steps={32: 100, 64: 50}, target=0.4)
-    assert (study.select, study.lower, study.budgets(64)) == ("steps", True, (50,))
-    with pytest.raises(ConfigurationError, match="did you mean 'scaling'"):
-        preset("scalling", "t.py:t")
 
 
 def test_published_results_are_kept_as_they_are_written(tmp_path):

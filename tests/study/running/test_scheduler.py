@@ -20,7 +20,7 @@ from descend.study.comparing import read_directory
 from descend.study.design import Arm, Study, log
 from descend.study.progress import status_of
 from descend.study.running import executor_choice as choose
-from descend.study.running import processes
+from descend.study.running import processes, stack
 from descend.study.running import trial_leases as leases
 from descend.study.running import vmapped as together
 from descend.study.running.plan import pending, total_trials
@@ -52,9 +52,10 @@ def scores(records):
 
 def test_alone_and_together_agree():
     """Winners may differ only where rounding decides; here none does."""
-    alone = conduct(study(), Memory(), executor="one")
-    together = conduct(study(), Memory(), executor="together")
-    assert len(alone) == total_trials(study())
+    small = study(searches=1)
+    alone = conduct(small, Memory(), executor="one")
+    together = conduct(small, Memory(), executor="together")
+    assert len(alone) == total_trials(small)
     assert alone.keys() == together.keys()
     for name, record in alone.items():
         assert together[name].status == record.status
@@ -164,11 +165,12 @@ work({str(tmp_path)!r}, sys.argv[1])
 
 
 @pytest.mark.parametrize(("undivided", "divided"), [("one", "processes"), ("together", "stacks")])
-def test_processes_give_what_one_gives(undivided, divided):
+def test_processes_give_what_one_gives(undivided, divided, monkeypatch):
     """To the last bit, over steps that are traced as well; groups of every size are divided."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    longer = study(steps=(70,), searches=1)
+    monkeypatch.setattr(stack, "_WORTH_A_TRACE", 4)
+    longer = study(steps=(8,), searches=1)
     try:
         alone, apart = (conduct(longer, Memory(), executor=way) for way in (undivided, divided))
     finally:

@@ -8,7 +8,6 @@ from study_tasks import mlp, trial
 from torch import nn
 
 from descend.study.running.sequential import run_trial
-from descend.study.running.trial import evaluation_steps
 from descend.study.task import StudyTask
 
 TASK = mlp().prepared()
@@ -104,11 +103,3 @@ def test_roles_reach_foreign_optimizers_too():
     frozen = trial(optimizer="torch.optim:SGD", lr=0.1, **{"roles.bias+head+matrix.lr_mult": 0.0})
     record = run_trial(TASK, frozen, 3)
     assert record.scores["train"]["loss"][0] == record.scores["train"]["loss"][-1]
-
-
-@pytest.mark.parametrize(
-    ("steps", "evaluations", "at"),
-    [(10, 5, (0, 2, 4, 6, 8, 10)), (7, 3, (0, 3, 5, 7)), (2, 10, (0, 1, 2)), (1, 1, (0, 1))],
-)
-def test_evaluations_are_spread_and_end_with_the_run(steps, evaluations, at):
-    assert evaluation_steps(steps, evaluations) == at

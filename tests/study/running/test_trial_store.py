@@ -1,6 +1,5 @@
 """The study directory: crash-safe, shared, and true to its description."""
 
-import dataclasses
 import errno
 import os
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from descend.errors import ConfigurationError, StorageError
 from descend.study.design import Arm, Study, log
-from descend.study.progress import status_of
 from descend.study.running.plan import pending
 from descend.study.running.trial import Record
 from descend.study.running.trial_store import Memory, StudyDirectory, read_frozen
@@ -72,23 +70,6 @@ def test_who_decides_first_decides_for_all(tmp_path):
         assert second.decide("a/b32", "one") == "together"
         assert second.way("a/b32") == "together"
         assert second.way("a/b64") is None
-
-
-def test_a_line_without_its_end_is_reported(tmp_path):
-    with StudyDirectory(tmp_path, study()) as directory:
-        directory.record(record(TRIALS[0]))
-    (file,) = (tmp_path / "records").iterdir()
-    assert "no end" not in status_of(tmp_path)
-    file.write_text(file.read_text() + record(TRIALS[1]).line()[:50])
-    assert f"{file}: the last line has no end" in status_of(tmp_path)
-    file.write_text(file.read_text().splitlines()[0] + f"\n{record(stranger()).line()}\n")
-    printed = status_of(tmp_path)
-    assert "1 of 48 trials" in printed
-    assert "1 more records are of trials that the study does not ask for" in printed
-
-
-def stranger():
-    return dataclasses.replace(TRIALS[0], arm="of another study")
 
 
 def test_a_place_that_cannot_be_written_is_an_error_and_a_file_a_mistake(tmp_path, monkeypatch):

@@ -43,9 +43,15 @@ ARMS = {
 def three(settings):
     settings = {"lr": RATES, **settings}
     return [
-        trial(i, **{name: value[i] if isinstance(value, list) else value for name, value in settings.items()})
+        trial(i, steps=5, batch_size=512, **{k: v[i] if isinstance(v, list) else v for k, v in settings.items()})
         for i in range(3)
     ]
+
+
+@pytest.fixture
+def traced_early(monkeypatch):
+    """Three steps of one batch size are enough for a trace, so that short runs have traced and untraced steps."""
+    monkeypatch.setattr(stack, "_WORTH_A_TRACE", 3)
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -131,10 +137,11 @@ ALONE = {"SGLD", "Muon", "SOAP", "Adafactor", "GroupAdaGrad"}  # noise, and rule
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({kind.__name__: kind for kind in RULES.values()}))
+@pytest.mark.usefixtures("traced_early")
 def test_every_rule_over_steps_that_are_traced(name):
     rate = RULES[name.lower()].default_lr
     trials = [
-        dataclasses.replace(one, steps=70)
+        dataclasses.replace(one, steps=8)
         for one in three({"optimizer": name, "lr": [rate, rate / 2, rate / 4], "weight_decay": [0.0, 1e-3, 1e-2]})
     ]
     if name in ALONE:
@@ -156,8 +163,9 @@ def test_the_weights_that_are_averaged_are_those_that_are_looked_at():
     module = TASK.module(trials[0].seed)
     optimizer = make(trials[0].configuration, trials[0].steps, module)(list(module.named_parameters()))
     x, y = TASK.train
-    for epoch, place in ((step // 38, step % 38) for step in range(45)):
-        rows = torch.from_numpy(order(trials[0].seed, epoch, np.arange(len(x)), len(x)))[32 * place : 32 * place + 32]
+    for epoch, place in ((step // 3, step % 3) for step in range(5)):
+        drawn = torch.from_numpy(order(trials[0].seed, epoch, np.arange(len(x)), len(x)))
+        rows = drawn[512 * place : 512 * place + 512]
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
         optimizer.step()
@@ -168,11 +176,12 @@ def test_the_weights_that_are_averaged_are_those_that_are_looked_at():
 
 
 @pytest.mark.parametrize("name", ["plain", "dropout"])
+@pytest.mark.usefixtures("traced_early")
 def test_a_trial_has_the_same_bits_in_a_stack_of_any_width(name):
     """So a study may divide a stack. Kernels of SELU and its like round the last elements of a tensor otherwise."""
     model = {"plain": lambda: mlp().model(), "dropout": lambda: dropping(nn.Tanh)}[name]
     task = dataclasses.replace(mlp().prepared(), model=model)
-    trials = [trial(i, lr=0.01 * (i + 1), momentum=0.9, steps=80) for i in range(7)]
+    trials = [trial(i, lr=0.01 * (i + 1), momentum=0.9, steps=8) for i in range(7)]
     wide = list(run_vmapped(task, trials, 2))
     for some in (trials[:1], trials[2:4], trials[3:6]):
         for record in run_vmapped(task, some, 2):
@@ -181,12 +190,14 @@ def test_a_trial_has_the_same_bits_in_a_stack_of_any_width(name):
 
 
 @pytest.mark.parametrize("model", [normed, dropping, Tied], ids=["batch norm", "dropout", "tied"])
+@pytest.mark.usefixtures("traced_early")
 def test_a_trace_gives_what_it_was_traced_from(model):
     """Long enough for a trace, and over the smaller last batch, whose steps are few and are not traced."""
     trials = three({"optimizer": "Adam", "lr": [1e-3, 3e-3, 1e-2]})
-    compared(of(model), [dataclasses.replace(one, steps=80) for one in trials], rel=1e-6)
+    compared(of(model), [dataclasses.replace(one, steps=8) for one in trials], rel=1e-6)
 
 
+@pytest.mark.usefixtures("traced_early")
 def test_a_trace_serves_all_stacks_of_its_form_and_no_other(monkeypatch):
     """Other learning rates, seeds and decays are its inputs; a momentum that all trials share is a constant in it."""
     made = []
@@ -197,7 +208,7 @@ def test_a_trace_serves_all_stacks_of_its_form_and_no_other(monkeypatch):
     def trials(first, **settings):
         own = {"momentum": 0.9, "weight_decay": 1e-3, **settings}
         listed = [trial(first + i, lr=0.01 * (first + i + 1), **own) for i in range(3)]
-        return [dataclasses.replace(one, steps=80) for one in listed]
+        return [dataclasses.replace(one, steps=8, batch_size=512) for one in listed]
 
     def scores(task, trials):
         return [record.scores for record in run_vmapped(task, trials, 3)]

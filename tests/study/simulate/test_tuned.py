@@ -23,14 +23,16 @@ TABLE = {
 
 @pytest.mark.parametrize("rule", TABLE)
 def test_the_table_to_half_a_percent(rule):
-    """Or to one step, where that is more."""
-    for size, steps in zip(SIZES, TABLE[rule], strict=True):
+    """Or to one step, where that is more; every other batch size, of which each is that of three rules."""
+    start = [*TABLE].index(rule) % 2
+    for size, steps in zip(SIZES[start::2], TABLE[rule][start::2], strict=True):
         assert steps_to_target(rule, size) == pytest.approx(steps, rel=0.005, abs=1), size
 
 
-def test_finer_grids_need_at_most_what_the_table_says():
-    for size, steps in zip(SIZES, TABLE["heavy_ball:0.5"], strict=True):
-        assert steps_to_target("heavy_ball:0.5", size, refine=True) <= 1.005 * steps, size
+@pytest.mark.parametrize("place", [1, 5, *(pytest.param(i, marks=pytest.mark.slow) for i in (0, 2, 3, 4, 6, 7))])
+def test_finer_grids_need_at_most_what_the_table_says(place):
+    size, steps = SIZES[place], TABLE["heavy_ball:0.5"][place]
+    assert steps_to_target("heavy_ball:0.5", size, refine=True) <= 1.005 * steps, size
 
 
 def test_the_published_edge_is_reported():

@@ -69,7 +69,7 @@ def equal(weights, expected):
 
 @pytest.mark.parametrize(("optimizer", "strength"), [(SGD, 0.0), (DCASGD, STRENGTH)])
 @pytest.mark.parametrize("runner", ["plain", "auto"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(delays=st.lists(st.integers(0, 4), min_size=1, max_size=7))
 def test_late_gradients_make_the_updates_of_the_paper(optimizer, strength, runner, delays):
     late = fit(functools.partial(optimizer, runner=runner), asynchronous=descend.ParameterServer(delays=delays))

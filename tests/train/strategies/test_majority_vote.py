@@ -56,8 +56,8 @@ def test_on_one_rank_it_is_signum(micro_batch_size):
         (functools.partial(torch.optim.SGD, lr=0.1), {}, "the optimizer is SGD: take descend.optim.SignSGD"),
         (functools.partial(descend.optim.Signum, lr=0.1), {}, "the optimizer is Signum"),
         (SIGN_SGD, {"gradient_compression": "signs"}, "gradient_compression must be .*got 'signs'"),
-        (SIGN_SGD, {"shard_optimizer": True}, "no state to share out"),
-        (SIGN_SGD, {"algorithm": descend.KFAC()}, "K-FAC needs the gradient itself"),
+        (SIGN_SGD, {"shard_optimizer": True}, "SignSGD has no state to shard"),
+        (SIGN_SGD, {"algorithm": descend.KFAC()}, "does not go with K-FAC"),
     ],
 )
 def test_what_does_not_go_together_is_refused(optimizer, more, words):

@@ -220,7 +220,7 @@ def test_windows_times_the_kernel_are_the_convolution(dims):
 
 
 @given(micro_batch_size=st.integers(1, 12), ignored=st.sets(st.integers(0, 11), max_size=11))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_micro_batches_change_nothing(micro_batch_size, ignored):
     y = Y.copy()
     y[sorted(ignored)] = -100

@@ -34,8 +34,121 @@ EXEMPT = ("gamma", "beta", "bias")  # endings of the names that LARS does not sc
 
 
 @dataclass(frozen=True)
+class LearningRate:
+    """The learning rate that an optimizer of MXNet uses, from its arguments.
+
+    Attributes:
+        version: "1.9" or "2.0".
+        given: learning_rate, None when it was not given.
+        schedule: lr_scheduler: (class name, arguments), a schedule of ours, or None.
+        begin: begin_num_update.
+        base_default: Whether learning_rate=None was given, which MXNet's base class replaces by its own default, or by
+            the schedule's.
+    """
+
+    version: str
+    given: float | None
+    schedule: Any
+    begin: int
+    base_default: bool
+
+    def rate(self, default: float, *, overwrites: bool) -> float | Schedule:
+        """The learning rate in force.
+
+        Args:
+            default: The constructor's default.
+            overwrites: Whether a rate that was not given replaces the schedule's own, as in MXNet where the
+                constructor has a default.
+        """
+        given = self.given
+        if self.base_default:
+            default, overwrites = BASE_RATE, False
+        if self.schedule is None:
+            return default if given is None else given
+        if isinstance(self.schedule, Schedule):
+            return self.schedule
+        name, arguments = self._scheduler()
+        if given is None and overwrites:
+            warnings.warn(
+                f"MXNet {self.version} lets the optimizer's default rate {default} replace the base_lr of {name}; this "
+                "is copied. Give learning_rate to say which one is meant",
+                stacklevel=5,
+            )
+            given = default
+        if name in ENDING and self.begin >= arguments.get("max_update", math.inf):
+            return self._past_the_end(name, float(arguments.get("base_lr", 0.01) if given is None else given))
+        return scheduler(name, optimizer_learning_rate=given, **arguments)
+
+    def unattached(self, default: float) -> float | Schedule:
+        """The rate where MXNet's optimizer keeps its own beside that of a schedule, as Ftrl does in 1.9."""
+        if self.schedule is None:
+            return self.rate(default, overwrites=False)
+        return replace(self, given=None).rate(default, overwrites=False)
+
+    def _past_the_end(self, name: str, rate: float) -> Schedule:
+        """MXNet's rate where a schedule is first evaluated after its end: the full one, as it remembers no decrease."""
+        warnings.warn(
+            f"MXNet's {name} goes back to the full rate {rate} where begin_num_update is at or past its max_update; "
+            "this is copied. Give final_lr as the learning_rate, without a scheduler, to go on with what it promises",
+            stacklevel=6,
+        )
+        return Constant(rate)
+
+    def _scheduler(self) -> tuple[str, Mapping[str, Any]]:
+        pair = self.schedule
+        if isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], Mapping):
+            return str(pair[0]), pair[1]
+        raise RuleError(f"lr_scheduler is (class name, arguments), or a schedule of descend.optim; got {pair!r}")
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """MXNet's factors on the learning rate and the decay of each parameter.
+
+    Attributes:
+        version: "1.9" or "2.0".
+        on_rate: lr_mult: a list, or a dict by index or name.
+        on_decay: wd_mult, likewise.
+        all_names: param_idx2name.
+        names: The same where names count; empty for gluon.Trainer, which ignores them.
+    """
+
+    version: str
+    on_rate: Any
+    on_decay: Any
+    all_names: Mapping[int, str]
+    names: Mapping[int, str]
+
+    def name(self, index: int) -> str | None:
+        """The name that param_idx2name gives to a parameter."""
+        return self.names.get(index)
+
+    def rate(self, member: TranslatedGroup) -> float:
+        """The factor on a parameter's learning rate."""
+        return _multiplier("lr_mult", self.on_rate, member.index, self._called(member), 1.0)
+
+    def decay(self, member: TranslatedGroup, weight_names: tuple[str, ...]) -> float:
+        """The factor on a parameter's decay; in 1.9, 0 for names without one of these endings."""
+        name = self.name(member.index)
+        decayed = self.version != "1.9" or name is None or name.endswith(weight_names)
+        return _multiplier("wd_mult", self.on_decay, member.index, self._called(member), float(decayed))
+
+    def _called(self, member: TranslatedGroup) -> str | None:
+        name = self.name(member.index)
+        return member.name if name is None else name
+
+    def unused(self, found: Sequence[TranslatedGroup]) -> list[str]:
+        """Sentences about factors that belong to no parameter."""
+        return [
+            problem
+            for what, given in (("lr_mult", self.on_rate), ("wd_mult", self.on_decay))
+            for problem in _unused(what, given, found, self.all_names.values())
+        ]
+
+
+@dataclass(frozen=True)
 class Common:
-    """The arguments of MXNet's base optimizer, and how an update is called.
+    """The arguments of MXNet's base optimizer.
 
     Attributes:
         version: "1.9" or "2.0".
@@ -44,14 +157,14 @@ class Common:
         wd: Weight decay.
         rescale_grad: Factor on the gradient.
         clip_gradient: Bound on each element, after rescaling.
-        param_idx2name: Names by index. In 1.9 they decide who is decayed.
-        begin_num_update: Updates that count as done.
+        param_idx2name: Names by index. In 1.9 they decide which parameters have weight decay.
+        begin_num_update: Updates that count as applied before.
         multi_precision: float16 weights have a float32 copy.
-        lr_mult: Factors on the rate: a list, or a dict by index or name.
+        lr_mult: Factors on the learning rate: a list, or a dict by index or name.
         wd_mult: Factors on the decay, likewise.
-        batch_size: Given for gluon.Trainer's form: divides the gradient, and names then play no part.
-        no_rate: learning_rate=None was said, which MXNet's base class takes for BASE_RATE, or for the schedule's own.
-        reads_rate: Whether the update has a rate; where it has none, lr_mult does nothing.
+        batch_size: Given for gluon.Trainer's form: divides the gradient; names are then ignored.
+        no_rate: Whether learning_rate=None was given; MXNet's base class then takes BASE_RATE, or the schedule's own.
+        reads_rate: Whether the update has a learning rate; if not, lr_mult does nothing.
     """
 
     version: str
@@ -101,57 +214,22 @@ class Common:
         """The factor on the gradient, the batch size in it."""
         return self.rescale_grad / (self.batch_size or 1.0)
 
-    def rate(self, default: float, *, overwrites: bool) -> float | Schedule:
-        """The rate in force.
-
-        Args:
-            default: The constructor's default.
-            overwrites: Whether a rate that was not given replaces the schedule's own, as MXNet does where its
-                constructor has a default.
-        """
-        given = self.learning_rate
-        if self.no_rate:
-            default, overwrites = BASE_RATE, False
-        if self.lr_scheduler is None:
-            return default if given is None else given
-        if isinstance(self.lr_scheduler, Schedule):
-            return self.lr_scheduler
-        name, arguments = self._scheduler()
-        if given is None and overwrites:
-            warnings.warn(
-                f"MXNet {self.version} lets the optimizer's default rate {default} replace the base_lr of {name}; this "
-                "is copied. Give learning_rate to say which one is meant",
-                stacklevel=5,
-            )
-            given = default
-        if name in ENDING and self.begin_num_update >= arguments.get("max_update", math.inf):
-            return self._past_the_end(name, float(arguments.get("base_lr", 0.01) if given is None else given))
-        return scheduler(name, optimizer_learning_rate=given, **arguments)
-
-    def _past_the_end(self, name: str, rate: float) -> Schedule:
-        """MXNet's rate where a schedule is first asked after its end: the full one, which it has kept no fall of."""
-        warnings.warn(
-            f"MXNet's {name} goes back to the full rate {rate} where begin_num_update is at or past its max_update; "
-            "this is copied. Give final_lr as the learning_rate, without a scheduler, to go on with what it promises",
-            stacklevel=6,
+    @property
+    def schedule(self) -> LearningRate:
+        """The learning rate that these arguments give."""
+        return LearningRate(
+            self.version, self.learning_rate, self.lr_scheduler, self.begin_num_update, base_default=self.no_rate
         )
-        return Constant(rate)
 
-    def _scheduler(self) -> tuple[str, Mapping[str, Any]]:
-        pair = self.lr_scheduler
-        if isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], Mapping):
-            return str(pair[0]), pair[1]
-        raise RuleError(f"lr_scheduler is (class name, arguments), or a schedule of descend.optim; got {pair!r}")
-
-    def unattached_rate(self, default: float) -> float | Schedule:
-        """The rate where MXNet's optimizer keeps its own and leaves a schedule alone, as Ftrl does in 1.9."""
-        if self.lr_scheduler is None:
-            return self.rate(default, overwrites=False)
-        return replace(self, learning_rate=None).rate(default, overwrites=False)
+    @property
+    def multipliers(self) -> Multipliers:
+        """The factors of each parameter on learning rate and decay."""
+        known = self.param_idx2name if self.batch_size is None else None
+        return Multipliers(self.version, self.lr_mult, self.wd_mult, self.param_idx2name or {}, known or {})
 
     def without_rate(self) -> Common:
         """These arguments for an optimizer that reads no rate; a schedule and factors are looked at all the same."""
-        self.rate(BASE_RATE, overwrites=False)
+        self.schedule.rate(BASE_RATE, overwrites=False)
         return replace(self, learning_rate=None, lr_scheduler=None, reads_rate=False)
 
     def sign_alone(self) -> Common:
@@ -235,39 +313,29 @@ class Common:
             begin=self.begin_num_update,
             begin_state=begin_state,
             by_rows=by_rows,
-            own=lambda member: self._own(member, more_decay, weight_names, exempt),
-            refuse=lambda member: self._refusal(member) or refuse(member),
-            check=lambda found: [
-                problem
-                for what, given in (("lr_mult", self.lr_mult), ("wd_mult", self.wd_mult))
-                for problem in _unused(what, given, found, (self.param_idx2name or {}).values())
-            ],
+            own=lambda member: _options(self, member, more_decay, weight_names, exempt),
+            refuse=lambda member: _float16_refusal(self, member) or refuse(member),
+            check=self.multipliers.unused,
         )
 
-    def _own(
-        self, member: TranslatedGroup, more_decay: float, weight_names: tuple[str, ...], exempt: tuple[str, ...]
-    ) -> dict[str, Any]:
-        """What a tensor's index and name say about its rate, its decay and its scaling."""
-        name = self._name(member.index)
-        called = member.name if name is None else name
-        decayed = self.version != "1.9" or name is None or name.endswith(weight_names)
-        lr_mult = _multiplier("lr_mult", self.lr_mult, member.index, called, 1.0)
-        return {
-            "lr_mult": lr_mult if self.reads_rate else 1.0,
-            "weight_decay": more_decay
-            + self.wd * _multiplier("wd_mult", self.wd_mult, member.index, called, float(decayed)),
-            "scaled": not (exempt and name is not None and name.endswith(exempt)),
-        }
 
-    def _refusal(self, member: TranslatedGroup) -> str | None:
-        if member.tensor.dtype == torch.float16 and not self.multi_precision:
-            return "arithmetic in float16 throughout is not had here; MXNet's multi_precision=True is"
-        return None
+def _options(
+    common: Common, member: TranslatedGroup, more_decay: float, weight_names: tuple[str, ...], exempt: tuple[str, ...]
+) -> dict[str, Any]:
+    """The options of one parameter that follow from its index and name."""
+    factors = common.multipliers
+    name = factors.name(member.index)
+    return {
+        "lr_mult": factors.rate(member) if common.reads_rate else 1.0,
+        "weight_decay": more_decay + common.wd * factors.decay(member, weight_names),
+        "scaled": not (exempt and name is not None and name.endswith(exempt)),
+    }
 
-    def _name(self, index: int) -> str | None:
-        if self.param_idx2name is None or self.batch_size is not None:
-            return None
-        return self.param_idx2name.get(index)
+
+def _float16_refusal(common: Common, member: TranslatedGroup) -> str | None:
+    if member.tensor.dtype == torch.float16 and not common.multi_precision:
+        return "arithmetic in float16 throughout is not available here; MXNet's multi_precision=True is"
+    return None
 
 
 def needs_matrix(member: TranslatedGroup) -> str | None:

@@ -36,16 +36,16 @@ __all__ = ["OPTIMIZERS", "REFUSED"]
 
 
 def _sgd(common: Common, momentum: float = 0.0, lazy_update: bool = True) -> Translation:
-    lr = common.rate(0.01, overwrites=False)
+    lr = common.schedule.rate(0.01, overwrites=False)
     return common.recipe(SGD(momentum, rate_inside=True), lr, kernel=True, by_rows=lazy_update)
 
 
 def _nag(common: Common, momentum: float = 0.0) -> Translation:
-    return common.recipe(NAG(momentum), common.rate(0.01, overwrites=False), kernel=True)
+    return common.recipe(NAG(momentum), common.schedule.rate(0.01, overwrites=False), kernel=True)
 
 
 def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Translation:
-    lr = common.rate(0.01, overwrites=True)
+    lr = common.schedule.rate(0.01, overwrites=True)
     if momentum:
         return common.recipe(Signum(momentum, wd_lh), lr, kernel=True)
     if wd_lh:
@@ -54,7 +54,7 @@ def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Transl
 
 
 def _adagrad(common: Common, eps: float = 1e-7) -> Translation:
-    lr = common.rate(0.01, overwrites=False)
+    lr = common.schedule.rate(0.01, overwrites=False)
     return common.recipe(AdaGrad(eps, eps_inside=True), lr, kernel=False, decay="decoupled")
 
 
@@ -69,7 +69,7 @@ def _rmsprop(
     momentum = gamma2 if centered else 0.0
     limit = clip_weights if clip_weights and clip_weights > 0 else None
     rule = RMSProp(gamma1, epsilon, True, centered, momentum, momentum > 0, limit)
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True, decay="clipped")
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=True, decay="clipped")
 
 
 def _adadelta(common: Common, rho: float = 0.9, epsilon: float = 1e-5) -> Translation:
@@ -82,12 +82,14 @@ def _adam(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_update: bool = True
 ) -> Translation:
     rule = Adam(beta1, beta2, epsilon, eps_at="uncorrected")
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True, decay="clipped", by_rows=lazy_update)
+    return common.recipe(
+        rule, common.schedule.rate(1e-3, overwrites=True), kernel=True, decay="clipped", by_rows=lazy_update
+    )
 
 
 def _adamax(common: Common, beta1: float = 0.9, beta2: float = 0.999) -> Translation:
     rule = Adamax(beta1, beta2, eps=0.0)
-    return common.recipe(rule, common.rate(2e-3, overwrites=True), kernel=False, decay="clipped")
+    return common.recipe(rule, common.schedule.rate(2e-3, overwrites=True), kernel=False, decay="clipped")
 
 
 def _nadam(
@@ -98,7 +100,7 @@ def _nadam(
     schedule_decay: float = 0.004,
 ) -> Translation:
     rule = Nadam(beta1, beta2, epsilon, schedule_decay)
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=False, decay="clipped")
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=False, decay="clipped")
 
 
 def _lars(
@@ -113,7 +115,7 @@ def _lars(
     correction = momentum_correction and momentum > 0
     clip = common.clip(kernel=True)
     rule = LARS(momentum, eta, eps, momentum_correction=correction, clip_inside=clip)
-    lr = common.rate(0.01, overwrites=False)
+    lr = common.schedule.rate(0.01, overwrites=False)
     return common.recipe(rule, lr, kernel=True, clip_inside=True, weight_names=("_weight",), exempt=EXEMPT)
 
 
@@ -137,7 +139,7 @@ def _lbsgd(
         clip_inside=common.clip(kernel=True),
         norm_scale=scale_of(common.rescale),
     )
-    lr = common.rate(0.01, overwrites=False)
+    lr = common.schedule.rate(0.01, overwrites=False)
     return common.recipe(rule, lr, kernel=True, clip_inside=True, begin_state=False)
 
 
@@ -151,32 +153,32 @@ def _lamb(
     bias_correction: bool = True,
 ) -> Translation:
     rule = LAMB(beta1, beta2, epsilon, bias_correction, *common.bounds(lower_bound, upper_bound))
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=True)
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=True)
 
 
 def _dcasgd(common: Common, momentum: float = 0.0, lamda: float = 0.04) -> Translation:
     if momentum:
         raise Unsupported("MXNet 1.9's DCASGD raises for every momentum but 0; mxnet-2.0's has one")
     rule = DCASGD(lamda, decay_in_square=False)
-    return common.recipe(rule, common.rate(0.01, overwrites=False), kernel=False)
+    return common.recipe(rule, common.schedule.rate(0.01, overwrites=False), kernel=False)
 
 
 def _ftrl(common: Common, lamda1: float = 0.01, beta: float = 1.0) -> Translation:
-    return common.recipe(FTRL(lamda1, beta), common.unattached_rate(0.1), kernel=True)
+    return common.recipe(FTRL(lamda1, beta), common.schedule.unattached(0.1), kernel=True)
 
 
 def _ftml(common: Common, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8) -> Translation:
-    lr = common.rate(0.01, overwrites=False)
+    lr = common.schedule.rate(0.01, overwrites=False)
     return common.recipe(FTML(beta1, beta2, epsilon), lr, kernel=True, decay="clipped")
 
 
 def _sgld(common: Common) -> Translation:
-    return common.recipe(SGLD(), common.rate(0.01, overwrites=False), kernel=False)
+    return common.recipe(SGLD(), common.schedule.rate(0.01, overwrites=False), kernel=False)
 
 
 def _group_adagrad(common: Common, eps: float = 1e-5) -> Translation:
     common.refuse_decay("GroupAdaGrad")
-    lr = common.rate(0.01, overwrites=False)
+    lr = common.schedule.rate(0.01, overwrites=False)
     return common.recipe(GroupAdaGrad(eps, eps_inside=True), lr, kernel=False, refuse=needs_matrix)
 
 

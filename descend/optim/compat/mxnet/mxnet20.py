@@ -36,23 +36,23 @@ __all__ = ["OPTIMIZERS", "REFUSED"]
 
 
 def _sgd(common: Common, momentum: float = 0.0, lazy_update: bool = False) -> Translation:
-    lr = common.rate(0.1, overwrites=True)
+    lr = common.schedule.rate(0.1, overwrites=True)
     return common.recipe(SGD(momentum, rate_inside=True), lr, kernel=common.fused, by_rows=lazy_update)
 
 
 def _nag(common: Common, momentum: float = 0.9) -> Translation:
-    return common.recipe(NAG(momentum), common.rate(0.1, overwrites=True), kernel=common.fused)
+    return common.recipe(NAG(momentum), common.schedule.rate(0.1, overwrites=True), kernel=common.fused)
 
 
 def _signum(common: Common, momentum: float = 0.9, wd_lh: float = 0.0) -> Translation:
-    lr = common.rate(0.01, overwrites=True)
+    lr = common.schedule.rate(0.01, overwrites=True)
     if momentum:
         return common.recipe(Signum(momentum, wd_lh), lr, kernel=common.fused)
     return common.sign_alone().recipe(SignSGD(), lr, kernel=True, decay="decoupled", more_decay=wd_lh)
 
 
 def _adagrad(common: Common, epsilon: float = 1e-6) -> Translation:
-    return common.recipe(AdaGrad(epsilon), common.rate(0.01, overwrites=True), kernel=False)
+    return common.recipe(AdaGrad(epsilon), common.schedule.rate(0.01, overwrites=True), kernel=False)
 
 
 def _rmsprop(
@@ -70,18 +70,18 @@ def _rmsprop(
         )
     limit = clip_weights if clip_weights and clip_weights > 0 else None
     rule = RMSProp(rho, epsilon, centered, centered, used, used > 0, limit)
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused)
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=common.fused)
 
 
 def _adadelta(common: Common, rho: float = 0.9, epsilon: float = 1e-6) -> Translation:
-    return common.recipe(AdaDelta(rho, epsilon), common.rate(1.0, overwrites=True), kernel=False)
+    return common.recipe(AdaDelta(rho, epsilon), common.schedule.rate(1.0, overwrites=True), kernel=False)
 
 
 def _adam(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_update: bool = False
 ) -> Translation:
     rule = Adam(beta1, beta2, epsilon, eps_at="uncorrected")
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused, by_rows=lazy_update)
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=common.fused, by_rows=lazy_update)
 
 
 def _adamw(
@@ -91,18 +91,18 @@ def _adamw(
         raise Unsupported("MXNet's AdamW counts such an update and does not make it; leave the step out instead")
     decay_at = "corrected" if common.fused else "corrected after"
     rule = AdamW(beta1, beta2, epsilon, "uncorrected", correct_bias, decay_at=decay_at)
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused)
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=common.fused)
 
 
 def _adabelief(
     common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, correct_bias: bool = True
 ) -> Translation:
     rule = AdaBelief(beta1, beta2, epsilon, "uncorrected", correct_bias)
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused, decay="clipped")
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=common.fused, decay="clipped")
 
 
 def _adamax(common: Common, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Translation:
-    return common.recipe(Adamax(beta1, beta2, epsilon), common.rate(2e-3, overwrites=True), kernel=False)
+    return common.recipe(Adamax(beta1, beta2, epsilon), common.schedule.rate(2e-3, overwrites=True), kernel=False)
 
 
 def _nadam(
@@ -113,7 +113,7 @@ def _nadam(
     schedule_decay: float = 0.004,
 ) -> Translation:
     rule = Nadam(beta1, beta2, epsilon, schedule_decay)
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=False)
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=False)
 
 
 def _lars(
@@ -124,7 +124,7 @@ def _lars(
     # Here alone a bound of 0 reaches the kernel, which then clips everything to 0.
     bound = 0.0 if common.clip_gradient == 0 else common.clip(kernel=common.fused)
     rule = LARS(momentum, eta, epsilon, clip_inside=bound)
-    lr = common.rate(0.1, overwrites=True)
+    lr = common.schedule.rate(0.1, overwrites=True)
     return common.recipe(rule, lr, kernel=common.fused, clip_inside=True, exempt=EXEMPT)
 
 
@@ -138,7 +138,7 @@ def _lamb(
     bias_correction: bool = True,
 ) -> Translation:
     rule = LAMB(beta1, beta2, epsilon, bias_correction, *common.bounds(lower_bound, upper_bound))
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused)
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=common.fused)
 
 
 def _lans(
@@ -151,29 +151,29 @@ def _lans(
 ) -> Translation:
     clip = common.clip(kernel=common.fused)
     rule = LANS(beta1, beta2, epsilon, *common.bounds(lower_bound, upper_bound), not common.fused, clip)
-    return common.recipe(rule, common.rate(1e-3, overwrites=True), kernel=common.fused, clip_inside=True)
+    return common.recipe(rule, common.schedule.rate(1e-3, overwrites=True), kernel=common.fused, clip_inside=True)
 
 
 def _dcasgd(common: Common, momentum: float = 0.0, lamda: float = 0.04) -> Translation:
-    return common.recipe(DCASGD(lamda, momentum), common.rate(0.1, overwrites=True), kernel=False)
+    return common.recipe(DCASGD(lamda, momentum), common.schedule.rate(0.1, overwrites=True), kernel=False)
 
 
 def _ftrl(common: Common, lamda1: float = 0.01, beta: float = 1.0) -> Translation:
-    return common.recipe(FTRL(lamda1, beta), common.rate(0.1, overwrites=True), kernel=common.fused)
+    return common.recipe(FTRL(lamda1, beta), common.schedule.rate(0.1, overwrites=True), kernel=common.fused)
 
 
 def _ftml(common: Common, beta1: float = 0.6, beta2: float = 0.999, epsilon: float = 1e-8) -> Translation:
     rule = FTML(beta1, beta2, epsilon)
-    return common.recipe(rule, common.rate(2.5e-3, overwrites=True), kernel=common.fused)
+    return common.recipe(rule, common.schedule.rate(2.5e-3, overwrites=True), kernel=common.fused)
 
 
 def _sgld(common: Common) -> Translation:
-    return common.recipe(SGLD(), common.rate(0.1, overwrites=True), kernel=False)
+    return common.recipe(SGLD(), common.schedule.rate(0.1, overwrites=True), kernel=False)
 
 
 def _group_adagrad(common: Common, epsilon: float = 1e-6) -> Translation:
     common.refuse_decay("GroupAdaGrad")
-    lr = common.rate(0.01, overwrites=True)
+    lr = common.schedule.rate(0.01, overwrites=True)
     return common.recipe(GroupAdaGrad(epsilon), lr, kernel=False, refuse=needs_matrix)
 
 

@@ -110,3 +110,19 @@ def test_every_rate_in_order(named, warm, attached, library):
 def test_what_mxnet_asserts_or_breaks_on_is_an_error(name, kwargs, words):
     with pytest.raises(RuleError, match=words):
         schedule_from_library("mxnet-2.0", name, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("FactorSchedule", {"step": 3}, "did you mean 'FactorScheduler'"),
+        ("FactorScheduler", {"step": 3, "factor": 2.0}, "factor must be at most 1"),
+        ("FactorScheduler", {"step": 3, "base_lr": 0.1, "warmup_steps": 2, "warmup_begin_lr": 0.5}, "above base_lr"),
+        ("FactorScheduler", {"step": 3, "warmup_steps": 2, "warmup_mode": "liner"}, "did you mean 'linear'"),
+        ("MultiFactorScheduler", {"step": [5, 3]}, "must rise"),
+        ("CosineScheduler", {}, "needs max_update"),
+    ],
+)
+def test_schedulers_that_mxnet_refuses(name, kwargs, words):
+    with pytest.raises(RuleError, match=words):
+        schedule_from_library("mxnet-2.0", name, **kwargs)

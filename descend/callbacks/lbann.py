@@ -1,0 +1,103 @@
+"""Callbacks of LBANN's format that do nothing here: its spellings, so that its files can be read unchanged.
+
+Each is accepted and prints once that it has no effect. A tournament inside one training run cannot be ignored without
+changing the result, so it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from descend.callbacks.console import say
+from descend.errors import Unsupported
+from descend.graph.fields import described_openly
+from descend.train import Callback
+
+if TYPE_CHECKING:
+    from descend.train import RunView
+
+__all__ = ["CheckInit", "Hang", "LocalTournament", "SyncLayers"]
+
+
+class _WithoutEffect(Callback):
+    """Base of callbacks without effect; `reason` ends the line that is printed about it."""
+
+    reason: ClassVar[str]
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        say(f"{type(self).__name__} has no effect here: {self.reason}")
+
+
+@described_openly
+class SyncLayers(_WithoutEffect):
+    """Waited for the device after each layer. Has no effect.
+
+    Runs:  after_setup, to say so.
+    Reads: nothing. Changes nothing.
+    Costs: nothing.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackSyncLayers"
+    reason: ClassVar[str] = "for true times of layers use torch.profiler together with the callback Profiler"
+
+    sync_gpus: bool = False
+    sync_mpi: bool = False
+    only_input: bool = False
+
+
+@described_openly
+class Hang(_WithoutEffect):
+    """Waited for a debugger. Has no effect.
+
+    Runs:  after_setup, to say so.
+    Reads: nothing. Changes nothing.
+    Costs: nothing.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackHang"
+    reason: ClassVar[str] = "start the run under a debugger instead: python -m pdb -m descend run FILE"
+
+    rank: int = 0
+
+
+@described_openly
+class CheckInit(_WithoutEffect):
+    """Compares the first weights of several trainers. With one trainer there is nothing to compare.
+
+    Runs:  after_setup, to say so.
+    Reads: nothing. Changes nothing.
+    Costs: nothing.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackCheckInit"
+    reason: ClassVar[str] = "there is one trainer, and nothing to compare its weights with"
+
+
+@described_openly
+class LocalTournament(Callback):
+    """LBANN's CallbackLTFB, the older form of LTFB inside one training run: refused.
+
+    Runs:  never.
+    Reads: nothing. Changes nothing.
+    Costs: nothing.
+
+    Raises:
+        Unsupported: always; the message says why.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackLTFB"
+
+    batch_interval: int = 0
+    metric: str = ""
+    weights: str = ""
+    low_score_wins: bool = False
+    communication_algorithm: str = ""
+    exchange_hyperparameters: bool = False
+    checkpoint_basedir: str = ""
+
+    def __post_init__(self) -> None:
+        raise Unsupported(
+            "the callback LTFB is an older form of a tournament between several trainers, and without it the result is "
+            "another, so it is refused: take it out of the model and play by the training algorithm LTFB of the trainer"
+        )

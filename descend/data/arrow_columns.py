@@ -1,0 +1,313 @@
+"""Columns of Arrow tables as fields: which NumPy array stands for a column of each type.
+
+type of the column                       field
+integers, floats, booleans               one number; with missing values float64, and NaN for these
+decimals                                 float64
+text, dictionaries of text               text, "" where it is missing; integers where the field is a class
+dates, times                             datetime64[ns] or timedelta64[ns], NaT where it is missing
+lists of one length, nested or not       an array of this shape
+lists of different lengths               an array as long as the longest, or `length`: zeros follow the entries, and
+                                         the field NAME_length has their number; longer lists are cut at `length`
+images in bytes                          see `descend.data.pictures`
+structures                               a field NAME.PART for each part
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from descend.data.file_format import library
+from descend.data.reader_protocol import Field
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from descend.data.reader_protocol import Array
+
+__all__ = ["LENGTH", "Column", "ColumnFacts", "column_of", "facts_of", "flattened"]
+
+LENGTH = "_length"
+
+
+def _arrow() -> tuple[Any, Any]:
+    return library("pyarrow", "a table"), library("pyarrow.compute", "a table")
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """What must be known of all values of a column before its field is known.
+
+    Args:
+        nulls: Whether values are missing.
+        shortest: For each level of lists the length of the shortest.
+        longest: Likewise of the longest.
+        texts: The different texts; None where they are not needed.
+        first: The first value that is not missing, of a column of bytes.
+    """
+
+    nulls: bool = False
+    shortest: tuple[int, ...] = ()
+    longest: tuple[int, ...] = ()
+    texts: frozenset[str] | None = None
+    first: bytes | None = None
+
+    def joined(self, other: ColumnFacts) -> ColumnFacts:
+        """Those of two parts of a column; a part without lists at a level says nothing about it."""
+        pairs = list(zip(self.shortest, other.shortest, strict=True)) if self.shortest and other.shortest else []
+        return ColumnFacts(
+            self.nulls or other.nulls,
+            tuple(a if b < 0 else b if a < 0 else min(a, b) for a, b in pairs) or self.shortest or other.shortest,
+            tuple(map(max, zip(self.longest, other.longest, strict=True)))
+            if self.longest and other.longest
+            else self.longest or other.longest,
+            (self.texts or frozenset()) | (other.texts or frozenset()),
+            self.first if self.first is not None else other.first,
+        )
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column of a table becomes a field.
+
+    Args:
+        name: Of the column.
+        kind: "number", "text", "time", "list" or "bytes".
+        dtype: Of the field.
+        shape: Of the field.
+        ragged: Whether its lists have different lengths, so that there is a second field, NAME_length.
+        classes: The number of each text, where the field is a class.
+    """
+
+    name: str
+    kind: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    ragged: bool = False
+    classes: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The fields that it becomes."""
+        own = {self.name: Field(self.shape, self.dtype)}
+        return {**own, self.name + LENGTH: Field((), np.dtype(np.int64))} if self.ragged else own
+
+    @property
+    def vectorized(self) -> bool:
+        """Whether a whole chunk may be kept as a NumPy array, which is not larger than in Arrow."""
+        return self.kind in ("number", "time") or (self.kind == "list" and not self.ragged)
+
+    def arrays(self, values: Any) -> dict[str, Array]:
+        """The fields of some rows.
+
+        Args:
+            values: An Arrow array, chunked or not.
+
+        Raises:
+            ValueError: a list has another length than those before, an integer in a list is missing, or a class is not
+                one of those known.
+        """
+        values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
+        if self.kind == "text":
+            return {self.name: self._texts(values)}
+        if self.kind == "list":
+            return self._lists(values)
+        return {self.name: _numbers(values, self.dtype)}
+
+    def _texts(self, values: Any) -> Array:
+        texts = ["" if text is None else text for text in values.to_pylist()]
+        if self.dtype.kind != "i":
+            return np.array(texts, dtype=str) if texts else np.empty(0, dtype=str)
+        if unknown := [text for text in texts if text not in self.classes]:
+            raise ValueError(f"'{unknown[0]}' in '{self.name}' is none of its classes: {', '.join(self.classes)}")
+        return np.array([self.classes[text] for text in texts], dtype=np.int64)
+
+    def _lists(self, values: Any) -> dict[str, Array]:
+        pa, _ = _arrow()
+
+        if pa.types.is_fixed_size_list(values.type) and values.null_count:
+            raise ValueError(f"a list in '{self.name}' is missing, and all lists have a fixed length")
+        lengths = _lengths(values)
+        inner, shape = _flat(values), self.shape[1:]
+        for longest in shape:
+            if (np.diff(_lengths(inner), prepend=longest) != 0).any():
+                raise ValueError(f"lists within '{self.name}' must have {longest} entries each")
+            inner = _flat(inner)
+        flat = _numbers(inner, self.dtype).reshape(-1, *shape)
+        longest = self.shape[0]
+        if not self.ragged:
+            if (lengths != longest).any():
+                raise ValueError(
+                    f"lists in '{self.name}' must have {longest} entries, got {lengths.min()} to {lengths.max()}"
+                )
+            return {self.name: flat.reshape(-1, *self.shape)}
+        padded = np.zeros((len(lengths), *self.shape), self.dtype)
+        column = np.arange(longest)
+        kept = np.minimum(lengths, longest)
+        inside = column < kept[:, None]
+        starts = np.cumsum(lengths) - lengths
+        padded[inside] = flat[(starts[:, None] + column)[inside]]
+        return {self.name: padded, self.name + LENGTH: kept}
+
+
+def _lengths(values: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    pa, pc = _arrow()
+
+    if pa.types.is_fixed_size_list(values.type):
+        return np.full(len(values), values.type.list_size, dtype=np.int64)
+    return pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _flat(values: Any) -> Any:
+    """The entries of all lists, without those of missing lists."""
+    _, pc = _arrow()
+
+    return pc.list_flatten(values)
+
+
+def _numbers(values: Any, dtype: np.dtype[Any]) -> Array:
+    pa, pc = _arrow()
+
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.float64())
+    if dtype.kind in "mM":
+        unit = pa.timestamp("ns") if dtype.kind == "M" else pa.duration("ns")
+        if pa.types.is_time(values.type):
+            values = values.cast(pa.time64("ns")).cast(pa.int64())
+        elif not pa.types.is_timestamp(values.type) and not pa.types.is_duration(values.type):
+            values = values.cast(pa.timestamp("ns"))
+        numbers = values.cast(unit) if pa.types.is_timestamp(values.type) else values.cast(unit, safe=False)
+        return numbers.to_numpy(zero_copy_only=False).astype(dtype)
+    if values.null_count and dtype.kind != "f":
+        raise ValueError(f"a value is missing, and {dtype} has none that stands for it")
+    if pa.types.is_boolean(values.type) and dtype.kind == "f":
+        values = values.cast(pa.int8())
+    if values.null_count:
+        values = pc.fill_null(values.cast(pa.from_numpy_dtype(dtype), safe=False), float("nan"))
+    return values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+
+
+def flattened(table: Any) -> Any:
+    """A table without structures and dictionaries: parts of structures are columns NAME.PART.
+
+    Raises:
+        DataError: two columns have the same name.
+    """
+    pa, _ = _arrow()
+
+    while any(pa.types.is_struct(column.type) for column in table.schema):
+        table = table.flatten()
+    names = table.schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"there are two columns '{twice}'; give them different names")
+    for number, column in enumerate(table.schema):
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            table = table.set_column(number, column.name, table.column(number).cast(kind.value_type))
+    return table
+
+
+def facts_of(values: Any, texts: bool) -> ColumnFacts:
+    """The facts of a part of a column.
+
+    Args:
+        values: A chunked Arrow array, flattened.
+        texts: Whether its different texts are needed.
+    """
+    pa, pc = _arrow()
+
+    kind, nulls = values.type, values.null_count > 0
+    if _is_text(kind):
+        found = frozenset("" if text is None else text for text in pc.unique(values).to_pylist()) if texts else None
+        return ColumnFacts(nulls, texts=found)
+    if _is_bytes(kind):
+        return ColumnFacts(nulls, first=next((v for v in values[:64].to_pylist() if v is not None), None))
+    shortest: list[int] = []
+    longest: list[int] = []
+    whole = values
+    while _is_list(values.type):
+        lengths = np.concatenate([_lengths(part) for part in values.chunks] or [np.zeros(0, np.int64)])
+        shortest.append(int(lengths.min(initial=2**62)) if len(lengths) else -1)
+        longest.append(int(lengths.max(initial=0)))
+        values = pc.list_flatten(values)
+    if shortest and not pa.types.is_null(values.type):
+        nulls = values.null_count > 0 or (pa.types.is_fixed_size_list(whole.type) and whole.null_count > 0)
+    return ColumnFacts(nulls, tuple(shortest), tuple(longest))
+
+
+def column_of(
+    name: str, kind: Any, facts: ColumnFacts, length: int | None, is_class: bool, classes: Sequence[str] | None
+) -> Column:
+    """How a column becomes a field.
+
+    Args:
+        name: Of the column.
+        kind: Its Arrow type.
+        facts: Of all its values.
+        length: To which lists of different lengths are padded or cut; None: of the longest.
+        is_class: Whether text in it names classes.
+        classes: The classes in the order of their numbers; None: in the order of the alphabet.
+
+    Raises:
+        DataError: it cannot become a field; the message says why.
+    """
+    pa, _ = _arrow()
+
+    if _is_text(kind):
+        if not is_class:
+            return Column(name, "text", np.dtype(str))
+        ordered = sorted(facts.texts or ()) if classes is None else classes
+        return Column(name, "text", np.dtype(np.int64), classes={text: i for i, text in enumerate(ordered)})
+    if _is_bytes(kind):
+        return Column(name, "bytes", np.dtype(np.uint8))
+    if pa.types.is_temporal(kind):
+        spans = pa.types.is_duration(kind) or pa.types.is_time(kind)
+        return Column(name, "time", np.dtype("timedelta64[ns]" if spans else "datetime64[ns]"))
+    if not _is_list(kind):
+        return Column(name, "number", _dtype(name, kind, facts.nulls))
+    inner = kind
+    while _is_list(inner):
+        inner = inner.value_type
+    dtype = _dtype(name, inner, facts.nulls)
+    column = Column(name, "list", dtype, facts.longest)
+    if facts.shortest[1:] != facts.longest[1:] and any(a >= 0 and a != b for a, b in _inner(facts)):
+        raise DataError(f"lists within the lists of '{name}' have different lengths, and only the outer ones may")
+    if facts.shortest[0] != facts.longest[0] or (length is not None and length != facts.longest[0]):
+        return replace(column, ragged=True, shape=(length or facts.longest[0], *facts.longest[1:]))
+    return column
+
+
+def _inner(facts: ColumnFacts) -> list[tuple[int, int]]:
+    return list(zip(facts.shortest[1:], facts.longest[1:], strict=True))
+
+
+def _dtype(name: str, kind: Any, nulls: bool) -> np.dtype[Any]:
+    pa, _ = _arrow()
+
+    if pa.types.is_null(kind) or pa.types.is_decimal(kind):
+        return np.dtype(np.float64)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(f"'{name}' is of the type {kind}, which has no array of numbers")
+    return np.dtype(np.float64) if nulls and not pa.types.is_floating(kind) else np.dtype(kind.to_pandas_dtype())
+
+
+def _is_text(kind: Any) -> bool:
+    pa, _ = _arrow()
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_bytes(kind: Any) -> bool:
+    pa, _ = _arrow()
+
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+
+
+def _is_list(kind: Any) -> bool:
+    pa, _ = _arrow()
+
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

@@ -1,0 +1,283 @@
+"""Samples of Arrow tables: chunks, such as row groups of Parquet files, loaded when a sample of theirs is read.
+
+Columns that were loaded are kept up to `CACHE_BYTES` in all, the most recently used ones. A chunk that is much larger
+than that would be loaded for each batch anew, so it is refused.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+
+from descend.data.arrow_columns import LENGTH, Column, ColumnFacts, column_of, facts_of
+from descend.data.concatenated import Pieces
+from descend.data.file_format import library
+from descend.data.pictures import ImageForm, form_of_image, is_image
+from descend.data.reader_protocol import Field
+from descend.errors import ConfigurationError, DataError, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from descend.data.file_format import ReadOptions
+    from descend.data.reader_protocol import Array
+
+__all__ = ["CACHE_BYTES", "ArrowSource", "Chunk", "TableFiles"]
+
+CACHE_BYTES = 2**30
+MAX_COLUMNS = 65_536
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some consecutive rows of a file.
+
+    Args:
+        path: Of the file.
+        index: Number of the chunk in the file.
+        first: Number of its first row in the file.
+        rows: Number of rows.
+    """
+
+    path: Path
+    index: int
+    first: int
+    rows: int
+
+
+class TableFiles(Protocol):
+    """Files with rows of the same columns, see `ArrowSource`. Must be picklable."""
+
+    @property
+    def schema(self) -> Any:
+        """The columns, without structures and dictionaries (see `flattened`)."""
+        ...
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """All rows, in order."""
+        ...
+
+    def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
+        """A table of some columns of a chunk, flattened."""
+        ...
+
+    def without_nulls(self, column: str) -> bool:
+        """Whether it is known, without reading it, that no value of a column is missing."""
+        ...
+
+
+class ArrowSource:
+    """The samples of tables; see `FileSource`.
+
+    Args:
+        files: The tables.
+        options: Those of the caller; `columns`, `length`, `image_size` and classes are used.
+
+    Raises:
+        DataError: there are too many columns, or a column that was asked for cannot become a field.
+        ConfigurationError: a column does not exist.
+    """
+
+    def __init__(self, files: TableFiles, options: ReadOptions) -> None:
+        names: list[str] = list(files.schema.names)
+        if len(names) > MAX_COLUMNS:
+            raise DataError(f"{_first(files)} has {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
+        self._files = files
+        self._chunks = Pieces(files.chunks, [chunk.rows for chunk in files.chunks])
+        groups = _groups(options.columns, names)
+        wanted = list(dict.fromkeys(name for of in groups.values() for name in ([of] if isinstance(of, str) else of)))
+        self.left_out: dict[str, str] = {}
+        self._images: dict[str, ImageForm] = {}
+        self._columns = self._settle(wanted, options, explicit=options.columns is not None)
+        self._groups = {name: of for name, of in groups.items() if not isinstance(of, str) or of in self._columns}
+        self.fields: Mapping[str, Field] = self._fields()
+        alone = {name: of for name, of in self._groups.items() if isinstance(of, str)}
+        self.classes = {
+            name: list(self._columns[of].classes) for name, of in alone.items() if self._columns[of].classes
+        }
+        self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
+        self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": OrderedDict()}
+
+    def _settle(self, wanted: Sequence[str], options: ReadOptions, explicit: bool) -> dict[str, Column]:
+        """How each column becomes a field; those that cannot are left out, or refused if they were asked for."""
+        types = {name: self._files.schema.field(name).type for name in wanted}
+        facts = self._facts(types, options)
+        found: dict[str, Column] = {}
+        for name, kind in types.items():
+            try:
+                one = column_of(
+                    name, kind, facts[name], options.length, options.is_class(name), options.classes_of(name)
+                )
+                if one.kind == "bytes":
+                    self._images[name] = self._image(name, facts[name].first, options)
+                found[name] = one
+            except DataError as error:
+                if explicit or name in options.target:
+                    raise DataError(f"{_first(self._files)}: {error}") from error
+                self.left_out[name] = str(error)
+        if not found:
+            raise DataError([f"{_first(self._files)} has no column that can be read:", *self.left_out.values()])
+        return found
+
+    def _image(self, name: str, first: bytes | None, options: ReadOptions) -> ImageForm:
+        if first is None or not is_image(first):
+            raise DataError(f"'{name}' holds bytes that are no images")
+        return form_of_image(first, options.height_and_width, f"the first value of '{name}'")
+
+    def _facts(self, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:
+        """What must be known of the values before the fields are: one pass over the columns where something must be."""
+        pa = library("pyarrow", "a table")
+
+        texts = {name: options.is_class(name) and options.classes_of(name) is None for name in types}
+        unknown = [
+            name
+            for name, kind in types.items()
+            if texts[name] or pa.types.is_nested(kind) or not (_plain(kind) or self._files.without_nulls(name))
+        ]
+        found = dict.fromkeys(types, ColumnFacts())
+        seen: dict[str, ColumnFacts] = {}
+        for chunk in self._files.chunks if unknown else ():
+            table = self._load(chunk, unknown)
+            for name in unknown:
+                part = facts_of(table.column(name), texts[name])
+                seen[name] = seen[name].joined(part) if name in seen else part
+        return {**found, **seen}
+
+    def _load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
+        try:
+            return self._files.load(chunk, columns)
+        except Exception as error:
+            raise DataError(
+                f"{chunk.path}, rows {chunk.first:,} to {chunk.first + chunk.rows - 1:,} cannot be read: "
+                f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            ) from error
+
+    def _fields(self) -> dict[str, Field]:
+        own: dict[str, Field] = {}
+        for name, column in self._columns.items():
+            own.update({name: self._images[name].field} if name in self._images else column.fields)
+        found: dict[str, Field] = {}
+        for group, of in self._groups.items():
+            if not isinstance(of, str):
+                found[group] = _joined_field(group, [own[name] for name in of])
+                continue
+            found[group] = own[of]
+            if self._columns[of].ragged:
+                found[group + LENGTH] = own[of + LENGTH]
+        return found
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """The rows with these numbers."""
+        parts: dict[str, list[Array]] = {}
+        places: list[NDArray[np.int64]] = []
+        for chunk, rows, at in self._chunks.split(samples):
+            places.append(at)
+            self._load_missing(chunk)
+            for column in self._columns.values():
+                for field, values in self._rows(chunk, column, rows).items():
+                    parts.setdefault(field, []).append(values)
+        back = np.argsort(np.concatenate(places), kind="stable")
+        found = {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
+        fields: dict[str, Array] = {}
+        for group, of in self._groups.items():
+            if not isinstance(of, str):
+                dtype = self.fields[group].dtype
+                fields[group] = np.stack([found[name].astype(dtype, copy=False) for name in of], axis=1)
+                continue
+            fields[group] = found[of]
+            if self._columns[of].ragged:
+                fields[group + LENGTH] = found[of + LENGTH]
+        return fields
+
+    def _load_missing(self, chunk: Chunk) -> None:
+        """Keep the columns of a chunk, and drop those used longest ago."""
+        missing = [name for name in self._columns if (chunk, name) not in self._kept]
+        if missing:
+            table = self._load(chunk, missing)
+            for name in missing:
+                column, values = self._columns[name], table.column(name)
+                self._kept[chunk, name] = column.arrays(values)[name] if column.vectorized else values
+        for name in self._columns:
+            self._kept.move_to_end((chunk, name))
+        over = sum(one.nbytes for one in self._kept.values()) - CACHE_BYTES if missing else 0
+        while over > 0 and len(self._kept) > len(self._columns):
+            over -= self._kept.popitem(last=False)[1].nbytes
+
+    def _rows(self, chunk: Chunk, column: Column, rows: NDArray[np.int64]) -> dict[str, Array]:
+        values = self._kept[chunk, column.name]
+        if column.vectorized:
+            return {column.name: values[rows]}
+        taken = values.take(rows)
+        if column.name not in self._images:
+            return column.arrays(taken)
+        form = self._images[column.name]
+        return {column.name: np.stack([form.decode(_present(content)) for content in taken.to_pylist()])}
+
+    def place(self, sample: int) -> str:
+        """The file, and the row in it, counted from 0."""
+        chunk, row = self._chunks.piece_of(sample)
+        return f"{chunk.path}, row {chunk.first + row}"
+
+
+def _plain(kind: Any) -> bool:
+    """Whether the field of a column of this type is known from the type alone."""
+    pa = library("pyarrow", "a table")
+
+    return pa.types.is_floating(kind) or pa.types.is_temporal(kind) or pa.types.is_null(kind) or _is_text(kind)
+
+
+def _is_text(kind: Any) -> bool:
+    pa = library("pyarrow", "a table")
+
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _present(content: bytes | None) -> bytes:
+    if content is None:
+        raise ValueError("the image is missing")
+    return content
+
+
+def _first(files: TableFiles) -> str:
+    return str(files.chunks[0].path) if files.chunks else "the table"
+
+
+def _groups(columns: Any, names: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
+    """The column of each field, or the columns that are joined to it."""
+    if columns is None:
+        return {name: name for name in names}
+    if isinstance(columns, Mapping):
+        some = cast("Mapping[str, Any]", columns).items()
+        groups = {name: of if isinstance(of, str) else tuple(of) for name, of in some}
+    else:
+        groups: dict[str, str | tuple[str, ...]] = {name: name for name in columns}
+    known = frozenset(names)
+    for of in groups.values():
+        for name in [of] if isinstance(of, str) else of:
+            if name not in known:
+                raise ConfigurationError(
+                    f"read: there is no column '{name}'{nearest(str(name), names)}; the columns are "
+                    f"{', '.join(names[:50])}"
+                )
+    return groups
+
+
+def _joined_field(group: str, members: Sequence[Field]) -> Field:
+    if not members:
+        raise ConfigurationError(f"read: no columns are joined to '{group}'")
+    if any(one.shape or one.dtype.kind not in "fiub" for one in members):
+        raise ConfigurationError(f"read: the columns that are joined to '{group}' must hold a number each")
+    return Field((len(members),), np.result_type(*[one.dtype for one in members]))

@@ -1,0 +1,228 @@
+"""What a file format provides to `descend.data.read`: how its files are recognized, and how they are opened.
+
+A format is one file in `descend/data/formats/` with a tuple `FILE_FORMATS`; nothing else names it. A program can add
+one of its own with `register`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from descend.arguments import check_bool, check_integer, check_string, collect, shown
+from descend.errors import ConfigurationError, MissingExtra, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from descend.data.reader_protocol import Array, Field
+
+__all__ = ["FileFormat", "FileSource", "ReadOptions", "file_formats", "library", "register"]
+
+
+_LONGEST_SIDE = 65_536  # of an image
+_COMMON = ("role", "target", "label", "classes")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a caller of `read` may set; each format uses some. Unset fields are None and leave the choice to the format.
+
+    Args:
+        role: "train", "validate", "test" or "tournament"; some data sets have files for each.
+        target: Names of the fields that a model predicts.
+        label: Name of the field that holds a class, a target as well; classes given as text become integers.
+        classes: The classes in the order of their numbers, where those in the files must not determine it: a list, or
+            one for each field.
+        separator: Between the cells of a row, one character.
+        header: Whether the first row has the names of the columns.
+        columns: Columns to read; a mapping joins several columns of numbers into a field: {"x": ["a", "b"]}.
+        key: Name of an array, or of a group of arrays, within a file; or several names.
+        length: Entries to which ragged fields are padded or cut.
+        image_size: Height and width to which images are scaled; one number for both.
+    """
+
+    role: str = "train"
+    target: tuple[str, ...] = ()
+    label: str | None = None
+    classes: Sequence[str] | Mapping[str, Sequence[str]] | None = None
+    separator: str | None = None
+    header: bool | None = None
+    columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None
+    key: str | Sequence[str] | None = None
+    length: int | None = None
+    image_size: int | Sequence[int] | None = None
+
+    def is_class(self, name: str) -> bool:
+        """Whether the text in this field names classes."""
+        return name == self.label or name in self.target
+
+    def classes_of(self, name: str) -> list[str] | None:
+        """The classes that were given for a field, in the order of their numbers."""
+        if self.classes is None:
+            return None
+        if isinstance(self.classes, Mapping):
+            return list(self.classes[name]) if name in self.classes else None
+        return list(self.classes)
+
+    @property
+    def height_and_width(self) -> tuple[int, int] | None:
+        """`image_size` as two numbers."""
+        if self.image_size is None:
+            return None
+        height, width = (self.image_size,) * 2 if isinstance(self.image_size, int) else self.image_size
+        return height, width
+
+
+class FileSource(Protocol):
+    """The samples of some files of one format, in the order of the files. Must be picklable before the first read.
+
+    `read` may raise any exception; the caller finds the sample that is responsible and names it.
+    """
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields of each sample, by name."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """The samples with these numbers, in any order: for each field an array (n, *shape)."""
+        ...
+
+    def place(self, sample: int) -> str:
+        """Where a sample comes from: the path of its file and its place in it."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A kind of files.
+
+    Args:
+        name: Of the format, in messages.
+        endings: Of file names, in lower case, such as ".csv".
+        open: Makes a source of files, reading no more than is needed for the fields and the number of samples.
+        uses: The options that it reads, besides those of every format: `role`, `target` and `label`.
+        recognizes: Whether a file begins like one of this format; gets up to 1,024 bytes, decompressed if they were
+            compressed by gzip. None if the content does not show it.
+    """
+
+    name: str
+    endings: tuple[str, ...]
+    open: Callable[[Sequence[Path], ReadOptions], FileSource]
+    uses: frozenset[str] = frozenset()
+    recognizes: Callable[[bytes], bool] | None = None
+
+    def check(self, options: ReadOptions) -> None:
+        """Check that every option that is set is used.
+
+        Raises:
+            ConfigurationError: one is not.
+        """
+        for field in fields(options):
+            if field.name in self.uses or field.name in _COMMON:
+                continue
+            if (value := getattr(options, field.name)) != field.default:
+                raise ConfigurationError(
+                    f"read: {field.name}={shown(value)} is set and the format '{self.name}' does not use it; remove it "
+                    f"(its options: {', '.join(sorted(self.uses)) or 'none'})"
+                )
+
+
+@cache
+def _shipped() -> list[FileFormat]:
+    package = importlib.import_module("descend.data.formats")
+    modules = [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
+    return [one for module in modules for one in getattr(module, "FILE_FORMATS", ())]
+
+
+_ADDED: list[FileFormat] = []
+
+
+def file_formats() -> list[FileFormat]:
+    """All formats, those that a program added first."""
+    return [*_ADDED, *_shipped()]
+
+
+def register(added: FileFormat) -> FileFormat:
+    """Add a format.
+
+    Raises:
+        ConfigurationError: there is one of this name.
+    """
+    if any(added.name == one.name for one in file_formats()):
+        raise ConfigurationError(f"there is a file format '{added.name}' already; choose another name")
+    _ADDED.append(added)
+    return added
+
+
+def library(module: str, what: str, extra: str = "data") -> Any:
+    """Import an optional library.
+
+    Args:
+        module: Its name, such as "pyarrow.csv".
+        what: What needs it, for the message.
+        extra: Which brings it.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.split(".")[0]
+        raise MissingExtra(f"{what} needs the library {name}: pip install 'descend[{extra}]' ({error})") from error
+
+
+def options_of(role: str, target: Any, given: Mapping[str, Any]) -> ReadOptions:
+    """The options of a call of `read`, checked as far as no format is needed.
+
+    Raises:
+        ConfigurationError: an option does not exist or has a wrong value.
+    """
+    names = [field.name for field in fields(ReadOptions) if field.name not in ("role", "target")]
+    problems = [
+        f"read: there is no option '{name}'{nearest(name, names)}; the options are {', '.join(names)}"
+        for name in given
+        if name not in names
+    ]
+    if problems:
+        raise ConfigurationError(problems)
+    chosen = given.get("label") if target is None else target
+    targets = () if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    options = ReadOptions(role=role, target=targets, **given)
+    if problems := _wrong_values(options):
+        raise ConfigurationError([f"read: {problem}" for problem in problems])
+    return options
+
+
+def _wrong_values(options: ReadOptions) -> list[str]:
+    value: Mapping[str, Any] = {field.name: getattr(options, field.name) for field in fields(options)}
+    found = collect(
+        check_string("label", value["label"], also=(None,)),
+        check_bool("header", value["header"], also=(None,)),
+        check_integer("length", value["length"], 1, also=(None,)),
+    )
+    separator, size = value["separator"], value["image_size"]
+    if separator is not None and (not isinstance(separator, str) or len(separator) != 1):
+        found.append(f"separator must be one character, got {shown(separator)}")
+    pair = list(cast("Sequence[Any]", size)) if isinstance(size, (tuple, list)) else [size, size]
+    if size is not None and (len(pair) != 2 or any(check_integer("", n, 1, _LONGEST_SIDE) for n in pair)):
+        found.append(
+            f"image_size must be one or two integers from 1 to {_LONGEST_SIDE:,} (height, width), got {size!r}"
+        )
+    if isinstance(value["columns"], str):
+        found.append(f"columns must be a list of names or a mapping, got {shown(value['columns'])}")
+    return found

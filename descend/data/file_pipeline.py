@@ -1,0 +1,115 @@
+"""Reads samples of files for training: whole batches at once, one by one where a sample cannot be used.
+
+What a module needs, and files often have otherwise, is converted here and nowhere else: numbers of 64 bits with a point
+become those of torch's default type, and images of integers become numbers from 0 to 1.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from descend.data.map_dataset import BadSample, IndexedRows
+from descend.data.nested_fields import as_rows
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from descend.data.files import FileReader
+    from descend.data.reader_protocol import Array
+
+__all__ = ["FilePipeline"]
+
+
+@dataclass
+class FilePipeline:
+    """See `descend.data.map_dataset.Pipeline`.
+
+    Args:
+        reader: Of the files.
+        replace_bad: Take the next sample for one that cannot be used, instead of raising.
+    """
+
+    reader: FileReader
+    replace_bad: bool = False
+
+    @property
+    def role(self) -> str:
+        """What the samples are for."""
+        return self.reader.role
+
+    @property
+    def name(self) -> str:
+        """The name of the reader in errors."""
+        return self.reader.name
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Nothing: reading files draws no random numbers."""
+        return nullcontext()
+
+    def read(self, ids: NDArray[np.int64], epoch: int, begin: Callable[[int], None]) -> IndexedRows:
+        """See `SamplePipeline.read`; `begin` is called with the first sample of a batch that is read at once.
+
+        Raises:
+            DataError: a sample cannot be used, or a field has a type that torch has not.
+        """
+        bad: list[BadSample] = []
+        begin(int(ids[0]) if len(ids) else 0)
+        try:
+            fields = self.reader.read(ids, epoch)
+        except DataError:
+            if not self.replace_bad:
+                raise
+            taken = [self._take(i, epoch, bad, begin) for i in ids.tolist()]
+            fields = {name: np.concatenate([rows[name] for _, rows in taken]) for name in self.reader.fields}
+            ids = np.array([i for i, _ in taken], dtype=np.int64)
+        return IndexedRows(as_rows(self._converted(fields), self.name, len(ids)), ids, bad)
+
+    def _take(
+        self, i: int, epoch: int, bad: list[BadSample], begin: Callable[[int], None]
+    ) -> tuple[int, dict[str, Array]]:
+        """The sample with number `i`, or the next one that can be read, and its number."""
+        while True:
+            begin(i)
+            try:
+                return i, self.reader.read(np.array([i], dtype=np.int64), epoch)
+            except DataError as error:
+                if len(bad) >= len(self):
+                    raise
+                bad.append(BadSample(i, str(error)))
+            i = (i + 1) % len(self)
+
+    def _converted(self, fields: dict[str, Array]) -> dict[str, Any]:
+        import torch
+
+        usual = np.dtype(str(torch.get_default_dtype()).removeprefix("torch."))
+        pixels = self.reader.pixels
+        found: dict[str, Any] = {}
+        for name, values in fields.items():
+            if values.dtype.kind in "UOMm":
+                raise DataError(
+                    f"{self.name}: the field '{name}' holds {_kind_of(values)}, which a module cannot take: leave it "
+                    f"out, as in descend.data.read(..., fields=[...]), or name it as target= or label= if it is a class"
+                )
+            if name in pixels and values.dtype.kind == "u":
+                found[name] = (values / np.array(np.iinfo(values.dtype).max, usual)).astype(usual)
+            elif values.dtype == np.float64:
+                found[name] = values.astype(usual)
+            elif values.dtype.kind == "u" and values.dtype.itemsize > 1:
+                found[name] = values.astype(np.int64)  # torch computes little with unsigned integers
+            else:
+                found[name] = values
+        return found
+
+
+def _kind_of(values: Array) -> str:
+    return "dates or times" if values.dtype.kind in "Mm" else "text"

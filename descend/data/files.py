@@ -1,0 +1,313 @@
+"""`read`: a reader of files of any known format.
+
+read(source)   paths.py: files → their format, by content and then by ending → FileFormat.open → FileReader
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from descend.arguments import shown
+from descend.data.description import ROLES
+from descend.data.file_format import FileFormat, FileSource, file_formats, options_of
+from descend.data.paths import files_of, head
+from descend.errors import ConfigurationError, DataError, DescendError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from descend.data.file_format import ReadOptions
+    from descend.data.reader_protocol import Array, Field
+
+__all__ = ["FileReader", "ZippedSources", "format_of", "read"]
+
+
+def read(
+    source: Any,
+    *,
+    role: str = "train",
+    fields: Sequence[str] | Mapping[str, str] | None = None,
+    target: str | Sequence[str] | None = None,
+    **options: Any,
+) -> FileReader:
+    """A reader of files.
+
+        reader = descend.data.read("train.parquet", target="price")
+        reader.read(np.array([7, 0]))["price"]
+
+    Args:
+        source: A path, a folder, a pattern such as "data/*.csv", or a list of these; a mapping gives each field files
+            of its own: {"x": "x.npy", "y": "y.npy"}. The format is known by content, then by the ending of names.
+        role: "train", "validate", "test" or "tournament". A folder with files for several roles, such as train.csv and
+            test.csv, gives those of this one.
+        fields: Names of the fields to keep, in this order; a mapping renames them: {"x": "pixels"}.
+        target: Names of the fields that a model predicts. `fit` takes them as its targets; text in them is classes.
+        **options: Those of the format, see `descend.data.file_format.ReadOptions` and docs/data.md.
+
+    Raises:
+        ConfigurationError: an argument is wrong, or an option is not one of the format.
+        MissingExtra: the format needs a library that is not installed; the message names the extra.
+        DataError: files are missing, damaged, empty or of no known format.
+    """
+    if role not in ROLES:
+        raise ConfigurationError(
+            f"read: role must be one of {', '.join(ROLES)}, got {shown(role)}{nearest(role, ROLES)}"
+        )
+    given = options_of(role, target, options)
+    if isinstance(source, Mapping):
+        parts = {str(k): _open(part, given) for k, part in cast("Mapping[Any, Any]", source).items()}
+        if not parts:
+            raise ConfigurationError("read: the mapping of fields to files is empty")
+        opened: FileSource = ZippedSources({name: part for name, (_, part) in parts.items()})
+        name = "+".join(dict.fromkeys(name for name, _ in parts.values()))
+    else:
+        name, opened = _open(source, given)
+    if len(opened) == 0:
+        raise DataError(f"{_called(source)} has 0 samples, and at least 1 is needed")
+    names = _kept(opened, fields)
+    if wrong := [one for one in given.target if one not in names]:
+        near = nearest(wrong[0], names)
+        raise ConfigurationError(f"read: the target '{wrong[0]}' is not a field{near}; there are {', '.join(names)}")
+    return FileReader(role, opened, name, names, given.target)
+
+
+def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
+    """The name of the format of some files, and their samples."""
+    paths = files_of(source, options.role)
+    found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
+    found.check(options)
+    try:
+        return found.name, found.open(paths, options)
+    except DataError as error:
+        raise DataError([f"reader '{found.name}' for '{options.role}': {text}" for text in error.problems]) from error
+    except DescendError:
+        raise
+    except Exception as error:  # of any library, and of any kind: files may contain anything
+        raise DataError(
+            f"reader '{found.name}' for '{options.role}': {_called(paths)} cannot be read: {_reason(error)}"
+        ) from error
+
+
+def _format_of_all(paths: list[Path], listed: bool) -> tuple[FileFormat, list[Path]]:
+    """The format of the commonest kind of files, and those of it; files that were listed must all be of it."""
+    kinds = Counter(_ending(path) for path in paths)
+    commonest = min(kinds, key=lambda ending: (-kinds[ending], ending))
+    found = format_of(next(path for path in paths if _ending(path) == commonest))
+    alike = {commonest, *found.endings}
+    chosen = [path for path in paths if _ending(path) in alike]
+    if listed and len(chosen) < len(paths):
+        odd = next(path for path in paths if _ending(path) not in alike)
+        if (other := format_of(odd)) is not found:
+            raise DataError(
+                f"the files of one reader must have one format: {chosen[0]} is '{found.name}' and {odd} is "
+                f"'{other.name}'; a mapping reads fields from different files: {{'x': ..., 'y': ...}}"
+            )
+        return found, paths
+    return found, chosen
+
+
+def _ending(path: Path) -> str:
+    name = path.name.lower().removesuffix(".gz")
+    return Path(name).suffix
+
+
+def format_of(path: Path) -> FileFormat:
+    """The format of a file: by its first bytes, then by the ending of its name (before .gz).
+
+    Raises:
+        DataError: it is empty, cannot be read, or no format fits.
+    """
+    begin, ending, formats = head(path), _ending(path), file_formats()
+    if not begin:
+        raise DataError(f"{path} is empty")
+    for one in formats:
+        if one.recognizes and one.recognizes(begin):
+            return one
+    for one in formats:
+        if ending in one.endings:
+            return one
+    known = sorted({ending for one in formats for ending in one.endings})
+    raise DataError(
+        f"{path} is of no known format: it begins with the bytes {begin[:8].hex(' ')}, and the known endings are "
+        f"{', '.join(known)}{nearest(ending, known)}"
+    )
+
+
+def _called(source: Any) -> str:
+    paths = list(cast("list[Any]", source)) if isinstance(source, (list, tuple)) else [source]
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{lines[0] if lines else 'no reason given'} ({type(error).__name__})"
+
+
+def _kept(source: FileSource, wanted: Sequence[str] | Mapping[str, str] | None) -> Mapping[str, str]:
+    """The name in the source of each field of the reader."""
+    if wanted is None:
+        return {name: name for name in source.fields}
+    if isinstance(wanted, str):
+        raise ConfigurationError(f"read: fields must be a list of names or a mapping, got {shown(wanted)}")
+    names = dict(wanted) if isinstance(wanted, Mapping) else {name: name for name in wanted}
+    problems = [
+        f"read: there is no field {shown(name)}{nearest(str(name), source.fields)}; the fields are "
+        f"{', '.join(source.fields)}"
+        for name in names.values()
+        if name not in source.fields
+    ]
+    if problems or not names:
+        raise ConfigurationError(problems or "read: fields must name at least one field")
+    return names
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Samples of files in a role; see `OpenReader`. Made by `read`.
+
+    Args:
+        role: "train", "validate", "test" or "tournament".
+        source: The samples.
+        format: Name of the format, for messages.
+        names: The name in the source of each field.
+        target: Names of the fields that a model predicts.
+        shuffle: Whether each epoch has an order of its own; None: in the role "train".
+    """
+
+    role: str
+    source: FileSource = field(repr=False)
+    format: str
+    names: Mapping[str, str]
+    target: tuple[str, ...] = ()
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shuffle", self.shuffle and self.role == "train")
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Shape and type of each field of a sample, by name."""
+        return MappingProxyType({name: self.source.fields[old] for name, old in self.names.items()})
+
+    @property
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """For each field whose text was turned into integers, the text of 0, 1, ..."""
+        of_source: Mapping[str, Sequence[str]] = getattr(self.source, "classes", {})
+        return {name: of_source[old] for name, old in self.names.items() if old in of_source}
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Fields that the files have and the reader has not, with the reason."""
+        return getattr(self.source, "left_out", {})
+
+    @property
+    def pixels(self) -> frozenset[str]:
+        """Fields that hold images as integers from 0 up; `fit` scales them to [0, 1]."""
+        of_source: frozenset[str] = getattr(self.source, "pixels", frozenset())
+        return frozenset(name for name, old in self.names.items() if old in of_source)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
+        """Read samples; see `OpenReader.read`. Their content does not depend on the epoch.
+
+        Raises:
+            DataError: a sample does not exist or cannot be read; the message names it, its file and the reader.
+        """
+        ids = np.asarray(indices)
+        if ids.size == 0:
+            return {name: np.empty((0, *one.shape), one.dtype) for name, one in self.fields.items()}
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise DataError(f"indices must be an array (n,) of integers, got {ids.ndim} dimensions of {ids.dtype}")
+        if wrong := ids[(ids < 0) | (ids >= len(self))].tolist():
+            raise DataError(f"there is no sample {wrong[0]:,}: {self.name} has {len(self):,}, counted from 0")
+        ids = ids.astype(np.int64, copy=False)
+        try:
+            found = self.source.read(ids)
+        except Exception as error:  # of any library, and of any kind: files may contain anything
+            raise self._blame(ids, error) from error
+        return {name: found[old] for name, old in self.names.items()}
+
+    @property
+    def name(self) -> str:
+        """The name of the reader in messages."""
+        return f"reader '{self.format}' for '{self.role}'"
+
+    def in_role(self, role: str) -> FileReader:
+        """The same samples in another role."""
+        return replace(self, role=role, shuffle=role == "train")
+
+    def _blame(self, ids: NDArray[np.int64], error: Exception) -> DataError:
+        """The error that names the first of some samples that cannot be read."""
+        for sample in ids.tolist() if len(ids) > 1 else ():
+            try:
+                self.source.read(np.array([sample], dtype=np.int64))
+            except Exception as of_sample:
+                return self._error(sample, of_sample)
+        return self._error(int(ids[0]), error)
+
+    def _error(self, sample: int, error: Exception) -> DataError:
+        return DataError(
+            f"sample {sample} of {self.name} ({self.source.place(sample)}) cannot be read: {_reason(error)}"
+        )
+
+
+class ZippedSources:
+    """Sources of equally many samples side by side, each giving some fields.
+
+    Args:
+        parts: By name; a source with one field gives it this name, the fields of others get it as a prefix.
+
+    Raises:
+        DataError: the sources differ in length.
+    """
+
+    def __init__(self, parts: Mapping[str, FileSource]) -> None:
+        self._parts = dict(parts)
+        lengths = {name: len(part) for name, part in self._parts.items()}
+        if len(set(lengths.values())) > 1:
+            counts = ", ".join(f"'{name}' {count:,}" for name, count in lengths.items())
+            raise DataError(f"the files of all fields must have equally many samples, got {counts}")
+        self.fields: Mapping[str, Field] = {
+            self._named(name, one): part.fields[one] for name, part in parts.items() for one in part.fields
+        }
+        self.classes = self._of_parts("classes")
+        self.left_out = self._of_parts("left_out")
+        self.pixels = frozenset(
+            self._named(name, one) for name, part in parts.items() for one in getattr(part, "pixels", ())
+        )
+
+    def _named(self, name: str, one: str) -> str:
+        return name if len(self._parts[name].fields) == 1 else f"{name}.{one}"
+
+    def _of_parts(self, attribute: str) -> dict[str, Any]:
+        parts = self._parts.items()
+        return {
+            self._named(name, one): value
+            for name, part in parts
+            for one, value in cast("Mapping[str, Any]", getattr(part, attribute, {})).items()
+        }
+
+    def __len__(self) -> int:
+        return len(next(iter(self._parts.values())))
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """The samples of all parts."""
+        found: dict[str, Array] = {}
+        for name, part in self._parts.items():
+            found.update({self._named(name, one): values for one, values in part.read(samples).items()})
+        return found
+
+    def place(self, sample: int) -> str:
+        """Where a sample comes from, in each part."""
+        return "; ".join(f"{name}: {part.place(sample)}" for name, part in self._parts.items())

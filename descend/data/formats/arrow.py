@@ -1,0 +1,123 @@
+"""Arrow files and streams, Feather files of version 2: a field for each column.
+
+Files are mapped into memory: a batch of records is read, and decompressed where it is compressed, when a sample of its
+rows is. Streams have no index, so their headers are read once at the beginning.
+
+Source: https://arrow.apache.org/docs/format/Columnar.html, "IPC File Format" and "IPC Streaming Format"
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from descend.data.arrow_columns import flattened
+from descend.data.arrow_source import ArrowSource, Chunk
+from descend.data.file_format import FileFormat, library
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from descend.data.file_format import ReadOptions
+
+__all__ = ["FILE_FORMATS", "ArrowFiles"]
+
+_FILE, _STREAM, _FEATHER_1 = b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
+
+
+class ArrowFiles:
+    """Arrow files with the same columns; see `TableFiles`.
+
+    Args:
+        paths: The files.
+
+    Raises:
+        DataError: one is damaged, or has other columns than the first.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.chunks: list[Chunk] = []
+        self._open: dict[Path, Any] = {}
+        schema = None
+        for path in paths:
+            batches = self._batches(path)
+            try:
+                # A dictionary of a file is part of its batches, so an empty table cannot be made from the schema alone.
+                here = flattened(batches[0].slice(0, 0)).schema.remove_metadata()
+                sizes = [len(batch) for batch in batches]
+            except Exception as error:
+                raise DataError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+            if schema is not None and not here.equals(schema):
+                raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
+            schema, first = here, 0
+            for index, rows in enumerate(sizes):
+                self.chunks.append(Chunk(path, index, first, rows))
+                first += rows
+        self.schema: Any = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+    def _batches(self, path: Path) -> Any:
+        """The batches of a file as tables, each read when it is looked at."""
+        if path not in self._open:
+            arrow = library("pyarrow", "an Arrow file")
+            with path.open("rb") as file:
+                begin = file.read(len(_FILE))
+            if begin.startswith(_FEATHER_1):
+                raise DataError(f"{path} is a Feather file of version 1; write it again with pyarrow.feather")
+            try:
+                mapped = arrow.memory_map(str(path))
+                if begin.startswith(_FILE):
+                    self._open[path] = _IndexedBatches(arrow.ipc.open_file(mapped))
+                else:
+                    stream = arrow.ipc.open_stream(mapped)
+                    tables = [arrow.Table.from_batches([batch]) for batch in stream]
+                    self._open[path] = tables or [stream.schema.empty_table()]
+            except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
+                raise DataError(f"{path} is not an Arrow file, or was cut off: {str(error).splitlines()[0]}") from error
+        return self._open[path]
+
+    def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
+        """Some columns of a batch of records."""
+        return flattened(self._batches(chunk.path)[chunk.index]).select(list(columns))
+
+    def without_nulls(self, column: str) -> bool:
+        """No: it is not known."""
+        return False
+
+
+class _IndexedBatches:
+    """The batches of an open Arrow file as tables."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __len__(self) -> int:
+        return max(1, self._file.num_record_batches)
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= len(self):
+            raise IndexError(index)
+        if not self._file.num_record_batches:
+            return self._file.schema.empty_table()
+        arrow = library("pyarrow", "an Arrow file")
+        batch = self._file.get_batch(index)
+        batch.validate()
+        return arrow.Table.from_batches([batch])
+
+
+def _open_arrow(paths: Sequence[Path], options: ReadOptions) -> ArrowSource:
+    return ArrowSource(ArrowFiles(paths), options)
+
+
+FILE_FORMATS = (
+    FileFormat(
+        "arrow",
+        (".arrow", ".feather", ".ipc"),
+        _open_arrow,
+        frozenset({"columns", "length", "image_size"}),
+        recognizes=lambda begin: begin.startswith((_FILE, _STREAM, _FEATHER_1)),
+    ),
+)

@@ -1,0 +1,102 @@
+"""Tables of text: comma-separated values and their relatives, plain or compressed by gzip. A field for each column.
+
+separator   "," unless another of ; tab | is commoner in the first line; a tab for the ending .tsv
+header      the first row has names, unless one of its cells is a number; without names columns are "0", "1", ...
+types       integers, floats, booleans, times, else text; a missing number is NaN
+
+Source: RFC 4180, https://www.rfc-editor.org/rfc/rfc4180 (quotes, and newlines within them)
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from descend.data.arrow_source import MAX_COLUMNS, ArrowSource
+from descend.data.file_format import FileFormat, library
+from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from descend.data.file_format import ReadOptions
+
+__all__ = ["FILE_FORMATS", "first_row", "is_header"]
+
+_SEPARATORS = ",;\t|"
+
+
+def first_row(path: Path, separator: str | None) -> tuple[str, list[str]]:
+    """The separator of a file and the cells of its first row.
+
+    Raises:
+        DataError: the row is longer than `BLOCK_BYTES`, has more than `MAX_COLUMNS` cells, or is no text.
+    """
+    with path.open("rb") as raw:
+        compressed = raw.read(2) == b"\x1f\x8b"
+    with cast("BinaryIO", gzip.open(path)) if compressed else path.open("rb") as file:
+        content = file.readline(BLOCK_BYTES + 1)
+        if len(content) > BLOCK_BYTES:
+            raise DataError(f"{path}: the first row is longer than {BLOCK_BYTES:,} bytes; is this a table of text?")
+        if b"\0" in content:
+            raise DataError(f"{path}: the first row has a byte 0, so this is no table of text")
+    line = content.decode("utf-8-sig", errors="replace")
+    if separator is None:
+        usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+        separator = max(_SEPARATORS, key=lambda one: (line.count(one), one == usual)) if usual == "," else usual
+        separator = separator if separator in line else usual
+    if line.count(separator) >= MAX_COLUMNS:
+        raise DataError(
+            f"{path} has {line.count(separator) + 1:,} columns; at most {MAX_COLUMNS:,} are read: store arrays of "
+            "numbers as .npy or Parquet"
+        )
+    return separator, next(csv.reader([line], delimiter=separator), [])
+
+
+def is_header(cells: Sequence[str]) -> bool:
+    """Whether the first row has names: no cell is a number, and none is empty."""
+    return all(cell.strip() and not _is_number(cell) for cell in cells)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
+    arrow_csv = library("pyarrow.csv", "a table of text")
+    separator, cells = first_row(path, options.separator)
+    header = is_header(cells) if options.header is None else options.header
+    names = None if header else [str(number) for number in range(len(cells))]
+    settings = {
+        "read_options": arrow_csv.ReadOptions(block_size=BLOCK_BYTES, column_names=names),
+        "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+    }
+    with decompressed(path) as stream:
+        if path.stat().st_size <= IN_MEMORY_BYTES and not path.name.endswith(".gz"):
+            yield _whole(arrow_csv, stream, settings)
+        else:
+            yield from arrow_csv.open_csv(stream, **settings)  # looks at the first block
+
+
+def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
+    """The table of a file, with types that hold all values."""
+    content = stream.read_buffer()
+    try:
+        return arrow_csv.read_csv(library("pyarrow", "a table of text").BufferReader(content), **settings)
+    except ValueError:  # again by one thread, which counts rows, so that the error has the number of the row
+        settings["read_options"].use_threads = False
+        return arrow_csv.read_csv(library("pyarrow", "a table of text").BufferReader(content), **settings)
+
+
+def _open_csv(paths: Sequence[Path], options: ReadOptions) -> ArrowSource:
+    return ArrowSource(TextTables(paths, lambda path: _parse(path, options)), options)
+
+
+FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab"), _open_csv, frozenset({"separator", "header", "columns"})),)

@@ -1,0 +1,244 @@
+"""HDF5 files: a field for each data set, whose first dimension counts the samples; `key` chooses data sets or groups.
+
+fields    the path of a data set without the first slash; of one group that was chosen, the path within it
+types     numbers, booleans (an enumeration of h5py) and text; arrays of different lengths as those of Parquet
+
+Files are opened by the process that reads, once each. Links to other files are not followed.
+
+Source: https://docs.h5py.org; the format: https://docs.hdfgroup.org/hdf5/develop/_f_m_t3.html
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from descend.data.arrow_columns import LENGTH
+from descend.data.concatenated import Pieces
+from descend.data.file_format import FileFormat, library
+from descend.data.nested_fields import native
+from descend.data.reader_protocol import Field
+from descend.errors import ConfigurationError, DataError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from descend.data.file_format import ReadOptions
+    from descend.data.reader_protocol import Array
+
+__all__ = ["FILE_FORMATS", "HDF5Source"]
+
+MAX_DATA_SETS = 65_536
+_SCANNED = 4096  # arrays of different lengths that are looked at in one go
+
+
+class HDF5Source:
+    """The samples of HDF5 files with the same data sets.
+
+    Args:
+        paths: The files.
+        options: Those of the caller; `key`, `length` and classes are used.
+
+    Raises:
+        DataError: a file is damaged, or data sets differ in length or between files.
+        ConfigurationError: a data set does not exist.
+    """
+
+    def __init__(self, paths: Sequence[Path], options: ReadOptions) -> None:
+        self._files: dict[Path, Any] = {}
+        self._length = options.length
+        self.left_out: dict[str, str] = {}
+        self.classes: dict[str, list[str]] = {}
+        self._names = _chosen(_data_sets(self._open(paths[0])), options.key, paths[0])
+        counts: list[int] = []
+        found: dict[str, Field] = {}
+        self._ragged: dict[str, int] = {}
+        for path in paths:
+            fields, count = self._fields(path, options)
+            if path != paths[0] and fields != found:
+                raise DataError(f"{path} has other data sets than {paths[0]}; files of one reader must have the same")
+            found = fields
+            counts.append(count)
+        self.fields: Mapping[str, Field] = self._with_lengths(found)
+        self._pieces = Pieces(paths, counts)
+        for name in list(found):
+            if found[name].dtype.kind == "U" and options.is_class(name):
+                self._number(name, options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_files": {}}
+
+    def _open(self, path: Path) -> Any:
+        if path not in self._files:
+            h5py = library("h5py", "an HDF5 file")
+            try:
+                file = h5py.File(path, "r", locking=False)
+            except OSError as error:
+                raise DataError(f"{path} is not an HDF5 file, or was cut off: {str(error).splitlines()[0]}") from error
+            weakref.finalize(self, file.close)
+            self._files[path] = file
+        return self._files[path]
+
+    def _fields(self, path: Path, options: ReadOptions) -> tuple[dict[str, Field], int]:
+        """The fields of a file and the number of its samples."""
+        file, found, counts = self._open(path), dict[str, Field](), dict[str, int]()
+        for name, inside in list(self._names.items()):
+            try:
+                stored = file[inside]
+                found[name] = self._field(name, stored)
+                counts[name] = stored.shape[0]
+            except KeyError:
+                raise DataError(f"{path} has no data set '{inside}', which {next(iter(self._files))} has") from None
+            except DataError as error:
+                if options.key is not None:
+                    raise DataError(f"{path}: {error}") from error
+                self.left_out[name] = str(error)
+                del self._names[name]
+        if len(set(counts.values())) > 1:
+            raise DataError(
+                f"{path}: all data sets must have one entry for each sample, got {counts}; choose those that belong "
+                "together with key=[...]"
+            )
+        if not found:
+            raise DataError([f"{path} has no data set that can be read", *self.left_out.values()])
+        return found, next(iter(counts.values()))
+
+    def _field(self, name: str, stored: Any) -> Field:
+        h5py = library("h5py", "an HDF5 file")
+        if stored.shape is None or not stored.shape:
+            raise DataError(f"'{name}' holds a single value; the first dimension must count the samples")
+        kind = stored.dtype
+        if h5py.check_string_dtype(kind) is not None:
+            return Field(stored.shape[1:], np.dtype(str))
+        if (inner := h5py.check_vlen_dtype(kind)) is not None and np.dtype(inner).kind in "fiub":
+            if len(stored.shape) > 1:
+                raise DataError(f"'{name}' has arrays of different lengths in {len(stored.shape)} dimensions, not one")
+            longest = self._length or max(
+                (len(one) for i in range(0, len(stored), _SCANNED) for one in stored[i : i + _SCANNED]), default=0
+            )
+            self._ragged[name] = max(self._ragged.get(name, 0), longest)
+            return Field((-1,), native(np.empty(0, inner)).dtype)
+        if kind.kind not in "fiubc":
+            raise DataError(f"'{name}' is of the type {kind}, which has no array of numbers")
+        return Field(stored.shape[1:], native(np.empty(0, kind)).dtype)
+
+    def _with_lengths(self, found: Mapping[str, Field]) -> dict[str, Field]:
+        fields: dict[str, Field] = {}
+        for name, one in found.items():
+            fields[name] = Field((self._ragged[name],), one.dtype) if name in self._ragged else one
+            if name in self._ragged:
+                fields[name + LENGTH] = Field((), np.dtype(np.int64))
+        return fields
+
+    def _number(self, name: str, options: ReadOptions) -> None:
+        """Turn the text of a field into classes."""
+        given = options.classes_of(name)
+        if given is None:
+            texts = (self._open(path)[self._names[name]].asstr()[()] for path in self._pieces.pieces)
+            given = sorted({text for some in texts for text in np.asarray(some).reshape(-1).tolist()})
+        self.classes[name] = given
+        self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """Rows of the data sets."""
+        parts: dict[str, list[Array]] = {name: [] for name in self.fields}
+        places: list[NDArray[np.int64]] = []
+        for path, rows, at in self._pieces.split(samples):
+            places.append(at)
+            wanted, back = np.unique(rows, return_inverse=True)  # h5py takes increasing numbers only
+            for name, inside in self._names.items():
+                for field, values in self._rows(name, self._open(path)[inside], wanted).items():
+                    parts[field].append(values[back])
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return {name: np.concatenate(some)[order] for name, some in parts.items()}
+
+    def _rows(self, name: str, stored: Any, rows: NDArray[np.int64]) -> dict[str, Array]:
+        # One stretch is read whole if that is not much more than what is wanted: it is far faster than single rows.
+        first, last = int(rows[0]), int(rows[-1]) + 1
+        whole = last - first <= 4 * len(rows)
+        reading = stored.asstr() if self.fields[name].dtype.kind == "U" or name in self.classes else stored
+        values: Any = reading[first:last][rows - first] if whole else reading[rows]
+        if name in self._ragged:
+            longest = self._ragged[name]
+            padded = np.zeros((len(rows), longest), self.fields[name].dtype)
+            for place, one in enumerate(values):
+                padded[place, : len(one)] = one[:longest]
+            return {name: padded, name + LENGTH: np.array([min(len(one), longest) for one in values], dtype=np.int64)}
+        if name in self.classes:
+            numbers = {text: number for number, text in enumerate(self.classes[name])}
+            if unknown := [text for text in np.asarray(values).reshape(-1).tolist() if text not in numbers]:
+                raise ValueError(f"'{unknown[0]}' in '{name}' is none of its classes: {', '.join(numbers)}")
+            shape = np.asarray(values).shape
+            flat = [numbers[text] for text in np.asarray(values).reshape(-1).tolist()]
+            return {name: np.array(flat, dtype=np.int64).reshape(shape)}
+        return {name: np.asarray(values).astype(str) if self.fields[name].dtype.kind == "U" else native(values)}
+
+    def place(self, sample: int) -> str:
+        """The file, and the index in it."""
+        path, row = self._pieces.piece_of(sample)
+        return f"{path}, index {row}"
+
+
+def _data_sets(file: Any) -> dict[str, Any]:
+    """All data sets of a file by path; each group is entered once, and links to other files never."""
+    h5py = library("h5py", "an HDF5 file")
+    found: dict[str, Any] = {}
+
+    def walk(group: Any, path: str, above: tuple[Any, ...]) -> None:
+        for name in group:
+            link = group.get(name, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                continue
+            item = group.get(name)
+            if isinstance(item, h5py.Dataset):
+                if item.external or item.is_virtual:  # their content lies in files that they name
+                    continue
+                found[path + name] = item
+            elif isinstance(item, h5py.Group) and item.id not in above and len(above) < 64:
+                walk(item, f"{path}{name}/", (*above, item.id))
+            if len(found) > MAX_DATA_SETS:
+                raise DataError(f"{file.filename} has more than {MAX_DATA_SETS:,} data sets")
+
+    walk(file, "", (file.id,))
+    return found
+
+
+def _chosen(found: Mapping[str, Any], key: str | Sequence[str] | None, path: Path) -> dict[str, str]:
+    """The path in the file of each field."""
+    if key is None:
+        if not found:
+            raise DataError(f"{path} has no data sets")
+        return {name.replace("/", "."): name for name in found}
+    wanted = [key] if isinstance(key, str) else list(key)
+    names: dict[str, str] = {}
+    for one in (name.strip("/") for name in wanted):
+        group = {name[len(one) + 1 :]: name for name in found if name.startswith(f"{one}/")}
+        if one not in found and not group:
+            raise ConfigurationError(
+                f"read: {path} has no data set or group '{one}'{nearest(one, found)}; it has "
+                f"{', '.join(list(found)[:50])}"
+            )
+        if one in found:
+            names[one.replace("/", ".")] = one
+        else:
+            names.update({name.replace("/", "."): inside for name, inside in group.items()})
+    return names
+
+
+FILE_FORMATS = (
+    FileFormat(
+        "hdf5",
+        (".h5", ".hdf5", ".hdf"),
+        HDF5Source,
+        frozenset({"key", "length"}),
+        recognizes=lambda begin: begin.startswith(b"\x89HDF\r\n\x1a\n"),
+    ),
+)

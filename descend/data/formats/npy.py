@@ -1,0 +1,232 @@
+"""NumPy's files: .npy with one array, .npz with several; the first dimension counts the samples.
+
+.npy   the field "samples"; or the fields of a structured array, by name
+.npz   a field for each array, by its key; `key` chooses some of them
+
+Arrays are mapped into memory, not read, except for compressed ones of an .npz, which are read and may be at most
+`MAX_COMPRESSED_BYTES`. Arrays of Python objects are refused, since reading one runs code.
+
+Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html (versions 1.0 to 3.0)
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
+
+from descend.data.concatenated import Pieces
+from descend.data.file_format import FileFormat
+from descend.data.nested_fields import native
+from descend.data.reader_protocol import Field
+from descend.errors import ConfigurationError, DataError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from descend.data.file_format import ReadOptions
+    from descend.data.reader_protocol import Array
+
+__all__ = ["FILE_FORMATS", "MAX_COMPRESSED_BYTES", "ArraySource", "StoredArray"]
+
+MAX_COMPRESSED_BYTES = 2**31
+_LOCAL_HEADER_BYTES = 30  # of a zip file, before the name; PKWARE's APPNOTE.TXT section 4.3.7
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file whose header was read and whose size matches it.
+
+    Args:
+        path: Of the file.
+        member: Name within an .npz; empty for an .npy.
+        dtype: Of its elements.
+        shape: Of the array.
+        fortran: Whether the first dimension varies fastest.
+        offset: Of the elements in the file; None if they are compressed.
+    """
+
+    path: Path
+    member: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    offset: int | None
+
+    @cached_property
+    def elements(self) -> Array:
+        """The array, mapped where it is not compressed."""
+        if math.prod(self.shape) == 0:
+            return np.empty(self.shape, self.dtype)
+        order = "F" if self.fortran else "C"
+        if self.offset is not None:
+            return np.memmap(self.path, self.dtype, mode="r", offset=self.offset, shape=self.shape, order=order)
+        with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as file:
+            return np.lib.format.read_array(cast("BinaryIO", file), allow_pickle=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "elements"}
+
+
+def _header(file: BinaryIO, path: Path, member: str, size: int, offset: int | None) -> StoredArray:
+    """Read a header; `size` is that of the header and the elements, `offset` the place in the file where it begins."""
+    place = f"{path}, array '{member.removesuffix('.npy')}'" if member else str(path)
+    try:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read_header(file)
+    except Exception as error:
+        raise DataError(f"{place} is not a NumPy file: {str(error).splitlines()[0]}") from error
+    if dtype.hasobject:
+        raise DataError(
+            f"{place} holds Python objects ({dtype}), and reading them would run code; save numbers or text instead, "
+            "for example with array.astype(float)"
+        )
+    begin = file.tell()
+    promised = begin + math.prod(shape) * dtype.itemsize
+    if promised != size:
+        raise DataError(
+            f"{place} is {'truncated' if size < promised else 'longer than its header says'}: an array {shape} of "
+            f"{dtype} makes {promised:,} bytes, and it has {size:,}; write it again"
+        )
+    if not shape:
+        raise DataError(f"{place} holds a single value; the first dimension must count the samples")
+    return StoredArray(path, member, dtype, shape, fortran, None if offset is None else offset + begin)
+
+
+def _npy(path: Path) -> StoredArray:
+    with path.open("rb") as file:
+        return _header(file, path, "", path.stat().st_size, 0)
+
+
+def _npz(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
+    with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+        members = {info.filename: info for info in archive.infolist()}
+        if other := [name for name in members if not name.endswith(".npy")]:
+            raise DataError(f"{path} is a zip file with '{other[0]}' in it; an .npz has members that end in .npy only")
+        names = [name.removesuffix(".npy") for name in members]
+        if unknown := [name for name in wanted if name not in names]:
+            raise ConfigurationError(
+                f"read: {path} has no array '{unknown[0]}'{nearest(unknown[0], names)}; it has {', '.join(names)}"
+            )
+        found: dict[str, StoredArray] = {}
+        for name in wanted or names:
+            info = members[f"{name}.npy"]
+            if info.compress_type != zipfile.ZIP_STORED and info.file_size > MAX_COMPRESSED_BYTES:
+                raise DataError(
+                    f"{path}, array '{name}' is compressed and has {info.file_size:,} bytes; at most "
+                    f"{MAX_COMPRESSED_BYTES:,} are decompressed into memory: save it with numpy.savez"
+                )
+            offset = _offset(raw, info) if info.compress_type == zipfile.ZIP_STORED else None
+            with archive.open(info) as file:
+                found[name] = _header(cast("BinaryIO", file), path, info.filename, info.file_size, offset)
+        return found
+
+
+def _offset(raw: BinaryIO, info: zipfile.ZipInfo) -> int:
+    """Where the content of a stored member begins: behind its name and the extra field of its local header."""
+    raw.seek(info.header_offset)
+    header = raw.read(_LOCAL_HEADER_BYTES)
+    name, extra = struct.unpack("<HH", header[26:30])
+    return info.header_offset + _LOCAL_HEADER_BYTES + name + extra
+
+
+class ArraySource:
+    """Samples of arrays in files.
+
+    Args:
+        files: For each file its arrays by the names of fields.
+
+    Raises:
+        DataError: arrays of a file differ in length, or files in their fields.
+    """
+
+    def __init__(self, files: Sequence[Mapping[str, StoredArray]]) -> None:
+        counts: list[int] = []
+        for arrays in files:
+            lengths = {name: array.shape[0] for name, array in arrays.items()}
+            if len(set(lengths.values())) != 1:
+                path = next(iter(arrays.values())).path if arrays else "a file"
+                raise DataError(
+                    f"{path}: all arrays must have one entry for each sample, got lengths {lengths}; choose those that "
+                    "belong together with key=[...]"
+                )
+            counts.append(next(iter(lengths.values())))
+        self._files: Pieces[Mapping[str, StoredArray]] = Pieces(files, counts)
+        self.fields: Mapping[str, Field] = _fields(files[0])
+        for arrays in files[1:]:
+            if (other := _fields(arrays)) != self.fields:
+                raise DataError(
+                    f"{_path(arrays)} has the fields {_shown(other)} and {_path(files[0])} has {_shown(self.fields)}; "
+                    "files of one reader must have the same: for files with a field each, pass a mapping "
+                    "{'x': 'x.npy', 'y': 'y.npy'}"
+                )
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """Rows of the arrays."""
+        found = {name: np.empty((len(samples), *one.shape), one.dtype) for name, one in self.fields.items()}
+        for arrays, rows, places in self._files.split(samples):
+            for array in arrays.values():
+                taken = native(np.asarray(array.elements[rows]))
+                if taken.dtype.names is None:
+                    name = next(name for name, one in arrays.items() if one is array)
+                    found[name][places] = taken
+                    continue
+                for name in taken.dtype.names:
+                    found[name][places] = taken[name]
+        return found
+
+    def place(self, sample: int) -> str:
+        """The file, and the index in it."""
+        arrays, row = self._files.piece_of(sample)
+        return f"{_path(arrays)}, index {row}"
+
+
+def _fields(arrays: Mapping[str, StoredArray]) -> dict[str, Field]:
+    found: dict[str, Field] = {}
+    for name, array in arrays.items():
+        dtype = native(np.empty(0, array.dtype)).dtype
+        if dtype.names is None:
+            found[name] = Field(array.shape[1:], dtype)
+            continue
+        for part in dtype.names:
+            of_part = dtype[part]
+            found[part] = Field((*array.shape[1:], *of_part.shape), native(np.empty(0, of_part.base)).dtype)
+    return found
+
+
+def _path(arrays: Mapping[str, StoredArray]) -> Path:
+    return next(iter(arrays.values())).path
+
+
+def _shown(fields: Mapping[str, Field]) -> str:
+    return ", ".join(f"{name} {one.shape} {one.dtype}" for name, one in fields.items())
+
+
+def _open_npy(paths: Sequence[Path], options: ReadOptions) -> ArraySource:
+    return ArraySource([{"samples": _npy(path)} for path in paths])
+
+
+def _open_npz(paths: Sequence[Path], options: ReadOptions) -> ArraySource:
+    keys = options.key
+    wanted = () if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
+    return ArraySource([_npz(path, wanted) for path in paths])
+
+
+FILE_FORMATS = (
+    FileFormat("npy", (".npy",), _open_npy, recognizes=lambda begin: begin.startswith(b"\x93NUMPY")),
+    FileFormat(
+        "npz", (".npz",), _open_npz, frozenset({"key"}), recognizes=lambda begin: begin.startswith(b"PK\x03\x04")
+    ),
+)

@@ -1,0 +1,108 @@
+"""Parquet files: a field for each column; row groups are read when a sample of theirs is.
+
+A row group is read whole, its columns one by one as they are needed, so files with small row groups (10,000 to 100,000
+rows) are read best in random order.
+
+Source: https://parquet.apache.org/docs/file-format/
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from descend.data.arrow_columns import flattened
+from descend.data.arrow_source import ArrowSource, Chunk
+from descend.data.file_format import FileFormat, library
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from descend.data.file_format import ReadOptions
+
+__all__ = ["FILE_FORMATS", "MAX_GROUP_ROWS", "ParquetFiles"]
+
+MAX_GROUP_ROWS = 2**27  # a few bytes can promise any number of equal values
+
+
+class ParquetFiles:
+    """Parquet files with the same columns; see `TableFiles`.
+
+    Args:
+        paths: The files.
+
+    Raises:
+        DataError: one is damaged, or has other columns than the first.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.chunks: list[Chunk] = []
+        self._full: set[str] = set()
+        schema = None
+        for path in paths:
+            file = self._open(path)
+            here = flattened(file.schema_arrow.empty_table()).schema.remove_metadata()
+            if schema is not None and not here.equals(schema):
+                raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
+            schema, first = here, 0
+            full = set(schema.names)
+            for index in range(file.metadata.num_row_groups):
+                group = file.metadata.row_group(index)
+                if group.num_rows > MAX_GROUP_ROWS:
+                    raise DataError(
+                        f"{path}: row group {index} promises {group.num_rows:,} rows; write the file with smaller row "
+                        "groups, such as pyarrow.parquet.write_table(..., row_group_size=100_000)"
+                    )
+                self.chunks.append(Chunk(path, index, first, group.num_rows))
+                first += group.num_rows
+                full &= _without_nulls(group)
+            self._full = full if len(paths) == 1 or path == paths[0] else self._full & full
+        self.schema: Any = schema
+
+    @staticmethod
+    def _open(path: Path) -> Any:
+        parquet = library("pyarrow.parquet", "a Parquet file")
+        try:
+            return parquet.ParquetFile(path, memory_map=True)
+        except Exception as error:  # pyarrow raises OSError, ValueError and others of its own
+            raise DataError(f"{path} is not a Parquet file, or was cut off: {str(error).splitlines()[0]}") from error
+
+    def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
+        """Some columns of a row group. A file is opened for each, since threads and processes cannot share one."""
+        with self._open(chunk.path) as file:
+            tops = [column.name for column in file.schema_arrow]
+            wanted = [top for top in tops if any(name == top or name.startswith(f"{top}.") for name in columns)]
+            table = flattened(file.read_row_group(chunk.index, columns=wanted, use_threads=True))
+        if table.num_rows != chunk.rows:
+            raise ValueError(f"the row group has {table.num_rows:,} rows and promises {chunk.rows:,}")
+        return table.select(list(columns))
+
+    def without_nulls(self, column: str) -> bool:
+        """Whether the statistics in the files say so."""
+        return column in self._full
+
+
+def _without_nulls(group: Any) -> set[str]:
+    """The columns of a row group whose statistics say that no value is missing."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return {
+        one.path_in_schema
+        for one in columns
+        if one.statistics is not None and one.statistics.has_null_count and one.statistics.null_count == 0
+    }
+
+
+def _open_parquet(paths: Sequence[Path], options: ReadOptions) -> ArrowSource:
+    return ArrowSource(ParquetFiles(paths), options)
+
+
+FILE_FORMATS = (
+    FileFormat(
+        "parquet",
+        (".parquet", ".pq"),
+        _open_parquet,
+        frozenset({"columns", "length", "image_size"}),
+        recognizes=lambda begin: begin.startswith(b"PAR1"),
+    ),
+)

@@ -1,0 +1,140 @@
+"""Resolves what a user calls a data set - a file, a folder, a pattern, a list of these - to files."""
+
+from __future__ import annotations
+
+import glob
+import os
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from descend.arguments import shown
+from descend.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["HEAD_BYTES", "files_of", "head", "is_path", "of_role"]
+
+HEAD_BYTES = 1024
+_GZIP_MAGIC = b"\x1f\x8b"
+_PATTERN = frozenset("*?[")
+ROLE_WORDS = {
+    "train": ("train", "training"),
+    "validate": ("validate", "validation", "valid", "val"),
+    "test": ("test", "testing", "t10k"),
+    "tournament": ("tournament",),
+}
+
+
+def is_path(source: object) -> bool:
+    """Whether something names files: a text, a path, or a list or tuple of these."""
+    if isinstance(source, (list, tuple)):
+        parts = cast("list[Any]", source)
+        return len(parts) > 0 and all(isinstance(part, (str, os.PathLike)) for part in parts)
+    return isinstance(source, (str, os.PathLike))
+
+
+def files_of(source: Any, role: str = "train") -> list[Path]:
+    """The files of a source, each once: those of a list in its order, those of a folder or a pattern in order of names.
+
+    Files whose names begin with a dot or an underscore are left out of folders, as are such folders; of a folder with
+    files for several roles those of `role` are taken, see `of_role`.
+
+    Raises:
+        ConfigurationError: the source does not name files.
+        DataError: there is no such file, or none at all.
+    """
+    if not is_path(source):
+        raise ConfigurationError(
+            f"the source must be a path, a folder, a pattern such as 'data/*.csv' or a list of these, got "
+            f"{shown(cast('object', source))}"
+        )
+    given: Iterable[Any] = source if isinstance(source, (list, tuple)) else (source,)
+    found: dict[Path, None] = {}
+    for one in given:
+        found.update(dict.fromkeys(_expanded(os.fspath(one), role)))
+    return list(found)
+
+
+def _expanded(text: str, role: str) -> list[Path]:
+    path = Path(text)
+    try:
+        if path.is_dir():
+            files = _inside(path)
+            if not files:
+                raise DataError(f"the folder {path} has no files")
+            return of_role(path, files, role)
+        if path.exists():
+            if not path.is_file():
+                raise DataError(f"{path} is neither a file nor a folder")
+            return [path]
+    except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
+        raise DataError(f"{shown(text)} cannot be opened: {error}") from error
+    if _PATTERN & set(text):
+        files = [Path(name) for name in sorted(glob.glob(text, recursive=True)) if Path(name).is_file()]  # noqa: PTH207
+        if not files:
+            raise DataError(f"no file matches the pattern {text}")
+        return files
+    raise DataError(f"there is no file or folder {path.absolute()}")
+
+
+def _inside(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder, followlinks=False):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        found += [Path(place) / name for name in names if name[0] not in "._"]
+    return sorted(path for path in found if path.is_file())
+
+
+def head(path: Path) -> bytes:
+    """The first bytes of a file, decompressed if they are compressed by gzip.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if not content.startswith(_GZIP_MAGIC):
+        return content
+    try:
+        return zlib.decompressobj(wbits=31).decompress(content, HEAD_BYTES)
+    except zlib.error:
+        return content
+
+
+def of_role(folder: Path, files: list[Path], role: str) -> list[Path]:
+    """The files of a folder that belong to a role, where the names in the folder tell roles; else all of them.
+
+    They do if all its sub-folders are called train, validate (or val), test or tournament; or if there are no
+    sub-folders and files of at least two roles begin with such a word, as in test.csv and train-00.csv. Files without
+    such a word, beside others with one, are for training.
+
+    Raises:
+        DataError: names tell roles and none tells this one.
+    """
+    tops = {path: list(path.relative_to(folder).parts) for path in files}
+    folders = {parts[0] for parts in tops.values() if len(parts) > 1}
+    if folders and not all(_role_of(name, whole=True) for name in folders):
+        return files
+    whole = bool(folders)
+    roles = {path: _role_of(parts[0], whole) or "train" for path, parts in tops.items() if len(parts) > 1 or not whole}
+    found = sorted(set(roles.values()))
+    if not whole and len(found) < 2:
+        return files
+    chosen = [path for path, of in roles.items() if of == role]
+    if not chosen:
+        raise DataError(f"{folder} has files for {', '.join(found)} and none for '{role}'; read them with role=")
+    return chosen
+
+
+def _role_of(name: str, whole: bool) -> str | None:
+    name = name.lower()
+    for role, words in ROLE_WORDS.items():
+        for word in words:
+            if name == word or (not whole and name.startswith(word) and not name[len(word)].isalnum()):
+                return role
+    return None

@@ -1,0 +1,120 @@
+"""Decodes images with Pillow into arrays (channels, height, width) of uint8, or of uint16 for gray ones of 16 bits.
+
+Images are gray or RGB, as the first image of a data set is; others are converted to that. A size that is asked for is
+reached by Pillow's bilinear filter over all source pixels of an output pixel, and the sides are scaled independently.
+Orientation marks of cameras are applied.
+
+No image may have more than `MAX_PIXELS`: a file of a few bytes can promise any number of them.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from descend.data.file_format import library
+from descend.data.reader_protocol import Field
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from descend.data.reader_protocol import Array
+
+__all__ = ["MAX_PIXELS", "ImageForm", "form_of_image", "is_image"]
+
+MAX_PIXELS = 2**27  # 400 MB as RGB
+_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
+_ORIENTATION = 0x0112  # Exif 2.3, section 4.6.4
+
+
+def is_image(begin: bytes) -> bool:
+    """Whether a file begins like an image of a common format."""
+    return begin.startswith(_BEGINNINGS) or (begin[:4] == b"RIFF" and begin[8:12] == b"WEBP")
+
+
+@dataclass(frozen=True)
+class ImageForm:
+    """What all images of a data set are decoded to.
+
+    Args:
+        mode: Pillow's name of the kind of pixels: "L", "RGB" or "I;16".
+        size: Height and width.
+        scaled: Whether images of another size are scaled; False refuses them.
+    """
+
+    mode: str
+    size: tuple[int, int]
+    scaled: bool
+
+    @property
+    def field(self) -> Field:
+        """The field of an image."""
+        dtype = np.dtype(np.uint16 if self.mode == "I;16" else np.uint8)
+        return Field((3 if self.mode == "RGB" else 1, *self.size), dtype)
+
+    def decode(self, content: Path | bytes) -> Array:
+        """An image as an array of this form.
+
+        Raises:
+            ValueError: it is of another size and is not to be scaled, or has too many pixels.
+            OSError: it is damaged.
+        """
+        with _opened(content) as image:
+            turned = _upright(image)
+            height, width = self.size
+            if not self.scaled and (turned.height, turned.width) != self.size:
+                raise ValueError(
+                    f"the image has {turned.height} x {turned.width} pixels (height x width) and the first one of the "
+                    f"data set {height} x {width}: scale all with image_size=({height}, {width})"
+                )
+            pixels = turned if turned.mode == self.mode else _converted(turned, self.mode)
+            if (pixels.height, pixels.width) != self.size:
+                pixels = pixels.resize((width, height), library("PIL.Image", "images").Resampling.BILINEAR)
+            array = np.asarray(pixels, dtype=self.field.dtype)
+        return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def form_of_image(content: Path | bytes, size: tuple[int, int] | None, place: str) -> ImageForm:
+    """The form of a data set with this first image; `size` is the height and width that was asked for.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        with _opened(content) as image:
+            mode = "L" if image.mode in ("1", "L") else "I;16" if image.mode.startswith("I;16") else "RGB"
+            turned = image.getexif().get(_ORIENTATION, 1) >= 5  # on its side
+            own = (image.width, image.height) if turned else (image.height, image.width)
+            return ImageForm(mode, size or own, size is not None)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{place} is the first image and cannot be read: {error}") from error
+
+
+def _opened(content: Path | bytes) -> Any:
+    pillow = library("PIL.Image", "images")
+    file: Path | BinaryIO = io.BytesIO(content) if isinstance(content, bytes) else content
+    limit, pillow.MAX_IMAGE_PIXELS = pillow.MAX_IMAGE_PIXELS, None  # it would warn first; ours follows
+    try:
+        image = pillow.open(file)
+    finally:
+        pillow.MAX_IMAGE_PIXELS = limit
+    if image.width * image.height > MAX_PIXELS:
+        image.close()
+        raise ValueError(f"the image promises {image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are read")
+    return image
+
+
+def _upright(image: Any) -> Any:
+    if image.getexif().get(_ORIENTATION, 1) == 1:
+        return image
+    return library("PIL.ImageOps", "images").exif_transpose(image)
+
+
+def _converted(image: Any, mode: str) -> Any:
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert(mode)

@@ -1,0 +1,114 @@
+"""Tables that are read from text, row after row: in memory while they are small, in a temporary Arrow file otherwise.
+
+Text has no index, so it is parsed once, before the first sample. Up to `IN_MEMORY_BYTES` of a file are then held as an
+Arrow table; a larger one is written, block by block, to a file in the folder for temporary files (`TMPDIR`), which is
+mapped into memory and removed when the reader is. Memory is thereby bounded by the blocks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from descend.data.arrow_columns import flattened
+from descend.data.arrow_source import Chunk
+from descend.data.file_format import library
+from descend.errors import DataError, DescendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+__all__ = ["BLOCK_BYTES", "IN_MEMORY_BYTES", "TextTables", "decompressed"]
+
+IN_MEMORY_BYTES = 2**28
+BLOCK_BYTES = 2**24  # parsed at once; no row may be longer
+_ROWS_AT_ONCE = 65_536
+
+
+def decompressed(path: Path) -> Any:
+    """An Arrow stream of a file, decompressed if it is compressed by gzip."""
+    arrow = library("pyarrow", f"{path}")
+    with path.open("rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    return arrow.input_stream(str(path), compression="gzip" if compressed else None)
+
+
+class TextTables:
+    """Files of text with the same columns; see `TableFiles`. Types are those that hold the values of all files.
+
+    Args:
+        paths: The files.
+        parse: Makes Arrow tables or batches of one type of a file, in order.
+
+    Raises:
+        DataError: a file cannot be parsed, or has other columns than the first.
+    """
+
+    def __init__(self, paths: Sequence[Path], parse: Callable[[Path], Iterable[Any]]) -> None:
+        arrow = library("pyarrow", str(paths[0]))
+        self._folder: Path | None = None
+        tables: list[Any] = []
+        for path in paths:
+            try:
+                tables.append(flattened(self._table(path, parse(path))))
+            except DescendError as error:
+                raise DataError(f"{path}: {error}") from error
+            except Exception as error:  # pyarrow raises ArrowInvalid, OSError and others of its own
+                lines = str(error).splitlines() or [type(error).__name__]
+                raise DataError(f"{path} cannot be read: {lines[0]}") from error
+            if tables[-1].schema.names != tables[0].schema.names:
+                odd = set(tables[-1].schema.names) ^ set(tables[0].schema.names)
+                raise DataError(
+                    f"{path} has other columns than {paths[0]} ({', '.join(sorted(odd)[:5]) or 'in another order'}); "
+                    "files of one reader must have the same"
+                )
+        try:
+            self.schema: Any = arrow.unify_schemas([one.schema for one in tables], promote_options="permissive")
+        except arrow.ArrowInvalid as error:
+            raise DataError(f"the columns of {paths[0]} and the files after it differ in type: {error}") from error
+        self._tables = dict(zip(paths, tables, strict=True))
+        self.chunks = [chunk for path, table in self._tables.items() for chunk in _chunks(path, table.num_rows)]
+
+    def _table(self, path: Path, parts: Iterable[Any]) -> Any:
+        """All parts as one table, mapped from a temporary file if they are large."""
+        arrow = library("pyarrow", str(path))
+        iterator, held, size = iter(parts), [], 0
+        for part in iterator:
+            held.append(part)
+            size += part.nbytes
+            if size > IN_MEMORY_BYTES:
+                return self._spilled(held, iterator)
+        tables = [arrow.Table.from_batches([part]) if isinstance(part, arrow.RecordBatch) else part for part in held]
+        return arrow.concat_tables(tables)
+
+    def _spilled(self, held: Sequence[Any], rest: Iterator[Any]) -> Any:
+        arrow = library("pyarrow", "a large table")
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="descend-table-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        file = self._folder / f"{len(list(self._folder.iterdir()))}.arrow"
+        with arrow.OSFile(str(file), "wb") as sink, arrow.ipc.new_file(sink, held[0].schema) as writer:
+            for part in held:
+                writer.write(part)
+            for part in rest:
+                writer.write(part)
+        return arrow.ipc.open_file(arrow.memory_map(str(file))).read_all()
+
+    def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
+        """Some columns of some rows."""
+        table = self._tables[chunk.path].slice(chunk.first, chunk.rows).select(list(columns))
+        return table.cast(library("pyarrow", "a table").schema([self.schema.field(name) for name in columns]))
+
+    def without_nulls(self, column: str) -> bool:
+        """Whether no value of a column is missing."""
+        return all(table.column(column).null_count == 0 for table in self._tables.values())
+
+
+def _chunks(path: Path, rows: int) -> list[Chunk]:
+    return [
+        Chunk(path, index, first, min(_ROWS_AT_ONCE, rows - first))
+        for index, first in enumerate(range(0, rows, _ROWS_AT_ONCE))
+    ]

@@ -1,0 +1,175 @@
+"""The weights of a plan: each layer's table is filled with what it was given and with what it makes itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from descend.graph.checking.problems import listed, name_of
+from descend.graph.enums import DataType
+from descend.graph.initializer_checks import initializer_problems
+from descend.graph.layer import Incoming, shown
+from descend.graph.optimizers import NoOptimizer
+from descend.graph.plan import PlannedWeights
+from descend.graph.weights import ConstantInitializer, Weights
+
+if TYPE_CHECKING:
+    from descend.graph.checking.nodes import LayerNode
+    from descend.graph.checking.problems import ProblemList
+    from descend.graph.layer import Layer, WeightSlot
+    from descend.graph.model import Model
+
+__all__ = ["WeightTable"]
+
+
+class WeightTable:
+    """The planned weights by name, in the order in which layers need them.
+
+    Args:
+        problems: Receives what does not fit.
+
+    Attributes:
+        planned: The weights.
+        biases: Names that the rule "bias" means.
+        norms: Names that the rule "norm" means.
+    """
+
+    def __init__(self, problems: ProblemList) -> None:
+        self.planned: dict[str, PlannedWeights] = {}
+        self.biases: set[str] = set()
+        self.norms: set[str] = set()
+        self._problems = problems
+
+    def fill(self, node: LayerNode) -> None:
+        """Bind the weights that a layer uses, once its inputs are known."""
+        if node.inputs is None or node.layer.borrows_weights:
+            return
+        layer = node.layer
+        slots = layer.weight_slots(node.inputs)
+        if len(layer.weights) > len(slots):
+            table = listed(slot.suffix for slot in slots) if slots else "none"
+            self._problems.add_to_layer(layer, f"is given {len(layer.weights)} weights and takes {len(slots)}: {table}")
+        node.weights = tuple(self._fill_slot(layer, index, slot) for index, slot in enumerate(slots))
+
+    def borrow(self, node: LayerNode) -> tuple[Incoming, ...] | None:
+        """The weights of a layer that reads those of another, as if they came from a parent."""
+        layer = node.layer
+        if len(layer.weights) != 1:
+            self._problems.add_to_layer(
+                layer, f"reads one parameter of another layer and is given {len(layer.weights)}"
+            )
+            return None
+        name = name_of(layer.weights[0])
+        if name not in self.planned:
+            if isinstance(layer.weights[0], Weights) and not self._problems:
+                self._problems.add_to_layer(
+                    layer, f"reads weights '{name}', which no other layer uses; give them to one"
+                )
+            return None
+        node.weights = (name,)
+        return (Incoming(name, self.planned[name].shape),)
+
+    def check(self, model: Model) -> None:
+        """Report unused weights, names that do not exist, and update rules and initializers with unusable numbers.
+
+        Weights that a callback writes and no layer reads are added to the table.
+        """
+        known = {weights.name for weights in model.weights} | self.planned.keys()
+        used = {id(one) for layer in model.layers for one in layer.weights}
+        filled_by_callbacks = {getattr(callback, "output_name", "") for callback in model.callbacks}
+        for layer in model.layers:
+            for name in layer.weights:
+                if isinstance(name, str):
+                    near = self._problems.near(name, known)
+                    self._problems.add_to_layer(layer, f"names weights '{name}' that do not exist{near}")
+        for weights in model.weights:
+            if id(weights) not in used and weights.name in filled_by_callbacks:
+                self.planned[weights.name] = _written_by_callback(weights)
+            elif id(weights) not in used:
+                self._problems.add(
+                    weights.where, f"weights '{weights.name}' are used by no layer; give them to one, or take them out"
+                )
+            if weights.optimizer is not None:
+                place = weights.optimizer.where or weights.where
+                found = weights.optimizer.problems()
+                self._problems.add(place, *(f"weights '{weights.name}': {problem}" for problem in found))
+
+        places = {weights.name: weights.where for weights in model.weights}
+        for planned in self.planned.values():
+            found = initializer_problems(planned)
+            self._problems.add(places.get(planned.name), *(f"weights '{planned.name}' {problem}" for problem in found))
+
+    def _fill_slot(self, layer: Layer, index: int, slot: WeightSlot) -> str:
+        """Bind one slot of a layer to weights that were given, or to new ones."""
+        given = layer.weights[index] if index < len(layer.weights) else None
+        if isinstance(given, str):
+            return given  # reported as missing
+        own = given or Weights(slot.initializer, name=f"{layer.name}_{slot.suffix}")
+        if not slot.trainable and own.datatype and own.datatype != (layer.datatype or DataType.FLOAT):
+            self._problems.add_to_layer(
+                layer, f"follows running values in weights '{own.name}' of another datatype; give both one"
+            )
+        if "bias" in slot.suffix:
+            self.biases.add(own.name)
+        if layer.normalizes:
+            self.norms.add(own.name)
+        before, planned = self.planned.get(own.name), _planned(layer, slot, own)
+        if before is None:
+            self.planned[own.name] = planned
+        elif given is None:
+            self._problems.add_to_layer(
+                layer,
+                f"would make weights '{own.name}', a name that layer '{before.layer}' uses; rename one layer",
+            )
+        elif before.shape != slot.shape:
+            self._problems.add_to_layer(
+                layer,
+                f"needs weights '{own.name}' of {shown(slot.shape)} and shares them with layer '{before.layer}', "
+                f"where they are {shown(before.shape)}: layers that share weights need one shape",
+            )
+        else:
+            self.planned[own.name] = _shared(before, planned)
+        return own.name
+
+
+def _planned(layer: Layer, slot: WeightSlot, own: Weights) -> PlannedWeights:
+    return PlannedWeights(
+        name=own.name,
+        shape=slot.shape,
+        initializer=own.initializer or ConstantInitializer(),
+        fan_in=slot.fan_in,
+        fan_out=slot.fan_out,
+        optimizer=own.optimizer or slot.optimizer,
+        trainable=slot.trainable and not layer.freeze and not isinstance(own.optimizer, NoOptimizer),
+        layer=layer.name,
+        column_major=slot.column_major,
+        datatype=own.datatype or layer.datatype,
+    )
+
+
+def _written_by_callback(weights: Weights) -> PlannedWeights:
+    """Weights that a callback writes and no layer reads: one number, which is not trained."""
+    return PlannedWeights(
+        name=weights.name,
+        shape=(1,),
+        initializer=weights.initializer or ConstantInitializer(),
+        fan_in=0,
+        fan_out=0,
+        optimizer=weights.optimizer,
+        trainable=False,
+        layer="",
+        column_major=False,
+        datatype=weights.datatype,
+    )
+
+
+def _shared(before: PlannedWeights, again: PlannedWeights) -> PlannedWeights:
+    """Weights that several layers use: trained if all train them, with the fans and order of a layer that has some."""
+    counted = before if before.fan_in else again
+    return replace(
+        before,
+        trainable=before.trainable and again.trainable,
+        fan_in=counted.fan_in,
+        fan_out=counted.fan_out,
+        column_major=before.column_major or again.column_major,
+    )

@@ -1,0 +1,115 @@
+"""Tables of text, written by Python's csv module."""
+
+import csv
+import gzip
+
+import numpy as np
+import pytest
+from data.files import refusal, same
+
+from descend.data import read, text_tables
+from descend.data.formats.csv import first_row, is_header
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=30)
+TEXT = np.array([f'a "quoted", one\nof {i % 3} lines' for i in range(30)])
+
+
+def write(path, names=("x", "n", "text"), delimiter=",", opening=open):
+    with opening(path, "wt", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        if names:
+            writer.writerow(names)
+        writer.writerows(zip(X.tolist(), range(30), TEXT.tolist(), strict=True))
+    return path
+
+
+TRUTH = {"x": X, "n": np.arange(30), "text": TEXT}
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("a.tsv", "\t"), ("a.csv", ";"), ("a.csv", "|")])
+def test_separators_are_seen(tmp_path, name, delimiter):
+    same(read(write(tmp_path / name, delimiter=delimiter)), TRUTH)
+
+
+def test_compressed(tmp_path):
+    same(read(write(tmp_path / "a.csv.gz", opening=gzip.open)), TRUTH)
+
+
+def test_without_names(tmp_path):
+    same(read(write(tmp_path / "a.csv", names=())), {"0": X, "1": np.arange(30), "2": TEXT})
+    (tmp_path / "b.csv").write_text("1,2\n3,4\n")
+    same(read(tmp_path / "b.csv", header=True), {"1": [3], "2": [4]})
+    (tmp_path / "c.csv").write_text("a,b\nc,d\n")
+    same(read(tmp_path / "c.csv", header=False), {"0": ["a", "c"], "1": ["b", "d"]})
+
+
+def test_missing_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b,c\n1,2,x\n,,\n3,4,NA\n")
+    found = read(tmp_path / "a.csv").read(np.arange(3))
+    np.testing.assert_array_equal(found["a"], [1, np.nan, 3])
+    assert found["c"].tolist() == ["x", "", "NA"]
+
+
+def test_classes(tmp_path):
+    (tmp_path / "a.csv").write_text("x,kind\n1,dog\n2,cat\n3,dog\n")
+    reader = read(tmp_path / "a.csv", label="kind")
+    assert reader.read(np.arange(3))["kind"].tolist() == [1, 0, 1]
+    assert reader.classes == {"kind": ["cat", "dog"]}
+    assert reader.target == ("kind",)
+    given = read(tmp_path / "a.csv", label="kind", classes=["dog", "eel", "cat"])
+    assert given.read(np.arange(3))["kind"].tolist() == [0, 2, 0]
+    text = refusal(tmp_path / "a.csv", label="kind", classes=["cat"])
+    assert "sample 0 of reader 'csv'" in text
+    assert "'dog' in 'kind' is none of its classes: cat" in text
+
+
+def test_several_files_have_one_type_for_a_column(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "b.csv").write_text("x,y\n0.5,3\n")
+    same(read(tmp_path), {"x": [1.0, 0.5], "y": [2, 3]})
+    (tmp_path / "c.csv").write_text("x,z\n0.5,3\n")
+    assert "c.csv has other columns than" in refusal(tmp_path)
+
+
+def test_columns_are_joined(tmp_path):
+    write(tmp_path / "a.csv")
+    truth = {"features": np.stack([np.arange(30), X], axis=1), "s": TEXT}
+    same(read(tmp_path / "a.csv", columns={"features": ["n", "x"], "s": "text"}), truth)
+
+
+def test_a_large_file_is_mapped(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_tables, "IN_MEMORY_BYTES", 100)
+    monkeypatch.setattr("descend.data.formats.csv.IN_MEMORY_BYTES", 100)
+    reader = read(write(tmp_path / "a.csv"))
+    same(reader, TRUTH)
+    folder = reader.source._files._folder
+    assert [path.suffix for path in folder.iterdir()] == [".arrow"]
+    del reader
+    assert not folder.exists()
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a,b,c\n" + "1,2,3\n" * 5 + "4,5\n")
+    text = refusal(path)
+    assert "Row #7: Expected 3 columns, got 2" in text
+    assert f"reader 'csv' for 'train': {path}" in text
+    path.write_text(",".join(f"c{i}" for i in range(10**6)) + "\n")
+    assert "1,000,000 columns; at most 65,536" in refusal(path)
+    path.write_bytes(b"x" * (text_tables.BLOCK_BYTES + 2))
+    assert "the first row is longer than" in refusal(path)
+    path.write_bytes(b"\x01\x02\0\0\n")
+    assert "no table of text" in refusal(path)
+    path.write_text("a,b\n")
+    assert "0 samples" in refusal(path)
+    path.write_text("a,a\n1,2\n")
+    assert "two columns 'a'" in refusal(path)
+
+
+def test_the_first_row(tmp_path):
+    (tmp_path / "a.csv").write_text("\ufeffa;b,c;d\n1;2;3\n", encoding="utf-8")
+    assert first_row(tmp_path / "a.csv", None) == (";", ["a", "b,c", "d"])
+    assert first_row(tmp_path / "a.csv", ",")[0] == ","
+    assert is_header(["a", "b"])
+    assert not any(is_header(cells) for cells in (["a", "1e3"], ["", "b"], ["nan"]))

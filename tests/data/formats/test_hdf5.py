@@ -1,0 +1,108 @@
+"""HDF5 files written by h5py."""
+
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+from data.files import refusal, same
+
+from descend.data import read
+from descend.errors import ConfigurationError
+
+N = 30
+X = np.random.default_rng(0).normal(size=(N, 2, 3))
+TEXT = np.array([f"é{i % 3}" for i in range(N)])
+
+
+@pytest.fixture
+def file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=X, chunks=(4, 2, 3), compression="gzip")
+        file["group/y"] = np.arange(N, dtype=">i4")
+        file["group/flag"] = np.arange(N) % 2 == 0
+        file["text"] = TEXT.tolist()
+        ragged = file.create_dataset("ragged", (N,), h5py.vlen_dtype(np.int16))
+        for i in range(N):
+            ragged[i] = np.arange(i % 4) + 1
+    return tmp_path / "a.h5"
+
+
+PADDED = np.array([[j + 1 if j < i % 4 else 0 for j in range(3)] for i in range(N)], dtype=np.int16)
+
+
+def test_data_sets(file):
+    truth = {
+        "group.flag": np.arange(N) % 2 == 0,
+        "group.y": np.arange(N),
+        "ragged": PADDED,
+        "ragged_length": np.arange(N) % 4,
+        "text": TEXT,
+        "x": X,
+    }
+    reader = read(file)
+    same(reader, truth)
+    same(pickle.loads(pickle.dumps(reader)), truth)
+    assert reader.source.place(3) == f"{file}, index 3"
+
+
+def test_keys(file):
+    same(read(file, key="x"), {"x": X})
+    same(read(file, key=["group", "x"]), {"flag": np.arange(N) % 2 == 0, "y": np.arange(N), "x": X})
+    with pytest.raises(ConfigurationError, match="no data set or group 'z'"):
+        read(file, key="z")
+
+
+def test_a_length(file):
+    same(
+        read(file, key="ragged", length=2), {"ragged": PADDED[:, :2], "ragged_length": np.minimum(np.arange(N) % 4, 2)}
+    )
+
+
+def test_classes(file):
+    reader = read(file, label="text")
+    assert reader.classes == {"text": ["é0", "é1", "é2"]}
+    assert reader.read(np.array([4, 2]))["text"].tolist() == [1, 2]
+    assert "'é0' in 'text' is none of its classes: é1" in refusal(file, label="text", classes=["é1"])
+
+
+def test_several_files(file):
+    with h5py.File(file.with_name("b.h5"), "w") as other:
+        other["x"] = X[:5]
+    same(read([file, file.with_name("b.h5")], key="x"), {"x": np.concatenate([X, X[:5]])})
+    with h5py.File(file.with_name("b.h5"), "w") as other:
+        other["x"] = X[:5, :1]
+    assert "b.h5 has other data sets" in refusal([file, file.with_name("b.h5")], key="x")
+
+
+def test_what_is_no_sample(file):
+    with h5py.File(file, "a") as opened:
+        opened["version"] = 3
+        opened["pairs"] = np.zeros(N, dtype=[("a", int), ("b", int)])
+    assert set(read(file).left_out) == {"version", "pairs"}
+    assert "single value" in refusal(file, key="version")
+    with h5py.File(file.with_name("short.h5"), "w") as opened:
+        opened["x"], opened["short"] = X, np.zeros(3)
+    assert "must have one entry for each sample" in refusal(file.with_name("short.h5"))
+
+
+def test_other_files_are_never_read(file, tmp_path):
+    with h5py.File(tmp_path / "b.h5", "w") as other:
+        other["x"] = X
+        other["outside"] = h5py.ExternalLink(str(file), "x")
+        other["loop"] = other["/"]
+        other.create_dataset("raw", (N,), np.uint8, external=[(str(file), 0, N)])
+        layout = h5py.VirtualLayout((N,), np.int32)
+        layout[:] = h5py.VirtualSource(str(file), "group/y", (N,))
+        other.create_virtual_dataset("virtual", layout)
+    same(read(tmp_path / "b.h5"), {"x": X})
+
+
+def test_damaged_files(file):
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    text = refusal(file)
+    assert "is not an HDF5 file, or was cut off" in text
+    assert str(file) in text
+    file.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    assert "reader 'hdf5'" in refusal(file)

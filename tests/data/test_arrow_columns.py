@@ -1,0 +1,88 @@
+"""Columns of every type as fields."""
+
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from descend.data.arrow_columns import ColumnFacts, column_of, facts_of, flattened
+from descend.errors import DataError
+
+
+def fields(values, kind=None, length=None, classes=None, is_class=False):
+    array = pa.chunked_array([pa.array(values, kind)])
+    facts = facts_of(array, is_class)
+    column = column_of("c", array.type, facts, length, is_class, classes)
+    found = column.arrays(array)
+    assert {name: (one.shape[1:], one.dtype.kind) for name, one in found.items()} == {
+        name: (one.shape, one.dtype.kind) for name, one in column.fields.items()
+    }
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "wanted"),
+    [
+        ([1, 2], pa.uint8(), np.array([1, 2], np.uint8)),
+        ([1, None], pa.int32(), np.array([1, np.nan])),
+        ([True, False], None, np.array([True, False])),
+        ([True, None], None, np.array([1, np.nan])),
+        ([1.5, None], pa.float32(), np.array([1.5, np.nan], np.float32)),
+        ([Decimal("1.25"), None], None, np.array([1.25, np.nan])),
+        (["a", None], None, np.array(["a", ""])),
+        ([None, None], None, np.array([np.nan, np.nan])),
+        ([datetime.date(2000, 1, 2), None], None, np.array(["2000-01-02", "NaT"], "datetime64[ns]")),
+        ([datetime.timedelta(seconds=2)], None, np.array([2 * 10**9], "timedelta64[ns]")),
+        ([datetime.time(0, 1)], None, np.array([60 * 10**9], "timedelta64[ns]")),
+        ([[1, 2], [3, 4]], None, np.array([[1, 2], [3, 4]])),
+        ([[[1], [2]], [[3], [4]]], pa.list_(pa.list_(pa.int8())), np.array([[[1], [2]], [[3], [4]]], np.int8)),
+        ([[1, None]], None, np.array([[1, np.nan]])),
+        ([[1, 2]], pa.list_(pa.float16(), 2), np.array([[1, 2]], np.float16)),
+    ],
+)
+def test_types(values, kind, wanted):
+    (found,) = fields(values, kind).values()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_lists_of_different_lengths():
+    found = fields([[[1, 2]], [], [[3, 4], [5, 6]]])
+    np.testing.assert_array_equal(found["c"], [[[1, 2], [0, 0]], [[0, 0], [0, 0]], [[3, 4], [5, 6]]])
+    assert found["c_length"].tolist() == [1, 0, 2]
+    cut = fields([[1.0, 2.0, 3.0], [4.0]], length=2)
+    np.testing.assert_array_equal(cut["c"], [[1, 2], [4, 0]])
+    assert cut["c_length"].tolist() == [2, 1]
+
+
+def test_inner_lists_must_have_one_length():
+    with pytest.raises(DataError, match="only the outer ones may"):
+        fields([[[1], [2, 3]]])
+
+
+def test_classes():
+    assert fields(["b", "a", "b"], is_class=True)["c"].tolist() == [1, 0, 1]
+    assert fields(["b", "a"], is_class=True, classes=["b", "c", "a"])["c"].tolist() == [0, 2]
+    with pytest.raises(ValueError, match="'a' in 'c' is none of its classes: b"):
+        fields(["a"], is_class=True, classes=["b"])
+
+
+def test_a_type_without_numbers():
+    with pytest.raises(DataError, match="is of the type map"):
+        fields([[("a", 1)]], pa.map_(pa.string(), pa.int8()))
+
+
+def test_facts_of_parts():
+    first, second = ColumnFacts(True, (2,), (3,), frozenset("a")), ColumnFacts(False, (1,), (5,), frozenset("b"))
+    assert first.joined(second) == ColumnFacts(True, (1,), (5,), frozenset("ab"))
+    empty, some = ColumnFacts(shortest=(4, -1), longest=(4, 0)), ColumnFacts(shortest=(4, 2), longest=(4, 2))
+    assert (empty.joined(some).shortest, empty.joined(some).longest) == ((4, 2), (4, 2))
+
+
+def test_structures_and_dictionaries():
+    table = pa.table({"s": [{"a": 1, "b": {"c": "x"}}], "d": pa.array(["k"]).dictionary_encode()})
+    assert flattened(table).to_pydict() == {"s.a": [1], "s.b.c": ["x"], "d": ["k"]}
+    with pytest.raises(DataError, match="two columns 'a'"):
+        flattened(pa.table([[1], [2]], names=["a", "a"]))

@@ -1,0 +1,146 @@
+"""`read`, apart from single formats."""
+
+import numpy as np
+import pytest
+from data.files import refusal, same
+
+import descend.data
+from descend.data import FileFormat, file_format, read, register
+from descend.data.files import format_of
+from descend.data.reader_protocol import Field
+from descend.errors import ConfigurationError, DataError
+
+X, Y = np.arange(12.0).reshape(6, 2), np.arange(6)
+
+
+@pytest.fixture
+def archive(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, y=Y)
+    return tmp_path / "a.npz"
+
+
+def test_content_goes_before_the_ending(archive):
+    assert format_of(archive.rename(archive.with_name("a.csv"))).name == "npz"
+
+
+def test_fields_are_chosen_and_renamed(archive):
+    same(read(archive, fields=["y"]), {"y": Y})
+    same(read(archive, fields={"input": "x", "0": "y"}), {"input": X, "0": Y})
+
+
+def test_a_mapping_reads_each_field_from_files_of_its_own(archive, tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "t.csv").write_text("label\n" + "a\nb\n" * 3)
+    reader = read({"x": tmp_path / "x.npy", "kind": tmp_path / "t.csv"}, target="kind")
+    assert reader.read(np.array([1]))["kind"] == ["b"]
+    same(read({"a": archive, "b": tmp_path / "x.npy"}), {"a.x": X, "a.y": Y, "b": X})
+    np.save(tmp_path / "short.npy", X[:2])
+    assert "'x' 6, 'y' 2" in refusal({"x": tmp_path / "x.npy", "y": tmp_path / "short.npy"})
+
+
+def test_roles(archive):
+    reader = read(archive, role="validate")
+    assert (reader.role, reader.shuffle, read(archive).shuffle) == ("validate", False, True)
+    assert reader.in_role("train").shuffle
+
+
+def test_samples_that_do_not_exist(archive):
+    for indices, part in (
+        ([6], "no sample 6: reader 'npz' for 'train' has 6"),
+        ([-1], "sample -1"),
+        ([0.5], "integers"),
+    ):
+        with pytest.raises(DataError, match=part):
+            read(archive).read(np.array(indices))
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"role": "training"}, "did you mean 'train'"),
+        ({"separatr": ","}, "did you mean 'separator'"),
+        ({"separator": ","}, "the format 'npz' does not use it"),
+        ({"separator": "--"}, "one character"),
+        ({"length": 0}, "integer >= 1"),
+        ({"image_size": (1, 2, 3)}, "image_size must be"),
+        ({"columns": "x"}, "list of names or a mapping"),
+        ({"header": 1}, "True or False"),
+        ({"fields": ["z"]}, "no field 'z'"),
+        ({"fields": "x"}, "must be a list of names"),
+        ({"fields": []}, "at least one"),
+        ({"target": "z"}, "the target 'z' is not a field"),
+        ({"target": "y", "fields": ["x"]}, "the target 'y' is not a field"),
+    ],
+)
+def test_wrong_arguments(archive, options, part):
+    with pytest.raises(ConfigurationError, match=part):
+        read(archive, **options)
+
+
+def test_files_of_different_formats(archive, tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "readme.md").write_text("about")
+    assert "must have one format" in refusal([archive, tmp_path / "x.npy"])
+    archive.unlink()
+    (tmp_path / "y.npy").write_bytes((tmp_path / "x.npy").read_bytes())
+    same(read(tmp_path), {"samples": np.concatenate([X, X])})  # a folder may hold others
+
+
+def test_files_of_no_format(tmp_path):
+    (tmp_path / "a.xyz").write_text("what is it")
+    assert "a.xyz is of no known format: it begins with the bytes 77 68 61 74" in refusal(tmp_path / "a.xyz")
+    (tmp_path / "a.npy").write_bytes(b"")
+    assert "a.npy is empty" in refusal(tmp_path)
+
+
+class Lengths:
+    """The lines of a file as their lengths; a line of three characters cannot be read."""
+
+    def __init__(self, paths, options):
+        self.lines = [line for path in paths for line in path.read_text().splitlines()]
+        self.fields = {"n": Field((), np.dtype(np.int64))}
+
+    def __len__(self):
+        return len(self.lines)
+
+    def read(self, samples):
+        found = [len(self.lines[i]) for i in samples]
+        if 3 in found:
+            raise RuntimeError("a line of three")
+        return {"n": np.array(found)}
+
+    def place(self, sample):
+        return f"line {sample + 1}"
+
+
+@pytest.fixture
+def lengths(monkeypatch):
+    monkeypatch.setattr(file_format, "_ADDED", [])
+    return register(FileFormat("lengths", (".len",), Lengths))
+
+
+def test_a_format_of_one_s_own(tmp_path, lengths):
+    (tmp_path / "a.len").write_text("a\nbb\n\n")
+    same(descend.data.read(tmp_path / "a.len"), {"n": [1, 2, 0]})
+    with pytest.raises(ConfigurationError, match="a file format 'lengths' already"):
+        register(lengths)
+
+
+def test_the_sample_that_cannot_be_read_is_named(tmp_path, lengths):
+    (tmp_path / "a.len").write_text("a\nbb\nccc\nd\n")
+    text = refusal(tmp_path / "a.len")
+    assert text == "sample 2 of reader 'lengths' for 'train' (line 3) cannot be read: a line of three (RuntimeError)"
+
+
+def test_an_error_of_a_library_names_the_reader(tmp_path, lengths):
+    (tmp_path / "a.len").write_bytes(b"\xff")
+    assert "reader 'lengths' for 'train'" in refusal(tmp_path / "a.len")
+    assert "UnicodeDecodeError" in refusal(tmp_path / "a.len")
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.csv", None)
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises(ConfigurationError, match=r"pyarrow: pip install 'descend\[data\]'"):
+        read(tmp_path / "a.csv")

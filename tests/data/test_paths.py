@@ -1,0 +1,99 @@
+"""Sources and the files that they name."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from descend.data.paths import HEAD_BYTES, files_of, head, is_path
+from descend.errors import ConfigurationError, DataError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def made(*names):
+        for name in names:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+        return tmp_path
+
+    return made
+
+
+def names(paths, root):
+    return [str(path.relative_to(root)) for path in paths]
+
+
+def test_files_folders_patterns_and_lists(folder):
+    root = folder("b.csv", "a.csv", "c/d.csv", ".hidden.csv", "_temporary/e.csv")
+    assert names(files_of(root / "b.csv"), root) == ["b.csv"]
+    assert names(files_of(str(root)), root) == ["a.csv", "b.csv", "c/d.csv"]
+    assert names(files_of(f"{root}/*.csv"), root) == ["a.csv", "b.csv"]
+    assert names(files_of(f"{root}/**/[ad].csv"), root) == ["a.csv", "c/d.csv"]
+    assert names(files_of([root / "b.csv", f"{root}/*.csv"]), root) == ["b.csv", "a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("given", "train", "validate", "test"),
+    [
+        (("train/1", "val/2", "test/3"), ["train/1"], ["val/2"], ["test/3"]),
+        (("train.csv", "test.csv"), ["train.csv"], None, ["test.csv"]),
+        (
+            ("train-00.pq", "train-01.pq", "validation-00.pq"),
+            ["train-00.pq", "train-01.pq"],
+            ["validation-00.pq"],
+            None,
+        ),
+        (("batch_1.bin", "batch_2.bin", "test_batch.bin"), ["batch_1.bin", "batch_2.bin"], None, ["test_batch.bin"]),
+        (("train-images.gz", "t10k-images.gz"), ["train-images.gz"], None, ["t10k-images.gz"]),
+        (("trains/1", "test/2"), ["test/2", "trains/1"], ["test/2", "trains/1"], ["test/2", "trains/1"]),
+        (("test.csv", "testimony.csv"), ["testimony.csv"], None, ["test.csv"]),
+        (("test.csv",), ["test.csv"], ["test.csv"], ["test.csv"]),
+    ],
+)
+def test_roles(folder, given, train, validate, test):
+    root = folder(*given)
+    for role, wanted in (("train", train), ("validate", validate), ("test", test)):
+        if wanted is None:
+            with pytest.raises(DataError, match=f"none for '{role}'"):
+                files_of(root, role)
+        else:
+            assert names(files_of(root, role), root) == wanted
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("nowhere.csv", "there is no file"),
+        ("no*.csv", "no file matches"),
+        ("x" * 5000, "cannot be opened"),
+        ("a\0", "no file|cannot"),
+    ],
+)
+def test_what_is_not_there(source, part):
+    with pytest.raises(DataError, match=part):
+        files_of(source)
+
+
+def test_what_is_no_file(tmp_path):
+    with pytest.raises(DataError, match="has no files"):
+        files_of(tmp_path)
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        files_of("/dev/null")
+    with pytest.raises(ConfigurationError, match="must be a path"):
+        files_of(3)
+    assert [is_path(one) for one in ("a", Path("a"), ["a", Path("b")], [], 3, [3], {"x": "a"})] == [True] * 3 + [
+        False
+    ] * 4
+
+
+def test_the_head_of_a_file(tmp_path):
+    content = bytes(range(256)) * 10
+    (tmp_path / "plain").write_bytes(content)
+    (tmp_path / "packed").write_bytes(gzip.compress(content))
+    (tmp_path / "cut").write_bytes(b"\x1f\x8b" + b"no gzip")
+    assert head(tmp_path / "plain") == content[:HEAD_BYTES]
+    assert content.startswith(head(tmp_path / "packed"))
+    assert len(head(tmp_path / "packed")) > 500
+    assert head(tmp_path / "cut") == b"\x1f\x8bno gzip"

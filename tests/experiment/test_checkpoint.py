@@ -1,0 +1,200 @@
+"""Checkpoints as the state of parts by name: what is saved comes back, and errors say what was changed."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from toys import Regression, data, run_of
+
+from descend.errors import StorageError
+from descend.experiment.checkpoint import (
+    LoadedCheckpoint,
+    capture,
+    check_weights,
+    load,
+    restore,
+    restore_weights,
+    tensors_of,
+)
+from descend.runtime import save_checkpoint, unflatten
+from descend.train import Mode
+from descend.train.step import train_step
+
+WHERE = Path("run/checkpoints/step-2")
+
+
+def trained(steps=2, **settings):
+    """A run with an optimizer that has momentum, after some steps."""
+    run = run_of(Regression(), data(batch_size=4), **settings)
+    for batch in list(run.data[Mode.TRAIN].epoch(0))[:steps]:
+        train_step(run, batch)
+    return run
+
+
+def saved(run):
+    found = capture(run)
+    parts = copy.deepcopy(unflatten(found.state["parts"], found.optimizer))  # as if it had been on a disk
+    weights = {name: w.detach().clone() for name, w in found.weights.items()}
+    return LoadedCheckpoint(WHERE, weights, dict(found.state["settings"]), parts)
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def momenta(run):
+    return {name: run.optimizer.state[p]["momentum_buffer"] for name, p in run.parameters.items()}
+
+
+def test_a_snapshot_holds_every_part_by_its_name():
+    run = trained()
+    found = capture(run)
+    assert set(found.state["parts"]) == set(run.stateful_parts())
+    assert (found.step, found.state["random_seed"], found.trained) == (2, 0, {"weight", "bias"})
+    run.parameters["bias"].requires_grad_(False)
+    assert capture(run).trained == {"weight"}
+
+
+def test_a_run_goes_on_where_the_checkpoint_was_taken():
+    first, again = trained(), trained(0)
+    restore(saved(first), again)
+    same(tensors_of(again), tensors_of(first))
+    same(momenta(again), momenta(first))
+    assert again.state.step == 2
+    for run in (first, again):
+        train_step(run, list(run.data[Mode.TRAIN].epoch(0))[2])
+    same(tensors_of(again), tensors_of(first))
+
+
+def test_options_that_have_changed_stay_and_the_others_come_back():
+    first, again = trained(), trained(0)
+    first.optimizer.param_groups[0].update(lr=0.5, momentum=0.3)
+    restore(saved(first), again, keep_options=("lr",))
+    assert (again.optimizer.param_groups[0]["lr"], again.optimizer.param_groups[0]["momentum"]) == (0.1, 0.3)
+
+
+def test_with_reset_optimizer_what_goes_with_it_begins_anew():
+    first, again = trained(), trained(0)
+    first.state.samples_kept, first.state.algorithm = 8, {"kfac": {}}
+    restore(saved(first), again, reset_optimizer=True)
+    assert not again.optimizer.state
+    assert again.state.algorithm == {}
+    assert again.state.samples_kept == 0  # the gradients of these samples are gone
+    assert again.state.step == 2
+    same(tensors_of(again), tensors_of(first))
+
+
+def test_without_reset_optimizer_samples_of_the_window_are_kept():
+    first, again = trained(), trained(0)
+    first.state.samples_kept = 8
+    restore(saved(first), again)
+    assert again.state.samples_kept == 8
+
+
+def test_which_parts_begin_anew_with_the_optimizer_is_said_by_the_parts():
+    found = {name for name, part in trained(0).stateful_parts().items() if part.resets_with_optimizer}
+    assert found == {"optimizer", "algorithm", "transforms"}
+
+
+def test_a_part_that_the_checkpoint_does_not_have_is_named_before_anything_is_changed():
+    first, again = trained(), trained(0)
+    checkpoint, before = saved(first), {name: w.clone() for name, w in tensors_of(again).items()}
+    del checkpoint.parts["callbacks"]
+    with pytest.raises(StorageError, match=r"step-2 has no state of 'callbacks'.*nothing was changed"):
+        restore(checkpoint, again)
+    same(tensors_of(again), before)
+    assert again.state.step == 0
+    assert not again.optimizer.state
+
+
+def test_a_part_that_begins_anew_needs_no_state():
+    first, again = trained(), trained(0)
+    checkpoint = saved(first)
+    del checkpoint.parts["optimizer"]
+    restore(checkpoint, again, reset_optimizer=True)
+    assert again.state.step == 2
+
+
+def test_a_damaged_state_is_an_error_that_says_what_was_changed():
+    first, again = trained(), trained(0)
+    checkpoint = saved(first)
+    del checkpoint.parts["stop"]["reason"]
+    with pytest.raises(StorageError) as caught:
+        restore(checkpoint, again)
+    (text,) = caught.value.problems
+    assert "a state of 'stop' that descend has not written (KeyError" in text
+    assert "optimizer, train, algorithm had been loaded before it" in text
+    assert "nothing was changed" not in text
+    with pytest.raises(StorageError, match="no other part was loaded"):
+        restore(saved_with(first, optimizer={"groups": [{}]}), trained(0))
+
+
+def saved_with(run, **parts):
+    checkpoint = saved(run)
+    checkpoint.parts.update(parts)
+    return checkpoint
+
+
+def test_an_optimizer_state_without_groups_changes_nothing():
+    with pytest.raises(StorageError, match="nothing was changed"):
+        restore(saved_with(trained(), optimizer={}), trained(0))
+
+
+def test_a_checkpoint_of_format_1_is_refused_with_the_remedies():
+    checkpoint = saved(trained())
+    checkpoint.parts.clear()
+    with pytest.raises(StorageError, match=r"format 1.*nothing was changed.*descend 0\.1.*weights_only=True"):
+        restore(checkpoint, trained(0))
+
+
+def test_other_weights_are_refused_in_a_table():
+    first, again = trained(), trained(0)
+    checkpoint = saved(first)
+    checkpoint.weights["more"] = torch.zeros(2)
+    checkpoint.weights["weight"] = torch.zeros(4, 1, dtype=torch.float64)
+    with pytest.raises(StorageError) as caught:
+        check_weights(checkpoint, again)
+    text = str(caught.value)
+    assert "other weights than this model; nothing was changed" in text
+    assert "(2,) float32" in text
+    assert "nothing" in text.split("more", 1)[1]
+    assert "bias" not in text
+    with pytest.raises(StorageError, match="other weights"):
+        restore(checkpoint, again)
+    check_weights(saved(first), again)
+
+
+def test_times_come_back_beside_the_state():
+    first, again = trained(), trained(0)
+    first.state.seconds = 7.0
+    restore(saved(first), again, times={"seconds": 7.5})
+    assert again.state.seconds == 7.5
+    restore(saved(first), again)
+    assert again.state.seconds == 0.0
+
+
+def test_weights_alone_are_taken_where_they_fit():
+    first, again = trained(), trained(0)
+    checkpoint = saved(first)
+    checkpoint.weights["bias"] = torch.zeros(3)
+    bias = again.parameters["bias"].detach().clone()
+    with pytest.warns(UserWarning, match="weights that are not taken over"):
+        restore_weights(checkpoint, again)
+    assert torch.equal(again.parameters["weight"], first.parameters["weight"])
+    assert torch.equal(again.parameters["bias"], bias)
+    assert again.state.step == 0
+    checkpoint.weights["weight"] = checkpoint.weights["weight"].to(torch.complex128)
+    with pytest.raises(StorageError, match="no weights that fit"):
+        restore_weights(checkpoint, again)
+
+
+def test_a_checkpoint_is_read_from_its_folder(tmp_path):
+    first, again = trained(), trained(0)
+    snapshot = capture(first)
+    folder = save_checkpoint(tmp_path, snapshot.step, snapshot.weights, snapshot.optimizer, snapshot.state)
+    found = load(folder)
+    restore(found, again)
+    same(tensors_of(again), tensors_of(first))
+    same(momenta(again), momenta(first))

@@ -1,0 +1,70 @@
+"""Metrics by name and as functions; accuracy worked out by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from descend.errors import ConfigurationError
+from descend.experiment.losses import looked_at
+from descend.experiment.metrics import build_metrics
+
+OUTPUT = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [1.0, 0.0, 5.0], [4.0, 0.0, 0.0]])
+TARGET = torch.tensor([0, 1, 0, -100])
+
+
+def ratio(metric, output=OUTPUT, target=TARGET):
+    found = looked_at(metric, output, [target], len(output))
+    return float(found.numerator), float(found.denominator)
+
+
+def test_accuracy_counts_the_largest_output_and_leaves_out_what_the_loss_ignores():
+    assert ratio(build_metrics(["accuracy"], "cross_entropy")["accuracy"]) == (2.0, 3.0)
+    assert ratio(build_metrics("accuracy", nn.CrossEntropyLoss(ignore_index=0))["accuracy"], target=TARGET.abs()) == (
+        1.0,
+        2.0,
+    )
+    assert ratio(build_metrics(["accuracy"], "mse")["accuracy"]) == (2.0, 4.0)
+
+
+def test_accuracy_of_probabilities_is_that_of_their_largest_and_of_positions_counts_each():
+    shares = nn.functional.one_hot(TARGET.clamp(min=0), 3).double() * 0.9 + 0.03
+    assert ratio(build_metrics(["accuracy"], "cross_entropy")["accuracy"], target=shares) == (3.0, 4.0)
+    output, target = OUTPUT.t()[None], torch.tensor([[0, 1, 2, 2]])  # (1, classes, positions)
+    assert ratio(build_metrics(["accuracy"], "cross_entropy")["accuracy"], output, target) == (3.0, 4.0)
+
+
+def test_names_functions_and_losses_of_torch_under_names_of_ones_own():
+    found = build_metrics({"mse": "mse", "far": lambda o, t: (o - t).abs().max(), "huber": nn.HuberLoss()}, "mse")
+    assert list(found) == ["mse", "far", "huber"]
+    x, y = torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1)
+    assert ratio(found["mse"], x, y) == (10.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (["acuracy"], "metric must be one of accuracy, .*got 'acuracy'; did you mean 'accuracy'"),
+        ({"mine": 3}, "metric 'mine' must be a name such as 'accuracy', .* got 3"),
+        (3, "metrics must be a list of names such as 'accuracy'.*got 3"),
+    ],
+)
+def test_what_is_no_metric(wanted, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build_metrics(wanted, "mse")
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (
+            (OUTPUT, OUTPUT),
+            "the output must be a tensor .samples, classes, ....*, got a tuple: return that tensor alone",
+        ),
+        (OUTPUT[:, 0], r"the output must have shape \(samples, classes, ...\), got \(4,\)"),
+        (OUTPUT[:, :1], r"got \(4, 1\): pass a function"),
+    ],
+)
+def test_accuracy_needs_scores_of_classes(output, message):
+    metric = build_metrics(["accuracy"], "mse")["accuracy"]
+    with pytest.raises(ConfigurationError, match=message):
+        looked_at(metric, output, [TARGET], 4)

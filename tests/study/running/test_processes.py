@@ -1,0 +1,74 @@
+"""Functions in forks of this process: what they say, what they raise, and when they are killed."""
+
+import dataclasses
+import os
+import signal
+
+import pytest
+from study_tasks import mlp, trial
+from torch import nn
+
+from descend.errors import DescendError
+from descend.study.running import processes
+from descend.study.running.processes import can_fork, can_stack_in_processes, divided, forked, run_in_forks
+from descend.study.running.sequential import run_sequentially
+
+TASK = mlp(width=4).prepared()
+
+
+def saying(*words):
+    return lambda: iter([word.encode() for word in words])
+
+
+def killed():
+    yield b"begun"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failing():
+    yield b"begun"
+    raise ValueError("mine")
+
+
+def test_what_all_of_them_say_arrives():
+    assert sorted(forked([saying("a", "b"), saying("c"), saying()])) == [b"a", b"b", b"c"]
+
+
+def test_a_process_that_is_killed_says_nothing_more():
+    assert sorted(forked([killed, saying("c")])) == [b"begun", b"c"]
+
+
+def test_what_one_raises_is_raised_here():
+    with pytest.raises(DescendError, match="ValueError: mine"):
+        list(forked([failing]))
+
+
+def test_a_function_runs_in_a_process_of_its_own():
+    ((pid,),) = [[int(said) for said in forked([lambda: iter([str(os.getpid()).encode()])])]]
+    assert pid != os.getpid()
+
+
+@pytest.mark.parametrize(("count", "lengths"), [(4, [2, 2]), (5, [3, 2]), (1, [1])])
+def test_trials_are_divided_evenly(monkeypatch, count, lengths):
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    trials = [trial(i) for i in range(count)]
+    parts = divided(trials)
+    assert [len(part) for part in parts] == lengths
+    assert [one for part in parts for one in part] == trials
+
+
+def test_why_there_are_no_processes(monkeypatch):
+    monkeypatch.setattr(processes, "cores", lambda: 1)
+    assert can_fork(TASK) == "there is one processor"
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    assert can_fork(TASK) is None
+    assert can_stack_in_processes(TASK) is None
+    normed = dataclasses.replace(TASK, model=lambda: nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)))
+    assert "batch norm" in can_stack_in_processes(normed)
+
+
+def test_trials_in_forks_are_trials_one_by_one(monkeypatch):
+    monkeypatch.setattr(processes, "cores", lambda: 2)
+    trials = [trial(i, steps=4) for i in range(3)]
+    found = {record.trial.id: record.scores for record in run_in_forks(TASK, trials, 2)}
+    assert found == {record.trial.id: record.scores for record in run_sequentially(TASK, trials, 2)}

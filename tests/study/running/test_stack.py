@@ -1,0 +1,76 @@
+"""A stack step by step, against loops in plain torch; what whole runs give is in test_vmapped.py."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from study_tasks import mlp, trial
+from torch import nn
+
+from descend.data import order
+from descend.study.running.stack import Stack, slow_in_silence
+
+TASK = mlp(width=4, double=True).prepared()
+
+
+def by_hand(task, one, steps):
+    """SGD with momentum in plain torch, over the batches of the trial."""
+    module = task.module(one.seed)
+    given = one.configuration
+    optimizer = torch.optim.SGD(module.parameters(), lr=given["lr"], momentum=given.get("momentum", 0.0))
+    x, y = task.train
+    batches = torch.as_tensor(order(one.seed, 0, np.arange(len(x)), len(x))).split(one.batch_size)
+    for rows in batches[:steps]:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return nn.functional.cross_entropy(module(x), y)
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}])
+def test_steps_are_those_of_each_trial_by_hand(settings):
+    trials = [trial(i, lr=0.1 * (i + 1), **settings) for i in range(3)]
+    stack = Stack(TASK, trials)
+    for number in (1, 2, 3):
+        stack.step(number)
+    found = stack.look()["train"]["loss"]
+    for place, one in enumerate(trials):
+        torch.testing.assert_close(found[place], by_hand(TASK, one, 3), rtol=1e-9, atol=0)
+    assert stack.failed_at.tolist() == [0, 0, 0]
+
+
+def test_the_first_update_that_is_not_finite_is_noted_and_others_go_on():
+    trials = [trial(0, lr=0.1), trial(1, lr=1e200)]
+    stack = Stack(TASK, trials)
+    for number in range(1, 6):
+        stack.step(number)
+    assert stack.failed_at[0] == 0
+    assert 1 < stack.failed_at[1] <= 5
+    torch.testing.assert_close(stack.look()["train"]["loss"][0], by_hand(TASK, trials[0], 5), rtol=1e-9, atol=0)
+
+
+def test_test_samples_are_scored_when_asked_for():
+    stack = Stack(TASK, [trial()])
+    assert set(stack.look()) == {"train", "validation"}
+    assert stack.look(test=True) == {}
+
+
+def test_a_stack_is_traced_once_for_all_of_its_form():
+    task = mlp(width=4, double=True).prepared()
+    trials = [trial(i, steps=80) for i in range(2)]
+    Stack(task, trials).trace()
+    known = len(task.traces)
+    assert known > 0
+    again = Stack(task, [trial(i + 5, steps=80, lr=0.3) for i in range(2)])
+    again.trace()
+    again.step(1)
+    assert len(task.traces) == known
+
+
+def test_the_warning_of_vmap_about_loops_is_left_out(recwarn):
+    with slow_in_silence():
+        warnings.warn("There is a performance drop because we have not yet implemented the batching rule", stacklevel=1)
+        warnings.warn("another", stacklevel=1)
+    assert [str(one.message) for one in recwarn] == ["another"]

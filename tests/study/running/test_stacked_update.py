@@ -1,0 +1,76 @@
+"""Updates of many trials as one: what they share, what becomes a tensor, and one step against the rule itself."""
+
+import pytest
+import torch
+from study_tasks import trial
+from torch import nn
+
+from descend.errors import ConfigurationError
+from descend.optim.rules import RULES
+from descend.study.running.stacked_update import form_of, update_one_trial, updates_of, with_constants
+
+
+def updates(*settings, module=None):
+    trials = [trial(i, **one) for i, one in enumerate(settings)]
+    return updates_of(trials, [module or nn.Linear(3, 2)] * len(trials))
+
+
+def test_numbers_in_which_trials_differ_are_tensors_and_shared_ones_are_not():
+    (update,) = updates({"momentum": 0.5, "weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.0})
+    assert update.names == ("weight", "bias")
+    assert update.constants["momentum"].tolist() == [0.5, 0.9]
+    assert update.decay.tolist() == [0.1, 0.0]
+    assert update.decays
+    (same,) = updates({"momentum": 0.9}, {"momentum": 0.9})
+    assert same.constants == {}
+    assert not same.decays
+
+
+def test_a_rule_that_looks_at_whole_tensors_has_an_update_for_each():
+    assert [one.names for one in updates({"optimizer": "LARS"})] == [("weight",), ("bias",)]
+    assert [one.names for one in updates({"optimizer": "SGD"})] == [("weight", "bias")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ([{"momentum": 0.0}, {"momentum": 0.9}], "no number above 0 in all of them"),
+        ([{}, {"optimizer": "Adam"}], "different rules"),
+        ([{"decay": "coupled"}, {"decay": "decoupled"}], "an option that is no number"),
+        ([{}, {"roles.bias.lr_mult": 0.5}], "group their weights in different ways"),
+        ([{"optimizer": "Muon"}], "one tensor at a time"),
+    ],
+)
+def test_what_cannot_be_one_update_is_refused(settings, said):
+    with pytest.raises(ConfigurationError, match=said):
+        updates(*settings)
+
+
+def test_one_update_is_that_of_the_rule():
+    """SGD with momentum and coupled decay, by its equations."""
+    (update,) = updates({"momentum": 0.5, "weight_decay": 0.1, "decay": "coupled"}, {"momentum": 0.9})
+    p, g = torch.tensor([1.0, -2.0], dtype=torch.float64), torch.tensor([0.5, 0.25], dtype=torch.float64)
+    state = update.rule.init(p)
+    numbers = {
+        name: torch.tensor(value, dtype=torch.float64)
+        for name, value in {"lr": 0.2, "decay": 0.1, "t": 1.0, "momentum": 0.5}.items()
+    }
+    entries = {name: value for name, value in state._asdict().items() if value is not None}
+    new, after = update_one_trial(update, type(state), p, g, entries, numbers)
+    torch.testing.assert_close(new, p - 0.2 * (g + 0.1 * p))
+    second, _ = update_one_trial(update, type(state), new, g, after, {**numbers, "t": numbers["t"] + 1})
+    moving = 0.5 * (g + 0.1 * p) + g + 0.1 * new
+    torch.testing.assert_close(second, new - 0.2 * moving)
+
+
+def test_the_form_holds_what_a_trace_depends_on():
+    (first,) = updates({"lr": 0.1, "momentum": 0.9}, {"lr": 0.2, "momentum": 0.9})
+    (other,) = updates({"lr": 0.3, "momentum": 0.9}, {"lr": 0.4, "momentum": 0.9})
+    (slower,) = updates({"momentum": 0.5}, {"momentum": 0.5})
+    assert form_of(first) == form_of(other) != form_of(slower)
+
+
+def test_constants_are_put_into_a_rule_unchecked():
+    rule = RULES["adam"]()
+    assert with_constants(rule, {"beta1": torch.tensor(0.5)}).beta1 == 0.5
+    assert with_constants(rule, {}).beta2 == rule.beta2
