@@ -11,7 +11,7 @@ SCRIPTS = (fuzz_idx, fuzz_numpy, fuzz_records, fuzz_run_directory, fuzz_study_fi
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__.rpartition(".")[2])
 def test_damaged_files_are_read_or_refused_with_an_error_of_ours(script):
-    report = run(script.attempt, 40, seed=15)
+    report = run(script.attempt, 100, seed=15)
     assert report.findings == {}
     assert report.refused > 5
     assert report.accepted > 0
