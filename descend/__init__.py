@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from descend import launch as launch
     from descend import launcher as launcher
     from descend import lower as lower
+    from descend import models as models
+    from descend import modules as modules
     from descend import onnx as onnx
     from descend import optim as optim
     from descend import runtime as runtime
@@ -55,8 +57,6 @@ if TYPE_CHECKING:
     from descend.study.comparing import compare as compare
     from descend.study.design import Study as Study
     from descend.train import *  # noqa: F403
-    from descend.zoo import models as models
-    from descend.zoo import modules as modules
 
 # Where each public name lives. A room's whole list is public when it stands in _WHOLE.
 _ROOMS = (
@@ -69,6 +69,8 @@ _ROOMS = (
     "launch",
     "launcher",
     "lower",
+    "models",
+    "modules",
     "onnx",
     "optim",
     "runtime",
@@ -118,8 +120,6 @@ _SINGLE = {
     "SecondsPerRun": "train",
     "Steps": "train",
     "Trainer": "train",
-    "models": "zoo",
-    "modules": "zoo",
     "TrainingAlgorithm": "train",
 }
 

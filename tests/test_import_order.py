@@ -20,9 +20,9 @@ ORDER = [
     {"train"},
     {"callbacks"},
     {"experiment"},
-    {"launcher"},
+    {"launcher", "modules"},
     {"zoo", "onnx"},
-    {"study"},
+    {"study", "models"},
     {"lbann"},
     {"__main__", "__init__"},
 ]

@@ -5,17 +5,16 @@ lenet(images), small_lenet(images)      layers from images to class probabilitie
 LeNet, AlexNet, MLP, ResNet18, ...      networks as modules: ResNet50(1000)(images) gives logits
 Transformer, BERT, RoBERTa, GPT         the transformer, encoders of texts, and a model that goes on with a text
 TransformerEncoderLayer, ...            what they are made of
-modules                                 what they are built of, with LBANN's names
-models                                  LBANN's list of models
+modules                                 what they are built of: descend.modules
 demo_experiment(name)                   a whole run, ready made
 """
 
-from descend.zoo import models, modules
+from descend import modules
+from descend.modules import PositionalEncoding
 from descend.zoo.datasets import digits, fashion_mnist
 from descend.zoo.demo import demo_experiment
 from descend.zoo.language import BERT, GPT, EncoderConfig, RoBERTa, bert_config, next_token_loss
 from descend.zoo.lenet import lenet, small_lenet
-from descend.zoo.modules import PositionalEncoding
 from descend.zoo.networks import MLP, AlexNet, LeNet
 from descend.zoo.resnet import ResNet, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152, WideResNet50_2
 from descend.zoo.transformer import Transformer, TransformerDecoderLayer, TransformerEncoderLayer
@@ -44,7 +43,6 @@ __all__ = [
     "digits",
     "fashion_mnist",
     "lenet",
-    "models",
     "modules",
     "next_token_loss",
     "small_lenet",

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import descend
-from descend import zoo
+from descend import models, modules, zoo
 from descend.errors import ConfigurationError
 from descend.lower.initialize import initial_values
 from tests.zoo.lowered import lowered, random
@@ -74,7 +74,7 @@ def torch_layer(kind, **options):
 def test_the_transformer_is_torchs_layers_one_after_the_other(norm_first):
     """torch's own Transformer ends in norms; the paper has them in the layers alone, unless they stand first."""
     make = lambda s, t: zoo.Transformer(  # noqa: E731
-        8, 2, 2, 2, 12, name="t", activation=zoo.modules.Gelu, norm_first=norm_first, epsilon=1e-4
+        8, 2, 2, 2, 12, name="t", activation=modules.Gelu, norm_first=norm_first, epsilon=1e-4
     )(s, 5, t, 4)
     module, call, plan = lowered(make, (5, 8), (4, 8))
     get = drawn(module)
@@ -140,7 +140,7 @@ def test_lengths_that_are_none_are_refused(lengths):
 
 
 def test_branches_lay_heads_on_grids_and_change_nothing():
-    make = lambda s, t, n: zoo.models.subgraph.Transformer(8, 2, 1, 1, dropout=0.0, name="t", branches=n)(s, 3, t, 4)  # noqa: E731
+    make = lambda s, t, n: models.subgraph.Transformer(8, 2, 1, 1, dropout=0.0, name="t", branches=n)(s, 3, t, 4)  # noqa: E731
     whole, call, _ = lowered(lambda s, t: make(s, t, 0), (3, 8), (4, 8))
     parts, call_parts, plan = lowered(lambda s, t: make(s, t, 2), (3, 8), (4, 8))
     parts.load_state_dict(whole.state_dict())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import descend
-from descend import zoo
+from descend import modules, zoo
 from descend.errors import Unsupported
 from descend.graph import kinds
 from descend.lower.onnx import OPSET
@@ -18,8 +18,8 @@ NETWORKS = {
     "MLP": (lambda x: zoo.MLP([16, 8, 4], dropout=0.25)(x), [(12,)]),
     "encoder": (lambda x: zoo.TransformerEncoderLayer(8, 2, 12)(zoo.PositionalEncoding(8)(x, 5)), [(5, 8)]),
     "decoder": (lambda x, memory: zoo.TransformerDecoderLayer(8, 2, 12)(x, memory), [(5, 8), (4, 8)]),
-    "LSTM": (lambda x: zoo.modules.LSTMCell(5)(x)[0], [(3,)]),
-    "GRU": (lambda x: zoo.modules.GRU(5)(x)[0], [(3,)]),
+    "LSTM": (lambda x: modules.LSTMCell(5)(x)[0], [(3,)]),
+    "GRU": (lambda x: modules.GRU(5)(x)[0], [(3,)]),
 }
 LARGE = {
     "lenet": (lambda x: zoo.lenet(x), [(1, 28, 28)]),

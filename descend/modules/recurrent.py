@@ -16,8 +16,8 @@ from descend.graph import (
     Tanh,
     Weights,
 )
-from descend.zoo.modules.dense import ChannelwiseFullyConnectedModule, FullyConnectedModule
-from descend.zoo.modules.module import Module
+from descend.modules.dense import ChannelwiseFullyConnectedModule, FullyConnectedModule
+from descend.modules.module import Module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

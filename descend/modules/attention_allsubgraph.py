@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from descend.zoo.modules.attention import MultiheadAttention
+from descend.modules.attention import MultiheadAttention
 
 if TYPE_CHECKING:
-    from descend.zoo.modules.encoding import RotaryPositionalEmbedding
+    from descend.modules.encoding import RotaryPositionalEmbedding
 
 __all__ = ["MultiheadAttentionAllsubGraph"]
 

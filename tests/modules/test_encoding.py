@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import descend
+from descend import modules
 from descend.errors import ConfigurationError
-from descend.zoo import modules
 from tests.zoo.lowered import agree, lowered, random
 
 

@@ -21,7 +21,7 @@ from descend.graph import (
     Tessellate,
     WeightsLayer,
 )
-from descend.zoo.modules.module import Module, fixed
+from descend.modules.module import Module, fixed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 import descend
-from descend.zoo import modules
+from descend import modules
 from tests.zoo.lowered import agree, random
 
 ALL = [

@@ -7,8 +7,8 @@ from scipy import special
 from torch import distributions
 
 import descend
+from descend import modules
 from descend.errors import ConfigurationError
-from descend.zoo import modules
 from tests.zoo.lowered import agree, lowered, random
 
 K = torch.tensor([[0.0, 1.0, 3.0], [2.0, 40.0, 7.0]], dtype=torch.float64)

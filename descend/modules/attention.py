@@ -22,13 +22,13 @@ from descend.graph import (
     Weights,
 )
 from descend.graph import ConstantInitializer as Zeros
-from descend.zoo.modules.module import Module
+from descend.modules.module import Module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from descend.graph import Layer
-    from descend.zoo.modules.encoding import RotaryPositionalEmbedding
+    from descend.modules.encoding import RotaryPositionalEmbedding
 
 __all__ = ["MultiheadAttention"]
 

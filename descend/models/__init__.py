@@ -1,7 +1,7 @@
 """LBANN's list of models, under its names; `descend.zoo` has these and more."""
 
+from descend.models import subgraph
 from descend.zoo.language import RoBERTa
-from descend.zoo.models import subgraph
 from descend.zoo.networks import AlexNet, LeNet
 from descend.zoo.resnet import ResNet, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152
 from descend.zoo.transformer import Transformer, TransformerDecoderLayer, TransformerEncoderLayer

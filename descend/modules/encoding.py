@@ -18,7 +18,7 @@ from descend.graph import (
     Weights,
     WeightsLayer,
 )
-from descend.zoo.modules.module import Module, fixed
+from descend.modules.module import Module, fixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,14 +26,14 @@ from descend.graph import (
     Tessellate,
     ops,
 )
-from descend.zoo.modules.dense import ChannelwiseFullyConnectedModule
-from descend.zoo.modules.module import Module, activated
-from descend.zoo.modules.recurrent import ChannelwiseGRU
+from descend.modules.dense import ChannelwiseFullyConnectedModule
+from descend.modules.module import Module, activated
+from descend.modules.recurrent import ChannelwiseGRU
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from descend.zoo.modules.module import Activation
+    from descend.modules.module import Activation
 
 __all__ = [
     "DenseGCNConv",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.graph import Convolution, Deconvolution
-from descend.zoo.modules.module import Module, activated, fill_weights
+from descend.modules.module import Module, activated, fill_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from descend.graph import Layer, Weights
-    from descend.zoo.modules.module import Activation
+    from descend.modules.module import Activation
 
 __all__ = ["Convolution2dModule", "Convolution3dModule", "ConvolutionModule"]
 

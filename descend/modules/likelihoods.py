@@ -22,7 +22,7 @@ from descend.graph import (
     WeightsLayer,
     ops,
 )
-from descend.zoo.modules.module import Module
+from descend.modules.module import Module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,13 +3,13 @@
 Some are functions, as in LBANN: they make layers once, and weights of their own where they need some.
 """
 
-from descend.zoo.modules.activations import Gelu, Gelu_approx, Silu
-from descend.zoo.modules.attention import MultiheadAttention
-from descend.zoo.modules.attention_allsubgraph import MultiheadAttentionAllsubGraph
-from descend.zoo.modules.convolution import Convolution2dModule, Convolution3dModule, ConvolutionModule
-from descend.zoo.modules.dense import ChannelwiseFullyConnectedModule, FullyConnectedModule
-from descend.zoo.modules.encoding import LearnedInputEncoding, PositionalEncoding, RotaryPositionalEmbedding
-from descend.zoo.modules.graphs import (
+from descend.modules.activations import Gelu, Gelu_approx, Silu
+from descend.modules.attention import MultiheadAttention
+from descend.modules.attention_allsubgraph import MultiheadAttentionAllsubGraph
+from descend.modules.convolution import Convolution2dModule, Convolution3dModule, ConvolutionModule
+from descend.modules.dense import ChannelwiseFullyConnectedModule, FullyConnectedModule
+from descend.modules.encoding import LearnedInputEncoding, PositionalEncoding, RotaryPositionalEmbedding
+from descend.modules.graphs import (
     DenseGCNConv,
     DenseGraphConv,
     DenseNNConv,
@@ -21,7 +21,7 @@ from descend.zoo.modules.graphs import (
     GraphReduce,
     NNConv,
 )
-from descend.zoo.modules.likelihoods import (
+from descend.modules.likelihoods import (
     CrossEntropyWithUncertainty,
     GeometricDistributionNegativeLogLikelihood,
     GroupLasso,
@@ -30,10 +30,10 @@ from descend.zoo.modules.likelihoods import (
     PoissonDistributionNegativeLogLikelihood,
     PolyaDistributionNegativeLogLikelihood,
 )
-from descend.zoo.modules.module import Module
-from descend.zoo.modules.pytorch import PytorchLayerNorm, PytorchLinear, PytorchMatmul
-from descend.zoo.modules.recurrent import GRU, ChannelwiseGRU, LSTMCell
-from descend.zoo.modules.transformations import (
+from descend.modules.module import Module
+from descend.modules.pytorch import PytorchLayerNorm, PytorchLinear, PytorchMatmul
+from descend.modules.recurrent import GRU, ChannelwiseGRU, LSTMCell
+from descend.modules.transformations import (
     Cumsum,
     FFTShift,
     PeriodicPadding2D,
