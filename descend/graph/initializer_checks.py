@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from descend.graph.layer import shown
 from descend.graph.weights import (
@@ -24,6 +24,8 @@ from descend.graph.weights import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from descend.graph.plan import PlannedWeights
 
@@ -86,11 +88,11 @@ def _file_problems(start: NumpyInitializer, weights: PlannedWeights) -> Iterator
     import numpy as np
 
     try:  # not np.load, which opens archives too
-        found = np.lib.format.open_memmap(start.file, mode="r")
+        found: NDArray[Any] = np.lib.format.open_memmap(start.file, mode="r")
     except Exception as error:  # of a damaged header numpy raises the tokenizer's errors too
         yield f"start from '{start.file}', which cannot be read as .npy: {error}"
         return
-    if found.dtype not in (np.float32, np.float64):
+    if found.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         yield f"start from '{start.file}', which holds {found.dtype}; expected float32 or float64"
     if found.shape != weights.shape:
         yield f"are {shown(weights.shape)} for layer '{weights.layer}', and '{start.file}' holds {shown(found.shape)}"

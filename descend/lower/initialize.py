@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from descend.graph.weights import ArrayInitializer, ColumnsInitializer
 from descend.lower.formats import torch_format
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from descend.graph import PlannedWeights
 
 __all__ = ["initial_values"]
@@ -96,10 +98,10 @@ def _listed(weights: PlannedWeights, start: ValueInitializer) -> torch.Tensor:
 def _from_file(weights: PlannedWeights, start: NumpyInitializer) -> torch.Tensor:
     path = Path(start.file)
     try:  # mapped, so that a header that claims more than the file has takes no memory
-        array = np.lib.format.open_memmap(path, mode="r")
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # of a damaged header numpy raises the tokenizer's errors too
         raise GraphError(f"weights '{weights.name}': {path} cannot be read as a .npy file: {error}") from error
-    if array.shape != weights.shape or array.dtype not in (np.float32, np.float64):
+    if array.shape != weights.shape or array.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise GraphError(
             f"weights '{weights.name}': {path} holds {array.dtype} of shape {array.shape}; "
             f"float32 or float64 of shape {weights.shape} is needed"

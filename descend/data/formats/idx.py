@@ -140,7 +140,7 @@ def _decompress(path: Path, content: NDArray[np.uint8]) -> int:
     Returns:
         The number of bytes in the file, or one more than `content` holds if the file has more than that.
     """
-    room, filled = memoryview(content), 0
+    room, filled = memoryview(content.data), 0
     try:
         with gzip.open(path) as file:
             while got := file.readinto(room[filled : filled + _CHUNK_BYTES]):
