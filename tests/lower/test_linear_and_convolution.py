@@ -70,12 +70,6 @@ def test_deconvolution_in_groups_without_a_bias():
     same(layer, spread(x.detach().numpy(), kernel, ((1,), (0,), (0,), (1,)), groups=2), x)
 
 
-def test_fans_of_a_deconvolution_are_those_of_its_kernel():
-    layer = Single(lambda s: descend.Deconvolution(s, name="d", num_dims=1, out_channels=3, kernel_size=5), (2, 4))
-    planned = layer.plan.weights["d_kernel"]
-    assert (planned.shape, planned.fan_in, planned.fan_out) == ((2, 3, 5), 10, 15)
-
-
 @pytest.mark.parametrize("transpose", [None, False, True])
 @pytest.mark.parametrize("bias", [None, False, True])
 def test_channelwise_fully_connected_maps_every_slice_alike(transpose, bias):

@@ -224,15 +224,6 @@ def test_rules_of_our_own_work_under_vmap(op):
     torch.testing.assert_close(got, xs[0].grad)
 
 
-def test_layers_of_one_operator_have_the_arguments_of_the_front_end():
-    assert descend.Clamp().ops == (ops.Clamp(min=0, max=1),)
-    assert descend.Clamp(min=-1).ops == (ops.Clamp(min=-1, max=1),)
-    assert descend.Clamp(min=-1, max=0).ops == (ops.Clamp(min=-1),)  # as a text has it, where 0 is unset
-    chosen = descend.Select(value=1, if_true=2.5, if_false=0)
-    both = {"constant_if_true": True, "value_if_true": 2.5, "constant_if_false": True}
-    assert chosen.ops == (ops.Select(value=1, **both),)
-
-
 WIDE_RANGE = (-80.0, -15.0, -8.0, -1.0, -1e-8, 0.0, 1e-8, 1.0, 8.0, 15.0, 80.0)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import descend
-from descend.errors import GraphError, Unsupported
+from descend.errors import Unsupported
 from descend.graph import check
 from descend.lower import lower
 from descend.runtime import generator
@@ -83,15 +83,3 @@ def test_norms_of_rows_of_another_layers_weights(first):
     assert value.tolist() == [[5.0], [5.0]]
     value.sum().backward()
     np.testing.assert_allclose(module.get_parameter("w").grad, [[1.2, 1.6, 0], [0, 0, 0]], rtol=1e-6)
-
-
-def test_norms_of_weights_that_no_layer_makes_are_refused():
-    alone = descend.RowwiseWeightsNorms(weights=[descend.Weights(name="w")], name="norms")
-    model = descend.Model(1, objective_function=descend.Reduction(alone))
-    with pytest.raises(
-        GraphError, match=r"layer 'norms' \(RowwiseWeightsNorms\) reads weights 'w', which no other layer"
-    ):
-        check(model, {"x": (3,)})
-    model = descend.Model(1, objective_function=descend.Reduction(descend.RowwiseWeightsNorms(name="norms")))
-    with pytest.raises(GraphError, match=r"reads one parameter of another layer and is given 0"):
-        check(model, {"x": (3,)})

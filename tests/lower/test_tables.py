@@ -63,9 +63,3 @@ def test_gradients_of_the_table_are_finite_differences():
     layer = table(padding_idx=1)
     index = f64([0, 2, 1, 0], [5, 2, 2, -1])
     assert torch.autograd.gradcheck(lambda *_: layer(index), tuple(layer.weights.values()))
-
-
-def test_sparse_sgd_is_an_update_rule_of_the_table():
-    layer = table(descend.DistEmbedding, sparse_sgd=True, learning_rate=0.5, barrier_in_forward_prop=True)
-    assert layer.plan.weights["table"].optimizer == descend.SGD(learn_rate=0.5)
-    assert table(descend.DistEmbedding).plan.weights["table"].optimizer is None

@@ -69,16 +69,6 @@ def test_a_frozen_identity_zero_is_zero_both_ways():
     assert not gradients(layer, x)[0].any()
 
 
-def test_the_check_names_the_layer_whose_pieces_do_not_fit():
-    x = descend.Input(data_field="x")
-    cut = descend.Slice(x, slice_points=[0, 1, 2], name="cut")
-    model = descend.Model(1, objective_function=descend.Reduction(cut))
-    with pytest.raises(
-        descend.errors.GraphError, match=r"layer 'cut' \(Slice\) has slice_points for 2 pieces and 1 child"
-    ):
-        check(model, {"x": (4,)})
-
-
 @pytest.mark.parametrize("pad", [0, 2])
 def test_max_deterministic_is_max(pad):
     window = {"num_dims": 2, "pool_dims_i": 3, "pool_strides_i": 2, "pool_pads_i": pad}
