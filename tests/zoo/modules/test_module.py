@@ -29,6 +29,15 @@ def test_a_module_is_called_by_its_class_and_counted_for_itself():
     Twice.global_count = 0
 
 
+def test_modules_of_one_prefix_are_counted_together():
+    """ConvolutionModule and Convolution2dModule in one model would else both have a layer conv1."""
+    made = [modules.ConvolutionModule(2, 4, 3), modules.Convolution2dModule(4, 3), modules.Convolution3dModule(4, 3)]
+    assert [one.name for one in made] == ["conv1", "conv2", "conv3"]
+    attention = [modules.MultiheadAttention(4, 2), modules.MultiheadAttentionAllsubGraph(4, 2, 1)]
+    assert [one.name for one in attention] == ["multiheadattention1", "multiheadattention2"]
+    assert modules.ConvolutionModule(2, 4, 3).name == "conv4"
+
+
 def test_layers_of_later_calls_have_the_number_of_the_call():
     module = Twice("m")
     x = module(module(module(descend.Input(name="x"))))
