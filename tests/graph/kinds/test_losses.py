@@ -48,7 +48,7 @@ def test_class_indices_of_another_shape_are_refused(prediction, label):
 
 
 def test_the_label_of_a_cross_entropy_is_kept_from_narrow_formats():
-    """float16 has no integer above 2048 of every kind; accuracies compare values and hold no indices."""
+    """float16 does not have every integer above 2048; accuracies compare values and hold no indices."""
     assert g.CrossEntropy.index_parents == (1,)
     assert g.CategoricalAccuracy.index_parents == ()
 

@@ -15,8 +15,8 @@ sizes = st.integers(1, 5)
 def test_a_product_is_shaped_and_counted_as_torch_does(stack, rows, inner, columns, transpose_a, transpose_b):
     """Each entry of the product is a sum of `inner` products, and every matrix of a stack has its own."""
     front = () if stack is None else (stack,)
-    a = torch.empty(*front, rows, inner, device="meta")
-    b = torch.empty(*front, inner, columns, device="meta")
+    a = torch.empty(*front, rows, inner)
+    b = torch.empty(*front, inner, columns)
     wanted = torch.matmul(a, b)
     shapes = tuple((x.mT if turned else x).shape for x, turned in ((a, transpose_a), (b, transpose_b)))
     layer = g.MatMul(transpose_a=transpose_a, transpose_b=transpose_b)

@@ -36,7 +36,7 @@ def test_dropped_axes_leave_the_shape_that_torch_leaves(count):
     """Whatever their order; where none is left there is one entry, since a sample has a dimension."""
     shape = (2, 3, 4)
     for axes in itertools.permutations(range(3), count):
-        left = tuple(torch.empty(shape, device="meta").sum(axes).shape)
+        left = tuple(torch.empty(shape).sum(axes).shape)
         for mode in ("", "sum", "product", "max", "min"):
             assert shape_of(g.MultiDimReduction(axes=axes, mode=mode), shape) == (left or (1,))
 
