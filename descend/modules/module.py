@@ -21,7 +21,8 @@ class Module:
     """Layers that are made anew in each call, with weights that all calls share.
 
     Args:
-        name: `<prefix><N>` without one, N counting up from 1 for each class.
+        name: `<prefix><N>` without one, N counting up from 1 for each prefix: a subclass without a prefix of its own
+            counts on with its base, so that no two modules get one name.
 
     Attributes:
         instance: How often it has been called. The layers of the first call bear the module's name, those of later
@@ -32,12 +33,14 @@ class Module:
     global_count: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
-        cls.global_count = 0
+        if "prefix" in vars(cls):
+            cls.global_count = 0
 
     def __init__(self, name: str | None = None) -> None:
         if name is None:
-            type(self).global_count += 1
-            name = f"{self.prefix}{type(self).global_count}"
+            counted = next(cls for cls in type(self).__mro__ if issubclass(cls, Module) and "prefix" in vars(cls))
+            counted.global_count += 1
+            name = f"{self.prefix}{counted.global_count}"
         self.name = name
         self.instance = 0
 

@@ -147,22 +147,3 @@ def test_unknown_keywords_and_wrong_types_are_refused():
         g.Model("3")
     with pytest.raises(ConfigurationError, match="'loss' is no term of an objective"):
         g.Model(1, objective_function=["loss"])
-
-
-def test_objectives_take_layers_terms_and_lists():
-    layer = g.Input()
-    for objective in (
-        layer,
-        [layer],
-        g.LayerTerm(layer),
-        g.ObjectiveFunction(layer),
-        g.ObjectiveFunction([g.LayerTerm(layer, 1.0)]),
-    ):
-        (term,) = g.Model(1, objective_function=objective).objective_function.terms
-        assert (term.layer, term.scale) == (layer, 1.0)
-
-
-def test_a_metric_is_named_by_its_layer_unless_it_is_named():
-    layer = g.Input(name="acc")
-    assert g.Metric(layer).name == "acc"
-    assert g.Metric(layer, "accuracy", "%").name == "accuracy"

@@ -70,13 +70,3 @@ def gradients(layer, *xs):
     if y.requires_grad:
         y.sum().backward()
     return [torch.zeros_like(x) if x.grad is None else x.grad for x in xs]
-
-
-def refusal(layer, *shapes, children=1):
-    """What the layer says of parents of these shapes."""
-    incoming = tuple(descend.graph.Incoming(f"p{i}", shape) for i, shape in enumerate(shapes))
-    try:
-        layer.output_shapes(incoming, children)
-    except descend.errors.GraphError as error:
-        return str(error)
-    return ""

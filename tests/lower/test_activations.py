@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import descend
-from tests.lower.single import Single, check_against, f64, random, refusal
+from tests.lower.single import Single, check_against, f64, random
 
 
 def softmax(x, axes):
@@ -50,17 +50,3 @@ def test_softmax_is_kept_from_zero_and_its_rule_works_under_vmap():
     got = torch.vmap(torch.func.grad(lambda z: (layer(z) ** 2).sum()))(x)
     (torch.softmax(x, 2) ** 2).sum().backward()
     torch.testing.assert_close(got, x.grad)
-
-
-@pytest.mark.parametrize(
-    ("layer", "problem"),
-    [
-        (descend.ChannelwiseSoftmax(dim=3), "has dim 3, and 'p0' gives 2 x 3 x 4: expected -3 to 2"),
-        (descend.ChannelwiseSoftmax(dim=-4), "has dim -4"),
-        (descend.ChannelwiseSoftmax(dim=1), "without single_dim_mode it is the first or the last"),
-        (descend.Softmax(softmax_mode="x"), "has softmax_mode 'x'"),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, problem):
-    assert problem in refusal(layer, (2, 3, 4))

@@ -160,14 +160,6 @@ def test_complex_numbers_are_refused(datatype):
             module_of(*given)
 
 
-def test_running_values_need_the_format_of_their_layer():
-    own = [descend.Weights(datatype="DOUBLE", name=f"w{i}") for i in range(4)]
-    y = descend.BatchNormalization(descend.Input(data_field="x"), weights=own, name="bn")
-    model = descend.Model(1, objective_function=descend.L2Norm2(y))
-    with pytest.raises(GraphError, match="follows running values in weights 'w2' of another datatype; give both one"):
-        check(model, {"x": (2,)})
-
-
 def of_float16(make, x, datatype=None, widen=False):
     """What a layer of one parent makes of a tensor, in the format of its own or as under autocast."""
     y = make(descend.Input(data_field="x"), datatype)

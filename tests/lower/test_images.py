@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import descend
-from tests.lower.single import Single, f64, gradients, random, refusal
+from tests.lower.single import Single, f64, gradients, random
 
 
 def at(image, row, column):
@@ -103,35 +103,6 @@ def test_cutout_blanks_one_square_for_the_whole_mini_batch():
 def test_no_gradient_flows_through_images(make, shapes):
     xs = [random(2, *shape, seed=i, low=0, high=1) for i, shape in enumerate(shapes)]
     assert not Single(make, *shapes)(*xs).requires_grad
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes", "problem"),
-    [
-        (
-            descend.BilinearResize(height=2, width=2),
-            [(9,)],
-            "needs an image (channels, height, width), and 'p0' gives 9",
-        ),
-        (descend.BilinearResize(height=2), [(1, 3, 3)], "has height 2 and width 0; both must be at least 1"),
-        (descend.Rotation(), [(3, 3), (1,)], "needs an image"),
-        (descend.Rotation(), [(1, 3, 3), (2,)], "needs an angle of 1 number, and 'p1' gives 2"),
-        (
-            descend.CompositeImageTransformation(),
-            [(1, 3, 3), (1,), (1,), (2,)],
-            "needs a shear of 2 numbers, and 'p2' gives 1",
-        ),
-        (
-            descend.CompositeImageTransformation(),
-            [(1, 3, 3), (1,), (2,), (1,)],
-            "needs a translation of 2 numbers, and 'p3' gives 1",
-        ),
-        (descend.Cutout(), [(1, 3, 3), (2,)], "needs a side of 1 number, and 'p1' gives 2"),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, shapes, problem):
-    assert problem in refusal(layer, *shapes)
 
 
 def test_gradients_of_nothing_are_zeros():

@@ -10,7 +10,7 @@ import torch
 
 import descend
 from descend.errors import DataError
-from tests.lower.single import Single, check_against, f64, gradients, random, refusal
+from tests.lower.single import Single, check_against, f64, gradients, random
 
 nan = math.nan
 
@@ -165,60 +165,3 @@ def test_uniform_hash_looks_uniform():
     assert y.max() < 1
     counts = torch.histc(y, 10, 0, 1)
     assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # chi-squared of 9 degrees: above it once in a thousand
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes", "problem"),
-    [
-        (descend.Argmax(), [(3, 2)], "works on one dimension, and 'p0' gives 3 x 2: put a Reshape to 6"),
-        (descend.Argmin(), [(3, 2)], "works on one dimension"),
-        (descend.Sort(), [(3, 2)], "works on one dimension"),
-        (descend.InTopK(), [(3,)], "has k 0; it must be at least 1"),
-        (descend.OneHot(), [(1,)], "has size 0; it must be at least 1"),
-        (descend.OneHot(size=3), [(2,)], "takes one index, and 'p0' gives 2"),
-        (descend.Crop(dims=[2]), [(3, 3), (2,)], "has dims 2, and 'p0' gives 3 x 3: expected 2 sizes"),
-        (descend.Crop(), [(3,), (1,)], "has dims nothing, and 'p0' gives 3: expected 1 sizes"),
-        (descend.Crop(dims=[4]), [(3,), (1,)], "has dims 4, and 'p0' gives 3, which is smaller"),
-        (
-            descend.Crop(dims=[2, 2]),
-            [(3, 3), (1,)],
-            "needs a place of 2 numbers, one a dimension of 'p0'; 'p1' gives 1",
-        ),
-        (descend.Gather(), [(2, 3), (2,)], "has no axis, and 'p0' gives 2 x 3: set it to 0 or 1"),
-        (descend.Gather(axis=2), [(2, 3), (2,)], "has axis 2, and 'p0' gives 2 x 3: expected 0 to 1"),
-        (descend.Gather(axis=0), [(2, 3, 4), (2,)], "works on one or two dimensions"),
-        (descend.Gather(), [(3,), (2, 2)], "works on one dimension, and 'p1' gives 2 x 2"),
-        (descend.Scatter(dims=[3]), [(3,), (2,)], "needs 3 indices, one an entry of 'p0' along axis 0; 'p1' gives 2"),
-        (descend.Scatter(), [(3,), (3,)], "has dims nothing, and 'p0' gives 3: expected 1 sizes"),
-        (descend.Scatter(dims=[3, 4], axis=0), [(2, 3), (2,)], "they may differ along axis 0 alone"),
-        (descend.Tessellate(dims=[3]), [(3, 2)], "has dims 3, and 'p0' gives 3 x 2: expected 2 sizes of at least 1"),
-        (
-            descend.TensorPermute(axes=[0, 0]),
-            [(3, 2)],
-            "has axes [0, 0], and 'p0' gives 3 x 2: expected each of 0 to 1",
-        ),
-        (descend.TensorPermute(axes=[0]), [(3, 2)], "has axes [0]"),
-        (descend.Upsample(num_dims=1, scale_factors_i=2), [(3, 2)], "has upsample_mode ''; expected nearest"),
-        (
-            descend.Upsample(upsample_mode="nearest", scale_factors_i=2),
-            [(3, 2)],
-            "has num_dims 0, and 'p0' gives 3 x 2",
-        ),
-        (descend.Upsample(upsample_mode="nearest", num_dims=1), [(3, 2)], "has scale_factors_i 0"),
-        (
-            descend.Upsample(upsample_mode="nearest", num_dims=1, scale_factors=[2]),
-            [(3, 2)],
-            "has scale_factors, which count with has_vectors alone",
-        ),
-        (
-            descend.Upsample(
-                upsample_mode="nearest", num_dims=1, has_vectors=True, scale_factors=[2], scale_factors_i=2
-            ),
-            [(3, 2)],
-            "has scale_factors_i, which counts without has_vectors alone",
-        ),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, shapes, problem):
-    assert problem in refusal(layer, *shapes)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import descend
-from tests.lower.single import Single, random, refusal
+from tests.lower.single import Single, random
 
 
 def same(layer, want, *xs):
@@ -70,12 +70,6 @@ def test_deconvolution_in_groups_without_a_bias():
     same(layer, spread(x.detach().numpy(), kernel, ((1,), (0,), (0,), (1,)), groups=2), x)
 
 
-def test_fans_of_a_deconvolution_are_those_of_its_kernel():
-    layer = Single(lambda s: descend.Deconvolution(s, name="d", num_dims=1, out_channels=3, kernel_size=5), (2, 4))
-    planned = layer.plan.weights["d_kernel"]
-    assert (planned.shape, planned.fan_in, planned.fan_out) == ((2, 3, 5), 10, 15)
-
-
 @pytest.mark.parametrize("transpose", [None, False, True])
 @pytest.mark.parametrize("bias", [None, False, True])
 def test_channelwise_fully_connected_maps_every_slice_alike(transpose, bias):
@@ -114,33 +108,3 @@ def test_scale_and_bias_stand_in_two_columns(kind, pairs):
         weights.copy_(random(count, 2, seed=5))
     scale, bias = (column.reshape(pairs) for column in weights.detach().numpy().T)
     same(layer, x.detach().numpy() * scale + bias, x)
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "problem"),
-    [
-        (descend.ChannelwiseFullyConnected(), (3, 4), "has output_channel_dims nothing; expected one or more sizes"),
-        (descend.Deconvolution(), (3, 4), "has num_dims 0; it must be 1 to 3"),
-        (descend.Deconvolution(num_dims=1), (3, 4), "has 0 numbers in kernel_size"),
-        (descend.Deconvolution(num_dims=1, kernel_size=2), (3, 4), "has out_channels 0; it must be at least 1"),
-        (descend.Deconvolution(num_dims=2, kernel_size=2, out_channels=1), (3, 4), "works on channels and 2 spatial"),
-        (
-            descend.Deconvolution(num_dims=1, kernel_size=2, out_channels=1, groups=2),
-            (3, 4),
-            "has 2 groups, which must divide its 3 input and 1 output channels",
-        ),
-        (
-            descend.Deconvolution(num_dims=1, kernel_size=2, out_channels=1, output_padding=1),
-            (3, 4),
-            "has output_padding 1, which must be below the stride 1 or the dilation 1",
-        ),
-        (
-            descend.Deconvolution(num_dims=1, kernel_size=1, out_channels=1, padding=2),
-            (3, 4),
-            "has padding 2 and 'p0' gives 3 x 4: nothing is left",
-        ),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, shape, problem):
-    assert problem in refusal(layer, shape)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import descend
-from tests.lower.single import Single, check_against, f64, gradients, random, refusal
+from tests.lower.single import Single, check_against, f64, gradients, random
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,3 @@ def test_gradients_at_the_kink_are_zero():
         one.any() for one in gradients(Single(lambda a, b: descend.MeanAbsoluteError(a, b), (2,), (2,)), ones, ones)
     )
     assert gradients(Single(lambda a: descend.L1Norm(a), (3,)), f64([0.0, -2.0, 3.0]))[0].tolist() == [[0, -1, 1]]
-
-
-def test_shapes_that_differ_are_refused():
-    assert "needs parents of one shape" in refusal(descend.MeanAbsoluteError(), (3,), (4,))

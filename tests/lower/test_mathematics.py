@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import descend
-from tests.lower.single import Single, check_against, f64, gradients, random, refusal
+from tests.lower.single import Single, check_against, f64, gradients, random
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,3 @@ def test_dft_abs_is_the_definition(shape):
 def test_the_gradient_of_a_magnitude_of_zero_is_zero():
     layer = Single(lambda s: descend.DFTAbs(s), (1, 2))
     assert not gradients(layer, f64([[0.0, 0.0]]))[0].any()
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes", "problem"),
-    [
-        (descend.MatMul(), [(2, 3), (4, 3)], "has 3 and 4; 'p0' gives 2 x 3 and 'p1' gives 4 x 3: check transpose_a"),
-        (descend.MatMul(), [(3,), (3,)], "multiplies matrices, or stacks of equally many of them; 'p0' gives 3"),
-        (descend.MatMul(), [(2, 3, 4), (3, 4, 5)], "multiplies matrices, or stacks of equally many of them"),
-        (descend.MatMul(), [(2, 3, 4), (4, 5)], "multiplies matrices, or stacks of equally many of them"),
-        (descend.DFTAbs(), [(3,)], "works on channels and one to three dimensions, and 'p0' gives 3"),
-        (descend.DFTAbs(), [(1, 2, 3, 4, 5)], "works on channels and one to three dimensions"),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, shapes, problem):
-    assert problem in refusal(layer, *shapes)

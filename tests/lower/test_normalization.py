@@ -8,7 +8,7 @@ import descend
 from descend.errors import Unsupported
 from descend.lower import normalization
 from descend.lower.forward_context import ForwardContext
-from tests.lower.single import Single, check_against, f64, random, refusal
+from tests.lower.single import Single, check_against, f64, random
 
 NAMES = ("scale", "bias", "running_mean", "running_variance")
 
@@ -215,27 +215,3 @@ def test_local_response_normalization_sums_whole_windows_of_channels(width):
     fields = {"window_width": width, "lrn_alpha": 0.3, "lrn_beta": 0.75, "lrn_k": 2}
     check_against(lambda s: descend.LocalResponseNormalization(s, **fields), expression, random(2, 5, 2, 2))
     check_against(lambda s: descend.LocalResponseNormalization(s, **fields), expression, random(2, 5))
-
-
-@pytest.mark.parametrize(
-    ("layer", "problem"),
-    [
-        (descend.BatchNormalization(decay=1.5), "has decay 1.5; expected 0 to 1"),
-        (descend.BatchNormalization(epsilon=-1), "has epsilon -1.0; expected at least 0"),
-        (descend.BatchNormalization(scale_init=2), "has scale_init or bias_init, which LBANN reads and does not use"),
-        (descend.BatchNormalization(bias_init=1), "has scale_init or bias_init"),
-        (descend.EntrywiseBatchNormalization(decay=-1), "has decay -1.0"),
-        (descend.LayerNorm(start_dim=2), "has start_dim 2, and 'p0' gives 3 x 4: expected -2 to 1"),
-        (descend.LayerNorm(start_dim=-3), "has start_dim -3"),
-        (descend.LayerNorm(epsilon=-1), "has epsilon -1.0"),
-        (descend.InstanceNorm(epsilon=-1), "has epsilon -1.0"),
-        (descend.LocalResponseNormalization(), "has window_width 0; it must be at least 1"),
-        (
-            descend.LocalResponseNormalization(window_width=5),
-            "has lrn_k 0 and lrn_alpha 0, so it would divide 3 x 4 by 0",
-        ),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, problem):
-    assert problem in refusal(layer, (3, 4))

@@ -8,8 +8,7 @@ import scipy.special as special
 import torch
 
 import descend
-from descend.errors import GraphError
-from descend.graph import Incoming, ops
+from descend.graph import ops
 from descend.lower.operators import function_of
 from tests.lower.single import Single, f64, random
 
@@ -223,35 +222,6 @@ def test_rules_of_our_own_work_under_vmap(op):
     got = torch.vmap(torch.func.grad(one))(*xs)
     function_of(op)(*xs).sum().backward()
     torch.testing.assert_close(got, xs[0].grad)
-
-
-def test_layers_of_one_operator_have_the_arguments_of_the_front_end():
-    assert descend.Clamp().ops == (ops.Clamp(min=0, max=1),)
-    assert descend.Clamp(min=-1).ops == (ops.Clamp(min=-1, max=1),)
-    assert descend.Clamp(min=-1, max=0).ops == (ops.Clamp(min=-1),)  # as a text has it, where 0 is unset
-    chosen = descend.Select(value=1, if_true=2.5, if_false=0)
-    both = {"constant_if_true": True, "value_if_true": 2.5, "constant_if_false": True}
-    assert chosen.ops == (ops.Select(value=1, **both),)
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes", "problem"),
-    [
-        (descend.OperatorLayer(), [(3,)], "has no ops"),
-        (descend.Add(), [(3,)], "has an operator Add that takes 2 inputs, and 1 parent"),
-        (descend.Abs(), [(3,), (3,)], "has an operator Abs that takes 1 input, and 2 parents"),
-        (descend.OperatorLayer(ops=[ops.Abs(), ops.Add()]), [(3,)], "and 1 output of the operator before"),
-        (descend.Add(), [(3, 1), (1, 3)], "needs parents of one shape; 'p0' gives 3 x 1 and 'p1' gives 1 x 3"),
-        (descend.Select(constant_if_true=True), [(3,), (3,), (3,)], "takes 2 inputs, and 3 parents"),
-        (descend.Clamp(max=0), [(3,)], "an operator Clamp that has min 0.0 and max 0.0; max must be above min"),
-        (descend.Select(epsilon=-1), [(3,), (3,), (3,)], "has epsilon -1.0; it must be above 0"),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_what_does_not_fit_is_refused(layer, shapes, problem):
-    with pytest.raises(GraphError) as caught:
-        layer.output_shape(tuple(Incoming(f"p{i}", shape) for i, shape in enumerate(shapes)))
-    assert problem in str(caught.value)
 
 
 WIDE_RANGE = (-80.0, -15.0, -8.0, -1.0, -1e-8, 0.0, 1e-8, 1.0, 8.0, 15.0, 80.0)

@@ -6,7 +6,7 @@ import torch
 from scipy.special import expit
 
 import descend
-from tests.lower.single import Single, random, refusal
+from tests.lower.single import Single, random
 
 
 def cells(x, hidden, weights, layers):
@@ -60,17 +60,3 @@ def test_listed_values_fill_a_gates_matrix_column_by_column():
 def test_one_layer_takes_a_line_of_hidden_states_too():
     layer = Single(lambda x, h: descend.GRU(x, h, hidden_size=4, name="g"), (5, 2), (4,))
     assert layer(random(3, 5, 2), random(3, 4)).shape == (3, 5, 4)
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes", "problem"),
-    [
-        (descend.GRU(), [(5, 2), (1, 4)], "has hidden_size 0 and num_layers 1; both must be at least 1"),
-        (descend.GRU(hidden_size=4), [(5,), (1, 4)], "needs a sequence (length, input size), and 'p0' gives 5"),
-        (descend.GRU(hidden_size=4), [(5, 2), (1, 3)], "needs first hidden states of 1 x 4, and 'p1' gives 1 x 3"),
-        (descend.GRU(hidden_size=4, num_layers=2), [(5, 2), (4,)], "needs first hidden states of 2 x 4"),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, shapes, problem):
-    assert problem in refusal(layer, *shapes)

@@ -7,7 +7,7 @@ import descend
 from descend.graph import check
 from descend.lower import lower
 from descend.runtime import generator
-from tests.lower.single import Single, gradients, random, refusal
+from tests.lower.single import Single, gradients, random
 
 OFF = [{"keep_prob": -1}, {"keep_prob": 1}]
 
@@ -101,9 +101,3 @@ def test_a_compiled_module_draws_the_same_and_is_compiled_once():
         torch.testing.assert_close(compiled(x, seed=seed)["loss"], module(x, seed=seed)["loss"])
     assert not dynamo.utils.counters["graph_break"]
     assert dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # the second takes any seed
-
-
-@pytest.mark.parametrize("kind", [descend.Dropout, descend.SeluDropout])
-@pytest.mark.parametrize("keep_prob", [0, 1.5, float("nan")])
-def test_probabilities_that_are_none_are_refused(kind, keep_prob):
-    assert "has keep_prob" in refusal(kind(keep_prob=keep_prob), (3,))

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 import descend
-from tests.lower.single import Single, refusal
+from tests.lower.single import Single
 
 
 def test_a_constant_is_the_same_everywhere():
@@ -78,22 +78,3 @@ def test_weights_are_the_same_for_every_sample_and_gather_their_gradients():
     assert Single(lambda: descend.WeightsLayer(dims=[2, 3], weights=listed))(samples=1).tolist() == [
         [[0, 1, 2], [3, 4, 5]]
     ]
-
-
-@pytest.mark.parametrize(
-    ("layer", "problem"),
-    [
-        (descend.Constant(), "has num_neurons nothing; expected one or more sizes of at least 1"),
-        (descend.Constant(num_neurons=[2, 0]), "has num_neurons 2 x 0"),
-        (descend.Gaussian(), "has neuron_dims nothing"),
-        (descend.Gaussian(stdev=-1, neuron_dims=[1]), "has stdev -1.0; expected a finite number of at least 0"),
-        (descend.Uniform(min=2, max=1, neuron_dims=[1]), "has min 2.0 and max 1.0"),
-        (descend.Uniform(), "has neuron_dims nothing"),
-        (descend.Bernoulli(prob=1.5, neuron_dims=[1]), "has prob 1.5; expected 0 to 1"),
-        (descend.Bernoulli(), "has neuron_dims nothing"),
-        (descend.WeightsLayer(), "has dims nothing"),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, problem):
-    assert problem in refusal(layer)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import descend
-from tests.lower.single import Single, f64, refusal
+from tests.lower.single import Single, f64
 
 nan = float("nan")
 
@@ -63,24 +63,3 @@ def test_gradients_of_the_table_are_finite_differences():
     layer = table(padding_idx=1)
     index = f64([0, 2, 1, 0], [5, 2, 2, -1])
     assert torch.autograd.gradcheck(lambda *_: layer(index), tuple(layer.weights.values()))
-
-
-def test_sparse_sgd_is_an_update_rule_of_the_table():
-    layer = table(descend.DistEmbedding, sparse_sgd=True, learning_rate=0.5, barrier_in_forward_prop=True)
-    assert layer.plan.weights["table"].optimizer == descend.SGD(learn_rate=0.5)
-    assert table(descend.DistEmbedding).plan.weights["table"].optimizer is None
-
-
-@pytest.mark.parametrize(
-    ("layer", "problem"),
-    [
-        (descend.Embedding(), "has num_embeddings 0 and embedding_dim 0; both must be at least 1"),
-        (descend.Embedding(num_embeddings=3, embedding_dim=2, padding_idx=3), "has padding_idx 3; expected 0 to 2"),
-        (descend.DistEmbedding(num_embeddings=3), "has num_embeddings 3 and embedding_dim 0"),
-        (descend.DistEmbedding(num_embeddings=3, embedding_dim=2, sparse_sgd=True), "set both, the rate above 0"),
-        (descend.DistEmbedding(num_embeddings=3, embedding_dim=2, learning_rate=0.1), "has sparse_sgd False"),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, problem):
-    assert problem in refusal(layer, (4,))

@@ -7,7 +7,7 @@ import descend
 from descend.graph import check
 from descend.lower import lower
 from descend.runtime import generator
-from tests.lower.single import Single, check_against, gradients, random, refusal
+from tests.lower.single import Single, check_against, gradients, random
 
 
 @pytest.mark.parametrize(
@@ -67,38 +67,6 @@ def test_a_frozen_identity_zero_is_zero_both_ways():
     layer = Single(lambda s: descend.IdentityZero(s, freeze=True), (3,))
     assert not layer(x).any()
     assert not gradients(layer, x)[0].any()
-
-
-@pytest.mark.parametrize(
-    ("layer", "shapes", "children", "problem"),
-    [
-        (descend.Slice(slice_points=[0, 2, 4]), [(4,)], 1, "has slice_points for 2 pieces and 1 children"),
-        (descend.Slice(slice_points=[0, 5]), [(4,)], 1, "has slice_points [0, 5], and 'p0' gives 4"),
-        (descend.Slice(slice_points=[2, 2]), [(4,)], 1, "expected two or more rising numbers from 0 to 4"),
-        (descend.Slice(slice_points=[3]), [(4,)], 1, "has slice_points [3]"),
-        (descend.Slice(slice_points=[-1, 2]), [(4,)], 1, "has slice_points [-1, 2]"),
-        (descend.Slice(axis=1, slice_points=[0, 1]), [(4,)], 1, "has axis 1, and 'p0' gives 4: expected 0 to 0"),
-        (descend.Slice(get_slice_points_from_reader="x"), [(4,)], 1, "write slice_points"),
-        (descend.WeightedSum(scaling_factors=[1]), [(4,), (4,)], 1, "has 1 scaling_factors and 2 parents"),
-        (descend.WeightedSum(scaling_factors=[1, 2]), [(4,), (3,)], 1, "needs parents of one shape"),
-        (descend.Hadamard(), [(4,), (3,)], 1, "needs parents of one shape"),
-        (descend.Cross_Grid_Sum(), [(4,), (3,)], 1, "needs parents of one shape"),
-        (descend.Cross_Grid_Sum_Slice(), [(4,), (4,)], 3, "cuts in 3 equal pieces, one a child, and 'p0' gives 4"),
-    ],
-    ids=repr,
-)
-def test_what_does_not_fit_is_refused(layer, shapes, children, problem):
-    assert problem in refusal(layer, *shapes, children=children)
-
-
-def test_the_check_names_the_layer_whose_pieces_do_not_fit():
-    x = descend.Input(data_field="x")
-    cut = descend.Slice(x, slice_points=[0, 1, 2], name="cut")
-    model = descend.Model(1, objective_function=descend.Reduction(cut))
-    with pytest.raises(
-        descend.errors.GraphError, match=r"layer 'cut' \(Slice\) has slice_points for 2 pieces and 1 child"
-    ):
-        check(model, {"x": (4,)})
 
 
 @pytest.mark.parametrize("pad", [0, 2])

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 import descend
-from descend import zoo
+from descend import modules, zoo
 from descend.graph import check, from_text, text, to_text
 from descend.lower import lower
 from descend.runtime import generator
-from descend.zoo import modules
 
 IMAGE, SEQUENCE, TOKENS, LINE = (3, 16, 16), (5, 8), (6,), (12,)
 SMALL = {
