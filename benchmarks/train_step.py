@@ -3,6 +3,7 @@
     python benchmarks/train_step.py                              # all models, some minutes
     python benchmarks/train_step.py --models mlp --rounds 31
     python benchmarks/train_step.py --environments build/peers   # with Lightning, in an environment of its own
+    python benchmarks/train_step.py --beside ../before           # with `fit` of another checkout of this repository
 
 All train the same kind of network with torch's SGD with momentum on the same tensors in memory. The hand-written loop
 shuffles the samples once an epoch, takes slices of that order, sums the loss and does nothing else. `fit` runs with its
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 SGD = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+ROOT = Path(__file__).resolve().parent.parent
 LIGHTNING = ["lightning>=2.6", "torch==2.13.0"]
 
 
@@ -176,6 +178,13 @@ CONTENDERS: dict[str, Callable[[Work], None]] = {
 }
 
 
+SERVED: dict[str, Callable[[Work], None]] = {
+    "descend.fit": fit,
+    "descend.fit, allow": functools.partial(fit, on_nonfinite="allow"),
+    "Lightning": lightning,
+}
+
+
 def timed(contender: Callable[[Work], None], work: Work) -> float:
     """Seconds of one step in one round."""
     began = time.perf_counter()
@@ -183,13 +192,23 @@ def timed(contender: Callable[[Work], None], work: Work) -> float:
     return (time.perf_counter() - began) / work.steps
 
 
-class Lightning:
-    """Lightning in an environment of its own: this script, started there, times its own rounds."""
+class Served:
+    """A contender in a process of its own: this script, started there, times its own rounds.
 
-    def __init__(self, python: Path, model: str) -> None:
-        command = [str(python), __file__, "--serve", model]
+    Args:
+        python: The interpreter of its environment.
+        model: What it trains.
+        contender: A name of `SERVED`.
+        path: The checkout whose package it imports; None for the one that is installed.
+    """
+
+    def __init__(self, python: Path, model: str, contender: str, path: Path | None = None) -> None:
+        command = [str(python), __file__, "--serve", model, contender]
+        environment = os.environ if path is None else {**os.environ, "PYTHONPATH": str(path.resolve())}
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
 
     def __call__(self) -> float:
         """Seconds of one step in one round."""
@@ -219,22 +238,22 @@ def environment(folder: Path) -> Path | None:
     return python
 
 
-def serve(model: str) -> None:
-    """Answer each line with the time of one round of Lightning."""
+def serve(model: str, contender: str) -> None:
+    """Answer each line with the time of one round of a contender."""
+    torch.manual_seed(0)
     work = MODELS[model]()
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever Lightning prints is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever the contender prints is no answer
     for _ in sys.stdin:
-        print(timed(lightning, work), file=answers, flush=True)
+        print(timed(SERVED[contender], work), file=answers, flush=True)
 
 
-def measure(model: str, rounds: int, peer: Lightning | None) -> dict[str, list[float]]:
+def measure(model: str, rounds: int, served: dict[str, Served]) -> dict[str, list[float]]:
     """Seconds of a step of each contender, round by round after one round of warming up."""
     takes: dict[str, Callable[[], float]] = {}
     for name, contender in CONTENDERS.items():
         torch.manual_seed(0)
         takes[name] = functools.partial(timed, contender, MODELS[model]())
-    if peer is not None:
-        takes["Lightning"] = peer
+    takes.update(served)
     for take in takes.values():
         take()
     times: dict[str, list[float]] = {name: [] for name in takes}
@@ -252,7 +271,7 @@ def report(model: str, times: dict[str, list[float]]) -> None:
         low, middle, high = (1e3 * t for t in statistics.quantiles(taken, n=4))
         less, ratio, more = statistics.quantiles([one / other for one, other in zip(taken, base, strict=True)], n=4)
         spread = f"({low:.3f} to {high:.3f})"
-        print(f"  {name:<20}{middle:9.3f} ms  {spread:<20}{ratio:7.3f} x  ({less:.3f} to {more:.3f})")
+        print(f"  {name:<27}{middle:9.3f} ms  {spread:<20}{ratio:7.3f} x  ({less:.3f} to {more:.3f})")
 
 
 def main() -> None:
@@ -261,20 +280,25 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--environments", type=Path, default=None, help="folder for Lightning's environment")
-    parser.add_argument("--serve", choices=list(MODELS), help=argparse.SUPPRESS)
+    parser.add_argument("--beside", type=Path, default=None, help="another checkout, whose fit is timed too")
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(given.serve)
+        serve(*given.serve)
         return
     if os.getloadavg()[0] > 0.5:
         print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): trust ratios only")
     print(f"python {sys.version.split()[0]}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     python = environment(given.environments) if given.environments else None
     for model in given.models:
-        peer = Lightning(python, model) if python else None
-        report(model, measure(model, given.rounds, peer))
-        if peer:
-            peer.close()
+        served = {} if python is None else {"Lightning": Served(python, model, "Lightning")}
+        if given.beside is not None:
+            for name in ("descend.fit", "descend.fit, allow"):  # both in processes, which is fair to both
+                for which, path in {"here": ROOT, "beside": given.beside}.items():
+                    served[f"{name} ({which})"] = Served(Path(sys.executable), model, name, path)
+        report(model, measure(model, given.rounds, served))
+        for one in served.values():
+            one.close()
 
 
 if __name__ == "__main__":
