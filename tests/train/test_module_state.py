@@ -3,8 +3,8 @@
 import pytest
 import torch
 from thread_ranks import on_ranks
-from toys import data
 from torch import nn
+from toys import data
 
 from descend.data import Loading, open_data
 from descend.runtime import Communicator, flatten, unflatten

@@ -41,7 +41,7 @@ def test_torch_s_zero_grad_is_not_called(monkeypatch):
 def test_gradients_of_parameters_that_the_optimizer_lacks_are_cleared_too():
     task = Regression()
     run = run_of(task, data(), optimizer=torch.optim.SGD([task.module.weight], lr=0.1))
-    task.module.bias.grad = torch.ones(1)
+    task.module.bias.grad = torch.ones_like(task.module.bias)
     run.clear_gradients()
     assert task.module.bias.grad is None
 

@@ -125,7 +125,7 @@ def test_the_balance_of_damping_is_that_of_the_mean_eigenvalues():
 
 def sums(value, bias=None):
     inputs = torch.full((2, 2), value, dtype=torch.float32)
-    return _Sums(bias, False, inputs, inputs[:1, :1].double(), *(torch.tensor(n) for n in (value, 2.0 * value)))
+    return _Sums(bias, False, inputs, inputs[:1, :1].clone(), *(torch.tensor(n).double() for n in (value, 2.0 * value)))
 
 
 def test_ranks_that_used_different_layers_get_the_sums_of_all():
