@@ -202,7 +202,7 @@ def options_of(role: str, target: Any, given: Mapping[str, Any]) -> ReadOptions:
         raise ConfigurationError(problems)
     chosen = given.get("label") if target is None else target
     several = isinstance(chosen, Iterable) and not isinstance(chosen, str)
-    targets = () if chosen is None else tuple(cast("Iterable[Any]", chosen)) if several else (chosen,)
+    targets: tuple[Any, ...] = () if chosen is None else tuple(cast("Iterable[Any]", chosen)) if several else (chosen,)
     options = ReadOptions(role=role, target=targets, **given)
     if problems := _wrong_values(options):
         raise ConfigurationError([f"read: {problem}" for problem in problems])
@@ -217,7 +217,8 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         check_integer("length", value["length"], 1, also=(None,)),
     )
     names: tuple[Any, ...] = value["target"]
-    if names != (value["label"],) and (wrong := [name for name in names if not isinstance(name, str)]):
+    is_label = value["label"] is not None and names == (value["label"],)
+    if not is_label and (wrong := [name for name in names if not isinstance(name, str)]):
         found.append(f"target must be the name of a field or a list of names, got {shown(wrong[0])}")
     separator, size = value["separator"], value["image_size"]
     if separator is not None and (not isinstance(separator, str) or len(separator) != 1):
