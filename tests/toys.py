@@ -48,5 +48,5 @@ def run_of(task, batches, validation=None, **settings):
     run = build_run(config, task=task, optimizer=optimizer, data=modes, world=Communicator(), **settings)
     if stop is not None:
         run.stop.listen(stop, lambda waiting: None)
-    run.store.directory = directory
+    run.store.directory = directory or run.store.directory
     return run

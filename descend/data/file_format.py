@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -201,7 +201,8 @@ def options_of(role: str, target: Any, given: Mapping[str, Any]) -> ReadOptions:
     if problems:
         raise ConfigurationError(problems)
     chosen = given.get("label") if target is None else target
-    targets = () if chosen is None else (chosen,) if isinstance(chosen, str) else tuple(chosen)
+    several = isinstance(chosen, Iterable) and not isinstance(chosen, str)
+    targets: tuple[Any, ...] = () if chosen is None else tuple(cast("Iterable[Any]", chosen)) if several else (chosen,)
     options = ReadOptions(role=role, target=targets, **given)
     if problems := _wrong_values(options):
         raise ConfigurationError([f"read: {problem}" for problem in problems])
@@ -215,6 +216,10 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         check_bool("header", value["header"], also=(None,)),
         check_integer("length", value["length"], 1, also=(None,)),
     )
+    names: tuple[Any, ...] = value["target"]
+    is_label = value["label"] is not None and names == (value["label"],)
+    if not is_label and (wrong := [name for name in names if not isinstance(name, str)]):
+        found.append(f"target must be the name of a field or a list of names, got {shown(wrong[0])}")
     separator, size = value["separator"], value["image_size"]
     if separator is not None and (not isinstance(separator, str) or len(separator) != 1):
         found.append(f"separator must be one character, got {shown(separator)}")

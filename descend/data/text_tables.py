@@ -67,7 +67,7 @@ class TextTables:
                 )
         try:
             self.schema: Any = arrow.unify_schemas([one.schema for one in tables], promote_options="permissive")
-        except arrow.ArrowInvalid as error:
+        except arrow.ArrowException as error:  # ArrowInvalid, or ArrowTypeError, which is none
             raise DataError(f"the columns of {paths[0]} and the files after it differ in type: {error}") from error
         self._tables = dict(zip(paths, tables, strict=True))
         self.chunks = [chunk for path, table in self._tables.items() for chunk in _chunks(path, table.num_rows)]

@@ -64,6 +64,6 @@ def _suspects(batch: Batch) -> list[str]:
     for name, values in batch.fields.items():
         array = values if isinstance(values, np.ndarray) else values.detach().cpu().float().numpy()
         if array.dtype.kind in "fc":
-            bad = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+            bad = ~np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
             found += [f"sample {i} (field '{name}')" for i in batch.ids[bad].tolist()]
     return found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from descend.data import ArrayReader, DataReader, Reader, one_hot, open_readers
+from descend.data import ArrayReader, DataReader, Reader, open_readers
 from descend.data.transforms import CenterCrop, Cutout, HorizontalFlip, Normalize, RandomCrop, Scale
 from descend.errors import ConfigurationError, DataError
 
@@ -172,11 +172,6 @@ def test_what_is_no_array_is_refused(given):
 def test_arrays_that_are_no_data_set(arrays, words):
     with pytest.raises(DataError, match=words):
         ArrayReader(arrays)
-
-
-def test_one_hot():
-    np.testing.assert_array_equal(one_hot(np.array([2, 0]), 3), [[0, 0, 1], [1, 0, 0]])
-    assert one_hot(np.array([], dtype=int), 3).shape == (0, 3)
 
 
 def test_no_torch():

@@ -152,48 +152,6 @@ def test_a_loader_over_an_iterable_data_set_is_gone_through_as_it_is():
         opened(Infinite())
 
 
-# ---- batches that others made
-
-LIST = [(X[i : i + 4], Y[i : i + 4]) for i in (0, 4, 8)]
-
-
-@pytest.mark.parametrize("source", [LIST, lambda: iter(LIST), lambda epoch: LIST], ids=["list", "function", "of epoch"])
-def test_batches_come_as_they_are_and_may_be_entered_in_the_middle(source):
-    feed = opened(source)
-    for start in (0, 1, 2):
-        found = list(feed.epoch(0, start))
-        assert [b.fields["1"].tolist() for b in found] == [y.tolist() for _, y in LIST[start:]]
-        assert [b.last for b in found] == [False] * (2 - start) + [True]
-        assert found[-1].ids.tolist() == [8, 9]
-    assert (feed.num_samples, feed.steps_per_epoch, feed.last_size) == (10, 3, 2)
-
-
-def test_ranks_share_each_batch():
-    shares = [open_data(LIST, Loading(batch_size=4, rank=rank, ranks=3)) for rank in range(3)]
-    for together in zip(*(share.epoch(0) for share in shares), strict=True):
-        first = together[0].step * 4
-        assert np.concatenate([b.ids for b in together]).tolist() == list(range(first, first + together[0].size))
-
-
-def test_a_generator_is_refused_with_the_remedy():
-    with pytest.raises(ConfigurationError, match=r"iterated only once.*without calling it"):
-        opened(batch for batch in LIST)
-
-
-def test_batches_of_another_size_are_refused():
-    with pytest.raises(DataError, match="batch 0 for 'train' has 4 samples and batch_size is 5"):
-        epoch(lambda: LIST, batch_size=5)
-    assert [b.size for b in epoch(lambda: LIST, batch_size=None)] == [4, 4, 2]
-
-
-def test_a_function_that_gives_nothing_the_second_time_is_found_out():
-    once = iter(LIST)
-    feed = opened(lambda: once)
-    list(feed.epoch(0))
-    with pytest.raises(DataError, match="epoch 1 for 'train' has 0 batches"):
-        list(feed.epoch(1))
-
-
 # ---- what is wrong
 
 
@@ -207,32 +165,6 @@ def test_a_batch_larger_than_the_data_set_with_drop_last_names_the_numbers_and_s
     loader = DataLoader(TensorDataset(X, Y), batch_size=32, drop_last=True)
     with pytest.raises(DataError, match=r"10 samples with batch_size=32 and drop_last=True leave no step"):
         opened(loader, 32)
-
-
-@pytest.mark.parametrize(
-    ("failing", "message"),
-    [
-        ({6: "raises"}, r"sample 6 of Failing for 'train' cannot be used: OSError: disk on fire.*skip_bad=n"),
-        ({6: "shape"}, r"sample 6 .*field '0' is \(3,\) float32 and \(2,\) float32 in other samples"),
-        ({6: "text"}, r"sample 6 .*field '1' is str and a number in other samples"),
-        (dict.fromkeys(range(10), "text"), "field '1/0' must be a tensor or an array .*, got a str"),
-    ],
-)
-def test_a_bad_sample_is_named_with_its_data_set(failing, message):
-    with pytest.raises(DataError, match=message):
-        epoch(Failing(failing), shuffle=False)
-
-
-def test_one_bad_sample_too_many_lists_them():
-    with pytest.warns(UserWarning, match="is replaced"), pytest.raises(DataError) as caught:
-        epoch(Failing({1: "raises", 4: "shape", 7: "raises"}), shuffle=False, skip_bad=2)
-    assert "3 samples of Failing for 'train' cannot be used and skip_bad=2" in caught.value.problems[0]
-    assert [line.split(":")[0].strip() for line in caught.value.problems[1:]] == ["sample 1", "sample 4", "sample 7"]
-
-
-def test_a_read_that_blocks_here_is_named_too():
-    with pytest.raises(DataError, match=r"sample 5 of Failing for 'train' is not read after 0.3 seconds"):
-        epoch(Failing({5: "hangs"}), shuffle=False, timeout_seconds=0.3)
 
 
 def test_fields_of_unequal_length():

@@ -4,9 +4,6 @@ import pytest
 import torch
 from toys import Regression, data, run_of
 
-import descend
-from descend.errors import ConfigurationError
-from descend.experiment.build import strategy_of
 from descend.train.objective import Ratio
 from descend.train.strategies.base import Strategy, StrategyDescription, divide, divisor_of, summed
 
@@ -46,13 +43,3 @@ def test_the_state_of_another_strategy_is_left_alone():
 
 def test_a_description_without_a_strategy_of_its_own_has_the_usual_one():
     assert type(run_of(Regression(), data(), strategy=StrategyDescription()).strategy) is Strategy
-
-
-def test_one_strategy_is_chosen_and_auto_is_none():
-    vote = descend.MajorityVote()
-    assert strategy_of({"strategy": "auto", "gradient_compression": vote}) is vote
-    assert strategy_of({"strategy": None}) is None
-    with pytest.raises(ConfigurationError, match="leave out the others"):
-        strategy_of({"strategy": vote, "asynchronous": descend.ParameterServer()})
-    with pytest.raises(ConfigurationError, match="strategy must be a strategy such as"):
-        strategy_of({"strategy": 3})

@@ -1,0 +1,124 @@
+"""Images as arrays: against Pillow's own pixels, and what is refused before it is decoded."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from descend.data import pictures
+from descend.data.pictures import ImageForm, form_of_image, is_image
+from descend.errors import DataError
+
+DRAW = np.random.default_rng(0)
+GRAY = DRAW.integers(0, 256, (4, 6), dtype=np.uint8)
+COLOR = DRAW.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+DEEP = DRAW.integers(0, 2**16, (4, 6), dtype=np.uint16)
+
+
+def encoded(image, kind="PNG", **more):
+    file = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, kind, **more)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_images_are_recognized_by_their_first_bytes(kind):
+    assert is_image(encoded(COLOR, kind)[:16])
+
+
+@pytest.mark.parametrize("begin", [b"", b"RIFF\0\0\0\0WAVE", b"PK\3\4", b"\x89PN", b"label,x\n"])
+def test_other_files_are_not(begin):
+    assert not is_image(begin)
+
+
+@pytest.mark.parametrize(
+    ("image", "mode", "shape", "dtype"),
+    [
+        (GRAY, "L", (1, 4, 6), np.uint8),
+        (COLOR, "RGB", (3, 4, 6), np.uint8),
+        (DEEP, "I;16", (1, 4, 6), np.uint16),
+        (Image.fromarray(GRAY > 127), "L", (1, 4, 6), np.uint8),
+        (Image.fromarray(COLOR).convert("RGBA"), "RGB", (3, 4, 6), np.uint8),
+        (Image.fromarray(COLOR).convert("P"), "RGB", (3, 4, 6), np.uint8),
+    ],
+)
+def test_the_first_image_determines_the_form(image, mode, shape, dtype):
+    form = form_of_image(encoded(image), None, "here")
+    assert (form.mode, form.size, form.scaled) == (mode, (4, 6), False)
+    assert (form.field.shape, form.field.dtype) == (shape, dtype)
+    found = form.decode(encoded(image))
+    assert (found.shape, found.dtype, found.flags["C_CONTIGUOUS"]) == (shape, dtype, True)
+
+
+def test_pixels_are_those_that_were_written():
+    np.testing.assert_array_equal(ImageForm("L", (4, 6), False).decode(encoded(GRAY))[0], GRAY)
+    np.testing.assert_array_equal(ImageForm("I;16", (4, 6), False).decode(encoded(DEEP))[0], DEEP)
+    np.testing.assert_array_equal(ImageForm("RGB", (4, 6), False).decode(encoded(COLOR)).transpose(1, 2, 0), COLOR)
+
+
+def test_images_of_another_kind_are_converted_to_the_form():
+    found = ImageForm("RGB", (4, 6), False).decode(encoded(GRAY))
+    np.testing.assert_array_equal(found, np.stack([GRAY] * 3))
+    found = ImageForm("L", (4, 6), False).decode(encoded(COLOR))
+    np.testing.assert_array_equal(found[0], np.asarray(Image.fromarray(COLOR).convert("L")))
+
+
+def test_scaling_is_pillow_s_bilinear_filter_and_both_sides_are_independent():
+    form = form_of_image(encoded(COLOR), (2, 9), "here")
+    assert (form.size, form.scaled) == ((2, 9), True)
+    expected = np.asarray(Image.fromarray(COLOR).resize((9, 2), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    np.testing.assert_array_equal(form.decode(encoded(COLOR)), expected)
+
+
+def test_an_image_of_another_size_is_refused_with_the_remedy():
+    with pytest.raises(ValueError, match=r"4 x 6 pixels \(height x width\) and .* 6 x 4: scale .*image_size=\(6, 4\)"):
+        ImageForm("L", (6, 4), False).decode(encoded(GRAY))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_mark_of_a_camera_is_applied(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(GRAY, exif=exif)
+    form = form_of_image(content, None, "here")
+    upright = {
+        1: GRAY,
+        2: GRAY[:, ::-1],
+        3: GRAY[::-1, ::-1],
+        4: GRAY[::-1],
+        5: GRAY.T,
+        6: np.rot90(GRAY, -1),
+        7: GRAY.T[::-1, ::-1],
+        8: np.rot90(GRAY),
+    }[orientation]
+    assert form.size == upright.shape
+    np.testing.assert_array_equal(form.decode(content)[0], upright)
+
+
+def test_more_pixels_than_the_limit_are_refused_before_decoding(monkeypatch):
+    limit = Image.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 23)
+    with pytest.raises(ValueError, match="the image promises 6 x 4 pixels; at most 23 are read"):
+        ImageForm("L", (4, 6), False).decode(encoded(GRAY))
+    with pytest.raises(DataError, match="here is the first image and cannot be read: the image promises 6 x 4"):
+        form_of_image(encoded(GRAY), None, "here")
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 24)
+    assert ImageForm("L", (4, 6), False).decode(encoded(GRAY)).shape == (1, 4, 6)
+    assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_damaged_images_are_errors(tmp_path):
+    with pytest.raises(OSError, match=r"truncated|broken|unexpected|read"):
+        ImageForm("RGB", (4, 6), False).decode(encoded(COLOR)[:-40])
+    with pytest.raises(DataError, match="here is the first image and cannot be read"):
+        form_of_image(b"\x89PNG\r\n\x1a\n", None, "here")
+    (tmp_path / "a.png").write_bytes(encoded(GRAY))
+    np.testing.assert_array_equal(ImageForm("L", (4, 6), False).decode(tmp_path / "a.png")[0], GRAY)
+
+
+def test_transparent_palettes_are_converted_without_a_warning(recwarn):
+    image = Image.fromarray(COLOR).convert("P")
+    image.info["transparency"] = bytes(range(256))
+    ImageForm("RGB", (4, 6), False).decode(encoded(image, transparency=bytes(range(256))))
+    assert not recwarn.list

@@ -1,0 +1,111 @@
+"""A user's module while it is trained: what is patched, what its training must keep to, and that nothing is left."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from descend.data import ArrayReader, Batch, Batches
+from descend.errors import Unsupported
+from descend.experiment.losses import loss_of
+from descend.experiment.metrics import build_metrics
+from descend.experiment.module_task import ModuleTask
+from descend.experiment.patched_module import device_of, patched_for_training
+from descend.train.micro_batch import MicroBatch
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+
+
+def network(*layers):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), *layers, nn.Linear(4, 1))
+
+
+def made(module):
+    task = ModuleTask(module, loss_of("mse"), build_metrics((), "mse"))
+    return task, Batches(ArrayReader({"x": X, "y": X[:, :1]}), 8, seed=0, shuffle=False)
+
+
+def part(first, end, step=0):
+    batch = Batch({}, np.arange(8), 0, step, 8, True)
+    return MicroBatch({"x": torch.from_numpy(X[first:end])}, batch, step, first, end - first, first)
+
+
+def test_the_device_is_that_of_all_parameters():
+    assert device_of(network()) == torch.device("cpu")
+    assert device_of(nn.ReLU()) == torch.device("cpu")
+    torn = network()
+    torn[0].to("meta")
+    with pytest.raises(Unsupported, match=r"weights of Sequential are on several devices \(cpu, meta\); move them"):
+        device_of(torn)
+
+
+def masks(seed, parts, step=0):
+    task, feed = made(network(nn.Dropout(0.5)))
+    module = task.module.train()
+    with patched_for_training(task, seed, feed) as patches, torch.no_grad():
+        outputs = []
+        for first, end in parts:
+            one = part(first, end, step)
+            patches.begin(one)
+            outputs.append(module(one.fields["x"]))
+        assert patches.unit == 1
+    return torch.cat(outputs)
+
+
+def test_random_layers_draw_by_sample_whatever_the_micro_batches():
+    whole = masks(3, [(0, 8)])
+    torch.testing.assert_close(masks(3, [(0, 3), (3, 4), (4, 8)]), whole)
+    assert not torch.allclose(masks(4, [(0, 8)]), whole)
+    assert not torch.allclose(masks(3, [(0, 8)], step=1), whole)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_part_of_the_module_is_left_as_it_was(fails):
+    module = network(nn.BatchNorm1d(4), nn.Dropout(0.5))
+    module.eval()
+    module[2].train()
+    before, modes = copy.deepcopy(module.state_dict()), [one.training for one in module.modules()]
+    draws = torch.get_rng_state()
+
+    def use():
+        task, feed = made(module)
+        with patched_for_training(task, 0, feed, 8):
+            module.train()
+            if fails:
+                raise ZeroDivisionError
+
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            use()
+    else:
+        use()
+    assert [one.training for one in module.modules()] == modes
+    assert all(torch.equal(values, before[name]) for name, values in module.state_dict().items())
+    assert torch.equal(draws, torch.get_rng_state())
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in module.modules())
+
+
+def test_groups_of_batch_norm_are_normalized_by_themselves():
+    module = network(nn.BatchNorm1d(4))
+    module.train()
+    reference = copy.deepcopy(module)
+    expected = torch.cat([reference(torch.from_numpy(X[i : i + 2])) for i in range(0, 8, 2)])
+    task, feed = made(module)
+    with patched_for_training(task, 0, feed, 8, batch_norm_group_size=2) as patches:
+        module.train()
+        one = part(0, 8)
+        patches.begin(one)
+        found = module(one.fields["x"])
+        assert patches.unit == 2
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(module[1].running_mean, reference[1].running_mean)
+    torch.testing.assert_close(module[1].running_var, reference[1].running_var)
+
+
+def test_one_process_has_no_lockstep():
+    task, feed = made(network(nn.BatchNorm1d(4)))
+    with patched_for_training(task, 0, feed, 8) as patches:
+        assert not patches.in_turns

@@ -1,0 +1,174 @@
+"""Fully sharded data parallelism on one process: the group has one rank, so each shard is a whole parameter."""
+
+import copy
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributed import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from toys import Regression, run_of
+
+from descend.data import ArrayReader, Batch, Batches
+from descend.errors import Unsupported
+from descend.runtime import Communicator
+from descend.runtime.dtensor import is_sharded
+from descend.train.strategies.fsdp import FSDP, fsdp_modules, require_fsdp, reshard
+
+DRAW = np.random.default_rng(0)
+X, Y = DRAW.normal(size=(6, 3)), DRAW.normal(size=(6, 1))
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    store = tmp_path_factory.mktemp("group") / "store"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+def sharded(mesh):
+    module = network()
+    fully_shard(module[0], mesh=mesh)
+    return fully_shard(module, mesh=mesh)
+
+
+def test_submodules_that_were_sharded_are_found_and_no_others(mesh):
+    module = sharded(mesh)
+    assert fsdp_modules(module) == [module, module[0]]
+    assert fsdp_modules(network()) == []
+
+
+def test_gathered_parameters_are_freed(mesh):
+    module = sharded(mesh)
+    module[0].unshard()
+    assert not is_sharded(module[0].weight)
+    reshard(module)
+    assert is_sharded(module[0].weight)
+
+
+def test_parameters_of_fully_shard_and_plain_ones_are_accepted(mesh):
+    require_fsdp(sharded(mesh))
+    require_fsdp(network())
+
+
+@pytest.mark.parametrize("placement", [Shard(0), Replicate()])
+def test_other_dtensors_are_refused_by_name(mesh, placement):
+    module = network()
+    module[2].weight = nn.Parameter(distribute_tensor(module[2].weight.detach(), mesh, [placement]))
+    with pytest.raises(Unsupported, match=r"'2\.weight' of Sequential is a DTensor .* on a mesh of \(1,\) ranks"):
+        require_fsdp(module)
+
+
+class Sharded(Regression):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+@pytest.fixture
+def made(mesh):
+    task = Sharded(sharded(mesh))
+    optimizer = torch.optim.SGD(task.module.parameters(), lr=0.1)
+    reader = ArrayReader({"x": X, "y": Y})
+    return run_of(task, Batches(reader, 6, seed=0, shuffle=False), optimizer=optimizer, micro_batch_size=6)
+
+
+def plain_gradients():
+    module = network()
+    nn.functional.mse_loss(module(torch.from_numpy(X)), torch.from_numpy(Y), reduction="sum").backward()
+    return {name: p.grad for name, p in module.named_parameters()}
+
+
+def test_a_sharded_module_chooses_this_strategy_and_steps_are_not_repeated(made):
+    assert type(made.strategy) is FSDP
+    assert not made.strategy.can_repeat_step
+    assert not made.micro_batch_size.adaptive
+
+
+def backward(run):
+    """The gradients of the sum over all samples, this rank's shards of them."""
+    error = run.task.module(torch.from_numpy(X)) - torch.from_numpy(Y)
+    with run.strategy.communicating_backward():
+        assert run.communicator.status.waiting == "gradients of a sharded module"
+        assert callable(run.communicator.status.begun)
+        error.square().sum().backward()
+
+
+def test_gradients_are_sums_in_local_memory(made):
+    with made.strategy.running():
+        backward(made)
+        shards = made.strategy.local_parameters()
+        for name, grad in plain_gradients().items():
+            assert not is_sharded(shards[name])
+            torch.testing.assert_close(shards[name].grad, grad)
+            shards[name].grad.mul_(2.0)
+        for name, p in made.task.module.named_parameters():
+            torch.testing.assert_close(p.grad.full_tensor(), 2 * plain_gradients()[name])
+    assert (made.communicator.status.waiting, made.communicator.status.begun) == (None, None)
+
+
+def test_norms_are_those_of_whole_gradients(made):
+    with made.strategy.running():
+        backward(made)
+        found = made.strategy.gradient_norms(made.strategy.local_parameters())
+    for norm, grad in zip(found, plain_gradients().values(), strict=True):
+        assert float(norm) == pytest.approx(float(np.linalg.norm(grad.numpy())))
+
+
+def test_forward_passes_say_that_they_wait_and_hooks_are_removed(made):
+    status, waits = made.communicator.status, []
+    status.begin_wait = functools.partial(waits.append)
+    with made.strategy.running():
+        made.task.module(torch.from_numpy(X))
+    assert waits == ["weights of a sharded module"] * 2
+    assert status.waiting is None
+    made.task.module(torch.from_numpy(X))
+    assert len(waits) == 2
+
+
+def test_after_an_evaluation_parameters_are_shards_again(made):
+    with made.strategy.evaluating(), torch.no_grad():
+        made.task.module[0].unshard()
+    assert is_sharded(made.task.module[0].weight)
+
+
+def failing_backward(run):
+    with run.strategy.running():
+        run.task.module[0].unshard()
+        with run.strategy.communicating_backward():
+            raise ZeroDivisionError
+
+
+def test_an_error_ends_the_wait_and_frees_parameters(made):
+    with pytest.raises(ZeroDivisionError):
+        failing_backward(made)
+    assert made.communicator.status.waiting is None
+    assert is_sharded(made.task.module[0].weight)
+
+
+def test_nobody_knows_whose_a_gradient_was_that_is_not_finite(made):
+    batch = Batch({"x": X, "y": Y}, np.arange(6), 0, 0, 6, True)
+    assert made.strategy.diagnose(batch) == [
+        "the samples of all ranks are finite; FSDP2 sums gradients, so nobody knows whose it was"
+    ]
+    wrong = copy.deepcopy(batch)
+    wrong.fields["x"][2, 0] = np.nan
+    [line] = made.strategy.diagnose(wrong)
+    assert line.startswith("rank 0: ")
+    assert "sample 2 (field 'x')" in line
+
+
+def test_names_of_one_rank_stay_as_they_are(made):
+    assert made.strategy.union(["b", "a", "b"]) == ["b", "a"]
+    assert made.communicator.world_size == Communicator().world_size == 1
