@@ -4,7 +4,7 @@
 
 Of a small run that was saved twice, one to three files are changed: run.json, metrics.jsonl, checkpoints.json, log.txt,
 and in each checkpoint manifest.json, state.json and the safetensors files. Files of a checkpoint are changed with and
-without new checksums, since whoever can write the one can write the other. Then the run is resumed, or its weights are
+without new checksums, since who can write the one can write the other. Then the run is resumed, or its weights are
 loaded, or its checkpoints are listed.
 """
 
