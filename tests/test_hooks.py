@@ -19,6 +19,7 @@ def test_a_function_is_loaded_when_it_is_asked_for(monkeypatch):
         hooks.hook("thrice")
 
 
+@pytest.mark.slow
 def test_the_room_of_graphs_alone_finds_what_its_methods_need():
     """Importing a room imports the package first, which registers them and imports no room."""
     code = """

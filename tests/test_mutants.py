@@ -125,12 +125,14 @@ def test_without_a_test_every_mutant_survives(package):
     assert (found.killed, len(found.survivors), found.share) == (0, 1, 0.0)
 
 
+@pytest.mark.slow
 def test_tests_that_fail_by_themselves_are_an_error(package):
     (package / "tests" / "test_part.py").write_text("def test():\n    assert False\n")
     with pytest.raises(RuntimeError, match="before anything is changed"):
         mutants.score("descend/part.py", None, 1, package, package / "none.toml")
 
 
+@pytest.mark.slow
 def test_a_mutant_that_never_ends_is_killed(package):
     text = "def f():\n    x = 0\n    while x < 1:\n        x += 1\n    return x\n"
     (package / "descend" / "part.py").write_text(text)

@@ -79,14 +79,14 @@ def test_order_stays_what_it_was():
     assert whole(10, seed=7, epoch=3).tolist() == [3, 8, 5, 9, 1, 4, 2, 7, 0, 6]
 
 
-@pytest.mark.parametrize(("n", "seeds"), [(2, 2000), (3, 3000), (4, 12_000)])
+@pytest.mark.parametrize(("n", "seeds"), [(2, 2000), (3, 3000), pytest.param(4, 12_000, marks=pytest.mark.slow)])
 def test_all_permutations_of_a_few_samples_are_as_likely(n, seeds):
     counts = Counter(tuple(whole(n, seed).tolist()) for seed in range(seeds))
     observed = [counts[permutation] for permutation in itertools.permutations(range(n))]
     assert stats.chisquare(observed).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("n", [5, 10, 37])
+@pytest.mark.parametrize("n", [5, 10, pytest.param(37, marks=pytest.mark.slow)])
 def test_each_position_gets_each_sample_as_often(n):
     seeds = 200 * n
     orders = np.stack([whole(n, seed) for seed in range(seeds)])

@@ -13,7 +13,8 @@ from descend.runtime import verify
 from descend.zoo import demo_experiment
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_stops_on_request_with_everything_saved(tmp_path, number):
     text = experiment_text(demo_experiment("digits")).replace("max_epochs: 20", "max_epochs: 100000")
     (tmp_path / "long.prototext").write_text(text)

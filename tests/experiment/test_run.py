@@ -89,6 +89,7 @@ def demo(tmp_path_factory):
     return start(demo_experiment("digits"), tmp_path_factory.mktemp("demo") / "run")
 
 
+@pytest.mark.slow
 def test_the_demo_learns_the_digits(demo):
     (test,) = [row for row in demo.history if row["mode"] == "test"]
     assert test["accuracy"] >= 0.95

@@ -525,6 +525,7 @@ def second(tmp_path, **settings):
     return descend.fit(nn.Linear(2, 2), "mse", data, stop=descend.Steps(9), **given, **settings)
 
 
+@pytest.mark.slow
 def test_two_processes_in_one_run_directory(tmp_path, owner):
     """The second one exits with 2 and names the first: host, number, start. The first one goes on.
 
@@ -637,6 +638,7 @@ def test_a_ledger_that_names_other_folders(run_dir, tmp_path):
     assert CheckpointManager(run_dir / "checkpoints").open() is not None
 
 
+@pytest.mark.slow
 def test_exit_codes_of_a_script(run_dir, tmp_path):
     """2 for a directory that is taken, as a shell sees it; 0 is seen by test_endings.py."""
     ended = in_a_process(OWNER, tmp_path)

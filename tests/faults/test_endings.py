@@ -208,6 +208,7 @@ def same(before, when):
 """
 
 
+@pytest.mark.slow
 def test_import_and_runs_leave_the_process_as_it_was(tmp_path):
     """Seeds, types, thread counts, handlers, loggers, environment, files: the same after the import, after a run that
     ends, after one that fails and after one that is stopped, by either door."""

@@ -142,6 +142,7 @@ def test_fields_of_the_model_that_nothing_reads_are_noted():
     assert "data_layout of model 'model0' is part of the format and read by nothing" in notes
 
 
+@pytest.mark.slow
 def test_a_chain_of_ten_thousand_layers_does_not_exhaust_the_stack():
     x = g.Input(data_field="labels")
     for _ in range(10_000):
@@ -173,6 +174,7 @@ def test_parsing_alone_names_the_whole_experiment():
     assert parsed.message.model.layer[2].name == "conv1"
 
 
+@pytest.mark.slow
 def test_very_many_problems_are_counted_and_take_no_longer_than_they_must():
     """With 20,000 wrong names among 20,000, looking for the nearest of each would take an hour."""
     source = "\n".join(f'layer {{ name: "layer{i}" parents: "lair{i}" relu {{}} }}' for i in range(20_000))

@@ -147,6 +147,7 @@ def test_a_compiled_module_gives_the_same_numbers_and_draws():
         close(loss_and_gradients(compiled, seed, samples), loss_and_gradients(plain, seed, samples))
 
 
+@pytest.mark.slow
 def test_a_module_is_one_graph_for_torchs_compiler():
     plain, traced = made(), made()
     step = torch.compile(traced, backend="aot_eager", fullgraph=True)

@@ -29,6 +29,7 @@ def check(found, rank, code, words, folder, newest_name="step-4"):
     verify(newest)
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_ends_all(tmp_path):
     found = ended("raises", 1, 2, tmp_path)
     check(found, 1, 1, "ValueError: sample", tmp_path)

@@ -28,6 +28,7 @@ def result():
     return run_study(study)
 
 
+@pytest.mark.slow
 def test_swapping_the_rate_swaps_the_result(result):
     cells = {(cell.arm, cell.giver): cell for cell in swap_setting(result, "lr", seeds=3)}
     assert cells["good", "poor"].change < -0.3

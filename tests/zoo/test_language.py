@@ -150,6 +150,7 @@ def test_the_loss_is_torchs_cross_entropy():
     agree(make, twin, random(2, 5, 11), TOKENS)
 
 
+@pytest.mark.slow
 def test_gpt_learns_to_repeat_what_it_saw():
     """Each text is a random line twice: half of it cannot be known and costs log 8, and the other half can."""
     half, vocabulary = 6, 8

@@ -112,6 +112,7 @@ def test_numbers_that_make_no_sense_are_mistakes(sizes, examples):
         fit_critical_batch_size(sizes, examples)
 
 
+@pytest.mark.slow
 def test_the_bootstrap_interval_covers_the_planted_critical_batch():
     sizes = [16, 64, 256, 1024, 4096, 16384]
     truth = dict(zip(sizes, hyperbola(sizes), strict=True))

@@ -164,6 +164,7 @@ work({str(tmp_path)!r}, sys.argv[1])
         assert list((tmp_path / "leases").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("undivided", "divided"), [("one", "processes"), ("together", "stacks")])
 def test_processes_give_what_one_gives(undivided, divided, monkeypatch):
     """To the last bit, over steps that are traced as well; groups of every size are divided."""
@@ -188,6 +189,7 @@ def test_a_process_that_a_trial_kills_is_an_error_of_that_trial():
         conduct(study(), Memory(), executor="processes", task=deadly)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["raises", "kills"])
 def test_what_one_trial_does_to_its_process_is_not_done_to_the_stacks_beside_it(fault):
     """A stack that falls is halved until the trial that fells it is alone, in a process of its own."""
@@ -211,6 +213,7 @@ def test_what_one_trial_does_to_its_process_is_not_done_to_the_stacks_beside_it(
     assert scores(conduct(small, Memory(), executor=falling)).keys() == scores(conduct(small, Memory())).keys()
 
 
+@pytest.mark.slow
 def test_what_was_decided_by_a_machine_with_processors_runs_on_one_without(monkeypatch):
     """With the same bits, and a process among several does not divide its stacks again."""
     small = study(searches=1, shortlist=1, confirmation_seeds=1)

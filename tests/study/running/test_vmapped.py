@@ -175,7 +175,7 @@ def test_the_weights_that_are_averaged_are_those_that_are_looked_at():
     assert record.scores["validation"]["loss"][-1] == pytest.approx(float(loss), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["plain", "dropout"])
+@pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.slow), "dropout"])
 @pytest.mark.usefixtures("traced_early")
 def test_a_trial_has_the_same_bits_in_a_stack_of_any_width(name):
     """So a study may divide a stack. Kernels of SELU and its like round the last elements of a tensor otherwise."""
@@ -189,6 +189,7 @@ def test_a_trial_has_the_same_bits_in_a_stack_of_any_width(name):
             assert record.scores == other.scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [normed, dropping, Tied], ids=["batch norm", "dropout", "tied"])
 @pytest.mark.usefixtures("traced_early")
 def test_a_trace_gives_what_it_was_traced_from(model):
@@ -197,6 +198,7 @@ def test_a_trace_gives_what_it_was_traced_from(model):
     compared(of(model), [dataclasses.replace(one, steps=8) for one in trials], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_early")
 def test_a_trace_serves_all_stacks_of_its_form_and_no_other(monkeypatch):
     """Other learning rates, seeds and decays are its inputs; a momentum that all trials share is a constant in it."""

@@ -41,6 +41,7 @@ def test_the_published_edge_is_reported():
     assert tuned("sgd", 256).on_edge == ()
 
 
+@pytest.mark.slow
 def test_finer_grids_find_fewer_steps_and_a_setting_that_has_them():
     coarse, fine = (tuned("nesterov", 4096, refine=refine) for refine in (False, True))
     assert fine.steps < coarse.steps
