@@ -5,7 +5,6 @@ The same properties on other numbers of ranks, and on more cases, are in the fil
 
 import sys
 
-import pytest
 from ranks import cases, wrapped
 from ranks.start import start
 from ranks.test_exactness import compare
@@ -16,7 +15,6 @@ from ranks.two_ranks import EXACT, FSDP, SHARED
 from descend.launch import cores
 
 
-@pytest.mark.slow
 def test_two_ranks_give_what_one_gives(tmp_path):
     ended = start(2, "two_ranks.py", tmp_path)
     assert [rank.code for rank in ended] == [0, 0], "\n".join(rank.err for rank in ended)
