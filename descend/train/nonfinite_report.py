@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +63,11 @@ def _suspects(batch: Batch) -> list[str]:
     """Samples that hold a NaN or an infinity themselves, with the field."""
     found: list[str] = []
     for name, values in batch.fields.items():
-        array = values if isinstance(values, np.ndarray) else values.detach().cpu().float().numpy()
-        if array.dtype.kind in "fc":
-            bad = ~np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+        if isinstance(values, np.ndarray):
+            finite = np.isfinite(values) if values.dtype.kind in "fc" else np.ones(len(values), bool)
+        else:
+            finite = torch.isfinite(values.detach()).cpu().numpy()
+        if not finite.all():
+            bad = ~finite.all(axis=tuple(range(1, finite.ndim)))
             found += [f"sample {i} (field '{name}')" for i in batch.ids[bad].tolist()]
     return found

@@ -49,6 +49,11 @@ def test_tensors_of_any_float_are_looked_at(dtype):
     assert not has_nonfinite_input(batch(x=torch.ones(2, 1).to(dtype)))
 
 
+def test_a_tensor_is_looked_at_in_its_own_type():
+    assert not has_nonfinite_input(batch(x=torch.full((2, 1), 1e300, dtype=torch.float64)))
+    assert has_nonfinite_input(batch(x=torch.tensor([1 + 1j, complex(0, float("nan"))])))
+
+
 def test_complex_values_are_looked_at_and_texts_and_integers_are_not():
     assert has_nonfinite_input(batch(x=np.array([1 + 1j, complex(0, np.inf)])))
     assert not has_nonfinite_input(batch(x=np.array(["nan", "inf"]), y=np.array([2**62, -1])))
