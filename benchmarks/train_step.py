@@ -178,11 +178,7 @@ CONTENDERS: dict[str, Callable[[Work], None]] = {
 }
 
 
-SERVED: dict[str, Callable[[Work], None]] = {
-    "descend.fit": fit,
-    "descend.fit, allow": functools.partial(fit, on_nonfinite="allow"),
-    "Lightning": lightning,
-}
+SERVED: dict[str, Callable[[Work], None]] = {**CONTENDERS, "Lightning": lightning}
 
 
 def timed(contender: Callable[[Work], None], work: Work) -> float:

@@ -94,7 +94,7 @@ class LayerKind:
         Raises:
             ConfigurationError: the inputs do not fit, or a field does not.
         """
-        raise NotImplementedError(f"{type(self).__name__} says no output_shape and no refusal")
+        raise NotImplementedError(f"{type(self).__name__} defines neither output_shape() nor refusal")
 
     def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
         """The shape of each output: one for most kinds, one for each child for a few.

@@ -51,7 +51,7 @@ class Module:
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """Make the layers of one call."""
-        raise NotImplementedError(f"{type(self).__name__} says no forward")
+        raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     def label(self, part: str = "") -> str:
         """The name of a layer of this call."""

@@ -1,6 +1,6 @@
 """Samples of Arrow tables: against the rows that pyarrow gives, and chunks that are loaded only where read."""
 
-import pickle
+import pickle  # as readers are sent to worker processes
 from pathlib import Path
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Map-style data sets, sample by sample: random numbers of each sample, samples that are replaced, and errors."""
 
-import pickle
+import pickle  # as readers are sent to worker processes
 import random
 
 import numpy as np

@@ -23,6 +23,7 @@ import descend
 import descend.experiment.export_module  # as loading does, before anything is timed
 from descend.graph import check
 from tests.fuzz.harness import main
+from tests.fuzz.mutations import other_bytes
 
 if TYPE_CHECKING:
     import random
@@ -282,25 +283,7 @@ def mutated(draw: random.Random) -> bytes:
     for _ in range(draw.choice((1, 1, 1, 2, 2, 3, 5))):
         draw.choice(MUTATIONS)(model, draw)
     content = model.SerializeToString()
-    return _with_other_bytes(content, draw) if draw.random() < 0.2 else content
-
-
-def _with_other_bytes(content: bytes, draw: random.Random) -> bytes:
-    data = bytearray(content)
-    for _ in range(draw.randint(1, 6)):
-        place = draw.randrange(len(data))
-        match draw.randrange(4):
-            case 0:
-                data[place] = draw.randrange(256)
-            case 1:
-                data[place] ^= 1 << draw.randrange(8)
-            case 2:
-                del data[place : place + draw.randint(1, 8)]
-            case _:
-                data[place:place] = data[place : place + draw.randint(1, 16)]
-        if not data:
-            return b""
-    return bytes(data)
+    return other_bytes(content, draw) if draw.random() < 0.2 else content
 
 
 def _edit_a_field(model: onnx.ModelProto, draw: random.Random) -> None:

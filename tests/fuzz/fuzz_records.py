@@ -27,7 +27,7 @@ from descend.study.running.plan import pending
 from descend.study.running.trial import Record, Trial
 from descend.study.running.trial_store import StudyDirectory
 from tests.fuzz.harness import main
-from tests.fuzz.mutations import other_bytes, other_json_text
+from tests.fuzz.mutations import mutate_file, other_bytes, other_json_text
 
 if TYPE_CHECKING:
     import random
@@ -105,24 +105,6 @@ def _lines(content: bytes, draw: random.Random) -> bytes:
     return "\n".join(lines).encode("utf-8", "surrogatepass") + end
 
 
-def _mutate(path: Path, draw: random.Random) -> None:
-    match draw.randrange(25):
-        case 0:
-            path.unlink()
-            return
-        case 1:
-            path.unlink()
-            path.mkdir()
-            return
-    content = path.read_bytes()
-    if path.suffix == ".jsonl":
-        path.write_bytes(_lines(content, draw))
-    elif path.suffix == ".json":
-        path.write_bytes(other_json_text(content.decode(), draw))
-    else:
-        path.write_bytes(other_bytes(content, draw))
-
-
 def _compared(directory: Path) -> None:
     result = read_directory(directory)
     shown = [result.verdict, result.table, *map(str, result.remarks), str(result.costs), str(result.scaling)]
@@ -153,7 +135,7 @@ def attempt(draw: random.Random) -> None:
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     weighted = [path for path in files for _ in range(8 if path.suffix in (".json", ".jsonl") else 1)]
     for path in {draw.choice(weighted) for _ in range(draw.choice((1, 1, 1, 2, 3)))}:
-        _mutate(path, draw)
+        mutate_file(path, draw, {".jsonl": _lines})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         draw.choice(USES)(directory)

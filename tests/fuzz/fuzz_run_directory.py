@@ -31,7 +31,7 @@ import descend
 from descend.runtime import checkpoint as format_of
 from descend.runtime import good_checkpoints, newest_checkpoint
 from tests.fuzz.harness import main
-from tests.fuzz.mutations import other_bytes, other_json, other_json_text
+from tests.fuzz.mutations import mutate_file, other_bytes, other_json, other_json_text
 
 if TYPE_CHECKING:
     import random
@@ -101,27 +101,6 @@ def _lines(content: bytes, draw: random.Random) -> bytes:
     )
 
 
-def _mutate(path: Path, draw: random.Random) -> None:
-    match draw.randrange(25):
-        case 0:
-            path.unlink()
-            return
-        case 1:
-            path.unlink()
-            path.mkdir()
-            return
-    content = path.read_bytes()
-    if path.suffix == ".safetensors":
-        content = _safetensors(content, draw)
-    elif path.suffix == ".jsonl":
-        content = _lines(content, draw)
-    elif path.suffix == ".json":
-        content = other_json_text(content.decode(), draw)
-    else:
-        content = other_bytes(content, draw)
-    path.write_bytes(content)
-
-
 def _resumed(run_dir: Path) -> None:
     _fit(run_dir, 3, resume=True)
 
@@ -152,7 +131,7 @@ def attempt(draw: random.Random) -> None:
     files = sorted(path for path in run_dir.rglob("*") if path.is_file() and path.suffix != ".lock")
     touched = draw.sample(files, draw.choice((1, 1, 1, 2, 3)))
     for path in touched:
-        _mutate(path, draw)
+        mutate_file(path, draw, {".jsonl": _lines, ".safetensors": _safetensors})
     if draw.random() < 0.8:
         for checkpoint in (run_dir / "checkpoints").glob("step-*"):
             _reseal(checkpoint)

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    Mutation = Callable[[bytes, random.Random], bytes]
 
 NUMBERS = (0, 1, -1, 2, 7, 1000, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.0, 1e308, float("nan"), float("inf"))
 WORDS = ("", "x", "lr", "0", "\0", "\x1b[2J", "../x", "/etc/passwd", "\u202e", "a b", "é", "=1+1", "-inf", "x" * 3000)
@@ -95,3 +99,25 @@ def other_json_text(text: str, draw: random.Random) -> bytes:
     for _ in range(draw.choice((1, 1, 2, 3))):
         value = other_json(value, draw)
     return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+def mutate_file(path: Path, draw: random.Random, mutations: Mapping[str, Mutation]) -> None:
+    """Change a file by the mutation of its suffix, or remove it, or put a directory in its place.
+
+    Args:
+        path: The file.
+        draw: Where choices come from.
+        mutations: By suffix, beside those of `.json`; bytes of any other file are changed.
+    """
+    match draw.randrange(25):
+        case 0:
+            path.unlink()
+            return
+        case 1:
+            path.unlink()
+            path.mkdir()
+            return
+        case _:
+            pass
+    known: dict[str, Mutation] = {".json": lambda content, draw: other_json_text(content.decode(), draw), **mutations}
+    path.write_bytes(known.get(path.suffix, other_bytes)(path.read_bytes(), draw))

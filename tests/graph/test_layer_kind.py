@@ -9,7 +9,7 @@ from descend.graph.layer_kind import Incoming, LayerKind, WeightSlot, shown
 class Doubled(LayerKind):
     """The smallest kind that has a shape."""
 
-    defaults = {"scale": 2.0, "axis": 1}  # noqa: RUF012
+    defaults = {"scale": 2.0, "axis": 1}  # noqa: RUF012  # as every kind has them
     scale: float = 0.0
     axis: int | None = None
     bias: bool = False
@@ -45,7 +45,7 @@ def test_a_kind_without_a_shape_says_so():
     class Shapeless(LayerKind):
         pass
 
-    with pytest.raises(NotImplementedError, match="Shapeless says no output_shape and no refusal"):
+    with pytest.raises(NotImplementedError, match=r"Shapeless defines neither output_shape\(\) nor refusal"):
         Shapeless().output_shapes((), 1)
 
 

@@ -1,6 +1,6 @@
 """Arrow files and streams, Feather files, written by pyarrow."""
 
-import pickle
+import pickle  # as readers are sent to worker processes
 
 import numpy as np
 import pyarrow as pa

@@ -1,6 +1,6 @@
 """HDF5 files written by h5py."""
 
-import pickle
+import pickle  # as readers are sent to worker processes
 
 import h5py
 import numpy as np

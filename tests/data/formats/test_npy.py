@@ -1,6 +1,6 @@
 """NumPy's own files."""
 
-import pickle
+import pickle  # as readers are sent to worker processes
 import struct
 import zipfile
 

@@ -1,6 +1,6 @@
 """Parquet files written by pyarrow."""
 
-import pickle
+import pickle  # as readers are sent to worker processes
 
 import numpy as np
 import pyarrow as pa
