@@ -83,16 +83,17 @@ class _RankMonitor:
             heartbeat, since = self._store.read(rank, now)
             if heartbeat:
                 self._track_progress(rank, heartbeat, now)
-            why = None
-            if now - since > timeout:
-                why = f"rank {rank} has sent no heartbeat for {timeout:g} seconds"
-            elif heartbeat and rank in status.served and now - self._progress[rank][1] > timeout:
+            silent_seconds, why = now - since, None
+            if heartbeat and rank in status.served and now - self._progress[rank][1] > timeout:
                 why = f"rank {rank} hangs: it has made no step for {timeout:g} seconds"
             elif waited > timeout and heartbeat and self._is_holding_up(rank, heartbeat, now):
                 why = (
                     f"rank {rank} hangs: the other ranks have waited {timeout:g} seconds for it, at {status.waiting}; "
                     f"their last common synchronization was at {heartbeat['last_sync']}"
                 )
+            # A suspended process makes no step either, and its last step may be older than its last heartbeat.
+            if silent_seconds > (timeout / 2 if why else timeout):
+                why = f"rank {rank} has sent no heartbeat for {silent_seconds:.3g} seconds"
             if why:
                 return self._store.record_cause(why, rank, hangs=True)
         return None
