@@ -46,6 +46,10 @@ __all__ = [
     "table",
 ]
 
+# What reading a file of ours and taking its values apart may raise where it is missing, damaged, edited or nested
+# thousands deep. Such a file is reported as a StorageError, or passed over where nothing depends on it.
+DAMAGED_FILE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+
 
 class DescendError(Exception):
     """What all errors of this package have in common: a message for the user and an exit code.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from descend.arguments import check_choice, require
-from descend.errors import ConfigurationError
+from descend.errors import DAMAGED_FILE, ConfigurationError
 from descend.launch import Job, flux, local, lsf, mpi, slurm
 from descend.launch.job import LEAD_SECONDS
 
@@ -152,7 +152,7 @@ def _check_lead(run_dir: Path) -> None:
     try:
         end = json.loads((run_dir / "run.json").read_text())["end"]
         seconds = float(end["save_seconds"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGED_FILE:
         return  # unknown
     if 2 * seconds > LEAD_SECONDS:
         raise ConfigurationError(

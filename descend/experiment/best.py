@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
-from descend.errors import ConfigurationError, StorageError, table
+from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.ranks import unwrapped
 from descend.runtime import newest_checkpoint, read_rows, read_weights
 from descend.runtime.dtensor import copy_into
@@ -188,7 +188,7 @@ def _recorded_metric(run_dir: Path) -> Monitored | None:
     try:
         noted = json.loads((run_dir / "run.json").read_text())["monitored"]
         metric, direction, restored = noted["metric"], noted["direction"], noted["restored"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except DAMAGED_FILE:
         return None
     if not isinstance(metric, str) or direction not in ("min", "max") or not isinstance(restored, bool):
         return None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.callbacks.console import say
-from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
+from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
 from descend.experiment.run_store import DirectoryStore, NoFiles, facts_of, logging_to
 from descend.experiment.runner import (
@@ -84,7 +84,7 @@ def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
     path = None if run_dir is None else Path(run_dir) / "run.json"
     try:
         return json.loads(path.read_text()).get("trainers", 1) if path is not None else None
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except DAMAGED_FILE:
         return None
 
 
@@ -348,7 +348,7 @@ class _Lineage:
             try:
                 rows = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
                 self._rows = [row for row in rows if row["round"] < rounds]
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            except DAMAGED_FILE as error:
                 raise StorageError(
                     f"{self._path} cannot be read as the rows of a tournament: {error!r:.200}; put back a copy of "
                     "it, or begin a run in another directory"

@@ -23,7 +23,7 @@ import shutil
 import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.errors import StorageError
+from descend.errors import DAMAGED_FILE, StorageError
 from descend.filenames import escape, unescape
 from descend.runtime.run_directory import write_beside
 from descend.runtime.safetensors_io import check_layout, damaged_tensors, read_tensors, write_tensors
@@ -207,7 +207,7 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
         good = all(isinstance(facts["bytes"], int) and isinstance(facts["sha256"], str) for facts in files.values())
         if not good or "not_finite" not in manifest:
             raise ValueError("it lists no sizes and checksums")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except DAMAGED_FILE as error:
         raise StorageError(f"{checkpoint} has no readable manifest.json, so it cannot be trusted: {error}") from error
     text = (
         f"{checkpoint} was written by descend {manifest.get('descend')} in format {manifest['format_version']}, "
@@ -258,7 +258,7 @@ def _file_problems(checkpoint: Path, name: str, facts: Mapping[str, Any]) -> lis
             check_layout(path)
     except StorageError as error:
         return list(error.problems)
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except DAMAGED_FILE as error:
         return [f"{path} cannot be read: {error}"]
     return []
 
@@ -296,7 +296,7 @@ def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     _manifest(checkpoint)
     try:
         found = _read_json(checkpoint / _STATE, checkpoint)
-    except (OSError, ValueError, RecursionError) as error:
+    except DAMAGED_FILE as error:
         raise StorageError(f"{checkpoint / _STATE} cannot be read: {error}") from error
     plain = cast("dict[str, Any]", found if isinstance(found, dict) else {})
     step = plain.get("step")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
-from descend.errors import StorageError
+from descend.errors import DAMAGED_FILE, StorageError
 from descend.runtime.checkpoint import newest_checkpoint, remove, remove_leftovers, save_checkpoint, verify
 from descend.runtime.run_directory import write_beside
 
@@ -164,7 +164,7 @@ class CheckpointManager:
         try:
             ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text()))
             return {name: _checked_entry(entry) for name, entry in ledger.items() if re.fullmatch(r"step-\d+", name)}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        except DAMAGED_FILE as error:
             warnings.warn(
                 f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0",
                 stacklevel=2,

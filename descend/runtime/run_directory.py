@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
 from descend.runtime.directory_lock import OWNER, DirectoryLock
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class RunDirectory:
             if not all(isinstance(restart, dict) for restart in facts["restarts"]):
                 raise ValueError("restarts must be a list of objects")
             return {**facts, "restarts": [*facts["restarts"]]}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except DAMAGED_FILE as error:
             raise StorageError(
                 f"{self.path / 'run.json'} is damaged ({error}), so the run cannot be resumed: put back a copy of "
                 "it, or begin a run in another directory"
@@ -274,7 +274,7 @@ class RunDirectory:
         try:
             facts = json.loads((self.path / "run.json").read_text())
             self.write_json("run.json", {**facts, "end": {**end, "time": when}})
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except DAMAGED_FILE as error:
             self.log(f"run.json could not be written: {error}")
 
     def set_aside(self) -> Path | None:
@@ -336,7 +336,7 @@ def stored_seed(path: str | os.PathLike[str] | None) -> int | None:
         if type(seed) is not int or seed < 0:
             raise ValueError(f"random_seed must be an integer >= 0, got {seed!r:.40}")
         return seed
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except DAMAGED_FILE as error:
         raise StorageError(
             f"{facts} is damaged ({error}), so the run there cannot be resumed: put back a copy of it, or begin a "
             "run in another directory"

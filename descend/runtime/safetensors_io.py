@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import StorageError, Unsupported
+from descend.errors import DAMAGED_FILE, StorageError, Unsupported
 from descend.filenames import unescape
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def check_layout(path: Path) -> None:
     try:
         header = json.loads(text)
         ends = [_end(entry) for name, entry in header.items() if name != "__metadata__"]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except DAMAGED_FILE as error:
         raise StorageError(f"{path} has no valid safetensors header ({type(error).__name__})") from error
     if max(ends, default=0) != size - 8 - length:
         raise StorageError(f"{path} claims {max(ends, default=0):,} bytes of tensors and has {size - 8 - length:,}")

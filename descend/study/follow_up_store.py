@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import StorageError
+from descend.errors import DAMAGED_FILE, StorageError
 from descend.runtime.run_directory import write_beside
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def read_follow_ups(directory: str | os.PathLike[str]) -> list[dict[str, Any]]:
     for file in sorted((Path(directory) / _FOLDER).glob("*.json")):
         try:
             found.append(_checked(json.loads(file.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except DAMAGED_FILE as error:
             raise StorageError(f"{file}: not an answer: {error}; remove it and ask again") from error
     return found
 

@@ -15,7 +15,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
 from descend.svg import NAMESPACE, document, text
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def read(run_dir: Path) -> Rounds:
         raise StorageError(
             f"{path} does not exist: {run_dir} is not the directory of a run with several trainers"
         ) from None
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+    except DAMAGED_FILE as error:
         raise StorageError(f"{path} cannot be read as the rows of a tournament: {error!r}") from None
     if not rounds:
         raise StorageError(f"{path} has no rows: the run has not reached its first exchange")

@@ -8,7 +8,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from descend.errors import StorageError
+from descend.errors import DAMAGED_FILE, StorageError
 from descend.study.running.storage import storage_errors
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ExecutorFiles:
             return str(json.loads(file.read_text())["executor"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except DAMAGED_FILE as error:
             raise StorageError(f"{file} is damaged: {error!r}; remove it, and executors are measured again") from error
 
     def decide(self, kind: str, way: str) -> str:

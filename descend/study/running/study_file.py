@@ -11,7 +11,7 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError, StorageError
+from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
 from descend.runtime.run_directory import write_beside
 from descend.study.design.study import Study, make_study
 from descend.version import __version__
@@ -77,7 +77,7 @@ class StudyFile:
             return whole
         except OSError as error:
             raise ConfigurationError(f"{self.directory} holds no study: {self.file}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except DAMAGED_FILE as error:
             raise StorageError(
                 f"{self.file} is damaged: {error!r}; restore it from a copy, or remove it and run the study's file "
                 "again, which keeps the records"
