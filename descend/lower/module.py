@@ -272,7 +272,12 @@ class LoweredModel(torch.nn.Module):
     def _pass(
         self, fields: Mapping[str, torch.Tensor], seed: int | None, position: int, batch_size: int | None
     ) -> ForwardContext:
-        some = next(iter(fields.values()))
+        some = next(iter(fields.values()), None)
+        if some is None:
+            raise ConfigurationError(
+                f"model '{self.plan.name}': no Input layer leads to its outputs, so nothing says how many samples they "
+                "are for: let a layer of them read an Input layer"
+            )
         # Tensors from nowhere are of the format that the module computes in.
         like = next((one for one in chain(self.parameters(), fields.values()) if one.is_floating_point()), None)
         return ForwardContext(

@@ -171,6 +171,15 @@ def test_a_plain_module_takes_tensors_by_position_or_name():
             module(*arguments, **named)
 
 
+def test_outputs_that_no_input_leads_to_are_refused_in_words():
+    """A constant layer has as many rows as there are samples, and nothing says how many those are."""
+    x, one = descend.Input(data_field="x"), descend.Constant(value=1.0, num_neurons=[4], name="one")
+    model = descend.Model(1, layers=[one], objective_function=descend.L2Norm2(x))
+    module = PlainModule(check(model, FIELDS), lambda name: generator(1, name), ["one"])
+    with pytest.raises(ConfigurationError, match="no Input layer leads to its outputs"):
+        module()
+
+
 def test_a_plain_module_is_trained_by_anybodys_loop():
     module = plain_module()
     other = copy.deepcopy(module)
