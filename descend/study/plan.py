@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from descend.study.analysis.power import detectable_in_spreads, searches_needed
+from descend.study.analysis.ranking import LEVEL
 from descend.study.comparing import opened
 from descend.study.progress import duration
 from descend.study.running.executor_choice import Executor, choose, seconds_a_step
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from descend.study.design.study import Study
 
 __all__ = ["plan_study"]
+
+_LARGE = 3.0  # standard deviations between searches
 
 
 def plan_study(study: Study) -> str:
@@ -24,7 +29,7 @@ def plan_study(study: Study) -> str:
     task, _ = opened(study)
     kinds = {name: arm.optimizer for name, arm in study.arms.items() if not isinstance(arm.optimizer, str)}
     first = pending(study, {})
-    lines = [f"{total_trials(study):,} trials"]
+    lines = [f"{total_trials(study):,} trials: {_trials(study)}"]
     total: float | None = 0.0
     for arm in study.arms:
         seconds: float | None = 0.0
@@ -44,8 +49,35 @@ def plan_study(study: Study) -> str:
         lines.append(f"{arm}: {updates:,} updates, {about} ({executor_name})")
     if total is not None:
         lines.append(f"about {duration(total)} in one process")
+    return "\n".join([*lines, *_power(study)])
+
+
+def _trials(study: Study) -> str:
+    """How the number of trials comes about."""
+    shortlist = study.shortlist * study.shortlist_seeds if study.shortlist > 1 else 0
+    counts = {study.trials_of(arm) for arm in study.arms}
+    trials = " or ".join(f"{count:,}" for count in sorted(counts))
+    each = f"{trials} of a search + {shortlist} of its shortlist + {study.confirmation_seeds} seeds of its winner"
+    groups = len({(cell.batch_size, cell.steps) for cell in cells(study)})
+    return f"{len(study.arms)} arms x {groups} batch sizes and budgets x {study.searches} searches x ({each})"
+
+
+def _power(study: Study) -> list[str]:
+    """What the ranking can find, said before anything runs."""
+    arms = len(study.arms)
+    if arms < 2:
+        return []
     if study.searches < 2:
-        lines.append("one search per arm cannot rank: set searches = 2 or more")
+        return ["one search an arm cannot rank: set searches = 3 or more"]
+    level = LEVEL / math.comb(arms, 2)
+    spreads = detectable_in_spreads(study.searches, level)
+    lines = [
+        f"with {study.searches} searches an arm two of the {arms} arms are ranked with probability 0.8 if they differ "
+        f"by {spreads:.2g} times the standard deviation between searches of one arm"
+    ]
+    if spreads > _LARGE:
+        enough = searches_needed(_LARGE, 1.0, arms=arms)
+        lines.append(f"that is a large difference: {enough} searches find one of {_LARGE:g} times this deviation")
     if study.confirmation_seeds < 6:
-        lines.append("fewer than 6 confirmation_seeds give no interval of a median and cannot rank")
-    return "\n".join(lines)
+        lines.append("fewer than 6 confirmation_seeds give no 95 % interval of a median in the table")
+    return lines

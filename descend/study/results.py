@@ -35,6 +35,7 @@ from descend.study.analysis.ranking import LEVEL, compare_searches
 from descend.study.design.lint import Remark, lint, lint_edges
 from descend.study.running.plan import Cell, cells, confirmed, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
+from descend.train.metric_direction import range_of
 
 if TYPE_CHECKING:
     import os
@@ -193,7 +194,7 @@ class Comparison:
         if len(self.study.arms) == 1:
             lines.insert(0, f"cannot rank: {next(iter(self.study.arms))} is the one arm, and there is no other")
         elif not self.ranked:
-            lines.insert(0, "cannot rank: nothing here shows that one arm is better than another")
+            lines.insert(0, "cannot rank: no difference between arms exceeds what repeating the searches gives")
         if kinds := Counter(remark.kind for remark in self.remarks):
             shown = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))
             lines.append(f"read the lints before you believe this: {shown}")
@@ -214,8 +215,32 @@ class Comparison:
             lines += [f"{where}: cannot rank {left} {'other ' if lines else ''}pairs of arms"] if left else []
             lines.append(f"{where}: by their medians alone, which rank nobody: {', '.join(group.ranking.order)}")
         if group.ranking.detectable is not None:
-            lines.append(f"{where}: a difference of {group.ranking.detectable:.3g} could have been detected")
+            lines.append(f"{where}: {self._detectable(group.ranking)}")
         return lines + [f"{where}: {sentence}" for sentence in self._met(group)]
+
+    def _detectable(self, ranking: Ranking) -> str:
+        """What a study like this one finds with probability 0.8, unless the metric cannot differ by so much."""
+        assert ranking.detectable is not None
+        assert ranking.detectable_interval is not None
+        searches, width = self.study.searches, self._range
+        if width is not None and ranking.detectable >= width:
+            return (
+                f"{searches} searches an arm are too few: no difference that {self.study.metric} can have would be "
+                "found with probability 0.8; add searches to the study"
+            )
+        low, high = ranking.detectable_interval
+        high = high if width is None else min(high, width)
+        return (
+            f"a difference of {ranking.detectable:.2g} would be found with probability 0.8 by a study like this one "
+            f"(90 % interval {low:.2g} to {high:.2g}, {searches} searches an arm)"
+        )
+
+    @cached_property
+    def _range(self) -> float | None:
+        """The largest difference that the compared number can have; None where unknown, as with percentages."""
+        values = [value for group in self.groups for row in group.rows for value in row.values if math.isfinite(value)]
+        is_share = self.study.select != "steps" and all(0 <= value <= 1 for value in values)
+        return range_of(self.study.metric) if is_share else None
 
     def _met(self, group: Group) -> list[str]:
         """Who meets the target by the median of the re-runs in every search: the matching rule, which ranks nobody."""
@@ -229,7 +254,10 @@ class Comparison:
         if any(remark.kind in ("budget", "freedom") for remark in self.remarks):
             lines.append("nothing is called matched, as budgets or freedom differ: see the lints")
         elif len(matched) > 1 and not any({p.better, p.worse} <= {*matched} for p in group.ranking.pairs if p.ranked):
-            lines.append(f"matched: {', '.join(matched)} all meet the target, with equal budgets and equal freedom")
+            lines.append(
+                f"matched: {', '.join(matched)} all meet the target, with equal budgets and equal freedom; this does "
+                "not show that they are equal"
+            )
         return lines
 
     def _meets(self, value: float, target: float) -> bool:
@@ -431,10 +459,16 @@ def _sentence(pair: Pair, unit: str) -> str:
         if pair.interval is None
         else f", {1 - LEVEL:.0%} interval {pair.interval.low:.4g} to {pair.interval.high:.4g}"
     )
+    if pair.interval is not None:
+        between += f", probability that it is better {_share(pair.probability)}"
     if pair.ranked:
         return f"{pair.better} is better than {pair.worse} by {pair.difference:.4g} ({unit}{between}): {pair.reason}"
     ahead = "" if math.isnan(pair.difference) else f" ({pair.better} is ahead by {pair.difference:.4g}{between})"
     return f"cannot rank {pair.better} and {pair.worse}{ahead}: {pair.reason}"
+
+
+def _share(probability: float) -> str:
+    return f"{probability:.2f}" if probability < 0.995 else f"{min(probability, 0.9999):.4f}"
 
 
 def _scaling(study: Study, arm: str, groups: Sequence[Group]) -> Scaling:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from descend.errors import nearest
 
-__all__ = ["KNOWN_METRICS", "Direction", "better", "direction_of", "unknown_direction"]
+__all__ = ["KNOWN_METRICS", "Direction", "better", "direction_of", "range_of", "unknown_direction"]
 
 Direction = Literal["min", "max"]
 
@@ -80,20 +80,33 @@ _HIGHER = {
 }
 _TOP_K = re.compile(r"top_?\d+(_accuracy)?|accuracy_?(top|at)?_?\d+")
 
+_BELOW_ONE = {
+    *("accuracy", "acc", "precision", "recall", "f1", "fbeta", "specificity", "sensitivity", "auroc", "auc", "roc_auc"),
+    *("auprc", "average_precision", "iou", "miou", "dice", "jaccard"),
+}
+
 KNOWN_METRICS = tuple(sorted(_LOWER | _HIGHER))
 
 
 def direction_of(name: str) -> Direction | None:
     """The direction of the metric `name`, which may be a path such as "validation/accuracy"; None where unknown."""
+    known = _known(name)
+    return "min" if known in _LOWER else "max" if known is not None else None
+
+
+def range_of(name: str) -> float | None:
+    """The largest difference that two values of the metric `name` can have: 1 for an accuracy; None where unbounded."""
+    known = _known(name)
+    return 1.0 if known is not None and (known in _BELOW_ONE or _TOP_K.fullmatch(known)) else None
+
+
+def _known(name: str) -> str | None:
+    """The metric that a name ends with, in one spelling; None where none is known."""
     metric = re.sub(r"[^a-z0-9]+", "_", name.rpartition("/")[2].lower()).strip("_")
     words = metric.split("_")
-    for start in range(len(words)):  # the longest ending first
-        candidate = "_".join(words[start:])
-        if candidate in _LOWER:
-            return "min"
-        if candidate in _HIGHER:
-            return "max"
-    return "max" if _TOP_K.fullmatch(metric) else None
+    endings = ("_".join(words[start:]) for start in range(len(words)))  # the longest first
+    found = next((ending for ending in endings if ending in _LOWER or ending in _HIGHER), None)
+    return found if found is not None or not _TOP_K.fullmatch(metric) else metric
 
 
 def better(value: float, reference: float, direction: Direction, margin: float = 0.0) -> bool:

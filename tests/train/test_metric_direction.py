@@ -5,7 +5,7 @@ import math
 import pytest
 
 from descend.experiment.losses import NAMED
-from descend.train.metric_direction import better, direction_of, unknown_direction
+from descend.train.metric_direction import better, direction_of, range_of, unknown_direction
 
 
 @pytest.mark.parametrize("name", [*NAMED, "objective", "train/objective", "val_loss", "Word Error Rate", "top5_error"])
@@ -30,6 +30,15 @@ def test_names_that_say_nothing_of_a_direction(name):
 def test_the_longest_ending_decides():
     assert direction_of("accuracy_loss") == "min"
     assert direction_of("loss_accuracy") == "max"
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("validation/accuracy", 1.0), ("macro-F1", 1.0), ("top-5 accuracy", 1.0), ("top5", 1.0)]
+    + [(name, None) for name in ("loss", "accuracy_loss", "rmse", "r2", "psnr", "score", "")],
+)
+def test_the_range_of_a_metric(name, width):
+    assert range_of(name) == width
 
 
 def test_better_needs_more_than_the_margin_and_nan_is_never_better():

@@ -5,7 +5,7 @@
     scaling           steps to a target, the critical batch size
     ranking           whether an arm is better than another, training beside validation
     configurations    swap test, minimal difference
-    power             what could have been detected
+    power             what a comparison can find, and how many searches or seeds that takes
     gradient_noise    the noise scale
     cost              the bill
 
@@ -32,7 +32,7 @@ from descend.study.analysis.intervals import (
     median_interval,
     success_interval,
 )
-from descend.study.analysis.power import detectable_difference, seeds_needed
+from descend.study.analysis.power import detectable_difference, detectable_in_spreads, searches_needed, seeds_needed
 from descend.study.analysis.ranking import Pair, Ranking, Tuning, check_budgets, rank, train_beside_validation
 from descend.study.analysis.scaling import (
     CriticalBatchSize,
@@ -79,6 +79,7 @@ __all__ = [
     "cost",
     "critical_batch_size_interval",
     "detectable_difference",
+    "detectable_in_spreads",
     "difference_interval",
     "differences",
     "efficiency",
@@ -94,6 +95,7 @@ __all__ = [
     "noise_scale",
     "probability_best",
     "rank",
+    "searches_needed",
     "seeds_needed",
     "stable_width",
     "steps_to_target",

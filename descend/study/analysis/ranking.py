@@ -1,16 +1,24 @@
 """Whether one arm of a study is better than another, and "cannot rank" where the evidence does not say.
 
-Two things make a difference that is none. Seeds: the same settings, another start. Searches: the same arm, searched
-anew, ends at other settings, and repeating these with many seeds only makes the accident look certain. So a claim takes
+Two things make a difference that is none. Seeds: the same settings, another start. Searches: the same arm, tuned anew,
+ends at other settings, and repeating these with many seeds only makes the accident look certain. So the unit of the
+test is the search, with one number, the median of its re-runs; the noise of the seeds that is left in a median is part
+of the spread between searches. With s searches an arm, medians x and y, and m pairs of arms:
 
-    between searches   Student's t over one number a search (the median of its re-runs), variances of both arms pooled
-    between seeds      disjoint exact intervals of the medians in every pair of searches, where there are seeds enough
+    t = (mean x - mean y) / sqrt(max(V, g^2/12) 2/s)        Student, 2s - 2 degrees of freedom; Holm over the m pairs
+    V                                                       variance between searches, pooled over the two arms
+    g                                                       the step in which scores are counted, where they are: ties
+                                                            of rounded scores have no spread, and are no certainty
+    P(better > worse) = 1 - p/2                             posterior of the mean difference under a flat prior
 
-and Holm over the pairs of arms. The level is 0.01: of a hundred comparisons of a thing with itself, one may rank.
-Different budgets, one search only, or runs that failed are reasons not to rank, and are said.
+Where a search failed as a whole, the medians have no mean, and their ranks are compared (Mann and Whitney, exact). An
+arm of which every re-run failed in every search is worse than one of which none did.
 
-Source: Student 1908; Holm 1979; the difference between trial and study variance is that of the Deep Learning Tuning
-Playbook.
+A prior on the spread would find more with two or three searches, and would call too much better where it is wrong;
+`benchmarks/ranking.py` makes the tables of what this rule finds and how often it errs.
+
+Sources: Student 1908; Holm 1979; Mann and Whitney 1947; variance of rounding, Sheppard 1898; the difference between
+trial and study variance is that of the Deep Learning Tuning Playbook.
 """
 
 from __future__ import annotations
@@ -23,16 +31,29 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from descend.errors import ConfigurationError, Refused
-from descend.study.analysis.intervals import Interval, holm, median, median_interval
+from descend.study.analysis.intervals import Interval, compare_successes, holm, median
 from descend.study.analysis.optional_scipy import scipy
+from descend.study.analysis.power import detectable_in_spreads
 from descend.study.analysis.values import check_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LEVEL", "Pair", "Ranking", "Tuning", "check_budgets", "compare_searches", "rank", "train_beside_validation"]
+__all__ = [
+    "LEVEL",
+    "Pair",
+    "Ranking",
+    "Tuning",
+    "check_budgets",
+    "compare_ranks",
+    "compare_searches",
+    "rank",
+    "resolution",
+    "train_beside_validation",
+]
 
-LEVEL = 0.01
+LEVEL = 0.05
+_RELATIVE_ROUNDING = 1e-9  # of two scores that are the same number to the digits that count
 
 
 @dataclass(frozen=True)
@@ -59,11 +80,13 @@ class Pair:
     Attributes:
         better: Name of the one that is ahead.
         worse: Name of the other.
-        difference: Of the means over searches of the medians over seeds, in favour of `better`; NaN if an arm failed.
-        interval: Of that difference, from the variance between searches; None with one search or a failure.
-        p: Of Student's t, after Holm; 1 where it cannot be computed.
+        difference: Of the means over searches of the medians over seeds, in favour of `better`; NaN if a search failed.
+        interval: Of that difference, at a confidence of 1 - level/pairs, so that the intervals of all pairs hold
+            together with probability 1 - level; None with one search or a failed one.
+        p: Two-sided, after Holm; 1 where it cannot be computed.
         ranked: Whether `better` may be called better.
         reason: Why, or why not, a sentence.
+        probability: That `better` is the better one, given these searches and nothing else: 1 - p/2 before Holm.
     """
 
     better: str
@@ -73,6 +96,7 @@ class Pair:
     p: float
     ranked: bool
     reason: str
+    probability: float
 
 
 @dataclass(frozen=True)
@@ -83,9 +107,11 @@ class Ranking:
         ranked: Whether any pair is.
         pairs: In the order of the arms.
         order: Arms from the best to the worst by the mean of their medians, which is no ranking by itself.
-        detectable: The difference between two arms that this many searches would have found with probability 0.8;
-            None with one search.
+        detectable: The difference between two arms that a repetition of the study would find with probability 0.8, from
+            the spread between searches pooled over all arms; None with one search. As an estimate from few searches
+            it is uncertain itself: see `detectable_interval`.
         reasons: Why nothing may be ranked at all; empty if the pairs decide.
+        detectable_interval: Of `detectable`, 90 %, from the uncertainty of that spread.
     """
 
     ranked: bool
@@ -93,6 +119,7 @@ class Ranking:
     order: tuple[str, ...]
     detectable: float | None
     reasons: tuple[str, ...]
+    detectable_interval: Interval | None = None
 
 
 def check_budgets(tunings: Mapping[str, Tuning]) -> None:
@@ -135,10 +162,30 @@ def rank(
         raise ConfigurationError("a ranking takes at least two arms")
     sign = -1.0 if lower_is_better else 1.0
     medians = {name: [sign * median(values) for values in searches] for name, searches in reruns.items()}
-    order = tuple(sorted(medians, key=lambda name: -float(np.mean(medians[name]))))
+    order = tuple(sorted(medians, key=lambda name: -_mean(medians[name])))
     reasons = _reasons(medians, tunings)
-    pairs = _pairs(reruns, medians, sign, level, reasons)
-    return Ranking(any(pair.ranked for pair in pairs), pairs, order, _detectable(medians), tuple(reasons))
+    step = resolution([value for searches in reruns.values() for values in searches for value in values])
+    pairs = _pairs(reruns, medians, step, level, reasons)
+    detectable, interval = _detectable(medians, step, level / len(pairs))
+    return Ranking(any(pair.ranked for pair in pairs), pairs, order, detectable, tuple(reasons), interval)
+
+
+def resolution(values: Sequence[float]) -> float:
+    """The step in which scores are counted; 0 where no two of them are equal.
+
+    Scores on a small split, or steps to a target at few evaluations, are multiples of a step, and equal ones are
+    common. The step is taken for the least distance between two that differ.
+    """
+    finite = np.sort(np.asarray([value for value in values if math.isfinite(value)], dtype=np.float64))
+    gaps = np.diff(finite)
+    rounding = _RELATIVE_ROUNDING * np.maximum(np.abs(finite[1:]), np.abs(finite[:-1]))
+    apart = gaps[gaps > rounding]
+    return float(apart.min()) if 0 < len(apart) < len(gaps) else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean; -inf where any value is, which is what a failed search counts."""
+    return -math.inf if -math.inf in values else float(np.mean(values))
 
 
 def _reasons(medians: Mapping[str, Sequence[float]], tunings: Mapping[str, Tuning] | None) -> list[str]:
@@ -150,34 +197,69 @@ def _reasons(medians: Mapping[str, Sequence[float]], tunings: Mapping[str, Tunin
         except Refused as refused:
             reasons.extend(refused.problems)
     if min(len(searches) for searches in medians.values()) < 2:
-        reasons.append("one search an arm does not show how far a second one would have ended: make at least two")
+        reasons.append("one search an arm does not show how far a second one would have ended: make at least three")
     return reasons
 
 
 def _pairs(
     reruns: Mapping[str, Sequence[Sequence[float]]],
     medians: Mapping[str, Sequence[float]],
-    sign: float,
+    step: float,
     level: float,
     reasons: Sequence[str],
 ) -> tuple[Pair, ...]:
     names = list(itertools.combinations(reruns, 2))
-    ahead = [(a, b) if np.mean(medians[a]) >= np.mean(medians[b]) else (b, a) for a, b in names]
-    tests = [compare_searches(medians[a], medians[b], level / len(names)) for a, b in ahead]
-    adjusted = holm([test[0] for test in tests])
+    ahead = [(a, b) if _mean(medians[a]) >= _mean(medians[b]) else (b, a) for a, b in names]
+    tests = [_test(reruns[a], reruns[b], medians[a], medians[b], level / len(names), step) for a, b in ahead]
+    adjusted = holm([test.p for test in tests])
     return tuple(
-        _pair(better, worse, reruns, medians, sign, test[1], p, level, reasons)
+        _pair(better, worse, medians, test, p, level, reasons)
         for (better, worse), test, p in zip(ahead, tests, adjusted, strict=True)
     )
 
 
-def compare_searches(a: Sequence[float], b: Sequence[float], level: float) -> tuple[float, Interval | None]:
+@dataclass(frozen=True)
+class _Test:
+    """One pair: p before Holm, its interval, and by what it was tested."""
+
+    p: float
+    interval: Interval | None
+    method: str
+
+
+def _test(
+    better: Sequence[Sequence[float]],
+    worse: Sequence[Sequence[float]],
+    medians_better: Sequence[float],
+    medians_worse: Sequence[float],
+    level: float,
+    step: float,
+) -> _Test:
+    """Compare two arms, the one that is ahead first."""
+    if min(len(medians_better), len(medians_worse)) < 2:
+        return _Test(1.0, None, "")
+    if math.isfinite(sum(medians_better) + sum(medians_worse)):
+        return _Test(*compare_searches(medians_better, medians_worse, level, step), "by Student's t over searches")
+    good = [math.isfinite(value) for values in better for value in values]
+    bad = [math.isfinite(value) for values in worse for value in values]
+    if all(good) and not any(bad):
+        return _Test(compare_successes(len(good), len(good), 0, len(bad)), None, _ALL_FAILED)
+    return _Test(compare_ranks(medians_better, medians_worse), None, "by their ranks, since re-runs failed")
+
+
+_ALL_FAILED = "every re-run of the worse one failed"
+
+
+def compare_searches(
+    a: Sequence[float], b: Sequence[float], level: float, step: float = 0.0
+) -> tuple[float, Interval | None]:
     """Student's t for one number a search.
 
     Args:
         a: One number for each search of an arm.
         b: Of another.
         level: One minus the confidence of the interval.
+        step: Resolution of the numbers: their variance is at least step²/12.
 
     Returns:
         The two-sided p-value and the interval of mean(a) − mean(b). p is 1 and there is no interval where an arm has a
@@ -188,7 +270,7 @@ def compare_searches(a: Sequence[float], b: Sequence[float], level: float) -> tu
         return 1.0, None
     freedom = len(x) + len(y) - 2
     variance = (((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum()) / freedom
-    error = math.sqrt(variance * (1 / len(x) + 1 / len(y)))
+    error = math.sqrt(max(variance, step**2 / 12) * (1 / len(x) + 1 / len(y)))
     difference = float(x.mean() - y.mean())
     functions = scipy("special", "Student's t")
     half = float(functions.stdtrit(freedom, 1 - level / 2)) * error
@@ -198,67 +280,50 @@ def compare_searches(a: Sequence[float], b: Sequence[float], level: float) -> tu
     return p, Interval(difference - half, difference + half)
 
 
+def compare_ranks(a: Sequence[float], b: Sequence[float]) -> float:
+    """The two-sided p-value of Mann and Whitney's test, by all permutations where those are few; infinities count."""
+    stats = scipy("stats", "the test of Mann and Whitney")
+    method = stats.PermutationMethod(n_resamples=20_000, rng=np.random.default_rng(0))
+    return float(stats.mannwhitneyu(a, b, method=method).pvalue)
+
+
 def _pair(
     better: str,
     worse: str,
-    reruns: Mapping[str, Sequence[Sequence[float]]],
     medians: Mapping[str, Sequence[float]],
-    sign: float,
-    interval: Interval | None,
+    test: _Test,
     p: float,
     level: float,
     reasons: Sequence[str],
 ) -> Pair:
+    count = len(medians[better])
     with np.errstate(invalid="ignore"):
         difference = float(np.mean(medians[better]) - np.mean(medians[worse]))
-    reason = _obstacle(reruns[better], reruns[worse], medians[better], medians[worse], sign, p, level)
+    ranked = p <= level and not reasons
     if reasons:
         reason = "; ".join(reasons)
-    ranked = reason is None
-    if reason is None:
-        reason = f"{len(medians[better])} searches each, p = {p:.2g} after Holm, re-runs disjoint in every pair"
-    return Pair(better, worse, difference, interval, p, ranked, reason)
+    elif ranked:
+        reason = f"{count} searches each, p = {p:.2g} after Holm, {test.method}"
+    else:
+        reason = f"repeating the searches gives differences like this one (p = {p:.2g} after Holm, {test.method})"
+    finite = difference if math.isfinite(difference) else math.nan
+    return Pair(better, worse, finite, test.interval, p, ranked, reason, 1 - test.p / 2)
 
 
-def _obstacle(
-    better: Sequence[Sequence[float]],
-    worse: Sequence[Sequence[float]],
-    medians_better: Sequence[float],
-    medians_worse: Sequence[float],
-    sign: float,
-    p: float,
-    level: float,
-) -> str | None:
-    """Why the one that is ahead may not be called better."""
-    failed = sum(not math.isfinite(value) for value in (*medians_better, *medians_worse))
-    if failed:
-        return f"in {failed} searches half of the re-runs failed, so there is no median to compare"
-    if p > level:
-        return f"a difference like this comes from repeating the search (p = {p:.2g}, and {level:g} is asked for)"
-    for one, other in itertools.product(better, worse):
-        a, b = _interval(one, sign), _interval(other, sign)
-        if a is None or b is None:
-            return "below 6 seeds a median has no 95 % interval: re-run each winner with at least 6"
-        if a.low <= b.high:
-            return "the intervals of re-runs overlap in a pair of searches"
-    return None
-
-
-def _interval(values: Sequence[float], sign: float) -> Interval | None:
-    return median_interval([sign * value for value in values])
-
-
-def _detectable(medians: Mapping[str, Sequence[float]], power: float = 0.8) -> float | None:
-    """From the spread between the searches of an arm, pooled over arms, by the power of Student's t."""
+def _detectable(
+    medians: Mapping[str, Sequence[float]], step: float, level: float
+) -> tuple[float | None, Interval | None]:
+    """From the spread between the searches of an arm, pooled over arms, with an interval for this spread."""
     finite = [np.asarray(searches) for searches in medians.values() if np.isfinite(searches).all()]
     freedom = sum(len(searches) - 1 for searches in finite)
-    if freedom < 1:
-        return None
-    variance = sum(float(((searches - searches.mean()) ** 2).sum()) for searches in finite) / freedom
-    searches = min(map(len, finite))
-    functions = scipy("special", "the power of Student's t")
-    critical = functions.stdtrit(2 * searches - 2, 1 - LEVEL / 2)
-    return float(functions.nctdtrinc(2 * searches - 2, 1 - power, critical)) * math.sqrt(2 * variance / searches)
+    searches = min(map(len, medians.values()))
+    if freedom < 1 or searches < 2:
+        return None, None
+    squares = max(sum(float(((one - one.mean()) ** 2).sum()) for one in finite), freedom * step**2 / 12)
+    functions = scipy("special", "the quantiles of chi-square")
+    factor = detectable_in_spreads(searches, level)
+    low, high = (factor * math.sqrt(squares / float(functions.chdtri(freedom, tail))) for tail in (0.05, 0.95))
+    return factor * math.sqrt(squares / freedom), Interval(low, high)
 
 
 Verdict = Literal[

@@ -114,7 +114,7 @@ class Study(BaseModel):
     steps: Steps
     arms: Arms
     trials: int = Field(default=16, ge=1)
-    searches: int = Field(default=2, ge=1)
+    searches: int = Field(default=4, ge=1)
     seed: int = Field(default=0, ge=0)
     sampler: Sampler = "sobol"
     metric: str = "accuracy"

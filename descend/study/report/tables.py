@@ -25,6 +25,7 @@ from descend.study.analysis import (
     success_interval,
 )
 from descend.study.analysis.intervals import median
+from descend.study.analysis.ranking import LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,6 +140,7 @@ def pairs(group: Group) -> Table | None:
             pair.worse,
             short(pair.difference),
             "" if pair.interval is None else _between(pair.interval),
+            short(pair.probability),
             short(pair.p),
             "better" if pair.ranked else "cannot rank",
             pair.reason,
@@ -150,7 +152,17 @@ def pairs(group: Group) -> Table | None:
         "By one number a search. Intervals hold for all pairs of the table together (Bonferroni), which is a little "
         "stricter than Holm's test."
     )
-    heads = ("ahead", "behind", "by", "99 % interval", "p after Holm", "", "because", "training beside validation")
+    heads = (
+        "ahead",
+        "behind",
+        "by",
+        f"{100 * (1 - LEVEL):g} % interval",
+        "P(ahead is better)",
+        "p after Holm",
+        "verdict",
+        "because",
+        "training beside validation",
+    )
     return Table(f"pairs, {where(group)}", heads, tuple(rows), note)
 
 

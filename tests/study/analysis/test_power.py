@@ -1,4 +1,4 @@
-"""Sample sizes against the table of the reference and against simulation."""
+"""Sample sizes against the noncentral t of scipy and against simulation."""
 
 import math
 
@@ -7,13 +7,30 @@ import pytest
 import scipy.stats
 
 from descend.errors import ConfigurationError
-from descend.study.analysis import detectable_difference, seeds_needed
+from descend.study.analysis import detectable_difference, searches_needed, seeds_needed
 
 
-@pytest.mark.parametrize(("part", "means", "medians"), [(1, 16, 25), (0.5, 63, 99), (0.25, 252, 395)])
-def test_seeds_for_a_difference_of_so_many_sd(part, means, medians):
-    assert seeds_needed(part * 0.7, 0.7) == means
-    assert seeds_needed(part * 0.7, 0.7, of_medians=True) == medians
+def power(values, delta, alpha=0.05):
+    """Of Student's t, by the other library's noncentral t: both tails."""
+    freedom, shift = 2 * values - 2, delta * math.sqrt(values / 2)
+    critical = scipy.stats.t.ppf(1 - alpha / 2, freedom)
+    return scipy.stats.nct.sf(critical, freedom, shift) + scipy.stats.nct.cdf(-critical, freedom, shift)
+
+
+@pytest.mark.parametrize(("part", "values"), [(4, 3), (1, 17), (0.5, 64), (0.1, 1571)])
+def test_the_fewest_seeds_with_that_power(part, values):
+    assert seeds_needed(part * 0.7, 0.7) == values
+    assert power(values, part) >= 0.8 > power(values - 1, part)
+
+
+def test_medians_take_half_as_many_again():
+    assert seeds_needed(0.35, 0.7, of_medians=True) == pytest.approx(64 * math.pi / 2, abs=1)
+
+
+@pytest.mark.parametrize(("arms", "pairs"), [(2, 1), (3, 3), (8, 28)])
+def test_searches_for_a_study_of_several_arms(arms, pairs):
+    count = searches_needed(2.0, 1.0, arms=arms)
+    assert power(count, 2.0, 0.05 / pairs) >= 0.8 > power(count - 1, 2.0, 0.05 / pairs)
 
 
 def test_detectable_is_the_inverse():
@@ -31,7 +48,14 @@ def test_the_power_is_what_it_says():
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: seeds_needed(0, 1), lambda: seeds_needed(1e-200, 1), lambda: detectable_difference(math.nan, 5)]
+    "call",
+    [
+        lambda: seeds_needed(0, 1),
+        lambda: seeds_needed(1e-200, 1),
+        lambda: detectable_difference(math.nan, 5),
+        lambda: detectable_difference(1.0, 1),
+        lambda: searches_needed(1.0, 1.0, arms=1),
+    ],
 )
 def test_impossible_questions_are_refused(call):
     with pytest.raises(ConfigurationError):

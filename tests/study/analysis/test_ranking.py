@@ -1,5 +1,6 @@
 """What may be called better, by simulation of searches and seeds."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,8 @@ import scipy.stats
 
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis import Interval, Tuning, check_budgets, rank, train_beside_validation
-from descend.study.analysis.ranking import compare_searches
+from descend.study.analysis.power import detectable_in_spreads
+from descend.study.analysis.ranking import compare_searches, resolution
 
 
 def study(draw, arms, searches=2, seeds=10, search_sd=1.0, seed_sd=0.1):
@@ -23,13 +25,13 @@ def study(draw, arms, searches=2, seeds=10, search_sd=1.0, seed_sd=0.1):
 def test_the_same_under_two_names_is_not_ranked(searches, search_sd):
     draw = np.random.default_rng(0)
     claims = sum(rank(study(draw, {"a": 0, "b": 0}, searches, search_sd=search_sd)).ranked for _ in range(1000))
-    assert claims <= 22  # 1 % of 1000, and four standard deviations
+    assert claims <= 77  # 5 % of 1000, and four standard deviations
 
 
 def test_five_of_the_same_are_not_ranked():
     draw = np.random.default_rng(1)
     claims = sum(rank(study(draw, dict.fromkeys("abcde", 0), 3)).ranked for _ in range(400))
-    assert claims <= 12
+    assert claims <= 37  # 5 % of 400, and four standard deviations
 
 
 def test_a_large_difference_is_ranked_and_says_by_how_much():
@@ -56,8 +58,57 @@ def test_detectable_difference_is_found_in_four_of_five(searches):
     draw = np.random.default_rng(4)
     runs = {name: [[x] * 6 for x in np.sqrt(searches - 1) * _spread(searches)] for name in "ab"}
     size = rank(runs).detectable
-    tests = [compare_searches(draw.normal(size, 1, searches), draw.normal(0, 1, searches), 0.01) for _ in range(1500)]
-    assert np.mean([p < 0.01 for p, _ in tests]) == pytest.approx(0.8, abs=0.04)
+    tests = [compare_searches(draw.normal(size, 1, searches), draw.normal(0, 1, searches), 0.05) for _ in range(1500)]
+    assert np.mean([p < 0.05 for p, _ in tests]) == pytest.approx(0.8, abs=0.04)
+
+
+def test_the_interval_of_the_detectable_difference_holds_the_true_one():
+    draw = np.random.default_rng(8)
+    truth = detectable_in_spreads(4, 0.05) * math.sqrt(2)  # a search and its one re-run, of variance 1 each
+    found = [rank(study(draw, {"a": 0, "b": 0}, 4, seeds=1, seed_sd=1.0)).detectable_interval for _ in range(400)]
+    assert np.mean([interval.holds(truth) for interval in found]) == pytest.approx(0.9, abs=0.06)
+
+
+def test_the_probability_that_the_better_one_is_better_is_calibrated():
+    """Of many pairs whose true difference has a flat distribution, as many as it says are ahead rightly."""
+    draw = np.random.default_rng(9)
+    stated, right = [], []
+    for truth in draw.uniform(-8, 8, 600):
+        (pair,) = rank(study(draw, {"a": 0.0, "b": truth}, 3, seeds=3)).pairs
+        stated.append(pair.probability)
+        right.append((pair.better == "b") == (truth > 0))
+    assert np.mean(stated) == pytest.approx(np.mean(right), abs=0.05)
+    unsure = np.asarray(stated) < 0.9
+    assert np.mean(np.asarray(right)[unsure]) == pytest.approx(np.mean(np.asarray(stated)[unsure]), abs=0.13)
+
+
+def test_adding_searches_finds_more():
+    draw = np.random.default_rng(10)
+    found = [
+        sum(rank(study(draw, {"a": 0, "b": 2}, searches, seeds=3)).ranked for _ in range(150))
+        for searches in (2, 3, 5, 8)
+    ]
+    assert found == sorted(found)
+    assert found[-1] > 135
+
+
+@pytest.mark.parametrize("searches", [2, 5])
+def test_ties_of_rounded_scores_are_no_certainty(searches):
+    """Eight arms whose scores are counted in steps four times as large as their scatter: most medians are equal."""
+    draw = np.random.default_rng(11)
+    claims = 0
+    for offset in draw.uniform(-0.5, 0.5, 60):
+        runs = study(draw, dict.fromkeys("abcdefgh", 4 * offset), searches, search_sd=0.7, seed_sd=0.7)
+        rounded = {name: [[4 * round(x / 4) for x in values] for values in own] for name, own in runs.items()}
+        claims += rank(rounded).ranked
+    assert claims <= 8
+
+
+def test_the_step_of_scores():
+    assert resolution([0.25, 0.5, 0.25, 1.0]) == 0.25
+    assert resolution([0.1, 0.2, 0.3]) == 0  # no two are equal
+    assert resolution([1.0, 1.0]) == 0  # nothing is known of the distance to another
+    assert resolution([0.1 + 0.2, 0.3, 0.5, math.inf, math.inf]) == pytest.approx(0.2)  # equal but for the last bit
 
 
 def _spread(searches):
@@ -77,7 +128,7 @@ def test_the_test_between_searches_is_students():
 def test_one_search_does_not_rank():
     ranking = rank(study(np.random.default_rng(5), {"a": 0, "b": 100}, searches=1))
     assert not ranking.ranked
-    assert "at least two" in ranking.reasons[0]
+    assert "at least three" in ranking.reasons[0]
     assert ranking.detectable is None
 
 
@@ -92,18 +143,44 @@ def test_unequal_budgets_do_not_rank_and_say_why():
     assert rank(runs, tunings=dict.fromkeys(runs, Tuning(8, 100, 2, 1))).ranked
 
 
-def test_few_seeds_do_not_rank():
-    runs = study(np.random.default_rng(7), {"a": 0, "b": 100}, seeds=5, search_sd=0.01)
+def test_a_single_seed_can_rank():
+    """The unit is the search: the noise of a seed is part of the spread between searches."""
+    assert rank(study(np.random.default_rng(7), {"a": 0, "b": 100}, seeds=1, search_sd=0.01)).ranked
+
+
+FAILS = [-math.inf] * 6
+
+
+def test_an_arm_that_always_fails_is_worse():
+    (pair,) = rank({"a": [[1.0] * 6, [1.1] * 6], "b": [FAILS, FAILS]}).pairs
+    assert pair.ranked
+    assert (pair.better, pair.worse) == ("a", "b")
+    assert "every re-run of the worse one failed" in pair.reason
+    assert math.isnan(pair.difference)
+    assert pair.interval is None
+
+
+@pytest.mark.parametrize(("searches", "is_ranked"), [(2, False), (5, True)])
+def test_searches_that_failed_are_the_worst_of_their_ranks(searches, is_ranked):
+    runs = {"a": [[1.0 + i] * 6 for i in range(searches)], "b": [[0.5] * 6, *[FAILS] * (searches - 1)]}
     ranking = rank(runs)
-    assert not ranking.ranked
-    assert "at least 6" in ranking.pairs[0].reason
-
-
-def test_failed_searches_do_not_rank_and_do_not_crash():
-    ranking = rank({"a": [[1.0] * 6, [1.0] * 6], "b": [[-math.inf] * 6, [0.5] * 6]})
-    assert not ranking.ranked
+    assert ranking.ranked == is_ranked
     assert ranking.order == ("a", "b")
     assert "re-runs failed" in ranking.pairs[0].reason
+    values = [[1.0 + i for i in range(searches)], [0.5, *[0.0] * (searches - 1)]]
+    assert ranking.pairs[0].p == pytest.approx(_permutations(*values))
+
+
+def _permutations(a, b):
+    """The p-value of the sum of ranks by counting."""
+    ranks = scipy.stats.rankdata([*a, *b])
+    sums = [sum(some) for some in itertools.combinations(ranks, len(a))]
+    own, middle = sum(ranks[: len(a)]), np.mean(sums)
+    return np.mean([abs(one - middle) >= abs(own - middle) - 1e-9 for one in sums])
+
+
+def test_two_arms_that_always_fail_are_not_ranked():
+    assert not rank({"a": [FAILS] * 3, "b": [FAILS] * 3}).ranked
 
 
 def test_equal_to_the_last_bit_is_no_difference():
