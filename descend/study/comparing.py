@@ -48,7 +48,7 @@ def compare(
     steps: int | Sequence[int] | Mapping[int, int],
     trials: int | Mapping[str, int],
     seeds: int,
-    searches: int = 4,
+    searches: int = 3,
     target: float | None = None,
     directory: str | os.PathLike[str] | None = None,
     *,

@@ -194,11 +194,19 @@ class Comparison:
         if len(self.study.arms) == 1:
             lines.insert(0, f"cannot rank: {next(iter(self.study.arms))} is the one arm, and there is no other")
         elif not self.ranked:
-            lines.insert(0, "cannot rank: no difference between arms exceeds what repeating the searches gives")
+            lines.insert(0, f"cannot rank: {self._why_not()}")
         if kinds := Counter(remark.kind for remark in self.remarks):
             shown = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))
             lines.append(f"read the lints before you believe this: {shown}")
         return "\n".join(lines)
+
+    def _why_not(self) -> str:
+        """Why no arm is ranked: what holds for all groups, or what the tests say."""
+        reasons = {reason for group in self.groups if group.ranking for reason in group.ranking.reasons}
+        tested = any(group.ranking is not None and not group.ranking.reasons for group in self.groups)
+        if tested or not reasons:
+            return "no difference between arms exceeds what repeating the searches gives"
+        return "; ".join(sorted(reasons))
 
     def _said(self, group: Group) -> list[str]:
         where = f"batch {group.batch_size:,}, {group.steps:,} steps"
@@ -462,7 +470,8 @@ def _sentence(pair: Pair, unit: str) -> str:
     if pair.interval is not None:
         between += f", probability that it is better {_share(pair.probability)}"
     if pair.ranked:
-        return f"{pair.better} is better than {pair.worse} by {pair.difference:.4g} ({unit}{between}): {pair.reason}"
+        by = "" if math.isnan(pair.difference) else f" by {pair.difference:.4g}"
+        return f"{pair.better} is better than {pair.worse}{by} ({unit}{between}): {pair.reason}"
     ahead = "" if math.isnan(pair.difference) else f" ({pair.better} is ahead by {pair.difference:.4g}{between})"
     return f"cannot rank {pair.better} and {pair.worse}{ahead}: {pair.reason}"
 
@@ -472,19 +481,19 @@ def _share(probability: float) -> str:
 
 
 def _scaling(study: Study, arm: str, groups: Sequence[Group]) -> Scaling:
-    examples: dict[float, list[float]] = {}
+    examples: dict[float, list[list[float]]] = {}
     every: list[float] = []
     intervals: list[Interval | None] = []
     for group in sorted(groups, key=lambda group: group.batch_size):
-        values = list(itertools.chain.from_iterable(row.values for row in group.of(arm)))
+        values = [[value * group.batch_size for value in row.values] for row in group.of(arm)]
         if values:
-            examples[group.batch_size] = [value * group.batch_size for value in values]
+            examples[group.batch_size] = values
             intervals.append(_hull([row.interval for row in group.of(arm)]))
             every.append(group.steps / min(group.steps, study.evaluations) * group.batch_size)
     sizes = [*examples]
     if not sizes:
         return Scaling(arm, (), (), (), None, None, ("no batch size has finished re-runs",))
-    medians = [median(examples[size]) for size in sizes]
+    medians = [median(itertools.chain.from_iterable(examples[size])) for size in sizes]
     steps = tuple(value / size for size, value in zip(sizes, medians, strict=True))
     batch_sizes = tuple(int(size) for size in sizes)
     try:

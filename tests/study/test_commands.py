@@ -46,6 +46,7 @@ workload = "task.py:mlp"
 batch_sizes = 32
 steps = 10
 trials = 4
+searches = 2
 shortlist = 1
 confirmation_seeds = 6
 

@@ -197,7 +197,9 @@ def _reasons(medians: Mapping[str, Sequence[float]], tunings: Mapping[str, Tunin
         except Refused as refused:
             reasons.extend(refused.problems)
     if min(len(searches) for searches in medians.values()) < 2:
-        reasons.append("one search an arm does not show how far a second one would have ended: make at least three")
+        reasons.append(
+            "one search an arm does not show how far a second one would have ended: make at least two, and better three"
+        )
     return reasons
 
 

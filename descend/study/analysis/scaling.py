@@ -20,6 +20,7 @@ import numpy as np
 
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis.intervals import Interval, median
+from descend.study.analysis.optional_scipy import scipy
 from descend.study.analysis.values import check_fraction, numbers, same_length
 
 if TYPE_CHECKING:
@@ -234,12 +235,22 @@ def _errors(
 
 
 def critical_batch_size_interval(
-    examples_by_batch: Mapping[float, Sequence[float]], *, confidence: float = 0.95, repeats: int = 1000, seed: int = 0
+    examples_by_batch: Mapping[float, Sequence[float] | Sequence[Sequence[float]]],
+    *,
+    confidence: float = 0.95,
+    repeats: int = 1000,
+    seed: int = 0,
 ) -> Interval:
-    """An interval of B_crit, by the bootstrap over the seeds of each batch size.
+    """An interval of B_crit, by the bootstrap over the searches of each batch size, and over the seeds of each search.
+
+    A draw takes as many searches as there are, with replacement, and of each as many re-runs; its value at a batch size
+    is the median of all of them. A resample of s searches has only (s − 1)/s of their variance, and that variance is
+    estimated from few; so searches are moved apart first, log E about its mean, by √(s/(s − 1)) and by the quantile of
+    Student's t over the normal one, with s − 1 degrees of freedom for each batch size.
 
     Args:
-        examples_by_batch: Examples to target of every seed, by batch size; a run that missed it is inf.
+        examples_by_batch: Examples to target of every re-run, by batch size, as a list for each search or, of a single
+            search, as one list; a run that missed the target is inf.
         confidence: Of the interval.
         repeats: Bootstrap samples.
         seed: Of the draws.
@@ -253,15 +264,16 @@ def critical_batch_size_interval(
     """
     check_fraction(confidence, "confidence")
     sizes = list(examples_by_batch)
-    fit_critical_batch_size(sizes, [median(examples_by_batch[size]) for size in sizes])
+    by_size = [_by_search(examples_by_batch[size]) for size in sizes]
+    fit_critical_batch_size(sizes, [median(np.concatenate(searches)) for searches in by_size])
+    freedom = sum(len(searches) - 1 for searches in by_size)
+    widened = [_widened(searches, freedom, (1 + confidence) / 2) for searches in by_size]
     draw = np.random.default_rng(seed)
     found: list[float] = []
     order = np.argsort(sizes)
     ordered = np.asarray(sizes, dtype=np.float64)[order]
     for _ in range(repeats):
-        medians = [
-            median(draw.choice(np.asarray(examples_by_batch[size]), len(examples_by_batch[size]))) for size in sizes
-        ]
+        medians = [median(_resampled(searches, draw)) for searches in widened]
         if np.isfinite(medians).all():
             found.append(_fit_at(ordered, np.asarray(medians)[order], 1.0).critical_batch_size)
     if len(found) < 0.95 * repeats:
@@ -269,6 +281,29 @@ def critical_batch_size_interval(
     tail = (1 - confidence) / 2
     low, high = np.quantile(found, (tail, 1 - tail), method="nearest")
     return Interval(float(low), float(high))
+
+
+def _by_search(values: Sequence[float] | Sequence[Sequence[float]]) -> list[NDArray[np.float64]]:
+    nested = [np.ndim(one) > 0 for one in values]
+    if any(nested) and not all(nested):
+        raise ConfigurationError("examples of a batch size are numbers, or a list for each search, and not both")
+    return [numbers(one) for one in values] if any(nested) else [numbers(values)]  # pyright: ignore[reportArgumentType]
+
+
+def _widened(searches: list[NDArray[np.float64]], freedom: int, quantile: float) -> list[NDArray[np.float64]]:
+    """Searches moved apart, so that a resample of them scatters as their mean does."""
+    middles = [median(one) for one in searches]
+    if len(searches) < 2 or not np.isfinite(middles).all():
+        return searches
+    functions, logs = scipy("special", "Student's t"), np.log(middles)
+    few = float(functions.stdtrit(freedom, quantile) / functions.ndtri(quantile))
+    shifts = (few * math.sqrt(len(searches) / (len(searches) - 1)) - 1) * (logs - logs.mean())
+    return [one * math.exp(shift) for one, shift in zip(searches, shifts, strict=True)]
+
+
+def _resampled(searches: list[NDArray[np.float64]], draw: np.random.Generator) -> NDArray[np.float64]:
+    chosen = [searches[i] for i in draw.integers(len(searches), size=len(searches))]
+    return np.concatenate([draw.choice(one, len(one)) for one in chosen])
 
 
 def efficiency(batch_sizes: Sequence[float], examples_to_target: Sequence[float]) -> list[float]:

@@ -42,6 +42,7 @@ from descend.study.design.field_types import (
     Workload,
     needed_for_steps,
 )
+from descend.study.design.sampling import seed_of
 
 if TYPE_CHECKING:
     import os
@@ -90,6 +91,8 @@ class Study(BaseModel):
         searches: Independent searches of each arm.
         seed: Of everything that is drawn.
         sampler: "sobol", "random" or "grid".
+        common_random_numbers: Whether all arms share the seeds of their trials, and arms with the same space the points.
+            Without it two arms of one optimizer are independent repetitions, which an A/A study is about.
         metric: What is compared: "loss", "accuracy" or the name of a metric of the task.
         lower_is_better: Whether the best is the least; by default for "loss" alone.
         split: "validation" or "train", on which winners are chosen. Never the test split.
@@ -114,9 +117,10 @@ class Study(BaseModel):
     steps: Steps
     arms: Arms
     trials: int = Field(default=16, ge=1)
-    searches: int = Field(default=4, ge=1)
+    searches: int = Field(default=3, ge=1)
     seed: int = Field(default=0, ge=0)
     sampler: Sampler = "sobol"
+    common_random_numbers: bool = True
     metric: str = "accuracy"
     lower_is_better: bool | None = None
     split: Literal["validation", "train"] = "validation"
@@ -145,6 +149,10 @@ class Study(BaseModel):
         """Updates of a trial at a batch size."""
         return (self.steps[batch_size],) if isinstance(self.steps, dict) else self.steps
 
+    def seed_of_arm(self, name: str) -> int:
+        """The seed from which the points and seeds of an arm are drawn."""
+        return self.seed if self.common_random_numbers else seed_of(self.seed, "arm", name)
+
     def trials_of(self, name: str) -> int:
         """Trials of a search of an arm."""
         own = self.arms[name].trials
@@ -153,6 +161,8 @@ class Study(BaseModel):
     def plain(self) -> dict[str, Any]:
         """The description as plain values, e.g. for a file."""
         made = self.model_dump(exclude={"arms", "workload"}, mode="json")
+        if self.common_random_numbers:
+            del made["common_random_numbers"]  # as in descriptions that were written before there was a choice
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
         return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
 

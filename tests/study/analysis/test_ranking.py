@@ -128,7 +128,7 @@ def test_the_test_between_searches_is_students():
 def test_one_search_does_not_rank():
     ranking = rank(study(np.random.default_rng(5), {"a": 0, "b": 100}, searches=1))
     assert not ranking.ranked
-    assert "at least three" in ranking.reasons[0]
+    assert "at least two" in ranking.reasons[0]
     assert ranking.detectable is None
 
 

@@ -124,11 +124,38 @@ def test_the_bootstrap_interval_covers_the_planted_critical_batch():
     assert held >= 33  # 0.95 · 40 less four standard deviations of the binomial count
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("searches", [2, 4])
+def test_the_interval_covers_the_planted_critical_batch_where_searches_scatter(searches):
+    """A bootstrap over the seeds of all searches together covered it in 38 of 59 with two searches of this scatter."""
+    sizes = [32, 128, 512, 2048]
+    held = 0
+    for i in range(40):
+        draw = np.random.default_rng([i, searches])
+        examples = {
+            size: 1e4 * (1 + size / 300) * np.exp(0.2 * draw.normal(size=(searches, 1)) + 0.05 * draw.normal(size=8))
+            for size in sizes
+        }
+        held += critical_batch_size_interval(examples, repeats=100, seed=i).holds(300)
+    assert held >= 33
+
+
 def test_the_interval_is_refused_where_many_seeds_miss():
     sizes = [16, 64, 256, 1024, 4096, 16384]
     seeds = {size: [e] * 4 + [math.inf] * 3 for size, e in zip(sizes, hyperbola(sizes), strict=True)}
     with pytest.raises(Refused, match="half of them miss the target"):
         critical_batch_size_interval(seeds, repeats=50)
+
+
+def test_searches_that_agree_are_one_search_of_more_seeds():
+    sizes = [16, 64, 256, 1024, 4096, 16384]
+    seeds = {size: [e, e] for size, e in zip(sizes, hyperbola(sizes), strict=True)}
+    nested = {size: [[e], [e]] for size, (e, _) in seeds.items()}
+    once, twice = (critical_batch_size_interval(one, repeats=20) for one in (seeds, nested))
+    assert once == pytest.approx(twice)
+    assert once.holds(fit_critical_batch_size(sizes, hyperbola(sizes)).critical_batch_size)
+    with pytest.raises(ConfigurationError, match="and not both"):
+        critical_batch_size_interval({16: [1.0, [2.0]]}, repeats=20)
 
 
 def test_steps_to_target_is_the_first_hit():

@@ -68,6 +68,19 @@ def test_the_same_arm_under_two_names_runs_the_same_trials():
             assert twin.trial.seed == record.trial.seed
 
 
+def test_without_common_random_numbers_arms_are_independent():
+    records = run(study(common_random_numbers=False))
+    by_arm = {
+        arm: {(one.trial.seed, *one.trial.configuration.items()) for one in records.values() if one.trial.arm == arm}
+        for arm in "ab"
+    }
+    assert len(by_arm["a"]) == len(by_arm["b"]) == 2 * (8 + 6 + 6)
+    assert not {seed for seed, *_ in by_arm["a"]} & {seed for seed, *_ in by_arm["b"]}
+    alone = study(common_random_numbers=False)
+    alone = alone.model_copy(update={"arms": {"a": alone.arms["a"]}})
+    assert set(run(alone)) == {name for name, one in records.items() if one.trial.arm == "a"}
+
+
 def test_stopping_anywhere_changes_nothing():
     described = study()
     whole = run(described)

@@ -14,7 +14,7 @@ from descend.study.running.trial_store import Memory, StudyDirectory, read_froze
 
 
 def study(**fields):
-    given = {"arms": {"a": Arm("SGD", {"lr": log(1e-3, 1.0)})}, "trials": 8, "shortlist": 2, **fields}
+    given = {"arms": {"a": Arm("SGD", {"lr": log(1e-3, 1.0)})}, "trials": 8, "searches": 2, "shortlist": 2, **fields}
     return Study(workload="t.py:t", batch_sizes=(32,), steps=(100,), **given)
 
 
