@@ -12,6 +12,7 @@ from descend.train import Callback, Epochs, Mode, Steps
 from descend.train.evaluation import evaluate
 from descend.train.loop import train
 from descend.train.micro_batch import split_into_micro_batches
+from descend.train.strategies.base import Strategy
 
 
 def arrays(run, mode):
@@ -164,3 +165,85 @@ def test_an_evaluation_sees_the_averaged_weights():
     with torch.no_grad():
         total = task.losses(micro_batch).objective
     assert values["objective"] != pytest.approx(float(total.numerator / total.denominator), rel=1e-3)
+
+
+def test_views_of_an_epoch_count_its_own_samples_and_mini_batches():
+    seen = []
+
+    class Views(Callback):
+        def before_epoch(self, view):
+            seen.append(("before", view.epoch, view.step, view.samples, view.position))
+
+        def after_epoch(self, view):
+            seen.append(("after", view.epoch, view.step, view.samples, view.position, view.complete))
+
+    run = run_of(Regression(), data(batch_size=4), callbacks=(Views(),))
+    train(run, Steps(5))
+    assert not run.state.epoch_progress.complete
+    train(run, Steps(1))
+    assert seen == [
+        ("before", 0, 0, (0, 10), 0),
+        ("after", 0, 3, (10, 10), 3, True),
+        ("before", 1, 3, (0, 10), 0),
+        ("after", 1, 5, (8, 10), 2, False),
+        ("before", 1, 5, (8, 10), 2),
+        ("after", 1, 6, (10, 10), 3, True),
+    ]
+
+
+def test_a_checkpoint_knows_whether_the_epoch_is_being_reported():
+    """A run that is killed during its validation goes on with the validation; after it, with the next epoch."""
+    seen = []
+
+    class Looks(Callback):
+        def after_step(self, step):
+            seen.append(("step", run.state.epoch_progress.reporting, run.state.epoch_progress.reported))
+
+        def before_evaluation(self, view):
+            seen.append(("evaluation", run.state.epoch_progress.reporting, run.state.epoch_progress.reported))
+
+    run = run_of(Regression(), data(batch_size=5), data(), callbacks=(Looks(),))
+    train(run, Steps(1))
+    assert seen == [("step", False, False), ("evaluation", True, False)]
+    assert run.state.epoch_progress.reported
+    seen.clear()
+    train(run, Steps(1))
+    assert seen == [("step", False, False), ("evaluation", True, False)]
+    assert run.state.epoch_progress is None
+
+
+def test_ranks_are_synchronized_where_an_epoch_begins():
+    heard = []
+
+    class Hears(Strategy):
+        def synchronize(self, at):
+            heard.append(at)
+
+    run = run_of(Regression(), data(batch_size=4))
+    run.strategy = Hears()
+    run.strategy.setup(run)
+    train(run, Epochs(2))
+    assert heard == ["the beginning of epoch 0, step 0", "the beginning of epoch 1, step 3"]
+
+
+def test_the_time_of_each_step_is_counted_once(monkeypatch):
+    """By a clock that advances 2 seconds in the first step, 3 in the second, ..., and 100 before each epoch."""
+    times = []
+
+    class Clock(Callback):
+        def before_epoch(self, view):
+            clock[0] += 100.0
+
+        def after_step(self, step):
+            clock[0] += 1.0 + step.step
+
+        def after_epoch(self, view):
+            times.append((view.seconds, view.step_seconds))
+
+    clock = [0.0]
+    monkeypatch.setattr(Communicator, "now", lambda self: clock[0])
+    run = run_of(Regression(), data(batch_size=5), callbacks=(Clock(),))
+    train(run, Epochs(2))
+    assert times == [(5.0, (2.0, 3.0)), (9.0, (4.0, 5.0))]
+    assert run.state.seconds == 14.0
+    assert [row["seconds"] for row in run.state.history] == [5.0, 9.0]

@@ -7,6 +7,7 @@ import torch
 from toys import Regression, data, run_of
 
 from descend.errors import NumericalError
+from descend.runtime import seed_step
 from descend.train import Callback
 from descend.train.objective import Losses, Ratio, Task
 from descend.train.state import EpochProgress
@@ -29,6 +30,18 @@ class Counting(Task):
         self.module.passes += 1
         x = torch.where(x > 99, math.nan, x)
         return Losses(Ratio((self.module.w.square() * x).sum(), float(len(x))), {})
+
+
+class Keep(GradientTransform):
+    """Withholds the first mini-batch, and counts how often a gradient was begun."""
+
+    begun = 0
+
+    def begin(self):
+        self.begun += 1
+
+    def __call__(self, gradients):
+        return Withheld("not yet", skipped=False) if gradients.run.state.samples_kept == 0 else None
 
 
 def begun(task=None, batch_size=4, **settings):
@@ -91,10 +104,6 @@ def test_an_error_of_a_callback_restores_the_buffers():
 
 
 def test_a_gradient_that_is_kept_for_later_keeps_buffers_and_counts_no_update():
-    class Keep(GradientTransform):
-        def __call__(self, gradients):
-            return Withheld("not yet", skipped=False)
-
     run, batches = begun()
     run.transforms.insert(Keep(), after=CheckFinite)
     train_step(run, batches[0])
@@ -157,3 +166,76 @@ def test_gradients_do_not_depend_on_how_a_mini_batch_is_split(size):
     torch.testing.assert_close(found.value, expected.value.to(found.value.dtype), rtol=1e-12, atol=0)
     for p, q in zip(run.task.module.parameters(), whole.task.module.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_callbacks_see_every_micro_batch_and_then_the_update():
+    seen = []
+
+    class Sees(Callback):
+        def after_part(self, part):
+            seen.append((part.step, part.index, part.parts, part.samples, part.module))
+
+        def after_step(self, step):
+            seen.append((step.step, float(step.objective)))
+
+    run, batches = begun(micro_batch_size=3, callbacks=(Sees(),))
+    x = torch.as_tensor(batches[0].fields["x"])
+    module = run.task.module
+    train_step(run, batches[0])
+    assert seen == [(1, 0, 2, 3, module), (1, 1, 2, 1, module), (1, pytest.approx(float(x.sum() / 4)))]
+
+
+def test_the_losses_of_a_step_are_those_of_the_epoch():
+    run, batches = begun(micro_batch_size=3)
+    w, expected = run.task.module.w.detach().clone(), 0.0
+    for batch in batches[:2]:
+        expected += float((w.square() * torch.as_tensor(batch.fields["x"])).sum())
+        gradients = train_step(run, batch)
+        w = run.task.module.w.detach().clone()
+        assert gradients.batch is batch
+    values = run.state.epoch_progress.totals.over(run.communicator).values({})
+    assert values["objective"] == pytest.approx(expected / 8, rel=1e-12)
+
+
+def test_what_a_module_draws_is_a_function_of_seed_step_and_position():
+    """The position counts the samples that are kept of earlier mini-batches, which are of the same step."""
+
+    class Draws(Counting):
+        def losses(self, micro_batch):
+            drawn.append(torch.rand(()))
+            return super().losses(micro_batch)
+
+    def expected(step, position):
+        seed_step(17, step, position)
+        return torch.rand(())
+
+    drawn = []
+    run, batches = begun(Draws(), seed=17)
+    run.transforms.insert(Keep(), after=CheckFinite)
+    for batch in batches:
+        torch.rand(3)  # what others draw changes nothing
+        train_step(run, batch)
+    assert drawn == [expected(0, 0), expected(0, 4), expected(1, 0)]
+
+
+def test_transforms_are_told_of_every_gradient_that_is_begun():
+    run, batches = begun()
+    keep = Keep()
+    run.transforms.insert(keep, after=CheckFinite)
+    for number, batch in enumerate(batches[:2], 1):
+        assert train_step(run, batch).batch is batch
+        assert keep.begun == number
+
+
+@pytest.mark.parametrize("withheld", [False, True])
+def test_requests_for_activations_end_with_the_step(withheld):
+    class Watches(Callback):
+        def before_step(self, step):
+            step.watch.listen(lambda name, outputs: None)
+
+    run, batches = begun(callbacks=(Watches(),))
+    if withheld:
+        run.transforms.insert(Keep(), after=CheckFinite)
+    train_step(run, batches[0])
+    assert run.state.step == (not withheld)
+    assert not run.activations.wanted

@@ -91,8 +91,8 @@ class Study(BaseModel):
         searches: Independent searches of each arm.
         seed: Of everything that is drawn.
         sampler: "sobol", "random" or "grid".
-        common_random_numbers: Whether all arms share the seeds of their trials, and arms with one space the points. Without
-            it two arms of one optimizer are independent repetitions, which an A/A study is about.
+        common_random_numbers: Whether all arms share the seeds of their trials, and arms with one space the points.
+            Without it two arms of one optimizer are independent repetitions, as an A/A study wants them.
         metric: What is compared: "loss", "accuracy" or the name of a metric of the task.
         lower_is_better: Whether the best is the least; by default for "loss" alone.
         split: "validation" or "train", on which winners are chosen. Never the test split.

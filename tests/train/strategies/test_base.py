@@ -5,7 +5,15 @@ import torch
 from toys import Regression, data, run_of
 
 from descend.train.objective import Ratio
-from descend.train.strategies.base import Strategy, StrategyDescription, divide, divisor_of, summed
+from descend.train.step import accumulate
+from descend.train.strategies.base import (
+    Strategy,
+    StrategyDescription,
+    divide,
+    divisor_of,
+    start_backward,
+    summed,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +51,81 @@ def test_the_state_of_another_strategy_is_left_alone():
 
 def test_a_description_without_a_strategy_of_its_own_has_the_usual_one():
     assert type(run_of(Regression(), data(), strategy=StrategyDescription()).strategy) is Strategy
+
+
+def begun(**settings):
+    run = run_of(Regression(), data(batch_size=10), **settings)
+    return run, next(iter(run.data["train"].epoch(0)))
+
+
+def mean_gradient(run, batch):
+    """∇w of the mean over the known targets of (xᵀw − y)², in closed form; the mean itself; how many are known."""
+    x, y = (torch.as_tensor(batch.fields[name]) for name in "xy")
+    known = ~y[:, 0].isnan()
+    error = (x @ run.task.module.weight.detach().T - y)[known]
+    return 2 * (error * x[known]).mean(0, keepdim=True), float(error.square().mean()), int(known.sum())
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_a_gradient_is_divided_once_whether_the_mini_batch_is_split_or_not(size):
+    run, batch = begun(micro_batch_size=size)
+    expected, mean, count = mean_gradient(run, batch)
+    for _ in range(2):  # the second time as the first
+        gradients = accumulate(run, batch)
+        torch.testing.assert_close(run.task.module.weight.grad, expected, rtol=1e-12, atol=1e-14)
+        assert float(gradients.objective.numerator / gradients.objective.denominator) == pytest.approx(mean, rel=1e-12)
+        assert not torch.as_tensor(gradients.objective.numerator).requires_grad
+        assert float(gradients.count) == count
+        assert gradients.batch is batch
+
+
+def test_a_gradient_begins_with_the_loss_scale():
+    class Scaled:
+        def scale(self, start):
+            return 8 * start
+
+    w = torch.ones(2, requires_grad=True)
+    for divisor in (4.0, torch.tensor(4.0)):
+        w.grad = None
+        start_backward(Scaled(), (3 * w).sum(), divisor)
+        assert w.grad.tolist() == [6.0, 6.0]
+    start_backward(Scaled(), torch.ones(()), 4.0)  # every parameter has been frozen
+    assert w.grad.tolist() == [6.0, 6.0]
+
+
+def test_training_splits_by_units_and_counts_kept_samples_and_evaluation_does_neither():
+    run, batch = begun(micro_batch_size=3)
+    run.task.micro_batch_unit, run.state.samples_kept = 5, 20
+    assert [(one.count, one.kept) for one in run.strategy.micro_batches(batch)] == [(5, 20), (5, 20)]
+    evaluated = run.strategy.micro_batches(batch, training=False)
+    assert [(one.count, one.kept) for one in evaluated] == [(3, 0), (3, 0), (3, 0), (1, 0)]
+
+
+def test_a_single_device_has_everything_to_itself():
+    run, batch = begun()
+    strategy = run.strategy
+    assert (strategy.is_sharded, strategy.resets_with_optimizer, strategy.can_repeat_step) == (False, False, True)
+    assert strategy.world is run.communicator
+    assert strategy.union(["a", "b"]) == ["a", "b"]
+    assert strategy.gradients(batch, lambda: "what is computed") == "what is computed"
+    assert strategy.local_parameters().keys() == {"weight", "bias"}
+    accumulate(run, batch)
+    parameters = {"weight": run.task.module.weight}
+    (norm,) = strategy.gradient_norms(parameters)
+    assert float(norm) == pytest.approx(float(run.task.module.weight.grad.square().sum().sqrt()), rel=1e-12)
+    before, gradient = run.task.module.weight.detach().clone(), run.task.module.weight.grad.clone()
+    strategy.optimizer_step(batch)
+    torch.testing.assert_close(run.task.module.weight.detach(), before - 0.1 * gradient, rtol=1e-12, atol=1e-14)
+
+
+def test_a_run_is_carried_out_by_whom_it_is_given_to():
+    class Executor:
+        def train(self, run):
+            return run, "trained"
+
+    run, _ = begun()
+    assert run.strategy.execute(run, Executor()) == (run, "trained")
+
+
+def test_a_sum_over_no_micro_batches_is_nothing():
+    assert summed([]).tolist() == [0.0, 0.0]
