@@ -16,7 +16,7 @@ from descend.launch import cores
 
 
 def test_two_ranks_give_what_one_gives(tmp_path):
-    ended = start(2, "two_ranks.py", tmp_path)
+    ended = start(2, "two_ranks.py", tmp_path, fresh=True)
     assert [rank.code for rank in ended] == [0, 0], "\n".join(rank.err for rank in ended)
     left = [rank.left for rank in ended]
     compare([found["exact"] for found in left], EXACT, cases.outcome)
