@@ -131,8 +131,8 @@ class Scaling:
         intervals: Around each, from the lowest to the highest end of the 95 % intervals of its searches, so that the
             accident of a search is within; None below 6 seeds.
         fit: The hyperbola; None where it is refused.
-        interval: Of the critical batch size.
-        refused: Why there is no fit.
+        interval: Of the critical batch size; None where it is refused.
+        refused: Why there is no fit, or no interval.
     """
 
     arm: str
@@ -239,8 +239,8 @@ class Comparison:
         low, high = ranking.detectable_interval
         high = high if width is None else min(high, width)
         return (
-            f"a difference of {ranking.detectable:.2g} would be found with probability 0.8 by a study like this one "
-            f"(90 % interval {low:.2g} to {high:.2g}, {searches} searches an arm)"
+            f"a difference of {_figure(ranking.detectable)} would be found with probability 0.8 by a study like this "
+            f"one (90 % interval {_figure(low)} to {_figure(high)}, {searches} searches an arm)"
         )
 
     @cached_property
@@ -476,6 +476,10 @@ def _sentence(pair: Pair, unit: str) -> str:
     return f"cannot rank {pair.better} and {pair.worse}{ahead}: {pair.reason}"
 
 
+def _figure(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
+
+
 def _share(probability: float) -> str:
     return f"{probability:.2f}" if probability < 0.995 else f"{min(probability, 0.9999):.4f}"
 
@@ -498,9 +502,12 @@ def _scaling(study: Study, arm: str, groups: Sequence[Group]) -> Scaling:
     batch_sizes = tuple(int(size) for size in sizes)
     try:
         fit = fit_critical_batch_size(sizes, medians, evaluated_every=every)
-        interval = critical_batch_size_interval(examples)
     except Refused as refused:
         return Scaling(arm, batch_sizes, steps, tuple(intervals), None, None, tuple(refused.problems))
+    try:
+        interval = critical_batch_size_interval(examples)
+    except Refused as refused:
+        return Scaling(arm, batch_sizes, steps, tuple(intervals), fit, None, tuple(refused.problems))
     return Scaling(arm, batch_sizes, steps, tuple(intervals), fit, interval, ())
 
 

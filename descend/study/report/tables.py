@@ -372,11 +372,12 @@ def scaling(comparison: Comparison) -> Table | None:
             "-" if size not in steps else "missed" if math.isinf(steps[size]) else short(steps[size]) for size in sizes
         ]
         fit = f"refused: {'; '.join(one.refused)}"
-        if one.fit is not None and one.interval is not None:
+        if one.fit is not None:
+            interval = "" if one.interval is None else f" [{one.interval.low:,.0f}, {one.interval.high:,.0f}]"
+            missing = f"; no interval: {'; '.join(one.refused)}" if one.interval is None else ""
             fit = (
-                f"{one.fit.critical_batch_size:.3g} [{one.interval.low:.3g}, {one.interval.high:.3g}]; at least "
-                f"{one.fit.minimum_steps:.3g} updates and {one.fit.minimum_examples:.3g} samples; rms error of log "
-                f"samples {one.fit.rms_log_error:.2g}"
+                f"{one.fit.critical_batch_size:,.0f}{interval}{missing}; at least {one.fit.minimum_steps:.3g} updates "
+                f"and {one.fit.minimum_examples:.3g} samples; rms error of log samples {one.fit.rms_log_error:.2g}"
             )
         rows.append((one.arm, *shown, fit))
     heads = ("arm", *(f"updates at {size:,}" for size in sizes), "critical batch size")
