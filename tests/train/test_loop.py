@@ -6,12 +6,13 @@ import torch
 from toys import Regression, data, run_of
 
 import descend.optim
-from descend.errors import Stopped
+from descend.errors import DataError, Stopped
 from descend.runtime import Communicator
 from descend.train import Callback, Epochs, Mode, Steps
 from descend.train.evaluation import evaluate
 from descend.train.loop import train
 from descend.train.micro_batch import split_into_micro_batches
+from descend.train.objective import Losses, Ratio
 from descend.train.strategies.base import Strategy
 
 
@@ -247,3 +248,65 @@ def test_the_time_of_each_step_is_counted_once(monkeypatch):
     assert times == [(5.0, (2.0, 3.0)), (9.0, (4.0, 5.0))]
     assert run.state.seconds == 14.0
     assert [row["seconds"] for row in run.state.history] == [5.0, 9.0]
+
+
+def test_rows_of_an_epoch_that_ended_part_way_are_replaced_when_it_is_complete():
+    run = run_of(Regression(), data(batch_size=4), data())
+    train(run, Steps(2))
+    assert [(row["mode"], row["samples"]) for row in run.state.history] == [("train", 8), ("validation", 10)]
+    train(run, Steps(1))
+    assert [(row["mode"], row["samples"]) for row in run.state.history] == [("train", 10), ("validation", 10)]
+    assert "skipped_steps" not in run.state.history[0]
+
+
+def test_skipped_steps_are_counted_in_the_row_of_their_epoch():
+    from descend.experiment.build import usual_transforms
+
+    class Spoilt(Regression):
+        def losses(self, micro_batch):
+            (top, bottom), metrics = super().losses(micro_batch)
+            return Losses(Ratio(top * nan if 0 in micro_batch.batch.ids else top, bottom), metrics)
+
+    nan = float("nan")
+    run = run_of(Spoilt(), data(batch_size=4), transforms=usual_transforms("skip"))
+    train(run, Epochs(1))
+    assert (run.state.history[0]["skipped_steps"], run.state.step) == (1, 2)
+
+
+def test_the_module_is_trained_in_training_mode_and_evaluated_in_the_other():
+    modes = []
+
+    class Looks(Callback):
+        def after_step(self, step):
+            modes.append(step.module.training)
+
+        def after_evaluation_step(self, step):
+            modes.append(step.module.training)
+
+    run = run_of(Regression(), data(), data(), callbacks=(Looks(),))
+    run.task.module.eval()
+    train(run, Epochs(2))
+    assert modes == [True, False, True, False]
+
+
+def test_the_view_of_the_run_is_of_the_epoch():
+    steps = []
+
+    class Looks(Callback):
+        def before_epoch(self, view):
+            steps.append((view.run.step, view.run.passes))
+
+    train(run_of(Regression(), data(batch_size=4), callbacks=(Looks(),)), Epochs(3))
+    assert steps == [(0, 0), (3, 1), (6, 2)]
+
+
+def test_data_that_end_before_the_last_mini_batch_are_an_error():
+    class Short(Strategy):
+        def batches(self):
+            yield from list(super().batches())[:2]
+
+    run = run_of(Regression(), data(batch_size=4))
+    run.strategy = Short()
+    run.strategy.setup(run)
+    with pytest.raises(DataError, match="epoch 0 ended after 8 samples, before its last mini-batch"):
+        train(run, Epochs(1))

@@ -8,7 +8,7 @@ from toys import Regression, data, run_of
 
 from descend.errors import NumericalError
 from descend.runtime import seed_step
-from descend.train import Callback
+from descend.train import Callback, Mode
 from descend.train.objective import Losses, Ratio, Task
 from descend.train.state import EpochProgress
 from descend.train.step import accumulate, train_step
@@ -239,3 +239,12 @@ def test_requests_for_activations_end_with_the_step(withheld):
     train_step(run, batches[0])
     assert run.state.step == (not withheld)
     assert not run.activations.wanted
+
+
+def test_a_callback_may_put_another_mini_batch_in_its_place():
+    class Exchanges(Callback):
+        def before_step(self, step):
+            run.state.batches[Mode.TRAIN] = batches[1]
+
+    run, batches = begun(callbacks=(Exchanges(),))
+    assert train_step(run, batches[0]).batch is batches[1]
