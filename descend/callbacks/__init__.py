@@ -27,6 +27,7 @@ from descend.callbacks.learning_rate import (
     SetLearningRate,
     StepLearningRate,
 )
+from descend.callbacks.loggers import CSVLogger, Logger, MLflowLogger, TensorBoardLogger, WandbLogger
 from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
 from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
 from descend.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
@@ -45,6 +46,7 @@ from descend.callbacks.timer import Timer
 __all__ = [
     "AdaptiveLearningRate",
     "AlternateUpdates",
+    "CSVLogger",
     "CategoricalAccuracyStrategy",
     "CheckDataset",
     "CheckGradients",
@@ -78,6 +80,8 @@ __all__ = [
     "LinearGrowthLearningRate",
     "LoadModel",
     "LocalTournament",
+    "Logger",
+    "MLflowLogger",
     "MatchType",
     "MemoryProfiler",
     "MinibatchRamp",
@@ -105,9 +109,11 @@ __all__ = [
     "SummarizeImages",
     "Summary",
     "SyncLayers",
+    "TensorBoardLogger",
     "Timeline",
     "Timer",
     "TrackSampleIDsStrategy",
     "UpdateNorm",
+    "WandbLogger",
     "WeightNorm",
 ]
