@@ -182,7 +182,7 @@ def _check_options(made: torch.optim.Optimizer) -> None:
         ConfigurationError: an option is unknown, no number, not finite or negative; all are named with their groups.
     """
     problems: list[str] = []
-    known = {*made.defaults, "params", "param_names", "initial_lr"}
+    known = {*made.defaults, "params", "param_names", "initial_lr", "name", "reasons"}
     for i, group in enumerate(made.param_groups):
         if type(made).__module__.startswith("torch.optim"):
             problems += [
@@ -224,7 +224,7 @@ def _check_owners(made: torch.optim.Optimizer, named: Named) -> None:
 def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's class and the options of its groups as plain values, compared when a run is resumed."""
     kind = type(optimizer)
-    options = {key for group in optimizer.param_groups for key in group} - {"params", "param_names", *_SPEED}
+    options = {key for group in optimizer.param_groups for key in group} - {"params", "param_names", *_SAYS_ONLY}
     return {
         "optimizer": f"{kind.__module__}.{kind.__qualname__}",
         **{
@@ -234,7 +234,7 @@ def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }
 
 
-_SPEED = ("foreach", "fused", "capturable", "differentiable", "runner")  # options that do not change results
+_SAYS_ONLY = ("foreach", "fused", "capturable", "differentiable", "runner", "name", "reasons")  # change no result
 
 
 def _shared(values: list[Any]) -> Any:
