@@ -42,8 +42,11 @@ from descend.callbacks.tensorboard import (
 )
 from descend.callbacks.timeline import Debug, DebugIO, GPUMemoryUsage, MemoryProfiler, Profiler, Timeline
 from descend.callbacks.timer import Timer
+from descend.callbacks.weight_average import EMA, SWA
 
 __all__ = [
+    "EMA",
+    "SWA",
     "AdaptiveLearningRate",
     "AlternateUpdates",
     "CSVLogger",
