@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from descend.graph import *  # noqa: F403
     from descend.study.comparing import compare as compare
     from descend.study.design import Study as Study
+    from descend.study.learning_rate_range import LearningRateRange as LearningRateRange
+    from descend.study.learning_rate_range import find_learning_rate as find_learning_rate
     from descend.train import *  # noqa: F403
 
 # Where each public name lives. A room's whole list is public when it stands in _WHOLE.
@@ -98,6 +100,8 @@ _SINGLE = {
     "Result": "experiment.runner",
     "run": "experiment.run",
     "Study": "study.design",
+    "LearningRateRange": "study.learning_rate_range",
+    "find_learning_rate": "study.learning_rate_range",
     "compare": "study.comparing",
     "BatchedInference": "train",
     "BatchedIterativeOptimizer": "train",
