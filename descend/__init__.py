@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     from descend import zoo as zoo
     from descend.callbacks import *  # noqa: F403
     from descend.data import ArrayReader as ArrayReader
+    from descend.data import ClassBalancedSampler as ClassBalancedSampler
     from descend.data import DataReader as DataReader
     from descend.data import Reader as Reader
+    from descend.data import Sampler as Sampler
+    from descend.data import WeightedSampler as WeightedSampler
     from descend.data import open_readers as open_readers
     from descend.errors import *  # noqa: F403
     from descend.exit_codes import main as main
@@ -83,8 +86,11 @@ _ROOMS = (
 _WHOLE = ("graph", "callbacks", "errors")
 _SINGLE = {
     "ArrayReader": "data",
+    "ClassBalancedSampler": "data",
     "DataReader": "data",
     "Reader": "data",
+    "Sampler": "data",
+    "WeightedSampler": "data",
     "open_readers": "data",
     "Experiment": "experiment",
     "load": "experiment",

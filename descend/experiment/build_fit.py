@@ -158,6 +158,7 @@ class FitBuilder:
             batch_size=batching.batch_size,
             seed=seed,
             shuffle=data.shuffle,
+            sampler=data.sampler,
             rank=sharing.rank,
             ranks=sharing.world_size,
             workers=data.workers,
@@ -173,7 +174,7 @@ class FitBuilder:
         """What a continuation is compared with; `settings_diff.py` says what becomes of a difference."""
         config, numerics, batching = self.config, self.config.numerics, self.config.batching
         counts = {mode: feed.num_samples for mode, feed in feeds.items() if feed.num_samples is not None}
-        precision = numerics.precision
+        precision, sampler = numerics.precision, getattr(feeds[Mode.TRAIN], "sampler", None)
         return {
             **optimizer_settings(optimizer),
             **{name: getattr(loading, name) for name in ("batch_size", "seed", "shuffle", "skip_bad")},
@@ -189,6 +190,7 @@ class FitBuilder:
             "micro_batch_size": batching.micro_batch_size,
             "batch_norm_group_size": batching.batch_norm_group_size,
             "algorithm": None if config.algorithm is None else repr(config.algorithm),
+            **({"sampler": repr(sampler)} if sampler is not None else {}),
             **({"strategy": repr(self._strategy)} if self._strategy else {}),
         }
 

@@ -63,6 +63,7 @@ def fit(
     precision: str | AutomaticMixedPrecision = "float32",
     on_nonfinite: str = "stop",
     shuffle: bool = True,
+    sampler: Any = None,
     test: Any = None,
     metrics: Mapping[str, Any] | Iterable[str] = (),
     targets: int | Sequence[str] | None = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 
 from descend.arguments import check_bool, check_instance, check_integer, require
+from descend.data.samplers import as_sampler
 from descend.experiment.build import strategy_of
 from descend.experiment.population import RunOptions
 from descend.graph import TorchModel
@@ -38,6 +39,9 @@ class FitData:
         tournament: Data on which several trainers compare their models; never trained on.
         targets: Names of the fields that are targets, or how many of the last ones are, where that is not clear.
         shuffle: Give each epoch an order of its own.
+        sampler: Which training sample stands at each position of an epoch, in place of `shuffle`:
+            `descend.WeightedSampler(weights)`, `descend.ClassBalancedSampler(labels)`, a `descend.Sampler` of your own,
+            or a function (seed, epoch, positions) that returns numbers of samples. None is each sample once.
         workers: Processes that read samples; None is as many as a DataLoader says and otherwise 0.
         skip_bad: Replace up to so many samples that cannot be used by the next one.
         timeout_seconds: Longest wait for a batch.
@@ -49,6 +53,7 @@ class FitData:
     tournament: Any = None
     targets: int | Sequence[str] | None = None
     shuffle: bool = True
+    sampler: Any = None
     workers: int | None = None
     skip_bad: int = 0
     timeout_seconds: float | None = None
@@ -207,6 +212,7 @@ def fit_config(**given: Any) -> FitConfig:
         check_integer("micro_batch_size", given["micro_batch_size"], 1, also=(None, "auto")),
         check_integer("batch_norm_group_size", given["batch_norm_group_size"], 1, also=(None,)),
     )
+    given["sampler"] = as_sampler(given["sampler"])
     keep_files = given["run_dir"] is not None or given["resume"]
     groups: dict[str, Any] = {
         "data": _taken(FitData, given),
