@@ -33,6 +33,7 @@ from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm
 from descend.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
 from descend.callbacks.print import Print
 from descend.callbacks.progress_bar import ProgressBar
+from descend.callbacks.progress_lines import ProgressLines
 from descend.callbacks.tensorboard import (
     CategoricalAccuracyStrategy,
     MatchType,
@@ -101,6 +102,7 @@ __all__ = [
     "PrintModelDescription",
     "Profiler",
     "ProgressBar",
+    "ProgressLines",
     "ReplaceWeights",
     "SaveImages",
     "SaveModel",

@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import io
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from descend.arguments import check_instance, check_integer, check_path, check_string, require, shown
 from descend.callbacks.name_fields import require_extra
 from descend.callbacks.tensorboard import close_writer, missing_tensorboard, open_writer
-from descend.errors import ConfigurationError, DescendError, StorageError
+from descend.errors import ConfigurationError, DescendError, StorageError, warn
 from descend.train import Callback
 from descend.train.param_groups import group_learning_rates
 
@@ -150,7 +149,7 @@ class Logger(Callback):
             if not self._warned:
                 self._warned = True
                 problem = f"{type(error).__name__}: {error}"
-                warnings.warn(f"{type(self).__name__} could not log, training goes on: {problem}", stacklevel=2)
+                warn(f"{type(self).__name__} could not log, training goes on: {problem}")
 
 
 def _measured(row: Mapping[str, Any]) -> dict[str, float]:

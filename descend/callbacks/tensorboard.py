@@ -7,7 +7,6 @@ takes back what was written after that checkpoint, so the series stay one.
 from __future__ import annotations
 
 import time
-import warnings
 from enum import IntEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from descend.callbacks.images import as_pixels
 from descend.callbacks.name_fields import at_least, require, require_extra
-from descend.errors import Unsupported
+from descend.errors import Unsupported, warn
 from descend.graph.fields import described, described_openly
 from descend.train import Callback, Mode
 from descend.train.param_groups import group_learning_rates
@@ -49,10 +48,9 @@ def _wait_until_ours_is_last(folder: Path) -> None:
     while (newest := max((path.name for path in folder.glob("events.out.tfevents.*")), default="")) >= _begun_now():
         begun = newest.split(".")[3]
         if not begun.isdecimal() or int(begun) > time.time() + 2:
-            warnings.warn(
+            warn(
                 f"{folder / newest} was begun later than it is now by this host's clock: TensorBoard takes this run's "
-                "series for older ones and drops them; set the clock, or give the model another summary_dir",
-                stacklevel=2,
+                "series for older ones and drops them; set the clock, or give the model another summary_dir"
             )
             return
         time.sleep(0.05)

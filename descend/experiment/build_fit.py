@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.callbacks import Print, ProgressLines
 from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
 from descend.data.map_dataset import SampleReader
 from descend.data.torch_data import files_of_feed
+from descend.errors import warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, usual_transforms
 from descend.experiment.build_experiment import check_names
@@ -143,11 +144,16 @@ class FitBuilder:
             transforms=self._transforms(),
             scaler=copy.deepcopy(self._scaler),
             micro_batch_size=batching.micro_batch_size or "auto",
-            callbacks=(*callbacks, WarnUnusedParameters()),
+            callbacks=(*callbacks, *self._lines(callbacks, trainers), WarnUnusedParameters()),
             shard_optimizer=config.distribution.shard_optimizer,
             trainers=trainers,
             store=context.store,
         )
+
+    def _lines(self, callbacks: tuple[Any, ...], trainers: int) -> tuple[ProgressLines, ...]:
+        """The line an epoch of a run that prints none otherwise; those of several trainers could not be told apart."""
+        prints = any(isinstance(callback, (Print, ProgressLines)) for callback in callbacks)
+        return (ProgressLines(),) if self.config.verbose and trainers == 1 and not prints else ()
 
     def _loading(self, module: torch.nn.Module, seed: int, sharing: Communicator) -> Loading:
         """How the data are read."""
@@ -206,7 +212,7 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
             loading = replace(loading, classes=files.classes)  # the same numbers in all roles
         if isinstance(feed, Batches):
             for note in feed.notes:
-                warnings.warn(note, stacklevel=3)
+                warn(note)
             if isinstance(feed.reader, SampleReader):
                 stack.callback(feed.reader.close)
     return feeds
@@ -216,9 +222,8 @@ def _warn_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | 
     """Warn where a batch is cut and draws depend on how."""
     cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size + 1)
     if (cut or ranks > 1) and (names := unsupported_dropout(module)):
-        warnings.warn(
+        warn(
             f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size "
             "and on the number of ranks: its dropout is a function inside it; an nn.Dropout layer beside it draws the "
-            "same whatever the cut",
-            stacklevel=3,
+            "same whatever the cut"
         )

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import warnings
 from collections import Counter
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from descend.errors import ConfigurationError, DescendError, Unsupported, nearest
+from descend.errors import ConfigurationError, DescendError, Unsupported, nearest, warn
 from descend.graph import NoOptimizer
 from descend.optim import Optimizer
 from descend.optim.compat import recipe_from_library
@@ -116,10 +115,9 @@ def _described(description: Any, named: Named) -> torch.optim.Optimizer:
         raise ConfigurationError("NoOptimizer trains nothing: pass an optimizer such as descend.SGD(learn_rate=0.1)")
     if description.stands_still:
         rates = " and ".join(description.rates)
-        warnings.warn(
+        warn(
             f"{type(description).__name__} has a learning rate of 0, so nothing is trained until a callback sets one: "
-            f"give it {rates}",
-            stacklevel=2,
+            f"give it {rates}"
         )
     options = _options_of(description)
     groups = [{"params": list(named), **options}]

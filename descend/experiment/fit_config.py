@@ -151,6 +151,8 @@ class FitConfig:
         metrics: What else to measure: names ("accuracy", "mse", …), or anything that can be a loss, by name.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
             With `descend.LTFB`, `stop` is the end of a round.
+        verbose: Print a line an epoch, and on a terminal a progress bar; `descend.Print` among the callbacks prints its
+            own lines instead. False prints nothing but warnings; what callbacks say is then in `log.txt` alone.
         data: See `FitData`.
         batching: See `FitBatching`.
         numerics: See `FitNumerics`.
@@ -166,6 +168,7 @@ class FitConfig:
     callbacks: Sequence[Callback]
     metrics: Mapping[str, Any] | Iterable[str]
     algorithm: TrainingAlgorithm | None
+    verbose: bool
     data: FitData
     batching: FitBatching
     numerics: FitNumerics
@@ -196,7 +199,7 @@ def fit_config(**given: Any) -> FitConfig:
     """
     for name in ("seed", "batch_size", "micro_batch_size", "batch_norm_group_size"):
         given[name] = whole(given[name])
-    flags = ("shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
+    flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
     require(
         check_instance(
             "module",
@@ -221,7 +224,7 @@ def fit_config(**given: Any) -> FitConfig:
         "distribution": _taken(FitDistribution, given),
         "options": _taken(RunOptions, {**given, "keep_files": keep_files}),
     }
-    own = ("module", "loss", "optimizer", "stop", "seed", "callbacks", "metrics", "algorithm")
+    own = ("module", "loss", "optimizer", "stop", "seed", "callbacks", "metrics", "algorithm", "verbose")
     return FitConfig(**{name: given[name] for name in own}, **groups)
 
 

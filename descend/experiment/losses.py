@@ -20,7 +20,6 @@ import copy
 import functools
 import inspect
 import math
-import warnings
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from descend.errors import ConfigurationError, DataError, Unsupported, nearest
+from descend.errors import ConfigurationError, DataError, Unsupported, nearest, warn
 from descend.torch_private import has_hooks
 from descend.train.objective import Ratio
 
@@ -166,11 +165,10 @@ class FunctionLoss(Loss):
         self._looked_at = True
         rounding = 2e-2 if values[0].dtype in (torch.float16, torch.bfloat16) else 1e-4
         if not abs(whole - mean) <= rounding * max(abs(first), abs(second)):
-            warnings.warn(
+            warn(
                 f"loss {describe(self.function)} is no mean over samples: it is {whole:.6g} over {count} samples and "
                 f"{mean:.6g} on average over their halves, so the update depends on the micro-batch size: return "
-                "(sum, count) instead",
-                stacklevel=2,
+                "(sum, count) instead"
             )
 
     def takes_a_target(self) -> bool:
@@ -341,10 +339,9 @@ class TorchLoss(Loss):
                 f"{self.kind.__name__} takes {self.outputs} tensors and the module returned {len(parts)}"
             )
         if len(parts) > self.outputs:
-            warnings.warn(
+            warn(
                 f"the module returned {len(parts)} things and {self.kind.__name__} is given the first "
-                f"{'one' if self.outputs == 1 else self.outputs}; pass a function (output, target) to use the others",
-                stacklevel=2,
+                f"{'one' if self.outputs == 1 else self.outputs}; pass a function (output, target) to use the others"
             )
         return tuple(parts[: self.outputs])
 

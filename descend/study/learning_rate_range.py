@@ -42,7 +42,18 @@ if TYPE_CHECKING:
 
 __all__ = ["LearningRateRange", "find_learning_rate"]
 
-_OWN = ("stop", "callbacks", "run_dir", "resume", "valid", "test", "on_nonfinite", "reset_optimizer", "weights_only")
+_OWN = (
+    "stop",
+    "callbacks",
+    "run_dir",
+    "resume",
+    "valid",
+    "test",
+    "on_nonfinite",
+    "reset_optimizer",
+    "weights_only",
+    "verbose",
+)
 _SETTLED = 5  # steps before a loss counts as diverged or as the smallest
 
 
@@ -174,6 +185,7 @@ def find_learning_rate(
             stop=Steps(steps),
             callbacks=[growing],
             on_nonfinite="allow",
+            verbose=False,
             **options,
         )
     made = len(growing.smoothed)
