@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from descend.experiment.infer import evaluate as evaluate
     from descend.experiment.infer import infer as infer
     from descend.experiment.infer import predict as predict
+    from descend.experiment.phases import Phase as Phase
     from descend.experiment.run import run as run
     from descend.experiment.runner import Result as Result
     from descend.graph import *  # noqa: F403
@@ -102,6 +103,7 @@ _SINGLE = {
     "infer": "experiment.infer",
     "predict": "experiment.infer",
     "Best": "experiment.best",
+    "Phase": "experiment.phases",
     "load_weights": "experiment.best",
     "Result": "experiment.runner",
     "run": "experiment.run",

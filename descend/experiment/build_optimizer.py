@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 __all__ = ["build_graph_optimizer", "build_optimizer", "optimizer_settings"]
 
 
-def build_optimizer(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of all trainable parameters of a user's module.
+def build_optimizer(optimizer: Any, module: torch.nn.Module | Named) -> torch.optim.Optimizer:
+    """The optimizer of all trainable parameters of a user's module, or of some.
 
     Args:
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
             returns a torch optimizer.
-        module: The module; a parameter with two names counts once.
+        module: The module; a parameter with two names counts once. Or those of its parameters that are meant, by name.
 
     Raises:
         ConfigurationError: nothing is trainable, a parameter would be updated twice or never, or an option is wrong.
     """
-    named = _trained(module)
+    named = _trained(module) if isinstance(module, torch.nn.Module) else module
     made = _described(optimizer, named) if _is_description(optimizer) else _called(optimizer, named)
     _check_owners(made, named)
     _check_options(made)

@@ -142,7 +142,8 @@ class FitConfig:
             `fully_shard` has sharded reduces them by itself, and stays sharded. A model that
             `descend.Model.from_torch` made brings its loss, metrics, targets and callbacks where none are given here.
         loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
-            (numerator, denominator) or a scalar mean over samples.
+            (numerator, denominator) or a scalar mean over samples. Or a list of `descend.Phase`: several losses over
+            parts of the module, each with an optimizer, whose updates alternate.
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
             returns a torch optimizer.
         stop: When to stop, such as `descend.Epochs(10) | descend.Seconds(3600)`, counted from the beginning of the run.

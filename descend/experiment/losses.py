@@ -126,13 +126,13 @@ class FunctionLoss(Loss):
     """A user's own loss."""
 
     function: Callable[..., Any]
-    _fits: bool = field(default=False, init=False, repr=False)
+    fits: bool = field(default=False, repr=False)  # whether it is known to take the output and the targets
     _looked_at: bool = field(default=False, init=False, repr=False)
     _counted: bool = field(default=False, init=False, repr=False)
 
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """See `Loss.ratio`."""
-        if not self._fits:
+        if not self.fits:
             self._check_arguments(len(targets))
         value = self.function(output, *targets)
         if isinstance(value, (tuple, list)) and len(cast("list[Any]", value)) == 2:
@@ -200,7 +200,7 @@ class FunctionLoss(Loss):
                 f"loss {describe(self.function)}{signature} is called with the output and {targets} targets: {error}; "
                 "targets= says which fields of a sample are targets"
             ) from None
-        self._fits = True
+        self.fits = True
 
     def _scalar(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
