@@ -2,7 +2,7 @@
 
     epoch 3/10, step 18: objective 0.4123, accuracy 0.9012; validation objective 0.4461; lr 0.001; 1.4 s, 9.8 s left
 
-`fit` prints these unless it is told not to (`verbose=False`) or given `Print`.
+`fit` prints these, except with `verbose=False` or with `Print` among its callbacks.
 """
 
 from __future__ import annotations

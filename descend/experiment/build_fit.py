@@ -191,7 +191,7 @@ class FitBuilder:
         return build_phased_optimizer(self._phases, self.config.optimizer, module)
 
     def _lines(self, callbacks: tuple[Any, ...], trainers: int) -> tuple[ProgressLines, ...]:
-        """The line an epoch of a run that prints none otherwise; those of several trainers could not be told apart."""
+        """The line an epoch of a run that prints none otherwise; nothing would tell those of several trainers apart."""
         prints = any(isinstance(callback, (Print, ProgressLines)) for callback in callbacks)
         return (ProgressLines(),) if self.config.verbose and trainers == 1 and not prints else ()
 

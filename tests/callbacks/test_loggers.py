@@ -1,3 +1,9 @@
+"""Loggers. Those of MLflow and W&B need their libraries, which the environment of the other tests has not:
+
+python -m venv loggers; loggers/bin/pip install mlflow wandb -e '.[dev]'
+loggers/bin/python -m pytest -m slow tests/callbacks/test_loggers.py
+"""
+
 import csv
 import json
 import math

@@ -24,14 +24,14 @@ class Gan(nn.Module):
 
 
 def judge(gan, real, noise):
-    told = gan.discriminator(torch.cat([real, gan.generator(noise)]))
+    scores = gan.discriminator(torch.cat([real, gan.generator(noise)]))
     truth = torch.cat([torch.ones_like(real[:, :1]), torch.zeros_like(real[:, :1])])
-    return bce(told, truth)
+    return bce(scores, truth)
 
 
 def deceive(gan, real, noise):
-    told = gan.discriminator(gan.generator(noise))
-    return bce(told, torch.ones_like(told))
+    scores = gan.discriminator(gan.generator(noise))
+    return bce(scores, torch.ones_like(scores))
 
 
 def phases(updates=2, judges=None, deceives=None):

@@ -1,6 +1,6 @@
 """Several optimizers over parts of one module as one optimizer, of which one makes each update.
 
-Whoever computes the gradients says which one it is, by `begin`; only its parameters require gradients until its step.
+The task, which computes the losses, says by `begin` which one; only its parameters require gradients until its step.
 """
 
 from __future__ import annotations
