@@ -136,6 +136,12 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
             f"optimizer is the class {optimizer.__name__}: construct it with its settings, such as "
             f"descend.{optimizer.__name__}(learn_rate=0.1)"
         )
+    if isinstance(optimizer, (list, tuple, dict)):
+        raise ConfigurationError(
+            f"optimizer must be one optimizer, got a {type(optimizer).__name__}: several, each with a loss and weights "
+            "of its own, are a list of descend.Phase in place of the loss; rates for parts of a module are parameter "
+            "groups, as of descend.optim.groups"
+        )
     if not callable(optimizer):
         raise ConfigurationError(
             "optimizer must be a description such as descend.SGD(learn_rate=0.1), or a function such as "

@@ -18,9 +18,13 @@ import math
 import operator
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from descend.errors import RuleError, nearest
+from descend.strict_keywords import StrictKeywords
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "Bert",
@@ -96,8 +100,13 @@ def _check_parts(owner: object, *, schedules: tuple[str, ...], steps: tuple[str,
         raise RuleError(problems)
 
 
-class Schedule:
+class Schedule(metaclass=StrictKeywords):
     """A rate for every step. Subclasses are frozen dataclasses and define `rate`."""
+
+    said_instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("warmup_steps", "warmup", "num_warmup_steps"),
+        "a warm-up and a way down are one schedule in WarmupCosine, WarmupLinear and WarmupPolynomial",
+    )
 
     def rate(self, step: int) -> float:
         """The rate after `step` updates have been applied; below 0, where a delayed schedule waits, that of step 0."""

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from descend.errors import RuleError
+from descend.errors import ConfigurationError, RuleError
 from descend.optim.schedules import (
     Bert,
     Constant,
@@ -305,3 +305,10 @@ def test_a_warmup_and_a_way_down_are_two_schedulers_of_torch_in_a_row(ours, afte
 def test_a_warmup_longer_than_the_schedule_is_refused():
     with pytest.raises(RuleError, match="WarmupCosine: warmup_steps 30 exceeds steps 20"):
         WarmupCosine(0.1, 20, 30)
+
+
+def test_a_word_of_other_libraries_is_answered_with_the_schedule_that_has_it():
+    with pytest.raises(ConfigurationError, match=r"Cosine has no option 'warmup_steps'; a warm-up .* WarmupCosine"):
+        Cosine(0.1, 20, warmup_steps=2)
+    with pytest.raises(ConfigurationError, match="Step has no option 'every'; did you mean 'every_steps'"):
+        Step(0.1, every=3)
