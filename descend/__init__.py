@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     from descend import zoo as zoo
     from descend.callbacks import *  # noqa: F403
     from descend.data import ArrayReader as ArrayReader
+    from descend.data import ClassBalancedSampler as ClassBalancedSampler
     from descend.data import DataReader as DataReader
     from descend.data import Reader as Reader
+    from descend.data import Sampler as Sampler
+    from descend.data import WeightedSampler as WeightedSampler
     from descend.data import open_readers as open_readers
     from descend.errors import *  # noqa: F403
     from descend.exit_codes import main as main
@@ -51,11 +54,14 @@ if TYPE_CHECKING:
     from descend.experiment.infer import evaluate as evaluate
     from descend.experiment.infer import infer as infer
     from descend.experiment.infer import predict as predict
+    from descend.experiment.phases import Phase as Phase
     from descend.experiment.run import run as run
     from descend.experiment.runner import Result as Result
     from descend.graph import *  # noqa: F403
     from descend.study.comparing import compare as compare
     from descend.study.design import Study as Study
+    from descend.study.learning_rate_range import LearningRateRange as LearningRateRange
+    from descend.study.learning_rate_range import find_learning_rate as find_learning_rate
     from descend.train import *  # noqa: F403
 
 # Where each public name lives. A room's whole list is public when it stands in _WHOLE.
@@ -81,8 +87,11 @@ _ROOMS = (
 _WHOLE = ("graph", "callbacks", "errors")
 _SINGLE = {
     "ArrayReader": "data",
+    "ClassBalancedSampler": "data",
     "DataReader": "data",
     "Reader": "data",
+    "Sampler": "data",
+    "WeightedSampler": "data",
     "open_readers": "data",
     "Experiment": "experiment",
     "load": "experiment",
@@ -94,10 +103,13 @@ _SINGLE = {
     "infer": "experiment.infer",
     "predict": "experiment.infer",
     "Best": "experiment.best",
+    "Phase": "experiment.phases",
     "load_weights": "experiment.best",
     "Result": "experiment.runner",
     "run": "experiment.run",
     "Study": "study.design",
+    "LearningRateRange": "study.learning_rate_range",
+    "find_learning_rate": "study.learning_rate_range",
     "compare": "study.comparing",
     "BatchedInference": "train",
     "BatchedIterativeOptimizer": "train",

@@ -62,7 +62,7 @@ app = typer.Typer(
     cls=_Commands,
     help="Trains neural networks by first-order descent at any batch size.",
     rich_markup_mode=None,  # rich help doubles the start-up time
-    add_completion=False,
+    add_completion=True,  # --install-completion for bash, zsh and fish
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

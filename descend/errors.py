@@ -21,12 +21,17 @@ written as escapes, and no line of a message is longer than 2,000 characters, wh
 from __future__ import annotations
 
 import difflib
+import sys
+import sysconfig
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.display import MAX_LINE, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import FrameType
 
 __all__ = [
     "ConfigurationError",
@@ -146,6 +151,43 @@ class Stopped(DescendError):
     """The run ended on request (a signal, walltime) with its state saved."""
 
     exit_code = 75
+
+
+_PACKAGE = str(Path(__file__).parent)
+_PYTHON = sysconfig.get_path("stdlib")
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's code that led here, however deep in this package, torch or Python that is.
+
+    Where there is no such line, as in a thread of ours, the warning is at the line that calls this.
+
+    Args:
+        message: What is the matter, where, and what to do.
+    """
+    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # the only way to the callers
+    frame: FrameType | None = caller
+    while frame is not None and not _is_the_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    at = frame or caller
+    where = at.f_globals
+    seen = where.setdefault("__warningregistry__", {})
+    module = where.get("__name__") or "<string>"
+    warnings.warn_explicit(message, UserWarning, at.f_code.co_filename, at.f_lineno, module, seen)
+
+
+def _is_the_users(file: str) -> bool:
+    """Whether code of this file is neither ours nor torch's nor Python's own."""
+    if file.startswith("<frozen") or _is_in(file, _PACKAGE):
+        return False
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch and _is_in(file, str(Path(torch).parent)):
+        return False
+    return not _is_in(file, _PYTHON) or "site-packages" in file or "dist-packages" in file
+
+
+def _is_in(file: str, folder: str) -> bool:
+    return file.startswith(folder + "/")
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

@@ -23,6 +23,8 @@ Returned = TypeVar("Returned")
 class StrictKeywords(type):
     """The metaclass of descriptions: an unknown keyword is an error that names the nearest known one.
 
+    A class may say in a mapping `said_instead` what to write instead of keywords that it does not have.
+
     Raises:
         ConfigurationError: when a class is called with unknown keywords; the error names all of them.
     """
@@ -37,7 +39,8 @@ class StrictKeywords(type):
         """Make an object."""
         taken = inspect.signature(cls.__init__).parameters
         if kwargs and not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-            _refuse_unknown(cls.__name__, kwargs, [name for name in taken if name not in ("self", "where")], taken)
+            options = [name for name in taken if name not in ("self", "where")]
+            _refuse_unknown(cls.__name__, kwargs, options, taken, getattr(cls, "said_instead", _NOTHING))
         return super().__call__(*args, **kwargs)
 
 

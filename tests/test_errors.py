@@ -1,6 +1,7 @@
 """What messages hold whatever they quote, and suggestions."""
 
 import pickle
+import warnings
 
 import pytest
 
@@ -47,3 +48,30 @@ def test_a_table_counts_what_it_leaves_out():
         "    and 4 more",
         "do this",
     ]
+
+
+SCRIPT = """
+import functools, torch, descend
+module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+module.register_module('unused', torch.nn.Linear(1, 1))
+module.forward = lambda x: module[1](module[0](x))
+def train():
+    return descend.fit(
+        module, 'mse', (torch.randn(8, 3), torch.randn(8, 2)), batch_size=20, micro_batch_size=4,
+        optimizer=functools.partial(torch.optim.SGD, lr=0.1), stop=descend.Epochs(1), verbose=False,
+    )
+train()
+descend.optim.Adam([{'params': []}, {'params': [torch.ones(1, requires_grad=True)]}])
+"""
+
+
+def test_warnings_are_at_the_users_line():
+    """Through callbacks, context managers and torch."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        exec(compile(SCRIPT, "/home/user/script.py", "exec"), {})
+    assert len(caught) >= 4
+    assert {(one.filename, one.lineno) for one in caught} == {
+        ("/home/user/script.py", 7),  # fit
+        ("/home/user/script.py", 12),  # the optimizer
+    }

@@ -231,3 +231,19 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal(descend, tmp_path, 
     assert "\x1b" not in printed
     assert "\x07" not in printed
     assert r"fc1\x1b]0;owned\x07" in printed
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        ("bash", {"COMP_WORDS": "descend re", "COMP_CWORD": "1"}),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "descend re"}),
+        ("fish", {"_TYPER_COMPLETE_ARGS": "descend re", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}),
+    ],
+)
+def test_shells_complete_commands(descend, monkeypatch, shell, words):
+    for name, value in {"_DESCEND_COMPLETE": f"complete_{shell}", **words}.items():
+        monkeypatch.setenv(name, value)
+    shown = descend()
+    assert "resume" in shown
+    assert "export" not in shown

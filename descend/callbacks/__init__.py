@@ -27,11 +27,13 @@ from descend.callbacks.learning_rate import (
     SetLearningRate,
     StepLearningRate,
 )
+from descend.callbacks.loggers import CSVLogger, Logger, MLflowLogger, TensorBoardLogger, WandbLogger
 from descend.callbacks.models import ExportOnnx, LoadModel, SaveModel, SaveTopKModels
 from descend.callbacks.norms import GradientNoiseScale, GradientNorm, UpdateNorm, WeightNorm
 from descend.callbacks.perturbation import PerturbAdam, PerturbDropout, PerturbLearningRate, PerturbWeights
 from descend.callbacks.print import Print
 from descend.callbacks.progress_bar import ProgressBar
+from descend.callbacks.progress_lines import ProgressLines
 from descend.callbacks.tensorboard import (
     CategoricalAccuracyStrategy,
     MatchType,
@@ -41,10 +43,14 @@ from descend.callbacks.tensorboard import (
 )
 from descend.callbacks.timeline import Debug, DebugIO, GPUMemoryUsage, MemoryProfiler, Profiler, Timeline
 from descend.callbacks.timer import Timer
+from descend.callbacks.weight_average import EMA, SWA
 
 __all__ = [
+    "EMA",
+    "SWA",
     "AdaptiveLearningRate",
     "AlternateUpdates",
+    "CSVLogger",
     "CategoricalAccuracyStrategy",
     "CheckDataset",
     "CheckGradients",
@@ -78,6 +84,8 @@ __all__ = [
     "LinearGrowthLearningRate",
     "LoadModel",
     "LocalTournament",
+    "Logger",
+    "MLflowLogger",
     "MatchType",
     "MemoryProfiler",
     "MinibatchRamp",
@@ -94,6 +102,7 @@ __all__ = [
     "PrintModelDescription",
     "Profiler",
     "ProgressBar",
+    "ProgressLines",
     "ReplaceWeights",
     "SaveImages",
     "SaveModel",
@@ -105,9 +114,11 @@ __all__ = [
     "SummarizeImages",
     "Summary",
     "SyncLayers",
+    "TensorBoardLogger",
     "Timeline",
     "Timer",
     "TrackSampleIDsStrategy",
     "UpdateNorm",
+    "WandbLogger",
     "WeightNorm",
 ]

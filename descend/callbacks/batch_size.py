@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, warn
 from descend.graph.fields import described_openly
 from descend.train import Callback
 
@@ -39,10 +38,9 @@ class _BatchSize(Callback):
     def set_size(self, run: RunView, size: int) -> None:
         """Set the mini-batch size from the next epoch on."""
         if size > self.most:
-            warnings.warn(
+            warn(
                 f"{type(self).__name__}: a mini-batch of {size:,} is more than the trainer's {self.most:,} and is "
-                "clipped to that",
-                stacklevel=2,
+                "clipped to that"
             )
         self.size = min(size, self.most)
         run.control.batch_size = self.size

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, modes_of
-from descend.errors import NumericalError
+from descend.errors import NumericalError, warn
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 
@@ -111,7 +110,7 @@ class CheckGradients(Callback):
         problem = f"CheckGradients: {len(bad):,} of {len(differences):,} entries are wrong; the worst: {worst}"
         if self.error_on_failure:
             raise NumericalError(problem)
-        warnings.warn(problem, stacklevel=2)
+        warn(problem)
 
     def _differences(self, run: RunView, batch: Batch) -> list[_Difference]:
         objective = run.control.objective(batch)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.name_fields import modes_of, require
-from descend.errors import ConfigurationError, NumericalError
+from descend.errors import ConfigurationError, NumericalError, warn
 from descend.graph.fields import described_openly
 from descend.train import Callback, Mode
 
@@ -72,4 +71,4 @@ class CheckMetric(Callback):
         )
         if self.error_on_failure:
             raise NumericalError(problem)
-        warnings.warn(problem, stacklevel=2)
+        warn(problem)

@@ -11,7 +11,7 @@ from descend.display import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["claim", "is_muted", "listening", "muted", "release", "say", "with_unit"]
+__all__ = ["claim", "is_muted", "listening", "muted", "quiet", "release", "say", "with_unit"]
 
 
 class _Console(Protocol):
@@ -21,6 +21,7 @@ class _Console(Protocol):
 _claims: list[_Console] = []
 _listeners: list[Callable[[str], None]] = []
 _mutes: list[None] = []
+_quiets: list[None] = []
 
 
 def claim(console: _Console) -> None:
@@ -54,9 +55,19 @@ def muted() -> Generator[None]:
         _mutes.pop()
 
 
+@contextmanager
+def quiet() -> Generator[None]:
+    """Print nothing within this context; listeners, such as the log of a run, still get every line."""
+    _quiets.append(None)
+    try:
+        yield
+    finally:
+        _quiets.pop()
+
+
 def is_muted() -> bool:
-    """Whether output is muted, so that a progress bar must not be drawn."""
-    return bool(_mutes)
+    """Whether nothing is printed, so that a progress bar must not be drawn."""
+    return bool(_mutes or _quiets)
 
 
 def say(text: str) -> None:
@@ -66,6 +77,8 @@ def say(text: str) -> None:
     text = printable(text, keep="\n\t")
     for listener in _listeners:
         listener(text)
+    if _quiets:
+        return
     if _claims:
         _claims[-1].print(text, markup=False, highlight=False, soft_wrap=True)  # brackets are no markup
     else:

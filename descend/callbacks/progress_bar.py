@@ -1,4 +1,4 @@
-"""A progress bar: steps of the epoch, speed, time left, and the objective."""
+"""A progress bar: steps of the epoch, speed, time left, objective, learning rate, and the newest validation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.console import claim, is_muted, release
 from descend.callbacks.name_fields import at_least
+from descend.callbacks.progress_lines import shown_rates, shown_values
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from descend.train import EpochView, RunView, StepView
+    from descend.train import EpochView, EvaluationView, RunView, StepView
 
 __all__ = ["ProgressBar", "peak_bytes"]
 
@@ -22,8 +23,9 @@ __all__ = ["ProgressBar", "peak_bytes"]
 class ProgressBar(Callback):
     """Draws a bar for each epoch on a terminal; says nothing when the output is not one.
 
-    Runs:  before_epoch, after_step, after_epoch, after_run.
-    Reads: the objective every `interval` steps, and waits for the device then. Changes nothing.
+    Runs:  before_epoch, after_step, after_evaluation, after_epoch, after_run.
+    Reads: the objective every `interval` steps, and waits for the device then; learning rates; values of evaluations.
+        Changes nothing.
     Costs: a redraw ten times a second at most.
 
     Args:
@@ -50,6 +52,7 @@ class ProgressBar(Callback):
     scientific_notation: bool = False
     _progress: Progress | None = field(default=None, init=False, repr=False, compare=False)
     _task: TaskID | None = field(default=None, init=False, repr=False, compare=False)
+    _validation: str = field(default="", init=False, repr=False, compare=False)
     _recent: list[float] = field(default_factory=list[float], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +76,18 @@ class ProgressBar(Callback):
             return
         self._progress.advance(self._task)
         if step.step % (self.interval or 10) == 0:
-            self._progress.update(self._task, note=self._note(step.loss))
+            rates = shown_rates(step.optimizer)
+            notes = [
+                self._note(step.loss),
+                *([rates] if rates else []),
+                *([self._validation] if self._validation else []),
+            ]
+            self._progress.update(self._task, note=", ".join(notes))
+
+    def after_evaluation(self, evaluation: EvaluationView) -> None:
+        """See `Callback.after_evaluation`."""
+        if evaluation.mode is Mode.VALIDATION:
+            self._validation = f"validation {shown_values(evaluation.values)}"
 
     def _note(self, objective: float) -> str:
         self._recent = [*self._recent, objective][-(self.moving_average_length or 10) :]

@@ -7,7 +7,6 @@ takes back what was written after that checkpoint, so the series stay one.
 from __future__ import annotations
 
 import time
-import warnings
 from enum import IntEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,9 +14,10 @@ from weakref import WeakKeyDictionary
 
 from descend.callbacks.images import as_pixels
 from descend.callbacks.name_fields import at_least, require, require_extra
-from descend.errors import Unsupported
+from descend.errors import Unsupported, warn
 from descend.graph.fields import described, described_openly
 from descend.train import Callback, Mode
+from descend.train.param_groups import group_learning_rates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from descend.train import EpochView, EvaluationView, RunView, StepView
     from descend.train.callback_api import RunControl
 
-__all__ = ["CategoricalAccuracyStrategy", "MatchType", "SummarizeImages", "Summary", "TrackSampleIDsStrategy"]
+__all__ = [
+    "CategoricalAccuracyStrategy",
+    "MatchType",
+    "SummarizeImages",
+    "Summary",
+    "TrackSampleIDsStrategy",
+    "close_writer",
+    "missing_tensorboard",
+    "open_writer",
+]
 
 
 # All callbacks of a run write into one file: TensorBoard reads the files of a folder one after the other, and takes the
@@ -39,10 +48,9 @@ def _wait_until_ours_is_last(folder: Path) -> None:
     while (newest := max((path.name for path in folder.glob("events.out.tfevents.*")), default="")) >= _begun_now():
         begun = newest.split(".")[3]
         if not begun.isdecimal() or int(begun) > time.time() + 2:
-            warnings.warn(
+            warn(
                 f"{folder / newest} was begun later than it is now by this host's clock: TensorBoard takes this run's "
-                "series for older ones and drops them; set the clock, or give the model another summary_dir",
-                stacklevel=2,
+                "series for older ones and drops them; set the clock, or give the model another summary_dir"
             )
             return
         time.sleep(0.05)
@@ -52,6 +60,29 @@ def _begun_now() -> str:
     return f"events.out.tfevents.{int(time.time()):010d}"
 
 
+def open_writer(run: RunView) -> Any:
+    """The one `SummaryWriter` of a run; what it holds of later steps than the run's is taken back."""
+    if run.control not in _WRITERS:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = run.control.path(f"{run.control.files.summary_dir}/.")
+        _wait_until_ours_is_last(folder)
+        _WRITERS[run.control] = SummaryWriter(str(folder), purge_step=run.step + 1)
+    return _WRITERS[run.control]
+
+
+def close_writer(run: RunView, writer: Any) -> None:
+    """Close the writer of a run; callbacks that share it may all do so."""
+    _WRITERS.pop(run.control, None)
+    writer.close()
+
+
+def missing_tensorboard(callback: Callback) -> str | None:
+    """What to install for a callback that needs TensorBoard, where that is missing."""
+    there = find_spec("tensorboard") is not None
+    return None if there else f"{type(callback).__name__} needs TensorBoard: pip install 'descend[tracking]'"
+
+
 class _Writing(Callback):
     """What has a writer of TensorBoard's files open during a run."""
 
@@ -59,8 +90,7 @@ class _Writing(Callback):
 
     def missing_extra(self) -> str | None:
         """See `Callback.missing_extra`."""
-        there = find_spec("tensorboard") is not None
-        return None if there else f"{type(self).__name__} needs TensorBoard: pip install 'descend[tracking]'"
+        return missing_tensorboard(self)
 
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
@@ -69,13 +99,7 @@ class _Writing(Callback):
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        if run.control not in _WRITERS:
-            from torch.utils.tensorboard import SummaryWriter
-
-            folder = run.control.path(f"{run.control.files.summary_dir}/.")
-            _wait_until_ours_is_last(folder)
-            _WRITERS[run.control] = SummaryWriter(str(folder), purge_step=run.step + 1)
-        self.writer = _WRITERS[run.control]
+        self.writer = open_writer(run)
 
     def state(self) -> dict[str, Any]:
         """See `Callback.state`: what was written before a checkpoint is in the file before it, since a run that is
@@ -86,14 +110,13 @@ class _Writing(Callback):
 
     def after_run(self, run: RunView) -> None:
         """See `Callback.after_run`."""
-        _WRITERS.pop(run.control, None)
         if self.writer is not None:
-            self.writer.close()
+            close_writer(run, self.writer)
 
 
 @described_openly
 class Summary(_Writing):
-    """Objective, rates and metrics as scalars, weights and gradients as histograms.
+    """Objective, metrics and the rate of each group as scalars, weights and gradients as histograms.
 
     Runs:  after_setup, before_run, after_backward, after_step, after each pass, after_run.
     Reads: the objective, rates, weights and gradients. Changes nothing.
@@ -126,8 +149,8 @@ class Summary(_Writing):
         """See `Callback.after_step`."""
         if step.step % (self.batch_interval or 1) == 0:
             self.writer.add_scalar("train/step_objective", step.loss, step.step)
-            for name, rate in step.run.control.rates().items():
-                self.writer.add_scalar(f"rate/{name}", rate, step.step)
+            for name, rate in group_learning_rates(step.optimizer).items():
+                self.writer.add_scalar(name, rate, step.step)
         if step.step % (self.mat_interval or 25) == 0:
             for name, weights in step.run.control.weights.items():
                 self.writer.add_histogram(f"weights/{name}", weights.detach(), step.step)

@@ -5,6 +5,7 @@
     check, open_readers                 check a description; open its readers, one for each role
     OpenReader, ArrayReader             samples indexed by number, each with named fields
     order                               the sample at a position of an epoch
+    Sampler, WeightedSampler, ...       other orders than permutations
     orders                              the same for whole epochs of several seeds
     Batches, Batch                      a rank's share of each step
 
@@ -26,6 +27,7 @@ from descend.data.files import FileReader, read
 from descend.data.order import order, orders
 from descend.data.reader_protocol import Field, OpenReader, one_hot
 from descend.data.readers import ArrayReader, open_readers
+from descend.data.samplers import ClassBalancedSampler, Sampler, WeightedSampler
 from descend.data.torch_data import Loading, brings_batches, open_data
 from descend.data.validate import check
 
@@ -35,6 +37,7 @@ __all__ = [
     "ArrayReader",
     "Batch",
     "Batches",
+    "ClassBalancedSampler",
     "DataReader",
     "Feed",
     "Field",
@@ -47,7 +50,9 @@ __all__ = [
     "PythonDatasetReader",
     "RankSlice",
     "Reader",
+    "Sampler",
     "Samples",
+    "WeightedSampler",
     "brings_batches",
     "check",
     "one_hot",

@@ -17,6 +17,7 @@ import numpy as np
 
 from descend.data.order import order
 from descend.data.prefetch import prefetched
+from descend.data.samplers import checked_ids
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from descend.data.reader_protocol import Array
+    from descend.data.samplers import Sampler
 
     Rows = tuple[Mapping[str, Array | Tensor], NDArray[np.int64]]  # fields, and the numbers of the samples
 
@@ -142,6 +144,7 @@ class Batches:
             the numbers of the samples; numbers differ from those requested where samples were replaced.
         drop_last: Leave out the samples of an epoch that do not fill a batch; each epoch leaves out others.
         unit: Samples of a batch that stay together on one rank.
+        sampler: Which sample stands at a position, in place of `shuffle`.
 
     Raises:
         ConfigurationError: batch_size is below 1 or the rank is not one of the ranks.
@@ -160,6 +163,7 @@ class Batches:
         stream: Callable[[Iterator[RankSlice]], Generator[Rows, None, None]] | None = None,
         drop_last: bool = False,
         unit: int = 1,
+        sampler: Sampler | None = None,
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"the mini-batch size must be an integer >= 1, got {batch_size}")
@@ -174,6 +178,7 @@ class Batches:
         self.ahead = ahead
         self.drop_last = drop_last
         self.unit = unit
+        self.sampler = sampler
         self._stream = stream
         if self.num_samples == 0:
             raise DataError(
@@ -184,7 +189,7 @@ class Batches:
     @property
     def num_samples(self) -> int:
         """Number of samples of an epoch, over all ranks."""
-        count = len(self.reader)
+        count = len(self.reader) if self.sampler is None else self.sampler.size(len(self.reader))
         return count - count % self.batch_size if self.drop_last else count
 
     @property
@@ -274,12 +279,19 @@ class Batches:
         for i in range(0, len(starts), steps_at_once):
             some = starts[i : i + steps_at_once]
             positions = [self._positions(start, min(batch_size, end - start)) for start in some]
-            ids = order(self.seed, epoch, np.concatenate(positions), len(self.reader), self.shuffle)
+            ids = self._ids(epoch, np.concatenate(positions))
             taken = 0
             for start, own in zip(some, positions, strict=True):
                 size = min(batch_size, end - start)
                 yield ids[taken : taken + len(own)], step, size, start + size == end
                 taken, step = taken + len(own), step + 1
+
+    def _ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers of the samples at some positions of an epoch."""
+        count = len(self.reader)
+        if self.sampler is None:
+            return order(self.seed, epoch, positions, count, self.shuffle)
+        return checked_ids(self.sampler, self.sampler.ids(self.seed, epoch, positions, count), positions, count)
 
     def _positions(self, start: int, size: int) -> NDArray[np.int64]:
         begin, end = self._share(size)

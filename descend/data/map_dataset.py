@@ -8,7 +8,6 @@ than reading many a sample, so it is done only after a data set was observed to 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import numpy as np
 from descend.data import global_random
 from descend.data.counter_rng import key_of, mix
 from descend.data.nested_fields import as_rows, fields_of, form_of
-from descend.errors import DataError
+from descend.errors import DataError, warn
 from descend.thread_shutdown import join_threads_at_exit
 
 if TYPE_CHECKING:
@@ -345,9 +344,8 @@ class SampleReader:
                         *(f"    sample {i}: {reason}" for i, reason in sorted(self.bad.items())[:_LISTED]),
                     ]
                 )
-            warnings.warn(
+            warn(
                 f"sample {sample.id} of {self.pipeline.name} is replaced by the next one ({len(self.bad)} of "
-                f"{self.skip_bad} allowed): {sample.reason}",
-                stacklevel=2,
+                f"{self.skip_bad} allowed): {sample.reason}"
             )
         return rows

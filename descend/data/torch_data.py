@@ -25,6 +25,7 @@ from descend.data.map_dataset import SamplePipeline, SampleReader
 from descend.data.nested_fields import as_rows
 from descend.data.paths import is_path
 from descend.data.readers import ArrayReader
+from descend.data.samplers import WeightedSampler
 from descend.data.workers import Pool
 from descend.errors import ConfigurationError, DataError
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from descend.data.batches import Samples
+    from descend.data.samplers import Sampler
 
 __all__ = ["Loading", "TensorReader", "brings_batches", "files_of_feed", "open_data"]
 
@@ -57,6 +59,7 @@ class Loading:
         unit: Samples of a mini-batch that stay together on one rank.
         targets: Names of the target fields, where they are known: text in files is classes there.
         classes: The classes of such fields; None: those in the files, in the order of the alphabet.
+        sampler: Which training sample stands at each position of an epoch; None is each once.
     """
 
     batch_size: int | None
@@ -71,6 +74,7 @@ class Loading:
     unit: int = 1
     targets: tuple[str, ...] = ()
     classes: Mapping[str, Sequence[str]] | None = None
+    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -119,6 +123,7 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
     if not isinstance(data, (list, tuple, str, bytes)) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return _of_samples(data, how, None, None)
     if not isinstance(data, (str, bytes)) and (hasattr(data, "__iter__") or callable(data)):
+        _refuse_sampler(how)
         return BatchIterable(cast("Any", data), how.batch_size, how.role, how.rank, how.ranks, how.unit)
     raise ConfigurationError(
         f"data for '{how.role}' must be a torch Dataset or DataLoader, a tuple of tensors or arrays, a reader, a list "
@@ -151,8 +156,8 @@ def _size(how: Loading) -> int:
 def _batches(reader: Samples, how: Loading, ahead: int = 0, drop_last: bool = False) -> Batches:
     stream = reader.stream if isinstance(reader, SampleReader) else None
     shuffle = how.shuffle and how.role == "train"
-    size = _size(how)
-    return Batches(reader, size, how.seed, shuffle, how.rank, how.ranks, ahead, stream, drop_last, how.unit)
+    size, sampler = _size(how), how.sampler if how.role == "train" else None
+    return Batches(reader, size, how.seed, shuffle, how.rank, how.ranks, ahead, stream, drop_last, how.unit, sampler)
 
 
 def _of_samples(
@@ -260,6 +265,7 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable
     from torch.utils.data import IterableDataset
 
     if isinstance(loader.dataset, IterableDataset):
+        _refuse_sampler(how)
         return BatchIterable(loader, how.batch_size, how.role, how.rank, how.ranks, how.unit)
     if problems := list(_conflicts(loader, how)):
         raise ConfigurationError([f"DataLoader for '{how.role}': {problem}" for problem in problems])
@@ -268,6 +274,7 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable
         how,
         batch_size=loader.batch_size if how.batch_size is None or not training else how.batch_size,
         shuffle=training and type(loader.sampler).__name__ == "RandomSampler",
+        sampler=how.sampler or (_drawn_by_weight(loader.sampler) if training else None),
         workers=loader.num_workers if how.workers is None else how.workers,
         timeout_seconds=how.timeout_seconds or loader.timeout or None,
     )
@@ -284,6 +291,23 @@ def _is_torchs_own(collate: Any) -> bool:
     return collate is default_collate
 
 
+def _drawn_by_weight(sampler: Any) -> WeightedSampler | None:
+    """The sampler of ours that draws as torch's WeightedRandomSampler does, from random numbers of its own."""
+    from torch.utils.data import WeightedRandomSampler
+
+    if type(sampler) is not WeightedRandomSampler or sampler.generator is not None:
+        return None
+    return WeightedSampler(sampler.weights, sampler.num_samples, sampler.replacement)
+
+
+def _refuse_sampler(how: Loading) -> None:
+    if how.sampler is not None and how.role == "train":
+        raise ConfigurationError(
+            "sampler= says which sample stands at each position, and the training data come as batches in an order of "
+            "their own: pass the samples, or leave out the sampler"
+        )
+
+
 def _conflicts(loader: DataLoader[Any], how: Loading) -> Iterator[str]:
     """The settings of a DataLoader that fit cannot follow, each with the remedy."""
     from torch.utils.data import RandomSampler, SequentialSampler
@@ -296,10 +320,14 @@ def _conflicts(loader: DataLoader[Any], how: Loading) -> Iterator[str]:
         return
     if training and how.batch_size is not None and loader.batch_size != how.batch_size:
         yield f"its batch_size is {loader.batch_size} and fit's is {how.batch_size}; make them equal, or {instead}"
-    if type(sampler) not in (RandomSampler, SequentialSampler):
+    if training and (how.sampler is not None or _drawn_by_weight(sampler) is not None):
+        pass  # of which fit has one of its own
+    elif type(sampler) not in (RandomSampler, SequentialSampler):
         yield (
             f"its sampler is a {type(sampler).__name__}, and fit uses every sample once an epoch, in an order of its "
-            f"own or of the data set, and splits batches among ranks itself; {instead}"
+            f"own or of the data set, and splits batches among ranks itself; {instead}, and "
+            "sampler=descend.WeightedSampler(...), descend.ClassBalancedSampler(...) or a function (seed, epoch, "
+            "positions) for another order"
         )
     elif type(sampler) is RandomSampler and (sampler.replacement or len(sampler) != len(cast("Any", loader.dataset))):
         yield f"it draws with replacement or only some of the samples, and fit uses every sample once; {instead}"

@@ -15,12 +15,11 @@ the statistics of a group together (synchronized batch norm), with one forward p
 from __future__ import annotations
 
 import contextlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, warn
 from descend.experiment.micro_batch_unit import GROUP, last_group, tell_of_whole_groups
 from descend.torch_private import batch_norm_class, instance_norm_class
 from descend.train.patches.sync_batch_norm import GroupRows, normalize
@@ -166,10 +165,9 @@ class BatchNormGroups:
             return
         self._warned = True
         name, layer = self._layers[0]
-        warnings.warn(
+        warn(
             f"'{name}' ({type(layer).__name__}) normalizes over the {self._wanted} samples of a micro-batch and not "
-            f"over the batch, so the result depends on micro_batch_size: {GROUP}",
-            stacklevel=4,
+            f"over the batch, so the result depends on micro_batch_size: {GROUP}"
         )
 
     def _means(self) -> str:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
+from descend.callbacks.weight_average import evaluated_average
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
+from descend.experiment.checkpoint import load
 from descend.experiment.ranks import unwrapped
 from descend.runtime import newest_checkpoint, read_rows, read_weights
 from descend.runtime.dtensor import copy_into
@@ -95,7 +97,11 @@ def _steps_in(checkpoints: Path) -> list[int]:
 
 
 def load_weights(
-    module: torch.nn.Module, run_dir: str | os.PathLike[str], which: Literal["best", "last"] | int = "best"
+    module: torch.nn.Module,
+    run_dir: str | os.PathLike[str],
+    which: Literal["best", "last"] | int = "best",
+    *,
+    averaged: bool = True,
 ) -> Path:
     """Load weights and buffers of a run into a module of the same architecture, in place.
 
@@ -109,6 +115,8 @@ def load_weights(
         which: "best": by what `Checkpoint(keep_best=...)` or `EarlyStopping` monitored, else by the validation
             objective (of a run without validation, the training objective). "last": the newest. A number: the
             checkpoint after so many steps.
+        averaged: Whether the averages of `descend.EMA` or `descend.SWA` are loaded where the run had some, which are
+            what was evaluated; False loads the weights in training.
 
     Returns:
         The checkpoint.
@@ -123,6 +131,8 @@ def load_weights(
     target = cast("torch.nn.Module", unwrapped(module))
     checkpoint = _chosen(Path(run_dir), which)
     saved = read_weights(checkpoint)
+    if averaged:
+        saved |= evaluated_average(load(checkpoint).parts.get("callbacks", {}))
     own = {**dict(target.named_parameters()), **dict(target.named_buffers())}
     rows = [
         (name, _form(own.get(name)), _form(saved.get(name)))

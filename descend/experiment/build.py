@@ -82,7 +82,7 @@ def build_run(
         optimizer = ZeroRedundancyOptimizer(optimizer, parameters, communicator)
     watching = tuple(callbacks)
     if sys.stdout.isatty() and not any(isinstance(callback, ProgressBar) for callback in watching):
-        watching = (*watching, ProgressBar(print_mem_usage=True))
+        watching = (*watching, ProgressBar(bar_width=20))
     run = Run(
         config=config,
         communicator=communicator,

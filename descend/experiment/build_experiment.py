@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import time
-import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ import torch
 from descend.callbacks.console import say
 from descend.callbacks.name_fields import problems as unknown_names
 from descend.data import Batches
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run
 from descend.experiment.build_optimizer import build_graph_optimizer, build_optimizer, optimizer_settings
@@ -109,7 +108,7 @@ def build_graph_run(
         checked = check(experiment, run_seed(trainer, options.continued, world))
     whole = checked.seed
     for warning in checked.warnings:
-        warnings.warn(warning, stacklevel=2)
+        warn(warning)
     seed = trainer_seed(whole, number) if several else whole
     first = whole if trainer.random_init_trainers_identically else seed
     module = lower(checked.plan, partial(generator, first, "weights"), channels_last=model.channels_last)
@@ -275,5 +274,5 @@ def _batches(reader: OpenReader, trainer: Trainer, mode: Mode, seed: int, proces
     made.check_first_sample()  # a damaged file ends the run here, before anything is written
     if mode is Mode.TRAIN:
         for note in made.notes:
-            warnings.warn(note, stacklevel=3)
+            warn(note)
     return made

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from descend.callbacks import Print, ProgressLines
 from descend.callbacks.console import say
 from descend.data import Batches, Loading, open_data
 from descend.data.map_dataset import SampleReader
 from descend.data.torch_data import files_of_feed
+from descend.errors import ConfigurationError, warn
 from descend.experiment.batch_norm import share_unit
 from descend.experiment.build import build_run, usual_transforms
 from descend.experiment.build_experiment import check_names
 from descend.experiment.build_optimizer import build_optimizer, optimizer_settings
-from descend.experiment.losses import describe, loss_of
+from descend.experiment.losses import FunctionLoss, describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.patched_module import device_of, patched_for_training
+from descend.experiment.phases import PhasedTask, build_phased_optimizer, phases_of
 from descend.experiment.population import trainer_seed
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import unwrapped
 from descend.experiment.unused_parameters import WarnUnusedParameters
 from descend.train import LTFB, BatchedIterativeOptimizer, Mode
+from descend.train.optimizers.phased import PhasedOptimizer
 from descend.train.patches.dropout import unsupported_dropout
 from descend.train.run import RunConfig
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
     from descend.data import Feed
     from descend.experiment.fit_config import FitConfig
+    from descend.experiment.losses import Loss
     from descend.experiment.population import TrainerContext
     from descend.launch import TrainerLayout
     from descend.runtime import Communicator
@@ -60,7 +64,11 @@ class FitBuilder:
     def __init__(self, config: FitConfig) -> None:
         self.config = config = config.with_model()
         self.module = cast("torch.nn.Module", unwrapped(config.module))
-        self._objective, self._metrics = loss_of(config.loss), build_metrics(config.metrics, config.loss)
+        self._phases = phases_of(config.loss)
+        if self._phases:
+            self._objective, self._metrics = self._losses_of_phases()
+        else:
+            self._objective, self._metrics = loss_of(config.loss), build_metrics(config.metrics, config.loss)
         self._strategy = config.distribution.chosen()
         self._algorithm = (config.algorithm or BatchedIterativeOptimizer()).until(config.stop)
         device = device_of(self.module)
@@ -78,6 +86,27 @@ class FitBuilder:
         if isinstance(self._algorithm, LTFB):
             there = [mode.role for mode, source in self._sources.items() if source is not None]
             self._algorithm.check(list(self._metrics), there)
+
+    def _losses_of_phases(self) -> tuple[Loss, dict[str, Loss]]:
+        """The loss of the first phase, and those of all by name, which are what such a run measures.
+
+        Raises:
+            ConfigurationError: something was asked for that does not go with phases.
+        """
+        config = self.config
+        others = {
+            "metrics": config.metrics,
+            "algorithm": config.algorithm,
+            "strategy": config.distribution.chosen(),
+            "shard_optimizer": config.distribution.shard_optimizer,
+        }
+        if asked := [name for name, value in others.items() if value]:
+            raise ConfigurationError(
+                f"{', '.join(asked)}: does not go with phases; leave it out, and measure more with a callback that "
+                "calls run.control.record"
+            )
+        losses: dict[str, Loss] = {phase.name: FunctionLoss(phase.loss) for phase in self._phases}
+        return losses[self._phases[0].name], losses
 
     def maker(self, stack: ExitStack, layout: TrainerLayout, world: Communicator) -> Callable[[TrainerContext], Run]:
         """What builds the run of each trainer of this process, in order; its readers and patches end with `stack`."""
@@ -114,12 +143,16 @@ class FitBuilder:
         sizes = (batching.micro_batch_size, batching.batch_norm_group_size)
         seed = trainer_seed(config.seed, context.number)
         check_names(module, callbacks, ["objective", *self._metrics])
-        optimizer = build_optimizer(config.optimizer, module)
+        optimizer = self._optimizer(module, world.world_size)
         loading = self._loading(module, seed, sharing)
         feeds = _open(self._sources, loading, stack)
         files = files_of_feed(feeds[Mode.TRAIN])
         targets = config.data.targets if config.data.targets is not None or files is None else files.target or None
-        task = ModuleTask(module, self._objective, self._metrics, targets, self._autocast)
+        if isinstance(optimizer, PhasedOptimizer):
+            task = PhasedTask(module, self._phases, optimizer, self._autocast)
+            stack.callback(optimizer.release)
+        else:
+            task = ModuleTask(module, self._objective, self._metrics, targets, self._autocast)
         _warn_of_draws(module, feeds[Mode.TRAIN], batching.micro_batch_size, sharing.world_size)
         task.patch(stack.enter_context(patched_for_training(task, seed, feeds[Mode.TRAIN], *sizes, sharing)))
         options = config.options
@@ -143,11 +176,24 @@ class FitBuilder:
             transforms=self._transforms(),
             scaler=copy.deepcopy(self._scaler),
             micro_batch_size=batching.micro_batch_size or "auto",
-            callbacks=(*callbacks, WarnUnusedParameters()),
+            callbacks=(*callbacks, *self._lines(callbacks, trainers), WarnUnusedParameters()),
             shard_optimizer=config.distribution.shard_optimizer,
             trainers=trainers,
             store=context.store,
         )
+
+    def _optimizer(self, module: torch.nn.Module, ranks: int) -> torch.optim.Optimizer:
+        """The optimizer of the run, or those of its phases as one."""
+        if not self._phases:
+            return build_optimizer(self.config.optimizer, module)
+        if ranks > 1:
+            raise ConfigurationError(f"phases train on one rank, and this run has {ranks}; start one process")
+        return build_phased_optimizer(self._phases, self.config.optimizer, module)
+
+    def _lines(self, callbacks: tuple[Any, ...], trainers: int) -> tuple[ProgressLines, ...]:
+        """The line an epoch of a run that prints none otherwise; nothing would tell those of several trainers apart."""
+        prints = any(isinstance(callback, (Print, ProgressLines)) for callback in callbacks)
+        return (ProgressLines(),) if self.config.verbose and trainers == 1 and not prints else ()
 
     def _loading(self, module: torch.nn.Module, seed: int, sharing: Communicator) -> Loading:
         """How the data are read."""
@@ -158,6 +204,7 @@ class FitBuilder:
             batch_size=batching.batch_size,
             seed=seed,
             shuffle=data.shuffle,
+            sampler=data.sampler,
             rank=sharing.rank,
             ranks=sharing.world_size,
             workers=data.workers,
@@ -173,7 +220,7 @@ class FitBuilder:
         """What a continuation is compared with; `settings_diff.py` says what becomes of a difference."""
         config, numerics, batching = self.config, self.config.numerics, self.config.batching
         counts = {mode: feed.num_samples for mode, feed in feeds.items() if feed.num_samples is not None}
-        precision = numerics.precision
+        precision, sampler = numerics.precision, getattr(feeds[Mode.TRAIN], "sampler", None)
         return {
             **optimizer_settings(optimizer),
             **{name: getattr(loading, name) for name in ("batch_size", "seed", "shuffle", "skip_bad")},
@@ -183,12 +230,13 @@ class FitBuilder:
             "clip_global_norm": numerics.clip_global_norm,
             **{"samples" if mode is Mode.TRAIN else f"{mode} samples": count for mode, count in counts.items()},
             "stop": repr(config.stop) if is_dataclass(config.stop) else describe(config.stop),
-            "loss": describe(config.loss),
+            "loss": [str(phase) for phase in self._phases] or describe(config.loss),
             **({"metrics": sorted(self._metrics)} if self._metrics else {}),
             "precision": precision if isinstance(precision, str) else repr(precision),
             "micro_batch_size": batching.micro_batch_size,
             "batch_norm_group_size": batching.batch_norm_group_size,
             "algorithm": None if config.algorithm is None else repr(config.algorithm),
+            **({"sampler": repr(sampler)} if sampler is not None else {}),
             **({"strategy": repr(self._strategy)} if self._strategy else {}),
         }
 
@@ -204,7 +252,7 @@ def _open(sources: Mapping[Mode, Any], loading: Loading, stack: ExitStack) -> di
             loading = replace(loading, classes=files.classes)  # the same numbers in all roles
         if isinstance(feed, Batches):
             for note in feed.notes:
-                warnings.warn(note, stacklevel=3)
+                warn(note)
             if isinstance(feed.reader, SampleReader):
                 stack.callback(feed.reader.close)
     return feeds
@@ -214,9 +262,8 @@ def _warn_of_draws(module: torch.nn.Module, feed: Feed, micro_batch_size: int | 
     """Warn where a batch is cut and draws depend on how."""
     cut = isinstance(micro_batch_size, int) and micro_batch_size < (feed.first_size or micro_batch_size + 1)
     if (cut or ranks > 1) and (names := unsupported_dropout(module)):
-        warnings.warn(
+        warn(
             f"what '{names[0]}' ({type(module.get_submodule(names[0])).__name__}) drops depends on micro_batch_size "
             "and on the number of ranks: its dropout is a function inside it; an nn.Dropout layer beside it draws the "
-            "same whatever the cut",
-            stacklevel=3,
+            "same whatever the cut"
         )

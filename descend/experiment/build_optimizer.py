@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import warnings
 from collections import Counter
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from descend.errors import ConfigurationError, DescendError, Unsupported, nearest
+from descend.errors import ConfigurationError, DescendError, Unsupported, nearest, warn
 from descend.graph import NoOptimizer
 from descend.optim import Optimizer
 from descend.optim.compat import recipe_from_library
@@ -29,18 +28,18 @@ if TYPE_CHECKING:
 __all__ = ["build_graph_optimizer", "build_optimizer", "optimizer_settings"]
 
 
-def build_optimizer(optimizer: Any, module: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of all trainable parameters of a user's module.
+def build_optimizer(optimizer: Any, module: torch.nn.Module | Named) -> torch.optim.Optimizer:
+    """The optimizer of all trainable parameters of a user's module, or of some.
 
     Args:
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
             returns a torch optimizer.
-        module: The module; a parameter with two names counts once.
+        module: The module; a parameter with two names counts once. Or those of its parameters that are meant, by name.
 
     Raises:
         ConfigurationError: nothing is trainable, a parameter would be updated twice or never, or an option is wrong.
     """
-    named = _trained(module)
+    named = _trained(module) if isinstance(module, torch.nn.Module) else module
     made = _described(optimizer, named) if _is_description(optimizer) else _called(optimizer, named)
     _check_owners(made, named)
     _check_options(made)
@@ -116,10 +115,9 @@ def _described(description: Any, named: Named) -> torch.optim.Optimizer:
         raise ConfigurationError("NoOptimizer trains nothing: pass an optimizer such as descend.SGD(learn_rate=0.1)")
     if description.stands_still:
         rates = " and ".join(description.rates)
-        warnings.warn(
+        warn(
             f"{type(description).__name__} has a learning rate of 0, so nothing is trained until a callback sets one: "
-            f"give it {rates}",
-            stacklevel=2,
+            f"give it {rates}"
         )
     options = _options_of(description)
     groups = [{"params": list(named), **options}]
@@ -137,6 +135,12 @@ def _called(optimizer: Any, named: Named) -> torch.optim.Optimizer:
         raise ConfigurationError(
             f"optimizer is the class {optimizer.__name__}: construct it with its settings, such as "
             f"descend.{optimizer.__name__}(learn_rate=0.1)"
+        )
+    if isinstance(optimizer, (list, tuple, dict)):
+        raise ConfigurationError(
+            f"optimizer must be one optimizer, got a {type(optimizer).__name__}: several, each with a loss and weights "
+            "of its own, are a list of descend.Phase in place of the loss; rates for parts of a module are parameter "
+            "groups, as of descend.optim.groups"
         )
     if not callable(optimizer):
         raise ConfigurationError(
@@ -182,7 +186,7 @@ def _check_options(made: torch.optim.Optimizer) -> None:
         ConfigurationError: an option is unknown, no number, not finite or negative; all are named with their groups.
     """
     problems: list[str] = []
-    known = {*made.defaults, "params", "param_names", "initial_lr"}
+    known = {*made.defaults, "params", "param_names", "initial_lr", "name", "reasons"}
     for i, group in enumerate(made.param_groups):
         if type(made).__module__.startswith("torch.optim"):
             problems += [
@@ -224,7 +228,7 @@ def _check_owners(made: torch.optim.Optimizer, named: Named) -> None:
 def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's class and the options of its groups as plain values, compared when a run is resumed."""
     kind = type(optimizer)
-    options = {key for group in optimizer.param_groups for key in group} - {"params", "param_names", *_SPEED}
+    options = {key for group in optimizer.param_groups for key in group} - {"params", "param_names", *_SAYS_ONLY}
     return {
         "optimizer": f"{kind.__module__}.{kind.__qualname__}",
         **{
@@ -234,7 +238,7 @@ def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     }
 
 
-_SPEED = ("foreach", "fused", "capturable", "differentiable", "runner")  # options that do not change results
+_SAYS_ONLY = ("foreach", "fused", "capturable", "differentiable", "runner", "name", "reasons")  # change no result
 
 
 def _shared(values: list[Any]) -> Any:

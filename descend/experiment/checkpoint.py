@@ -10,13 +10,12 @@ runs give equal checkpoints.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import DescendError, StorageError, table
+from descend.errors import DescendError, StorageError, table, warn
 from descend.runtime import Snapshot, flatten, read_state, read_weights, unflatten
 from descend.runtime.dtensor import copy_into
 from descend.train.optimizers.state import unsharded
@@ -183,7 +182,7 @@ def restore_weights(saved: LoadedCheckpoint, run: Run) -> None:
         raise StorageError(table(f"{saved.checkpoint} has no weights that fit:", rows, "nothing was changed"))
     if rows:
         remedy = "these begin as they are; all others are those of the checkpoint"
-        warnings.warn("\n".join(table("weights that are not taken over:", rows, remedy)), stacklevel=2)
+        warn("\n".join(table("weights that are not taken over:", rows, remedy)))
     with torch.no_grad():
         for name in fitting:
             copy_into(now[name], saved.weights[name])

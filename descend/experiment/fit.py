@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
+from descend.callbacks.console import quiet
 from descend.experiment.build_fit import FitBuilder
 from descend.experiment.fit_config import documented, fit_config
 from descend.experiment.patched_module import device_of
@@ -63,6 +64,7 @@ def fit(
     precision: str | AutomaticMixedPrecision = "float32",
     on_nonfinite: str = "stop",
     shuffle: bool = True,
+    sampler: Any = None,
     test: Any = None,
     metrics: Mapping[str, Any] | Iterable[str] = (),
     targets: int | Sequence[str] | None = None,
@@ -83,6 +85,7 @@ def fit(
     tournament: Any = None,
     trainers: int | None = None,
     procs_per_trainer: int | None = None,
+    verbose: bool = True,
 ) -> Result:
     """Train a module in place, on the device where its weights are.
 
@@ -104,6 +107,8 @@ def fit(
     builder = FitBuilder(fit_config(**locals()))
     options, module = builder.config.options, builder.module
     with ExitStack() as stack:
+        if not builder.config.verbose:
+            stack.enter_context(quiet())
         world = stack.enter_context(process_group(device_of(module)))
         stack.enter_context(mute_other_ranks(world))
         layout = assign_ranks(world, options.trainers, options.procs_per_trainer, options.continued)

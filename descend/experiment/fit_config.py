@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 
 from descend.arguments import check_bool, check_instance, check_integer, require
+from descend.data.samplers import as_sampler
 from descend.experiment.build import strategy_of
 from descend.experiment.population import RunOptions
 from descend.graph import TorchModel
@@ -38,6 +39,9 @@ class FitData:
         tournament: Data on which several trainers compare their models; never trained on.
         targets: Names of the fields that are targets, or how many of the last ones are, where that is not clear.
         shuffle: Give each epoch an order of its own.
+        sampler: Which training sample stands at each position of an epoch, in place of `shuffle`:
+            `descend.WeightedSampler(weights)`, `descend.ClassBalancedSampler(labels)`, a `descend.Sampler` of your own,
+            or a function (seed, epoch, positions) that returns numbers of samples. None is each sample once.
         workers: Processes that read samples; None is as many as a DataLoader says and otherwise 0.
         skip_bad: Replace up to so many samples that cannot be used by the next one.
         timeout_seconds: Longest wait for a batch.
@@ -49,6 +53,7 @@ class FitData:
     tournament: Any = None
     targets: int | Sequence[str] | None = None
     shuffle: bool = True
+    sampler: Any = None
     workers: int | None = None
     skip_bad: int = 0
     timeout_seconds: float | None = None
@@ -137,7 +142,8 @@ class FitConfig:
             `fully_shard` has sharded reduces them by itself, and stays sharded. A model that
             `descend.Model.from_torch` made brings its loss, metrics, targets and callbacks where none are given here.
         loss: A loss module of torch, a name such as "cross_entropy", or a function (output, *targets) that returns
-            (numerator, denominator) or a scalar mean over samples.
+            (numerator, denominator) or a scalar mean over samples. Or a list of `descend.Phase`: several losses over
+            parts of the module, each with an optimizer, whose updates alternate.
         optimizer: A description such as `descend.SGD(learn_rate=0.1)`, or anything that takes named parameters and
             returns a torch optimizer.
         stop: When to stop, such as `descend.Epochs(10) | descend.Seconds(3600)`, counted from the beginning of the run.
@@ -146,6 +152,8 @@ class FitConfig:
         metrics: What else to measure: names ("accuracy", "mse", …), or anything that can be a loss, by name.
         algorithm: What is done until `stop`, such as `descend.KFAC(damping_act=0.01)`; mini-batch descent without one.
             With `descend.LTFB`, `stop` is the end of a round.
+        verbose: Print a line an epoch, and on a terminal a progress bar; `descend.Print` among the callbacks prints its
+            own lines instead. False prints nothing but warnings; what callbacks say is then in `log.txt` alone.
         data: See `FitData`.
         batching: See `FitBatching`.
         numerics: See `FitNumerics`.
@@ -161,6 +169,7 @@ class FitConfig:
     callbacks: Sequence[Callback]
     metrics: Mapping[str, Any] | Iterable[str]
     algorithm: TrainingAlgorithm | None
+    verbose: bool
     data: FitData
     batching: FitBatching
     numerics: FitNumerics
@@ -191,7 +200,7 @@ def fit_config(**given: Any) -> FitConfig:
     """
     for name in ("seed", "batch_size", "micro_batch_size", "batch_norm_group_size"):
         given[name] = whole(given[name])
-    flags = ("shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
+    flags = ("verbose", "shuffle", "resume", "reset_optimizer", "weights_only", "shard_optimizer")
     require(
         check_instance(
             "module",
@@ -207,6 +216,7 @@ def fit_config(**given: Any) -> FitConfig:
         check_integer("micro_batch_size", given["micro_batch_size"], 1, also=(None, "auto")),
         check_integer("batch_norm_group_size", given["batch_norm_group_size"], 1, also=(None,)),
     )
+    given["sampler"] = as_sampler(given["sampler"])
     keep_files = given["run_dir"] is not None or given["resume"]
     groups: dict[str, Any] = {
         "data": _taken(FitData, given),
@@ -215,7 +225,7 @@ def fit_config(**given: Any) -> FitConfig:
         "distribution": _taken(FitDistribution, given),
         "options": _taken(RunOptions, {**given, "keep_files": keep_files}),
     }
-    own = ("module", "loss", "optimizer", "stop", "seed", "callbacks", "metrics", "algorithm")
+    own = ("module", "loss", "optimizer", "stop", "seed", "callbacks", "metrics", "algorithm", "verbose")
     return FitConfig(**{name: given[name] for name in own}, **groups)
 
 

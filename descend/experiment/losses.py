@@ -20,7 +20,6 @@ import copy
 import functools
 import inspect
 import math
-import warnings
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from descend.errors import ConfigurationError, DataError, Unsupported, nearest
+from descend.errors import ConfigurationError, DataError, Unsupported, nearest, warn
 from descend.torch_private import has_hooks
 from descend.train.objective import Ratio
 
@@ -127,13 +126,13 @@ class FunctionLoss(Loss):
     """A user's own loss."""
 
     function: Callable[..., Any]
-    _fits: bool = field(default=False, init=False, repr=False)
+    fits: bool = field(default=False, repr=False)  # whether it is known to take the output and the targets
     _looked_at: bool = field(default=False, init=False, repr=False)
     _counted: bool = field(default=False, init=False, repr=False)
 
     def ratio(self, output: Any, targets: Sequence[Tensor], count: int) -> Ratio:
         """See `Loss.ratio`."""
-        if not self._fits:
+        if not self.fits:
             self._check_arguments(len(targets))
         value = self.function(output, *targets)
         if isinstance(value, (tuple, list)) and len(cast("list[Any]", value)) == 2:
@@ -166,11 +165,10 @@ class FunctionLoss(Loss):
         self._looked_at = True
         rounding = 2e-2 if values[0].dtype in (torch.float16, torch.bfloat16) else 1e-4
         if not abs(whole - mean) <= rounding * max(abs(first), abs(second)):
-            warnings.warn(
+            warn(
                 f"loss {describe(self.function)} is no mean over samples: it is {whole:.6g} over {count} samples and "
                 f"{mean:.6g} on average over their halves, so the update depends on the micro-batch size: return "
-                "(sum, count) instead",
-                stacklevel=2,
+                "(sum, count) instead"
             )
 
     def takes_a_target(self) -> bool:
@@ -202,7 +200,7 @@ class FunctionLoss(Loss):
                 f"loss {describe(self.function)}{signature} is called with the output and {targets} targets: {error}; "
                 "targets= says which fields of a sample are targets"
             ) from None
-        self._fits = True
+        self.fits = True
 
     def _scalar(self, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
@@ -341,10 +339,9 @@ class TorchLoss(Loss):
                 f"{self.kind.__name__} takes {self.outputs} tensors and the module returned {len(parts)}"
             )
         if len(parts) > self.outputs:
-            warnings.warn(
+            warn(
                 f"the module returned {len(parts)} things and {self.kind.__name__} is given the first "
-                f"{'one' if self.outputs == 1 else self.outputs}; pass a function (output, target) to use the others",
-                stacklevel=2,
+                f"{'one' if self.outputs == 1 else self.outputs}; pass a function (output, target) to use the others"
             )
         return tuple(parts[: self.outputs])
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING
 
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, warn
 from descend.graph import BatchNormalization, BatchwiseReduceSum, EntrywiseBatchNormalization
 from descend.train.memory import part_size
 
@@ -27,10 +26,9 @@ def tell_of_whole_groups(micro_batch_size: int, unit: int | None) -> None:
     """Warn if micro-batches cannot have the requested size."""
     size = part_size(micro_batch_size, micro_batch_size, unit)
     if unit is not None and size != micro_batch_size:
-        warnings.warn(
+        warn(
             f"micro_batch_size={micro_batch_size}: micro-batches consist of whole batch-norm groups of {unit} samples, "
-            f"so their size is {size}",
-            stacklevel=4,
+            f"so their size is {size}"
         )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import DataError, DescendError
+from descend.errors import DataError, DescendError, warn
 from descend.train.memory import out_of_memory
 from descend.train.patches.dropout import unsupported_dropout
 
@@ -65,11 +64,10 @@ class ModuleCall:
         before = _generator_states(part.fields)
         output = self(roles, values)
         if before != _generator_states(part.fields) and not unsupported_dropout(self.module):
-            warnings.warn(
+            warn(
                 f"{type(self.module).__name__} draws random numbers with functions, such as "
                 "torch.nn.functional.dropout or torch.rand, so they depend on the micro-batch size: use layers such as "
-                "nn.Dropout, whose draws do not",
-                stacklevel=2,
+                "nn.Dropout, whose draws do not"
             )
         return output
 

@@ -40,6 +40,7 @@ _REFUSE = {
     "samples": "refused: the rest of the epoch would have other samples; resume with the same data",
     "seed": "refused: the order of the samples would change within the epoch; keep the seed",
     "shuffle": "refused: the order of the samples would change within the epoch; keep it",
+    "sampler": "refused: the order of the samples would change within the epoch; keep it",
     "optimizer": "refused: its state is of another optimizer; pass reset_optimizer=True (--reset-optimizer) to drop it",
 }
 _OPTION_REFUSED = (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
+from descend.errors import warn
 from descend.train import Callback
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ class WarnUnusedParameters(Callback):
         """See `Callback.after_epoch`."""
         if self._without_gradient and epoch.samples[0] == epoch.samples[1]:
             names = ", ".join(f"'{name}'" for name in self._without_gradient)
-            warnings.warn(
+            warn(
                 f"unused parameters: {names} got no gradient in the first epoch and are not trained, because the "
-                "forward pass does not use them or detaches them; freeze them with requires_grad_(False) if intended",
-                stacklevel=2,
+                "forward pass does not use them or detaches them; freeze them with requires_grad_(False) if intended"
             )
         self._without_gradient = {}

@@ -22,11 +22,10 @@ w is the parameter, g the gradient of the mini-batch mean, t the number of updat
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from descend.errors import ConfigurationError, GraphError
+from descend.errors import ConfigurationError, GraphError, warn
 from descend.graph.fields import described, field_types
 from descend.strict_keywords import canonical_names
 
@@ -85,10 +84,9 @@ class Optimizer:
         if zero:
             place = f"{given['where']}: " if given.get("where") else ""
             usual = ", ".join(f"{name}: {published[name]!r}" for name in zero)
-            warnings.warn(
+            warn(
                 f"{place}{cls.__name__} without {', '.join(zero)}: a field that is not set is 0 in this format; the "
-                f"published values are {usual}",
-                stacklevel=2,
+                f"published values are {usual}"
             )
         return cls(**dict.fromkeys(published, 0.0) | given)
 

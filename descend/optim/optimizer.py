@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 
-from descend.errors import RuleError, nearest
+from descend.errors import RuleError, nearest, warn
 from descend.optim.engine import finite, parameter_checks, step_inputs
 from descend.optim.engine import state_dict as saved
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
@@ -214,7 +213,7 @@ class Optimizer(torch.optim.Optimizer):
         names = step_inputs.names_of([*self.param_groups, group])
         parameter_checks.check([*self.param_groups, group], names, self.title)
         if not group["params"]:
-            warnings.warn(f"{where} holds no weights", stacklevel=2)
+            warn(f"{where} holds no weights")
         saved.write_counters(self, [group], evaluating=False)
         self.param_groups.append(group)
         self._groups.names = names

@@ -18,9 +18,13 @@ import math
 import operator
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from descend.errors import RuleError, nearest
+from descend.strict_keywords import StrictKeywords
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "Bert",
@@ -38,6 +42,9 @@ __all__ = [
     "Shifted",
     "Step",
     "Trapezoid",
+    "WarmupCosine",
+    "WarmupLinear",
+    "WarmupPolynomial",
     "lint",
 ]
 
@@ -93,8 +100,13 @@ def _check_parts(owner: object, *, schedules: tuple[str, ...], steps: tuple[str,
         raise RuleError(problems)
 
 
-class Schedule:
+class Schedule(metaclass=StrictKeywords):
     """A rate for every step. Subclasses are frozen dataclasses and define `rate`."""
+
+    said_instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("warmup_steps", "warmup", "num_warmup_steps"),
+        "a warm-up and a way down are one schedule in WarmupCosine, WarmupLinear and WarmupPolynomial",
+    )
 
     def rate(self, step: int) -> float:
         """The rate after `step` updates have been applied; below 0, where a delayed schedule waits, that of step 0."""
@@ -380,6 +392,91 @@ class Trapezoid(Schedule):
     def length(self) -> int:
         """The sum of the three."""
         return self.warmup_steps + self.stable_steps + self.decay_steps
+
+
+@dataclass(frozen=True)
+class _Warmup(Schedule):
+    """What the schedules with a warm-up share; subclasses define `fall`."""
+
+    peak: float
+    steps: int
+    warmup_steps: int
+    initial: float = 0.0
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self, rates=("peak", "initial", "final"), steps=("steps", "warmup_steps"))
+        if self.warmup_steps > self.steps:
+            raise RuleError(
+                f"{type(self).__name__}: warmup_steps {self.warmup_steps} exceeds steps {self.steps}, which counts the "
+                "warm-up too"
+            )
+
+    def fall(self, x: float) -> float:
+        """How much of the way down is left at the part x of it, both from 0 to 1."""
+        raise NotImplementedError
+
+    def rate(self, step: int) -> float:
+        """The two pieces."""
+        step = max(step, 0)
+        if step >= self.steps:
+            return self.final
+        if step < self.warmup_steps:
+            return self.initial + (self.peak - self.initial) * step / self.warmup_steps
+        x = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        return self.final + (self.peak - self.final) * self.fall(x)
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return self.steps
+
+
+@dataclass(frozen=True)
+class WarmupCosine(_Warmup):
+    """A straight warm-up, then half a cosine wave down; `steps` is the length of both together.
+
+        t < t_w   initial + (peak − initial) t / t_w
+        t ≥ t_w   final + (peak − final) fall((t − t_w) / (T − t_w)),   fall(x) = (1 + cos πx) / 2
+
+    Args:
+        peak: Rate at step t_w.
+        steps: T, the length of the whole schedule, warm-up included.
+        warmup_steps: t_w, at most T; 0 begins at the peak.
+        initial: Rate at step 0. With 0 the first update changes nothing, as in most public implementations.
+        final: Rate from step T on.
+
+    Raises:
+        RuleError: a rate or a number of steps is negative or no number, or the warm-up is longer than the whole.
+    """
+
+    def fall(self, x: float) -> float:
+        """(1 + cos πx) / 2."""
+        return (1 + math.cos(math.pi * x)) / 2
+
+
+@dataclass(frozen=True)
+class WarmupLinear(_Warmup):
+    """As `WarmupCosine`, with a straight way down, fall(x) = 1 − x."""
+
+    def fall(self, x: float) -> float:
+        """1 − x."""
+        return 1 - x
+
+
+@dataclass(frozen=True)
+class WarmupPolynomial(_Warmup):
+    """As `WarmupCosine`, with a polynomial way down, fall(x) = (1 − x)^power."""
+
+    power: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check(self, rates=("power",))
+
+    def fall(self, x: float) -> float:
+        """(1 − x)^power."""
+        return (1 - x) ** self.power
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ import json
 import os
 import re
 import shutil
-import warnings
 from typing import TYPE_CHECKING, Any, cast
 
-from descend.errors import DAMAGED_FILE, StorageError
+from descend.errors import DAMAGED_FILE, StorageError, warn
 from descend.filenames import escape, unescape
 from descend.runtime.run_directory import write_beside
 from descend.runtime.safetensors_io import check_layout, damaged_tensors, read_tensors, write_tensors
@@ -153,7 +152,7 @@ def remove(checkpoint: Path) -> bool:
         checkpoint.replace(gone)
         shutil.rmtree(gone)
     except OSError as error:
-        warnings.warn(f"cannot remove the old checkpoint {checkpoint}: {error.strerror or error}", stacklevel=2)
+        warn(f"cannot remove the old checkpoint {checkpoint}: {error.strerror or error}")
     return True
 
 
@@ -339,7 +338,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
             raise
         except StorageError as error:
             problems.append(error.problems[0])
-            warnings.warn(f"{error.problems[0]}; trying the checkpoint before it", stacklevel=2)
+            warn(f"{error.problems[0]}; trying the checkpoint before it")
         else:
             return checkpoint
     if problems:

@@ -12,14 +12,13 @@ import math
 import re
 import threading
 import time
-import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
-from descend.errors import DAMAGED_FILE, StorageError
+from descend.errors import DAMAGED_FILE, StorageError, warn
 from descend.runtime.checkpoint import newest_checkpoint, remove, remove_leftovers, save_checkpoint, verify
 from descend.runtime.run_directory import write_beside
 
@@ -165,10 +164,7 @@ class CheckpointManager:
             ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text()))
             return {name: _checked_entry(entry) for name, entry in ledger.items() if re.fullmatch(r"step-\d+", name)}
         except DAMAGED_FILE as error:
-            warnings.warn(
-                f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0",
-                stacklevel=2,
-            )
+            warn(f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0")
             return {}
 
     def save(self, snapshot: Snapshot, request: SaveRequest, final: bool = False) -> Path | None:
@@ -241,10 +237,9 @@ class CheckpointManager:
             raise StorageError(
                 [*error.problems, f"no checkpoint of step {step:,}: {what}; older ones are as they were"]
             )
-        warnings.warn(
+        warn(
             f"NO CHECKPOINT of step {step:,}: {error.problems[0]}. Training goes on; {self.failures} saves have failed "
-            f"so far, and {_FAILURES_IN_A_ROW} in a row end the run",
-            stacklevel=4,
+            f"so far, and {_FAILURES_IN_A_ROW} in a row end the run"
         )
 
     def _attempt(self, snapshot: Snapshot, request: SaveRequest) -> None:
@@ -261,9 +256,7 @@ class CheckpointManager:
         self._write_ledger()
         path = save_checkpoint(self.folder, snapshot.step, snapshot.weights, snapshot.optimizer, snapshot.state, bad)
         if bad:
-            warnings.warn(
-                f"{path} holds weights that are not finite ('{bad}'); no run will continue from it", stacklevel=5
-            )
+            warn(f"{path} holds weights that are not finite ('{bad}'); no run will continue from it")
         else:
             verify(path)
             request.then(path)
@@ -288,9 +281,7 @@ class CheckpointManager:
                 entry["for"] = []
         for name in [name for name, entry in ledger.items() if not entry["for"]]:
             if not remove(self.folder / name):
-                warnings.warn(
-                    f"{self.folder / name} is kept: it holds files that this run has not written", stacklevel=6
-                )
+                warn(f"{self.folder / name} is kept: it holds files that this run has not written")
             del ledger[name]
         self._ledger = ledger
         self._write_ledger()

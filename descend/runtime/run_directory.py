@@ -18,12 +18,11 @@ import math
 import os
 import re
 import shutil
-import warnings
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
+from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, warn
 from descend.runtime.directory_lock import OWNER, DirectoryLock
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class _Lines:
         except OSError as error:
             warned, self._warned = self._warned, True
             if not warned:
-                warnings.warn(f"cannot write {self._path}: {error.strerror or error}; training goes on", stacklevel=3)
+                warn(f"cannot write {self._path}: {error.strerror or error}; training goes on")
         else:
             self._pending.clear()
             self._warned = False

@@ -146,5 +146,6 @@ def measure_noise(
         stop=Steps(cell.steps),
         seed=seed,
         callbacks=[watching],
+        verbose=False,
     )
     return tuple(watching.points)

@@ -47,6 +47,8 @@ class Callback(metaclass=StrictKeywords):
         records: Names of the quantities that it adds to the history, so that stopping criteria can refer to them.
         saves: Whether it saves checkpoints. Its `after_*` hooks are then called after those of all other callbacks, so
             that a checkpoint holds their state of the same moment.
+        replaces_weights: Whether evaluations see other weights because of it. Its `after_*` hooks are then called after
+            those of all others but those that save, which may keep the weights that were evaluated.
         looks_at: Modes of which at least one must have samples for the callback to do anything.
 
     Raises:
@@ -57,6 +59,7 @@ class Callback(metaclass=StrictKeywords):
     remembers: ClassVar[tuple[str, ...]] = ()
     records: ClassVar[tuple[str, ...]] = ()
     saves: ClassVar[bool] = False
+    replaces_weights: ClassVar[bool] = False
     looks_at: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -188,8 +191,9 @@ def _own(callback: Callback, name: str) -> Any:
     return found if inspect.isroutine(found) else getattr(Callback, name)
 
 
-def _saves(callback: Callback) -> bool:
-    return callback.saves
+def _afterwards(callback: Callback) -> int:
+    """How late its `after_*` hooks are called."""
+    return 2 if callback.saves else int(callback.replaces_weights)
 
 
 class Callbacks:
@@ -206,7 +210,7 @@ class Callbacks:
         self._listeners = {
             event: tuple(
                 getattr(c, event)
-                for c in (sorted(callbacks, key=_saves) if event.startswith("after_") else callbacks)
+                for c in (sorted(callbacks, key=_afterwards) if event.startswith("after_") else callbacks)
                 if _overrides(c, event)
             )
             for event in Event

@@ -25,12 +25,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from descend.train.progress import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -81,6 +81,8 @@ class RunView:
         step: Updates applied so far; not 0 at the start of a run that continues a checkpoint.
         passes: Complete epochs so far.
         reason: Why the run ended; None while it runs.
+        settings: What the run was set to, as in `run.json`: plain values by name.
+        history: All rows so far, those that callbacks have recorded included; it grows while the run goes on.
     """
 
     name: str
@@ -94,6 +96,8 @@ class RunView:
     step: int = 0
     passes: int = 0
     reason: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    history: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from descend.train.param_groups import group_learning_rates
 from descend.train.progress import Mode
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ class RunHistory:
         self._run = run
 
     def record(self, mode: Mode, values: Mapping[str, float], samples: int, seconds: float) -> None:
-        """Add the outcome of an epoch or an evaluation."""
-        self._append(mode, self._run.state.step, values, {"samples": samples, "seconds": seconds})
+        """Add the outcome of an epoch, with the learning rates in force at its end, or of an evaluation."""
+        rates = group_learning_rates(self._run.optimizer) if mode is Mode.TRAIN else {}
+        self._append(mode, self._run.state.step, values, {**rates, "samples": samples, "seconds": seconds})
 
     def record_step(self, values: Mapping[str, float], step: int) -> None:
         """Add what a callback found in a training step; a run that is resumed later does not write it again."""

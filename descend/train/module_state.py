@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from descend.data import Batches
 from descend.data.map_dataset import SampleReader
-from descend.errors import StorageError
+from descend.errors import StorageError, warn
 from descend.runtime import flatten
 from descend.train.callback import given_back, kept
 
@@ -47,10 +46,9 @@ class ModuleExtraState:
             try:
                 flatten(extra)
             except StorageError as error:
-                warnings.warn(
+                warn(
                     f"the extra state of '{name}' ({type(part).__name__}) is not saved, so it begins anew when the run "
-                    f"is continued: {error}",
-                    stacklevel=2,
+                    f"is continued: {error}"
                 )
             else:
                 states[name] = extra

@@ -9,9 +9,10 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["current_learning_rates", "options_of", "set_each", "set_option", "split_groups"]
+__all__ = ["current_learning_rates", "group_learning_rates", "options_of", "set_each", "set_option", "split_groups"]
 
 _BETAS = ("beta1", "beta2")
+_SHOWN_GROUPS = 32
 
 
 def split_groups(optimizer: torch.optim.Optimizer, weights: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
@@ -90,3 +91,23 @@ def current_learning_rates(optimizer: torch.optim.Optimizer) -> dict[int, float]
         rate = schedule(cast("Any", optimizer).updates) if schedule else group.get("lr", 1.0)
         found.update({id(p): float(rate) * float(group.get("lr_mult", 1.0)) for p in group["params"]})
     return found
+
+
+def group_learning_rates(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """The learning rate of each group as rows and logs have it: that of the last update, `lr_mult` included.
+
+    Returns:
+        `learning_rate` of an optimizer with one group; of several `learning_rate/NAME`, NAME being the group's option
+        "name" or its number. Of more than 32 groups, as where each parameter has one, only the smallest and the largest
+        rate, `learning_rate/min` and `learning_rate/max`. Groups without a rate are left out.
+    """
+    rates: dict[str, float] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        if group.get("lr") is not None and not callable(group["lr"]):
+            rate = float(group["lr"]) * float(group.get("lr_mult", 1.0))
+            rates[str(group.get("name", number))] = rate
+    if len(optimizer.param_groups) == 1:
+        return dict(zip(["learning_rate"], rates.values(), strict=False))
+    if len(rates) > _SHOWN_GROUPS:
+        rates = {"min": min(rates.values()), "max": max(rates.values())}
+    return {f"learning_rate/{name}": rate for name, rate in rates.items()}

@@ -55,6 +55,8 @@ class RunViews:
             step=run.state.step,
             passes=run.state.epochs_done,
             reason=reason,
+            settings=run.config.settings,
+            history=run.state.history,
         )
 
     def of_step(self, batch: Batch, objective: Ratio | None = None) -> StepView:

@@ -49,6 +49,16 @@ def test_a_callback_ends_training_with_its_reason():
     assert re.fullmatch(r"objective \d+\.\d{4} is below 1000000000\.0", run.reason)
 
 
+def test_a_logger_of_three_methods_prints_what_is_logged(capsys):
+    (block,) = [
+        block for block in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL) if "(descend.Logger)" in block
+    ]
+    exec(block, {})  # the document's own code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Linear begins at step 0 with")
+    assert [line.split()[0] for line in lines[1:-1]] == ["2", "3", "4", "6", "6"]
+
+
 @pytest.mark.parametrize("name", callbacks.__all__)
 def test_every_callback_stands_in_the_document(name):
     """Parts of a callback stand with it."""

@@ -57,6 +57,14 @@ def test_a_terminal_shows_epoch_steps_rate_objective_and_memory(monkeypatch):
     assert session.reason
 
 
+def test_a_terminal_shows_the_learning_rate_and_the_newest_validation(monkeypatch, tmp_path):
+    terminal = on_a_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = execute(work(ProgressBar(interval=1), Pause(), epochs=2), tmp_path / "run")
+    (first,) = [row for row in result.history if row["mode"] == "validation" and row["epoch"] == 1]
+    assert re.search(rf"objective \S+, lr 0\.05, validation objective {first['objective']:.4g}", drawn(terminal))
+
+
 def test_the_objective_is_that_of_the_newest_steps(monkeypatch):
     terminal = on_a_terminal(monkeypatch)
     keep = Keep()

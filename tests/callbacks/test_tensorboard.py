@@ -50,7 +50,7 @@ def test_scalars_are_those_of_the_history(tmp_path):
         for name in ("objective", "accuracy"):
             seen = [(event.step, event.value) for event in events.Scalars(f"{mode}/{name}")]
             assert seen == [(row["step"], pytest.approx(row[name])) for row in rows]
-    rate = events.Scalars("rate/fc1_linearity_weights")
+    rate = events.Scalars("learning_rate")
     assert [event.step for event in rate] == [2, 4, 6]
     assert len(watcher.rates) == 6
     assert [event.step for event in events.Histograms("weights/fc2_bias_weights")] == [3, 6]

@@ -8,7 +8,7 @@ import torch
 
 import descend
 from descend.errors import ConfigurationError
-from descend.experiment.build_optimizer import build_graph_optimizer
+from descend.experiment.build_optimizer import build_graph_optimizer, build_optimizer
 
 
 def plan_of(**optimizers):
@@ -71,3 +71,8 @@ def test_a_rule_of_its_own_stands_over_the_default_and_no_optimizer_freezes():
 def test_nothing_to_train_is_an_error():
     with pytest.raises(ConfigurationError, match="nothing to train"):
         build_graph_optimizer(module_of("a"), plan_of(a=None), descend.NoOptimizer())
+
+
+def test_several_optimizers_are_answered_with_phases():
+    with pytest.raises(ConfigurationError, match=r"got a list: several.*descend\.Phase"):
+        build_optimizer([torch.optim.SGD], torch.nn.Linear(2, 2))

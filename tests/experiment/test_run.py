@@ -100,7 +100,8 @@ def test_the_demo_learns_the_digits(demo):
 def test_rows_of_the_history_are_those_of_the_file(demo):
     rows = [json.loads(line) for line in (demo.run_dir / "metrics.jsonl").read_text().splitlines()]
     assert rows == demo.history
-    assert all({"mode", "epoch", "step", "objective", "accuracy", "samples", "seconds"} == set(row) for row in rows)
+    every = {"mode", "epoch", "step", "objective", "accuracy", "samples", "seconds"}
+    assert all(every | ({"learning_rate"} if row["mode"] == "train" else set()) == set(row) for row in rows)
     assert [row["epoch"] for row in rows if row["mode"] == "validation"] == list(range(1, 21))
 
 

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from descend.errors import RuleError
+from descend.errors import ConfigurationError, RuleError
 from descend.optim.schedules import (
     Bert,
     Constant,
@@ -21,6 +22,9 @@ from descend.optim.schedules import (
     Shifted,
     Step,
     Trapezoid,
+    WarmupCosine,
+    WarmupLinear,
+    WarmupPolynomial,
     lint,
 )
 
@@ -37,6 +41,9 @@ EVERY = [
     Cosine(0.1, 20, 0.002),
     LARS_PAPER,
     Trapezoid(0.1, 3, 5, 4),
+    WarmupCosine(0.1, 20, 4, final=0.01),
+    WarmupLinear(0.1, 20, 20, initial=0.02),
+    WarmupPolynomial(0.1, 20, 0, power=3),
     Bert(0.1, 5, 20),
     Bert(0.1, 5, 20, jump=False),
     LargeBatchWarmup(8, 20, "power2"),
@@ -261,3 +268,47 @@ def test_numbers_of_numpy_are_numbers():
     assert schedule == Trapezoid(0.5, 10, 80, 10)
     assert type(schedule(3)) is float
     assert Constant(0.1).then(Constant(0.2), np.int64(5))(5) == 0.2
+
+
+def torch_rates(optimizer, scheduler, steps):
+    """The rates that one of torch's schedulers gives to the first updates."""
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("ours", "after"),
+    [
+        (WarmupCosine(0.4, 20, 5, initial=0.1, final=0.02), ("CosineAnnealingLR", {"T_max": 15, "eta_min": 0.02})),
+        (
+            WarmupLinear(0.4, 20, 5, initial=0.1),
+            ("LinearLR", {"start_factor": 1.0, "end_factor": 0.0, "total_iters": 15}),
+        ),
+        (WarmupPolynomial(0.4, 20, 5, initial=0.1, power=3), ("PolynomialLR", {"total_iters": 15, "power": 3})),
+    ],
+)
+def test_a_warmup_and_a_way_down_are_two_schedulers_of_torch_in_a_row(ours, after):
+    from torch.optim import lr_scheduler
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
+    up = lr_scheduler.LinearLR(optimizer, start_factor=0.25, total_iters=5)
+    down = getattr(lr_scheduler, after[0])(optimizer, **after[1])
+    sequence = lr_scheduler.SequentialLR(optimizer, [up, down], milestones=[5])
+    assert [ours(step) for step in range(21)] == pytest.approx(torch_rates(optimizer, sequence, 21), abs=1e-12)
+    assert ours.length == 20
+
+
+def test_a_warmup_longer_than_the_schedule_is_refused():
+    with pytest.raises(RuleError, match="WarmupCosine: warmup_steps 30 exceeds steps 20"):
+        WarmupCosine(0.1, 20, 30)
+
+
+def test_a_word_of_other_libraries_is_answered_with_the_schedule_that_has_it():
+    with pytest.raises(ConfigurationError, match=r"Cosine has no option 'warmup_steps'; a warm-up .* WarmupCosine"):
+        Cosine(0.1, 20, warmup_steps=2)
+    with pytest.raises(ConfigurationError, match="Step has no option 'every'; did you mean 'every_steps'"):
+        Step(0.1, every=3)

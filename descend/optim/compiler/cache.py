@@ -17,14 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import RuleError
+from descend.errors import RuleError, warn
 from descend.optim.compiler.trace import Untraceable
 
 if TYPE_CHECKING:
@@ -255,7 +254,7 @@ class KernelCompiler:
         """Warn once."""
         if line not in self.warned:
             self.warned.add(line)
-            warnings.warn(f"descend: {line}", stacklevel=2)
+            warn(f"descend: {line}")
 
 
 def _unfinished(job: CompileJob) -> Path:

@@ -10,13 +10,12 @@ Source: Defazio et al. 2024, "The Road Less Scheduled", https://arxiv.org/abs/24
 from __future__ import annotations
 
 import contextlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from descend.errors import RuleError
+from descend.errors import RuleError, warn
 from descend.optim.engine.step_inputs import TensorUpdate, local
 from descend.optim.rules.base import Rule
 
@@ -111,10 +110,9 @@ class EvaluationMode:
         self.resume({})
         if written:
             more = f" and {len(written) - 5} more" if len(written) > 5 else ""
-            warnings.warn(
+            warn(
                 f"{title}: {', '.join(map(repr, written[:5]))}{more} changed between eval() and train(); training "
-                "continues from what was written there, not from the training point before eval()",
-                stacklevel=4,
+                "continues from what was written there, not from the training point before eval()"
             )
 
     def resume(self, trained: Mapping[Tensor, Tensor]) -> None:

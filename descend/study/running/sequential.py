@@ -136,6 +136,7 @@ def run_trial(
                 stop=Steps(trial.steps),
                 seed=trial.seed,
                 callbacks=[*rates, looks],
+                verbose=False,
             )
     except NumericalError:
         status, failed_at = "diverged", looks.now

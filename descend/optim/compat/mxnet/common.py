@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from descend.errors import RuleError, Unsupported, nearest
+from descend.errors import RuleError, Unsupported, nearest, warn
 from descend.optim.compat.mxnet.schedulers import scheduler
 from descend.optim.compat.translation import TranslatedGroup, Translation, check_kinds
 from descend.optim.engine.settings import number
@@ -69,10 +68,9 @@ class LearningRate:
             return self.schedule
         name, arguments = self._scheduler()
         if given is None and overwrites:
-            warnings.warn(
+            warn(
                 f"MXNet {self.version} lets the optimizer's default rate {default} replace the base_lr of {name}; this "
-                "is copied. Give learning_rate to say which one is meant",
-                stacklevel=5,
+                "is copied. Give learning_rate to say which one is meant"
             )
             given = default
         if name in ENDING and self.begin >= arguments.get("max_update", math.inf):
@@ -87,10 +85,9 @@ class LearningRate:
 
     def _past_the_end(self, name: str, rate: float) -> Schedule:
         """MXNet's rate where a schedule is first evaluated after its end: the full one, as it remembers no decrease."""
-        warnings.warn(
+        warn(
             f"MXNet's {name} goes back to the full rate {rate} where begin_num_update is at or past its max_update; "
-            "this is copied. Give final_lr as the learning_rate, without a scheduler, to go on with what it promises",
-            stacklevel=6,
+            "this is copied. Give final_lr as the learning_rate, without a scheduler, to go on with what it promises"
         )
         return Constant(rate)
 
