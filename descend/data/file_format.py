@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from descend.data.reader_protocol import Array, Field
 
-__all__ = ["FileFormat", "FileSource", "ReadOptions", "file_formats", "library", "register"]
+__all__ = ["FileFormat", "FileSource", "ReadOptions", "check_used", "file_formats", "library", "register"]
 
 
 _LONGEST_SIDE = 65_536  # of an image
@@ -131,14 +131,23 @@ class FileFormat:
         Raises:
             ConfigurationError: one is not.
         """
-        for field in fields(options):
-            if field.name in self.uses or field.name in _COMMON:
-                continue
-            if (value := getattr(options, field.name)) != field.default:
-                raise ConfigurationError(
-                    f"read: {field.name}={shown(value)} is set and the format '{self.name}' does not use it; remove it "
-                    f"(its options: {', '.join(sorted(self.uses)) or 'none'})"
-                )
+        check_used(f"the format '{self.name}'", self.uses, options)
+
+
+def check_used(what: str, uses: frozenset[str], options: ReadOptions) -> None:
+    """Check that every option that is set is used by what is read.
+
+    Raises:
+        ConfigurationError: one is not.
+    """
+    for field in fields(options):
+        if field.name in uses or field.name in _COMMON:
+            continue
+        if (value := getattr(options, field.name)) != field.default:
+            raise ConfigurationError(
+                f"read: {field.name}={shown(value)} is set and {what} does not use it; remove it "
+                f"(its options: {', '.join(sorted(uses)) or 'none'})"
+            )
 
 
 @cache
