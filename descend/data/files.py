@@ -23,7 +23,7 @@ from descend.data.paths import files_of, head, is_path
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -84,14 +84,18 @@ def read(
         near = nearest(wrong[0], names)
         raise ConfigurationError(f"read: the target '{wrong[0]}' is not a field{near}; there are {', '.join(names)}")
     own: tuple[str, ...] = getattr(source, "target", ())
-    kept = given.target or tuple(one for one in own if one in names)
-    return FileReader(role, opened, name, names, kept)
+    kept = given.target or tuple(one for one in (*own, *getattr(opened, "target", ())) if one in names)
+    optional: frozenset[str] = getattr(opened, "optional", frozenset()) if fields is None else frozenset()
+    return FileReader(role, opened, name, names, kept, optional=optional)
 
 
 def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
     """The name of the format of some files, and their samples."""
     paths = files_of(source, options.role)
-    found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
+    if options.format is None:
+        found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
+    else:
+        found = next(one for one in file_formats() if one.name == options.format)
     found.check(options)
     try:
         return found.name, found.open(paths, options)
@@ -189,6 +193,7 @@ class FileReader:
         names: The name in the source of each field.
         target: Names of the fields that a model predicts.
         shuffle: Whether each epoch has an order of its own; None: in the role "train".
+        optional: Fields that `fit` leaves out where the module does not take them by name.
     """
 
     role: str
@@ -197,6 +202,7 @@ class FileReader:
     names: Mapping[str, str]
     target: tuple[str, ...] = ()
     shuffle: bool = True
+    optional: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shuffle", self.shuffle and self.role == "train")
@@ -250,6 +256,16 @@ class FileReader:
     def name(self) -> str:
         """The name of the reader in messages."""
         return f"reader '{self.format}' for '{self.role}'"
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Number of different tokens, of text; None for other data."""
+        return getattr(self.source, "vocabulary", None)
+
+    def for_module(self, taken: Collection[str]) -> FileReader:
+        """Without the optional fields that a module does not take, given the names that it takes."""
+        names = {name: old for name, old in self.names.items() if name not in self.optional or name in taken}
+        return self if len(names) == len(self.names) else replace(self, names=names)
 
     @property
     def is_original(self) -> bool:

@@ -1,6 +1,6 @@
 """Data sets of Hugging Face's `datasets`: the fields of their columns, as those of an Arrow table.
 
-A data set is told by its methods (`features`, `column_names`, `with_format`), so the library is not imported. Rows are
+A data set is known by its methods (`features`, `column_names`, `with_format`), so the library is not imported. Rows are
 taken from its Arrow memory map, in any order; a format that was set for the columns of the data set is not applied,
 since it does not change the values. Transforms of rows (`set_transform`) are functions of the user, and such data sets
 are read row by row like those of torch.

@@ -8,7 +8,7 @@ a DataLoader                            its data set with its collate function; 
 an IterableDataset, a DataLoader of it  gone through once and held in memory, up to `MAX_GATHERED_BYTES`
 a Dataset or DatasetDict of `datasets`  see `descend.data.hugging_face`
 
-Fields have the names that they have in `fit`. Nothing here is told by the name of a library: an object is what its
+Fields have the names that they have in `fit`. No name of a library is looked at: an object is what its
 methods are.
 """
 

@@ -57,6 +57,7 @@ class Loading:
         unit: Samples of a mini-batch that stay together on one rank.
         targets: Names of the target fields, where they are known: text in files is classes there.
         classes: The classes of such fields; None: those in the files, in the order of the alphabet.
+        taken: Names that the module takes; optional fields of files are left out without one of these.
     """
 
     batch_size: int | None
@@ -71,6 +72,7 @@ class Loading:
     unit: int = 1
     targets: tuple[str, ...] = ()
     classes: Mapping[str, Sequence[str]] | None = None
+    taken: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         require(
@@ -177,7 +179,7 @@ def files_of_feed(feed: Any) -> FileReader | None:
 
 
 def _of_files(reader: FileReader, how: Loading) -> Batches:
-    reader = reader.in_role(how.role)
+    reader = reader.in_role(how.role).for_module(how.taken)
     if isinstance(reader.source, ReaderSource):
         reader = replace(reader, source=reader.source.in_run(how.seed, how.role))
     pipeline = FilePipeline(reader, how.skip_bad > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -165,6 +166,7 @@ class FitBuilder:
             timeout_seconds=data.timeout_seconds,
             unit=share_unit(module, *sizes, batching.batch_size, sharing.world_size),
             targets=tuple([targets] if isinstance(targets, str) else targets or ()),
+            taken=frozenset(inspect.signature(module.forward).parameters),
         )
 
     def _settings(

@@ -13,16 +13,17 @@ import csv
 import gzip
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from descend.data.arrow_source import MAX_COLUMNS, ArrowSource
+from descend.data.arrow_source import MAX_COLUMNS
 from descend.data.file_format import FileFormat, library
+from descend.data.packed_text import samples_of_tables
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
-from descend.errors import DataError
+from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from descend.data.file_format import ReadOptions
+    from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS", "first_row", "is_header"]
 
@@ -71,6 +72,8 @@ def _is_number(cell: str) -> bool:
 
 def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
     arrow_csv = library("pyarrow.csv", "a table of text")
+    if options.separator is not None and len(options.separator) != 1:
+        raise ConfigurationError(f"read: the separator of a table must be one character, got {options.separator!r}")
     separator, cells = first_row(path, options.separator)
     header = is_header(cells) if options.header is None else options.header
     names = None if header else [str(number) for number in range(len(cells))]
@@ -95,8 +98,11 @@ def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
         return arrow_csv.read_csv(library("pyarrow", "a table of text").BufferReader(content), **settings)
 
 
-def _open_csv(paths: Sequence[Path], options: ReadOptions) -> ArrowSource:
-    return ArrowSource(TextTables(paths, lambda path: _parse(path, options)), options)
+def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
+    if options.length is not None and options.tokenizer is None:
+        raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
+    return samples_of_tables(TextTables(paths, lambda path: _parse(path, options)), options)
 
 
-FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab"), _open_csv, frozenset({"separator", "header", "columns"})),)
+_USES = frozenset({"separator", "header", "columns", "length", "tokenizer"})
+FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab"), _open_csv, _USES),)
