@@ -233,6 +233,15 @@ class ArrowSource:
             return {column.name: values[rows]}
         return self._arrays(column, values.take(rows))
 
+    def column(self, name: str) -> Array | None:
+        """A field of all rows; None for images, and where several columns are joined."""
+        of = self._groups.get(name)
+        if not isinstance(of, str) or of in self._images:
+            return None
+        column = self._columns[of]
+        parts = [column.arrays(self._load(chunk, [of]).column(of))[of] for chunk in self._files.chunks]
+        return np.concatenate(parts)
+
     def _taken(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The fields of the columns, of files that give rows in any order."""
         table = cast("Any", self._files).take(samples, list(self._columns))

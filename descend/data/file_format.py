@@ -90,6 +90,9 @@ class ReadOptions:
 class FileSource(Protocol):
     """The samples of some files of one format, in the order of the files. Must be picklable before the first read.
 
+    A source that has the values of a field without reading the other fields may have a method `column(name)`, which
+    returns them for all samples, (n, *shape), or None.
+
     `read` may raise any exception; the caller finds the sample that is responsible and names it.
     """
 

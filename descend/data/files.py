@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["FileReader", "ZippedSources", "format_of", "read"]
 
 
+_READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
+
+
 def read(
     source: Any,
     *,
@@ -251,6 +254,23 @@ class FileReader:
         except Exception as error:  # of any library, and of any kind: files may contain anything
             raise self._blame(ids, epoch, error) from error
         return {name: found[old] for name, old in self.names.items()}
+
+    def column(self, name: str) -> Array:
+        """The values of a field for all samples, (n, *shape), in the order of their numbers.
+
+        Raises:
+            DataError: a sample cannot be read.
+        """
+        own = getattr(self.source, "column", None)
+        try:
+            values: Array | None = None if own is None else own(self.names[name])
+        except Exception as error:  # of any library, and of any kind: files may contain anything
+            raise DataError(f"the field '{name}' of {self.name} cannot be read: {_reason(error)}") from error
+        if values is not None:
+            return values
+        starts = range(0, len(self), _READ_AT_ONCE)
+        parts = [self.read(np.arange(start, min(start + _READ_AT_ONCE, len(self))))[name] for start in starts]
+        return np.concatenate(parts)
 
     @property
     def name(self) -> str:

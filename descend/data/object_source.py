@@ -68,9 +68,11 @@ def object_source(data: Any, options: ReadOptions) -> tuple[str, FileSource] | N
 def _reader_of(data: Any, role: str) -> Samples | None:
     if hasattr(data, "read") and hasattr(data, "fields") and hasattr(data, "__len__"):
         return data
+    if _are_arrays(data):
+        return ArrayReader(_as_fields(data), role)
     torch = sys.modules.get("torch")  # nothing is an object of torch before that is imported
     if torch is None:
-        return ArrayReader(_as_fields(data), role) if _are_arrays(data) else None
+        return None
     collate, loader = None, None
     if isinstance(data, torch.utils.data.DataLoader):
         loader = data
@@ -188,6 +190,11 @@ class ReaderSource:
                 raise error.__cause__ from error  # the caller says which sample it is
             raise
         return {name: _array(values) for name, values in found.items()}
+
+    def column(self, name: str) -> Array | None:
+        """A field of all samples, where the reader has it without the others."""
+        own = getattr(self._reader, "column", None)
+        return None if own is None else own(name)
 
     def place(self, sample: int) -> str:
         """Where a sample comes from."""

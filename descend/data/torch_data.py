@@ -180,8 +180,8 @@ def files_of_feed(feed: Any) -> FileReader | None:
 
 def _of_files(reader: FileReader, how: Loading) -> Batches:
     reader = reader.in_role(how.role).for_module(how.taken)
-    if isinstance(reader.source, ReaderSource):
-        reader = replace(reader, source=reader.source.in_run(how.seed, how.role))
+    if (in_run := getattr(reader.source, "in_run", None)) is not None:
+        reader = replace(reader, source=in_run(how.seed, how.role))
     pipeline = FilePipeline(reader, how.skip_bad > 0)
     pool = None
     if how.workers:

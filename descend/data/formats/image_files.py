@@ -67,6 +67,10 @@ class ImageFiles:
             images[place] = self._form.decode(self._paths[sample])
         return {"image": images} if self._labels is None else {"image": images, "label": self._labels[samples]}
 
+    def column(self, name: str) -> Array | None:
+        """The labels of all images, none of which is opened."""
+        return self._labels if name == "label" else None
+
     def place(self, sample: int) -> str:
         """The path of the image."""
         return str(self._paths[sample])

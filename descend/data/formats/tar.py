@@ -278,16 +278,25 @@ class TarShards:
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The samples with these numbers."""
-        rows: dict[str, list[Array]] = {name: [np.empty(0)] * len(samples) for name in self._forms}
-        lengths = {name: np.zeros(len(samples), np.int64) for name, form in self._forms.items() if form.length}
-        endings = {form.ending for form in self._forms.values()}
+        return self._read(samples, self._forms)
+
+    def column(self, name: str) -> Array | None:
+        """A field of all samples, whose other members are not read."""
+        if name not in self._forms:
+            return None
+        return self._read(np.arange(len(self), dtype=np.int64), {name: self._forms[name]})[name]
+
+    def _read(self, samples: NDArray[np.int64], forms: Mapping[str, _Form]) -> dict[str, Array]:
+        rows: dict[str, list[Array]] = {name: [np.empty(0)] * len(samples) for name in forms}
+        lengths = {name: np.zeros(len(samples), np.int64) for name, form in forms.items() if form.length}
+        endings = {form.ending for form in forms.values()}
         for shard, numbers, places in self._shards.split(samples):
             for at in np.argsort(numbers):  # in the order of the file
                 row, place = int(numbers[at]), int(places[at])
                 values: dict[str, Any] = {}
                 for ending in endings:
                     values.update(_values(ending, self._member(shard, row, ending)))
-                for name, form in self._forms.items():
+                for name, form in forms.items():
                     if name not in values and form.field.dtype.kind != "f":
                         raise ValueError(f"the sample has no '{name}'")
                     rows[name][place] = form.fitted(name, values.get(name))
