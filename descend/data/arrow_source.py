@@ -55,7 +55,8 @@ class TableFiles(Protocol):
     """Files with rows of the same columns, see `ArrowSource`. Must be picklable.
 
     One that has rows in any order at no more cost than in theirs may have a method `take(samples, columns)`, which
-    gives a table of these rows; no chunks are loaded then.
+    gives a table of these rows; no chunks are loaded then. One with rows that cannot be read may have `bad`, the reason
+    by the number of the row.
     """
 
     @property
@@ -185,6 +186,9 @@ class ArrowSource:
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The rows with these numbers."""
+        bad: Mapping[int, str] = getattr(self._files, "bad", {})
+        if bad and (first := next((bad[s] for s in samples.tolist() if s in bad), None)) is not None:
+            raise ValueError(first)
         if hasattr(self._files, "take"):
             return self._grouped(self._taken(samples))
         parts: dict[str, list[Array]] = {}

@@ -29,7 +29,7 @@ __all__ = ["FileFormat", "FileSource", "ReadOptions", "check_used", "file_format
 
 
 _LONGEST_SIDE = 65_536  # of an image
-_COMMON = ("role", "target", "label", "classes", "format")
+_COMMON = ("role", "target", "label", "classes", "format", "skip_bad")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class ReadOptions:
         image_size: Height and width to which images are scaled; one number for both.
         tokenizer: Makes tokens of text, packed to samples of `length`: "bytes", the path of a JSON file of the
             `tokenizers` library, or such a tokenizer.
+        skip_bad: So many rows of a text that cannot be parsed become samples that cannot be read; one more is an error,
+            as is the first one where this is 0.
     """
 
     role: str = "train"
@@ -65,6 +67,7 @@ class ReadOptions:
     image_size: int | Sequence[int] | None = None
     tokenizer: Any = None
     format: str | None = None
+    skip_bad: int = 0
 
     def is_class(self, name: str) -> bool:
         """Whether the text in this field names classes."""
@@ -233,6 +236,7 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         check_choice("format", value["format"], [one.name for one in file_formats()], also=(None,)),
         check_bool("header", value["header"], also=(None,)),
         check_integer("length", value["length"], 1, also=(None,)),
+        check_integer("skip_bad", value["skip_bad"], 0),
     )
     names: tuple[Any, ...] = value["target"]
     is_label = value["label"] is not None and names == (value["label"],)

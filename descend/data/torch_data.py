@@ -100,7 +100,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
     if isinstance(data, IterableDataset):
         return _of_loader(DataLoader(cast("Any", data), batch_size=how.batch_size), how)
     if is_path(data) or is_hugging_face(data) or split_of_role(data, how.role) is not None:
-        data = read(data, role=how.role, target=how.targets or None, classes=how.classes)
+        target = how.targets or None
+        data = read(data, role=how.role, target=target, classes=how.classes, skip_bad=how.skip_bad)
     if isinstance(data, FileReader) and data.is_original and isinstance(data.source, ReaderSource):
         return open_data(data.source.original, how)
     if isinstance(data, FileReader):

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import csv
 import gzip
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from descend.data.arrow_source import MAX_COLUMNS
+from descend.data.bad_rows import is_number, repaired_csv
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from descend.data.file_format import FileSource, ReadOptions
+    from descend.data.bad_rows import Repaired
+from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS", "first_row", "is_header"]
 
@@ -59,15 +62,7 @@ def first_row(path: Path, separator: str | None) -> tuple[str, list[str]]:
 
 def is_header(cells: Sequence[str]) -> bool:
     """Whether the first row has names: no cell is a number, and none is empty."""
-    return all(cell.strip() and not _is_number(cell) for cell in cells)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    return all(cell.strip() and not is_number(cell) for cell in cells)
 
 
 def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
@@ -101,7 +96,13 @@ def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
 def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
-    return samples_of_tables(TextTables(paths, lambda path: _parse(path, options)), options)
+    tables = TextTables(paths, partial(_parse, options=options), options.skip_bad, partial(_repaired, options=options))
+    return samples_of_tables(tables, options)
+
+
+def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:
+    separator, cells = first_row(path, options.separator)
+    return repaired_csv(path, separator, is_header(cells) if options.header is None else options.header, allowed)
 
 
 _USES = frozenset({"separator", "header", "columns", "length", "tokenizer"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from descend.data.bad_rows import repaired_jsonl
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from descend.data.file_format import FileSource, ReadOptions
+from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS"]
 
@@ -37,7 +38,7 @@ def _parse(path: Path) -> Iterable[Any]:
 
 
 def _open_jsonl(paths: Sequence[Path], options: ReadOptions) -> FileSource:
-    return samples_of_tables(TextTables(paths, _parse), options)
+    return samples_of_tables(TextTables(paths, _parse, options.skip_bad, repaired_jsonl), options)
 
 
 FILE_FORMATS = (
