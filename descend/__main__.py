@@ -367,6 +367,44 @@ def demo(
 
 
 @app.command()
+def data(
+    source: Annotated[str, typer.Argument(help="A file, a folder or a pattern, as descend.data.read takes them.")],
+    validate: Annotated[str | None, typer.Option(help="Data of the role 'validate', compared with SOURCE.")] = None,
+    test: Annotated[str | None, typer.Option(help="Data of the role 'test', compared with SOURCE.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of descend.data.read, as in label=kind."),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="The most samples of each role that are read.")] = 20_000,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON: fields, samples, problems, and more.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Also write a page, with a contact sheet of images.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 3 if there are problems.")] = False,
+) -> None:
+    """Show what is in data: fields, ranges, missing values, classes, samples, and problems such as leaks."""
+    import json
+
+    from descend.data.read_options import parsed_options
+    from descend.data.survey import readers_of, survey
+    from descend.data.survey_page import as_html, as_json, as_text
+    from descend.errors import DataError
+
+    options = parsed_options(option or ())
+    readers = readers_of(source, **options)
+    for role, other in (("validate", validate), ("test", test)):
+        if other is not None:
+            classes = {"classes": one.classes} if (one := next(iter(readers.values()))).classes else {}
+            readers |= readers_of(other, **{**options, **classes, "role": role})
+    found = survey(readers, samples)
+    if html is not None:
+        from descend.runtime.run_directory import write_beside
+
+        write_beside(html, as_html(found, source))
+    _print(json.dumps(as_json(found), indent=2, allow_nan=False) if json_ else as_text(found))
+    if check and found.problems:
+        raise DataError(f"{len(found.problems)} problems were found in {source}")
+
+
+@app.command()
 def explain(
     file: PrototextFile,
 ) -> None:

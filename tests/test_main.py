@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -247,3 +248,20 @@ def test_shells_complete_commands(descend, monkeypatch, shell, words):
     shown = descend()
     assert "resume" in shown
     assert "export" not in shown
+
+
+def test_data_are_shown_as_text_json_and_a_page(descend, tmp_path):
+    (tmp_path / "train.csv").write_text("x,kind\n" + "".join(f"{i / 7},{'ab'[i % 2]}\n" for i in range(10)))
+    (tmp_path / "test.csv").write_text("x,kind\n0.0,a\n5.0,b\n")
+    page = tmp_path / "a.html"
+    found = json.loads(descend("data", str(tmp_path), "-o", "label=kind", "--json", "--html", str(page)))
+    assert found["counts"] == {"train": 10, "test": 2}
+    assert found["fields"]["kind"]["values"] == {"a": 5, "b": 5}
+    assert found["samples"][1]["kind"] == 1
+    assert [problem["kind"] for problem in found["problems"]] == ["leak"]
+    assert page.read_text().startswith("<!doctype html>")
+    train, test = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
+    assert "no problems were found" in descend("data", train, "--check")
+    assert "1 problems were found" in descend("data", train, "--test", test, "-o", "label=kind", "--check", code=3)
+    assert "there is no file" in descend("data", str(tmp_path / "none.csv"), code=3)
+    assert "did you mean 'label'" in descend("data", train, "-o", "lable=kind", code=2)

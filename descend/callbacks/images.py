@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import struct
-import zlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +10,7 @@ import numpy as np
 
 from descend.callbacks.hydrogen_files import as_array
 from descend.callbacks.name_fields import require, require_extra, words
+from descend.data.pictures import png_bytes
 from descend.errors import ConfigurationError
 from descend.filenames import escape
 from descend.graph.fields import described_openly
@@ -51,14 +50,7 @@ def as_pixels(sample: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _write_png(path: Path, pixels: NDArray[np.uint8]) -> None:
-    """PNG of 8 bits a channel, without filters. Source: https://www.w3.org/TR/png-3"""
-    height, width = pixels.shape[:2]
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    colour = 2 if pixels.ndim == 3 else 0
-    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+    path.write_bytes(png_bytes(pixels))
 
 
 def _write_image(path: Path, pixels: NDArray[np.uint8]) -> None:

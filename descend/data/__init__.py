@@ -1,6 +1,7 @@
 """Readers: files to samples to batches of named fields.
 
-    read                                a reader of files of any known format
+    read                                a reader of files of any known format, or of objects that have samples
+    split                               readers of its parts: train, validate, test, tournament
     DataReader, Reader, transforms      descriptions: plain values that a text can contain
     check, open_readers                 check a description; open its readers, one for each role
     OpenReader, ArrayReader             samples indexed by number, each with named fields
@@ -28,6 +29,7 @@ from descend.data.order import order, orders
 from descend.data.reader_protocol import Field, OpenReader, one_hot
 from descend.data.readers import ArrayReader, open_readers
 from descend.data.samplers import ClassBalancedSampler, Sampler, WeightedSampler
+from descend.data.splits import split
 from descend.data.torch_data import Loading, brings_batches, open_data
 from descend.data.validate import check
 
@@ -62,4 +64,5 @@ __all__ = [
     "orders",
     "read",
     "register",
+    "split",
 ]

@@ -52,7 +52,12 @@ class Chunk:
 
 
 class TableFiles(Protocol):
-    """Files with rows of the same columns, see `ArrowSource`. Must be picklable."""
+    """Files with rows of the same columns, see `ArrowSource`. Must be picklable.
+
+    One that has rows in any order at no more cost than in theirs may have a method `take(samples, columns)`, which
+    gives a table of these rows; no chunks are loaded then. One with rows that cannot be read may have `bad`, the reason
+    by the number of the row.
+    """
 
     @property
     def schema(self) -> Any:
@@ -181,6 +186,11 @@ class ArrowSource:
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The rows with these numbers."""
+        bad: Mapping[int, str] = getattr(self._files, "bad", {})
+        if bad and (first := next((bad[s] for s in samples.tolist() if s in bad), None)) is not None:
+            raise ValueError(first)
+        if hasattr(self._files, "take"):
+            return self._grouped(self._taken(samples))
         parts: dict[str, list[Array]] = {}
         places: list[NDArray[np.int64]] = []
         for chunk, rows, at in self._chunks.split(samples):
@@ -190,7 +200,12 @@ class ArrowSource:
                 for field, values in self._rows(chunk, column, rows).items():
                     parts.setdefault(field, []).append(values)
         back = np.argsort(np.concatenate(places), kind="stable")
-        found = {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
+        return self._grouped(
+            {name: (np.concatenate(some) if len(some) > 1 else some[0])[back] for name, some in parts.items()}
+        )
+
+    def _grouped(self, found: Mapping[str, Array]) -> dict[str, Array]:
+        """The fields, from those of the columns."""
         fields: dict[str, Array] = {}
         for group, of in self._groups.items():
             if not isinstance(of, str):
@@ -220,11 +235,31 @@ class ArrowSource:
         values = self._kept[chunk, column.name]
         if column.vectorized:
             return {column.name: values[rows]}
-        taken = values.take(rows)
+        return self._arrays(column, values.take(rows))
+
+    def column(self, name: str) -> Array | None:
+        """A field of all rows; None for images, and where several columns are joined."""
+        of = self._groups.get(name)
+        if not isinstance(of, str) or of in self._images:
+            return None
+        column = self._columns[of]
+        parts = [column.arrays(self._load(chunk, [of]).column(of))[of] for chunk in self._files.chunks]
+        return np.concatenate(parts)
+
+    def _taken(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """The fields of the columns, of files that give rows in any order."""
+        table = cast("Any", self._files).take(samples, list(self._columns))
+        found: dict[str, Array] = {}
+        for name, column in self._columns.items():
+            found.update(self._arrays(column, table.column(name)))
+        # Arrow's own memory is read-only, and torch warns of that.
+        return {name: values if values.flags.writeable else values.copy() for name, values in found.items()}
+
+    def _arrays(self, column: Column, values: Any) -> dict[str, Array]:
         if column.name not in self._images:
-            return column.arrays(taken)
+            return column.arrays(values)
         form = self._images[column.name]
-        return {column.name: np.stack([form.decode(_present(content)) for content in taken.to_pylist()])}
+        return {column.name: np.stack([form.decode(_present(content)) for content in values.to_pylist()])}
 
     def place(self, sample: int) -> str:
         """The file, and the row in it, counted from 0."""

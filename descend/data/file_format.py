@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from descend.arguments import check_bool, check_integer, check_string, collect, shown
+from descend.arguments import check_bool, check_choice, check_integer, check_string, collect, shown
 from descend.errors import ConfigurationError, MissingExtra, nearest
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from descend.data.reader_protocol import Array, Field
 
-__all__ = ["FileFormat", "FileSource", "ReadOptions", "file_formats", "library", "register"]
+__all__ = ["FileFormat", "FileSource", "ReadOptions", "check_used", "file_formats", "library", "register"]
 
 
 _LONGEST_SIDE = 65_536  # of an image
-_COMMON = ("role", "target", "label", "classes")
+_COMMON = ("role", "target", "label", "classes", "format", "skip_bad")
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,17 @@ class ReadOptions:
         label: Name of the field that holds a class, a target as well; classes given as text become integers.
         classes: The classes in the order of their numbers, where those in the files must not determine it: a list, or
             one for each field.
-        separator: Between the cells of a row, one character.
+        format: Name of the format, where the content of the files does not tell it.
+        separator: Between the cells of a row, one character; or between the documents of a text.
         header: Whether the first row has the names of the columns.
         columns: Columns to read; a mapping joins several columns of numbers into a field: {"x": ["a", "b"]}.
         key: Name of an array, or of a group of arrays, within a file; or several names.
         length: Entries to which ragged fields are padded or cut.
         image_size: Height and width to which images are scaled; one number for both.
+        tokenizer: Makes tokens of text, packed to samples of `length`: "bytes", the path of a JSON file of the
+            `tokenizers` library, or such a tokenizer.
+        skip_bad: So many rows of a text that cannot be parsed become samples that cannot be read; one more is an error,
+            as is the first one where this is 0.
     """
 
     role: str = "train"
@@ -60,6 +65,9 @@ class ReadOptions:
     key: str | Sequence[str] | None = None
     length: int | None = None
     image_size: int | Sequence[int] | None = None
+    tokenizer: Any = None
+    format: str | None = None
+    skip_bad: int = 0
 
     def is_class(self, name: str) -> bool:
         """Whether the text in this field names classes."""
@@ -84,6 +92,9 @@ class ReadOptions:
 
 class FileSource(Protocol):
     """The samples of some files of one format, in the order of the files. Must be picklable before the first read.
+
+    A source that has the values of a field without reading the other fields may have a method `column(name)`, which
+    returns them for all samples, (n, *shape), or None.
 
     `read` may raise any exception; the caller finds the sample that is responsible and names it.
     """
@@ -131,14 +142,23 @@ class FileFormat:
         Raises:
             ConfigurationError: one is not.
         """
-        for field in fields(options):
-            if field.name in self.uses or field.name in _COMMON:
-                continue
-            if (value := getattr(options, field.name)) != field.default:
-                raise ConfigurationError(
-                    f"read: {field.name}={shown(value)} is set and the format '{self.name}' does not use it; remove it "
-                    f"(its options: {', '.join(sorted(self.uses)) or 'none'})"
-                )
+        check_used(f"the format '{self.name}'", self.uses, options)
+
+
+def check_used(what: str, uses: frozenset[str], options: ReadOptions) -> None:
+    """Check that every option that is set is used by what is read.
+
+    Raises:
+        ConfigurationError: one is not.
+    """
+    for field in fields(options):
+        if field.name in uses or field.name in _COMMON:
+            continue
+        if (value := getattr(options, field.name)) != field.default:
+            raise ConfigurationError(
+                f"read: {field.name}={shown(value)} is set and {what} does not use it; remove it "
+                f"(its options: {', '.join(sorted(uses)) or 'none'})"
+            )
 
 
 @cache
@@ -213,16 +233,18 @@ def _wrong_values(options: ReadOptions) -> list[str]:
     value: Mapping[str, Any] = {field.name: getattr(options, field.name) for field in fields(options)}
     found = collect(
         check_string("label", value["label"], also=(None,)),
+        check_choice("format", value["format"], [one.name for one in file_formats()], also=(None,)),
         check_bool("header", value["header"], also=(None,)),
         check_integer("length", value["length"], 1, also=(None,)),
+        check_integer("skip_bad", value["skip_bad"], 0),
     )
     names: tuple[Any, ...] = value["target"]
     is_label = value["label"] is not None and names == (value["label"],)
     if not is_label and (wrong := [name for name in names if not isinstance(name, str)]):
         found.append(f"target must be the name of a field or a list of names, got {shown(wrong[0])}")
     separator, size = value["separator"], value["image_size"]
-    if separator is not None and (not isinstance(separator, str) or len(separator) != 1):
-        found.append(f"separator must be one character, got {shown(separator)}")
+    if separator is not None and (not isinstance(separator, str) or not separator):
+        found.append(f"separator must be a character, or several in a text, got {shown(separator)}")
     pair = list(cast("Sequence[Any]", size)) if isinstance(size, (tuple, list)) else [size, size]
     if size is not None and (len(pair) != 2 or any(check_integer("", n, 1, _LONGEST_SIDE) for n in pair)):
         found.append(

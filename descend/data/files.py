@@ -1,6 +1,7 @@
-"""`read`: a reader of files of any known format.
+"""`read`: a reader of files of any known format, or of an object that has samples.
 
-read(source)   paths.py: files → their format, by content and then by ending → FileFormat.open → FileReader
+read(path)     paths.py: files → their format, by content and then by ending → FileFormat.open → FileReader
+read(object)   object_source.py: its samples → FileReader
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import numpy as np
 from descend.arguments import shown
 from descend.data.description import ROLES
 from descend.data.file_format import FileFormat, FileSource, file_formats, options_of
-from descend.data.paths import files_of, head
+from descend.data.object_source import object_source
+from descend.data.paths import files_of, head, is_path
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from descend.data.reader_protocol import Array, Field
 
 __all__ = ["FileReader", "ZippedSources", "format_of", "read"]
+
+
+_READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
 
 
 def read(
@@ -39,7 +44,7 @@ def read(
     target: str | Sequence[str] | None = None,
     **options: Any,
 ) -> FileReader:
-    """A reader of files.
+    """A reader of files, or of an object that has samples.
 
         reader = descend.data.read("train.parquet", target="price")
         reader.read(np.array([7, 0]))["price"]
@@ -47,6 +52,8 @@ def read(
     Args:
         source: A path, a folder, a pattern such as "data/*.csv", or a list of these; a mapping gives each field files
             of its own: {"x": "x.npy", "y": "y.npy"}. The format is known by content, then by the ending of names.
+            Or a Dataset, an IterableDataset or a DataLoader of torch, a Dataset or DatasetDict of Hugging Face, tensors
+            or arrays as in `fit`, or another reader; see `descend.data.object_source`.
         role: "train", "validate", "test" or "tournament". A folder with files for several roles, such as train.csv and
             test.csv, gives those of this one.
         fields: Names of the fields to keep, in this order; a mapping renames them: {"x": "pixels"}.
@@ -63,7 +70,9 @@ def read(
             f"read: role must be one of {', '.join(ROLES)}, got {shown(role)}{nearest(role, ROLES)}"
         )
     given = options_of(role, target, options)
-    if isinstance(source, Mapping):
+    if not is_path(source) and (found := object_source(source, given)) is not None:
+        name, opened = found
+    elif isinstance(source, Mapping):
         parts = {str(k): _open(part, given) for k, part in cast("Mapping[Any, Any]", source).items()}
         if not parts:
             raise ConfigurationError("read: the mapping of fields to files is empty")
@@ -77,13 +86,19 @@ def read(
     if wrong := [one for one in given.target if one not in names]:
         near = nearest(wrong[0], names)
         raise ConfigurationError(f"read: the target '{wrong[0]}' is not a field{near}; there are {', '.join(names)}")
-    return FileReader(role, opened, name, names, given.target)
+    own: tuple[str, ...] = getattr(source, "target", ())
+    kept = given.target or tuple(one for one in (*own, *getattr(opened, "target", ())) if one in names)
+    optional: frozenset[str] = getattr(opened, "optional", frozenset()) if fields is None else frozenset()
+    return FileReader(role, opened, name, names, kept, optional=optional)
 
 
 def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
     """The name of the format of some files, and their samples."""
     paths = files_of(source, options.role)
-    found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
+    if options.format is None:
+        found, paths = _format_of_all(paths, isinstance(source, (list, tuple)))
+    else:
+        found = next(one for one in file_formats() if one.name == options.format)
     found.check(options)
     try:
         return found.name, found.open(paths, options)
@@ -172,7 +187,7 @@ def _kept(source: FileSource, wanted: Sequence[str] | Mapping[str, str] | None) 
 
 @dataclass(frozen=True)
 class FileReader:
-    """Samples of files in a role; see `OpenReader`. Made by `read`.
+    """Samples of files, or of an object, in a role; see `OpenReader`. Made by `read`.
 
     Args:
         role: "train", "validate", "test" or "tournament".
@@ -181,6 +196,7 @@ class FileReader:
         names: The name in the source of each field.
         target: Names of the fields that a model predicts.
         shuffle: Whether each epoch has an order of its own; None: in the role "train".
+        optional: Fields that `fit` leaves out where the module does not take them by name.
     """
 
     role: str
@@ -189,6 +205,7 @@ class FileReader:
     names: Mapping[str, str]
     target: tuple[str, ...] = ()
     shuffle: bool = True
+    optional: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shuffle", self.shuffle and self.role == "train")
@@ -219,7 +236,7 @@ class FileReader:
         return len(self.source)
 
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
-        """Read samples; see `OpenReader.read`. Their content does not depend on the epoch.
+        """Read samples; see `OpenReader.read`. The content of files does not depend on the epoch.
 
         Raises:
             DataError: a sample does not exist or cannot be read; the message names it, its file and the reader.
@@ -233,25 +250,66 @@ class FileReader:
             raise DataError(f"there is no sample {wrong[0]:,}: {self.name} has {len(self):,}, counted from 0")
         ids = ids.astype(np.int64, copy=False)
         try:
-            found = self.source.read(ids)
+            found = self._at(epoch).read(ids)
         except Exception as error:  # of any library, and of any kind: files may contain anything
-            raise self._blame(ids, error) from error
+            raise self._blame(ids, epoch, error) from error
         return {name: found[old] for name, old in self.names.items()}
+
+    def column(self, name: str) -> Array:
+        """The values of a field for all samples, (n, *shape), in the order of their numbers.
+
+        Raises:
+            DataError: a sample cannot be read.
+        """
+        own = getattr(self.source, "column", None)
+        try:
+            values: Array | None = None if own is None else own(self.names[name])
+        except Exception as error:  # of any library, and of any kind: files may contain anything
+            raise DataError(f"the field '{name}' of {self.name} cannot be read: {_reason(error)}") from error
+        if values is not None:
+            return values
+        starts = range(0, len(self), _READ_AT_ONCE)
+        parts = [self.read(np.arange(start, min(start + _READ_AT_ONCE, len(self))))[name] for start in starts]
+        return np.concatenate(parts)
 
     @property
     def name(self) -> str:
         """The name of the reader in messages."""
         return f"reader '{self.format}' for '{self.role}'"
 
+    @property
+    def vocabulary(self) -> int | None:
+        """Number of different tokens, of text; None for other data."""
+        return getattr(self.source, "vocabulary", None)
+
+    def for_module(self, taken: Collection[str]) -> FileReader:
+        """Without the optional fields that a module does not take, given the names that it takes."""
+        names = {name: old for name, old in self.names.items() if name not in self.optional or name in taken}
+        return self if len(names) == len(self.names) else replace(self, names=names)
+
+    @property
+    def is_original(self) -> bool:
+        """Whether the fields are those of the source, under their names, and no target was chosen."""
+        return (
+            not self.target
+            and all(name == old for name, old in self.names.items())
+            and len(self.names) == len(self.source.fields)
+        )
+
     def in_role(self, role: str) -> FileReader:
         """The same samples in another role."""
         return replace(self, role=role, shuffle=role == "train")
 
-    def _blame(self, ids: NDArray[np.int64], error: Exception) -> DataError:
+    def _at(self, epoch: int) -> FileSource:
+        """The samples of an epoch, where they are not the same in all."""
+        at_epoch = getattr(self.source, "at_epoch", None)
+        return self.source if at_epoch is None else at_epoch(epoch)
+
+    def _blame(self, ids: NDArray[np.int64], epoch: int, error: Exception) -> DataError:
         """The error that names the first of some samples that cannot be read."""
         for sample in ids.tolist() if len(ids) > 1 else ():
             try:
-                self.source.read(np.array([sample], dtype=np.int64))
+                self._at(epoch).read(np.array([sample], dtype=np.int64))
             except Exception as of_sample:
                 return self._error(sample, of_sample)
         return self._error(int(ids[0]), error)

@@ -14,7 +14,7 @@ from descend.errors import ConfigurationError, DataError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["HEAD_BYTES", "files_of", "head", "is_path", "of_role"]
+__all__ = ["HEAD_BYTES", "files_of", "head", "is_path", "of_role", "role_of"]
 
 HEAD_BYTES = 1024
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -118,10 +118,10 @@ def of_role(folder: Path, files: list[Path], role: str) -> list[Path]:
     """
     tops = {path: list(path.relative_to(folder).parts) for path in files}
     folders = {parts[0] for parts in tops.values() if len(parts) > 1}
-    if folders and not all(_role_of(name, whole=True) for name in folders):
+    if folders and not all(role_of(name, whole=True) for name in folders):
         return files
     whole = bool(folders)
-    roles = {path: _role_of(parts[0], whole) or "train" for path, parts in tops.items() if len(parts) > 1 or not whole}
+    roles = {path: role_of(parts[0], whole) or "train" for path, parts in tops.items() if len(parts) > 1 or not whole}
     found = sorted(set(roles.values()))
     if not whole and len(found) < 2:
         return files
@@ -131,7 +131,8 @@ def of_role(folder: Path, files: list[Path], role: str) -> list[Path]:
     return chosen
 
 
-def _role_of(name: str, whole: bool) -> str | None:
+def role_of(name: str, whole: bool) -> str | None:
+    """The role that a name tells: the whole name, or its beginning; None if it tells none."""
     name = name.lower()
     for role, words in ROLE_WORDS.items():
         for word in words:

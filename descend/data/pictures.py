@@ -10,6 +10,8 @@ No image may have more than `MAX_PIXELS`: a file of a few bytes can promise any 
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -22,9 +24,11 @@ from descend.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from descend.data.reader_protocol import Array
 
-__all__ = ["MAX_PIXELS", "ImageForm", "form_of_image", "is_image"]
+__all__ = ["MAX_PIXELS", "ImageForm", "form_of_image", "is_image", "png_bytes"]
 
 MAX_PIXELS = 2**27  # 400 MB as RGB
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
@@ -118,3 +122,17 @@ def _converted(image: Any, mode: str) -> Any:
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert(mode)
+
+
+def png_bytes(pixels: NDArray[np.uint8]) -> bytes:
+    """A PNG of 8 bits a channel, without filters, of an image (height, width) or (height, width, 3).
+
+    Source: https://www.w3.org/TR/png-3
+    """
+    height, width = pixels.shape[:2]
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    colour = 2 if pixels.ndim == 3 else 0
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks)
+    return b"\x89PNG\r\n\x1a\n" + body

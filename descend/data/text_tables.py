@@ -10,16 +10,20 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from descend.data.arrow_columns import flattened
 from descend.data.arrow_source import Chunk
+from descend.data.bad_rows import looks_numeric
 from descend.data.file_format import library
 from descend.errors import DataError, DescendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from descend.data.bad_rows import Repaired
 
 __all__ = ["BLOCK_BYTES", "IN_MEMORY_BYTES", "TextTables", "decompressed"]
 
@@ -42,23 +46,43 @@ class TextTables:
     Args:
         paths: The files.
         parse: Makes Arrow tables or batches of one type of a file, in order.
+        skip_bad: How many rows may be bad; they keep their numbers.
+        repair: Makes a copy of a file without its bad rows, of which there may be so many.
+
+    Attributes:
+        bad: Why rows cannot be read, by their numbers over all files.
 
     Raises:
         DataError: a file cannot be parsed, or has other columns than the first.
     """
 
-    def __init__(self, paths: Sequence[Path], parse: Callable[[Path], Iterable[Any]]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        parse: Callable[[Path], Iterable[Any]],
+        skip_bad: int = 0,
+        repair: Callable[[Path, int], Repaired] | None = None,
+    ) -> None:
         arrow = library("pyarrow", str(paths[0]))
         self._folder: Path | None = None
+        self.bad: dict[int, str] = {}
         tables: list[Any] = []
         for path in paths:
+            before = sum(table.num_rows for table in tables)
             try:
-                tables.append(flattened(self._table(path, parse(path))))
+                table = flattened(self._table(path, parse(path)))
             except DescendError as error:
                 raise DataError(f"{path}: {error}") from error
             except Exception as error:  # pyarrow raises ArrowInvalid, OSError and others of its own
                 lines = str(error).splitlines() or [type(error).__name__]
-                raise DataError(f"{path} cannot be read: {lines[0]}") from error
+                if not skip_bad or repair is None:
+                    raise DataError(f"{path} cannot be read: {lines[0]}") from error
+                table = self._without_bad(path, parse, repair, skip_bad, before, lines[0])
+            else:
+                if repair is not None and skip_bad and _has_odd_cells(table, skip_bad):
+                    with suppress(DataError):  # more rows than allowed: the column is what it seems to be
+                        table = self._without_bad(path, parse, repair, skip_bad, before, "")
+            tables.append(table)
             if tables[-1].schema.names != tables[0].schema.names:
                 odd = set(tables[-1].schema.names) ^ set(tables[0].schema.names)
                 raise DataError(
@@ -71,6 +95,26 @@ class TextTables:
             raise DataError(f"the columns of {paths[0]} and the files after it differ in type: {error}") from error
         self._tables = dict(zip(paths, tables, strict=True))
         self.chunks = [chunk for path, table in self._tables.items() for chunk in _chunks(path, table.num_rows)]
+
+    def _without_bad(
+        self,
+        path: Path,
+        parse: Callable[[Path], Iterable[Any]],
+        repair: Callable[[Path, int], Repaired],
+        skip_bad: int,
+        before: int,
+        reason: str,
+    ) -> Any:
+        """The table of a file without its bad rows, which are noted; `before` rows were in the files before it."""
+        copy = repair(path, skip_bad - len(self.bad))
+        if not copy.bad and reason:
+            raise DataError(f"{path} cannot be read: {reason}")
+        self.bad |= {before + row: f"the row cannot be parsed: {why}" for row, why in copy.bad.items()}
+        try:
+            return flattened(self._table(path, parse(copy.path)))
+        except Exception as error:  # as above
+            lines = str(error).splitlines() or [type(error).__name__]
+            raise DataError(f"{path} cannot be read: {lines[0]}") from error
 
     def _table(self, path: Path, parts: Iterable[Any]) -> Any:
         """All parts as one table, mapped from a temporary file if they are large."""
@@ -105,6 +149,15 @@ class TextTables:
     def without_nulls(self, column: str) -> bool:
         """Whether no value of a column is missing."""
         return all(table.column(column).null_count == 0 for table in self._tables.values())
+
+
+def _has_odd_cells(table: Any, allowed: int) -> bool:
+    """Whether a column would be one of numbers, or of UTF-8, without a few of its cells."""
+    arrow = library("pyarrow", "a table")
+    if any(arrow.types.is_binary(column.type) for column in table.schema):
+        return True
+    texts = [name for name in table.schema.names if arrow.types.is_string(table.schema.field(name).type)]
+    return any(looks_numeric(table.column(name).to_pylist(), allowed) for name in texts)
 
 
 def _chunks(path: Path, rows: int) -> list[Chunk]:

@@ -1,11 +1,13 @@
 """Makes a feed of batches from any kind of data that torch users have.
 
 a path, a folder, a pattern, a list      files, as `descend.data.read` takes them; fields by name
+a Dataset of Hugging Face, a DatasetDict by columns, as `descend.data.read` takes them
 a reader of descend                      its fields by name
 tensors or arrays: (x, y), {"x": x}      indexed by whole batches
 TensorDataset, a Subset of one           the same
 any map-style Dataset                    sample by sample; in processes with workers=n
 DataLoader                               its data set, in its order; or its batches, if the data set is an iterable
+an IterableDataset                       its samples, in their order; its batches with batch_size=None
 a list of batches, an iterable, a function that returns one
 """
 
@@ -14,32 +16,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from descend.arguments import check_integer, check_number, require
 from descend.data.batch_iterable import BatchIterable
 from descend.data.batches import Batches
 from descend.data.file_pipeline import FilePipeline
 from descend.data.files import FileReader, read
+from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
-from descend.data.nested_fields import as_rows
+from descend.data.object_source import ReaderSource
 from descend.data.paths import is_path
 from descend.data.readers import ArrayReader
 from descend.data.samplers import WeightedSampler
+from descend.data.tensor_reader import is_array, tensor_reader
 from descend.data.workers import Pool
 from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
-    from torch import Tensor
     from torch.utils.data import DataLoader
 
     from descend.data.batches import Samples
     from descend.data.samplers import Sampler
 
-__all__ = ["Loading", "TensorReader", "brings_batches", "files_of_feed", "open_data"]
+__all__ = ["Loading", "brings_batches", "files_of_feed", "open_data"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Loading:
         targets: Names of the target fields, where they are known: text in files is classes there.
         classes: The classes of such fields; None: those in the files, in the order of the alphabet.
         sampler: Which training sample stands at each position of an epoch; None is each once.
+        taken: Names that the module takes; optional fields of files are left out without one of these.
     """
 
     batch_size: int | None
@@ -75,6 +76,7 @@ class Loading:
     targets: tuple[str, ...] = ()
     classes: Mapping[str, Sequence[str]] | None = None
     sampler: Sampler | None = None
+    taken: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         require(
@@ -100,21 +102,21 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
     if isinstance(data, DataLoader):
         return _of_loader(cast("DataLoader[Any]", data), how)
     if isinstance(data, IterableDataset):
-        raise ConfigurationError(
-            f"{type(data).__name__} is an IterableDataset, and fit needs batches: pass DataLoader(data, batch_size=n) "
-            "if it yields samples, and DataLoader(data, batch_size=None) if it yields batches"
-        )
-    if is_path(data):
-        data = read(data, role=how.role, target=how.targets or None, classes=how.classes)
+        return _of_loader(DataLoader(cast("Any", data), batch_size=how.batch_size), how)
+    if is_path(data) or is_hugging_face(data) or split_of_role(data, how.role) is not None:
+        target = how.targets or None
+        data = read(data, role=how.role, target=target, classes=how.classes, skip_bad=how.skip_bad)
+    if isinstance(data, FileReader) and data.is_original and isinstance(data.source, ReaderSource):
+        return open_data(data.source.original, how)
     if isinstance(data, FileReader):
         return _of_files(data, how)
     if hasattr(data, "read") and hasattr(data, "fields"):
         return _batches(data, how, ahead=0 if isinstance(data, ArrayReader) else 2)
-    if (tensors := _tensors(data, how.role)) is not None:
+    if (tensors := tensor_reader(data, how.role)) is not None:
         return _batches(tensors, how)
     if isinstance(data, dict):
         parts = cast("dict[Any, Any]", data).items()
-        others = [f"{name!r} is a {type(part).__name__}" for name, part in parts if not _is_array(part)]
+        others = [f"{name!r} is a {type(part).__name__}" for name, part in parts if not is_array(part)]
         raise ConfigurationError(
             f"data for '{how.role}' must be a dictionary with a tensor or an array for each field, and "
             f"{others[0] if others else 'it is empty'}; a role has one data set, and a callback can measure others "
@@ -133,13 +135,13 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
 def brings_batches(data: Any) -> bool:
     """Whether data are batches already, or have a batch size of their own, so that none is needed to read them."""
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, IterableDataset
 
     if isinstance(data, DataLoader):
         return True
-    if is_path(data):
+    if is_path(data) or isinstance(data, IterableDataset) or is_hugging_face(data):
         return False
-    if _tensors(data, "test") is not None or hasattr(data, "read") or isinstance(data, (bytes, dict)):
+    if tensor_reader(data, "test") is not None or hasattr(data, "read") or isinstance(data, (bytes, dict)):
         return False
     by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return isinstance(data, (list, tuple)) or not by_number
@@ -183,78 +185,15 @@ def files_of_feed(feed: Any) -> FileReader | None:
 
 
 def _of_files(reader: FileReader, how: Loading) -> Batches:
-    pipeline = FilePipeline(reader.in_role(how.role), how.skip_bad > 0)
+    reader = reader.in_role(how.role).for_module(how.taken)
+    if (in_run := getattr(reader.source, "in_run", None)) is not None:
+        reader = replace(reader, source=in_run(how.seed, how.role))
+    pipeline = FilePipeline(reader, how.skip_bad > 0)
     pool = None
     if how.workers:
         pool = Pool(pipeline, how.workers, how.timeout_seconds or _WORKER_TIMEOUT_SECONDS)
     samples = SampleReader(pipeline, how.skip_bad, how.timeout_seconds, pool)
     return _batches(samples, how, ahead=0 if pool else 2)
-
-
-# ---- tensors and arrays
-
-
-class TensorReader:
-    """A reader of tensors in memory, whose rows are the samples.
-
-    Args:
-        rows: (samples, *shape) tensors by field.
-        role: What the samples are for.
-        chosen: Indices of the rows that are the samples; None for all.
-    """
-
-    def __init__(self, rows: dict[str, Tensor], role: str, chosen: NDArray[np.int64] | None = None) -> None:
-        self.role = role
-        self._rows = rows
-        self._chosen = chosen
-        self._length = len(next(iter(rows.values()))) if chosen is None else len(chosen)
-        if self._length == 0:
-            raise DataError(f"the data for '{role}' have 0 samples, and at least 1 is needed")
-
-    def __len__(self) -> int:
-        return self._length
-
-    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
-        """The rows of each tensor."""
-        import torch
-
-        index = torch.from_numpy(indices if self._chosen is None else self._chosen[indices])
-        return {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
-
-
-def _tensors(data: Any, role: str) -> TensorReader | None:
-    """A reader of data that are tensors or arrays in memory; None for other data."""
-    import torch
-    from torch.utils.data import Subset, TensorDataset
-
-    chosen: NDArray[np.int64] | None = None
-    while type(data) is Subset:
-        some = _rows_of(np.asarray(data.indices, dtype=np.int64), len(cast("Any", data.dataset)), role)
-        chosen = some if chosen is None else some[chosen]
-        data = data.dataset
-    if type(data) is TensorDataset:
-        data = data.tensors
-    values = list(cast("dict[str, Any]", data).values()) if isinstance(data, dict) else data
-    parts = list(values) if isinstance(values, (tuple, list)) else [values]
-    in_memory = isinstance(data, (tuple, dict, torch.Tensor, np.ndarray)) and len(parts) > 0
-    if not in_memory or not all(_is_array(part) for part in parts):
-        return None
-    return TensorReader(as_rows(data, f"the data for '{role}'"), role, chosen)
-
-
-def _is_array(part: Any) -> bool:
-    import torch
-
-    return isinstance(part, (torch.Tensor, np.ndarray))
-
-
-def _rows_of(indices: NDArray[np.int64], count: int, role: str) -> NDArray[np.int64]:
-    """The rows of the indices of a Subset; those below 0 count from the end, as in torch."""
-    if wrong := indices[(indices < -count) | (indices >= count)].tolist():
-        raise DataError(
-            f"the data for '{role}' are a Subset with the index {wrong[0]:,}, and its data set has {count:,} samples"
-        )
-    return np.where(indices < 0, indices + count, indices)
 
 
 # ---- DataLoader
@@ -279,7 +218,7 @@ def _of_loader(loader: DataLoader[Any], how: Loading) -> Batches | BatchIterable
         timeout_seconds=how.timeout_seconds or loader.timeout or None,
     )
     collate = None if _is_torchs_own(loader.collate_fn) else loader.collate_fn
-    tensors = _tensors(loader.dataset, how.role) if collate is None else None
+    tensors = tensor_reader(loader.dataset, how.role) if collate is None else None
     if tensors is not None:
         return _batches(tensors, how, drop_last=loader.drop_last)
     return _of_samples(loader.dataset, how, collate, loader.worker_init_fn, loader.drop_last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -76,13 +77,8 @@ class FitBuilder:
         self._transforms()  # finds wrong numbers now
         for part in (self._objective, *self._metrics.values()):
             part.to(device)
-        data = config.data
-        self._sources = {
-            Mode.TRAIN: data.data,
-            Mode.VALIDATION: data.valid,
-            Mode.TOURNAMENT: data.tournament,
-            Mode.TEST: data.test,
-        }
+        by_role = config.data.by_role()
+        self._sources = {mode: by_role[mode.role] for mode in (Mode.TRAIN, Mode.VALIDATION, Mode.TOURNAMENT, Mode.TEST)}
         if isinstance(self._algorithm, LTFB):
             there = [mode.role for mode, source in self._sources.items() if source is not None]
             self._algorithm.check(list(self._metrics), there)
@@ -212,6 +208,7 @@ class FitBuilder:
             timeout_seconds=data.timeout_seconds,
             unit=share_unit(module, *sizes, batching.batch_size, sharing.world_size),
             targets=tuple([targets] if isinstance(targets, str) else targets or ()),
+            taken=frozenset(inspect.signature(module.forward).parameters),
         )
 
     def _settings(

@@ -10,6 +10,7 @@ depend on `batch_size`: outputs stand beside one another by sample, and losses a
 
 from __future__ import annotations
 
+import inspect
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -227,8 +228,9 @@ def _through(
     memory = _Inference(process, micro_batch_size)
     source = (data,) if isinstance(data, (torch.Tensor, np.ndarray)) else data
     size = (None if brings_batches(source) else _BATCH_SIZE) if batch_size == "auto" else batch_size
+    taken = frozenset(inspect.signature(module.forward).parameters)
     with ExitStack() as stack:
-        feed = open_data(source, Loading(batch_size=size, shuffle=False, role="test", workers=workers))
+        feed = open_data(source, Loading(batch_size=size, shuffle=False, role="test", workers=workers, taken=taken))
         reader = getattr(feed, "reader", None)
         if isinstance(reader, SampleReader):
             stack.callback(reader.close)

@@ -13,9 +13,9 @@ from torch.utils.data import (
     random_split,
 )
 
-from descend.data import ArrayReader, Loading, open_data
+from descend.data import ArrayReader, Loading, brings_batches, open_data
 from descend.data.map_dataset import SampleReader
-from descend.data.torch_data import TensorReader
+from descend.data.tensor_reader import TensorReader
 from descend.errors import ConfigurationError, DataError
 
 X = torch.arange(20.0).reshape(10, 2)
@@ -45,7 +45,7 @@ class Rows(torch.utils.data.Dataset):
 
 class Infinite(IterableDataset):
     def __iter__(self):
-        return iter([(X[i], Y[i]) for i in range(10)])
+        return iter([(X[i], X[i]) for i in range(10)])
 
 
 KINDS = {
@@ -152,8 +152,14 @@ def test_what_a_loader_says_and_cannot_be_is_refused_by_name(settings, how, mess
 def test_a_loader_over_an_iterable_data_set_is_gone_through_as_it_is():
     found = epoch(DataLoader(Infinite(), batch_size=4))
     assert [b.ids.tolist() for b in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    with pytest.raises(ConfigurationError, match=r"pass DataLoader\(data, batch_size=n\) if it yields samples"):
-        opened(Infinite())
+
+
+def test_an_iterable_data_set_yields_samples_or_with_no_batch_size_batches():
+    found = epoch(Infinite())
+    assert [b.ids.tolist() for b in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert torch.equal(found[0].fields["0"], X[:4])
+    assert [len(b.ids) for b in epoch(Infinite(), batch_size=None)] == [2] * 10
+    assert not brings_batches(Infinite())
 
 
 # ---- what is wrong

@@ -11,15 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from descend.data.arrow_columns import flattened
-from descend.data.arrow_source import ArrowSource, Chunk
+from descend.data.arrow_source import Chunk
 from descend.data.file_format import FileFormat, library
+from descend.data.packed_text import samples_of_tables
 from descend.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from descend.data.file_format import ReadOptions
+    from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS", "ArrowFiles"]
 
@@ -108,8 +109,8 @@ class _IndexedBatches:
         return arrow.Table.from_batches([batch])
 
 
-def _open_arrow(paths: Sequence[Path], options: ReadOptions) -> ArrowSource:
-    return ArrowSource(ArrowFiles(paths), options)
+def _open_arrow(paths: Sequence[Path], options: ReadOptions) -> FileSource:
+    return samples_of_tables(ArrowFiles(paths), options)
 
 
 FILE_FORMATS = (
@@ -117,7 +118,7 @@ FILE_FORMATS = (
         "arrow",
         (".arrow", ".feather", ".ipc"),
         _open_arrow,
-        frozenset({"columns", "length", "image_size"}),
+        frozenset({"columns", "length", "image_size", "tokenizer"}),
         recognizes=lambda begin: begin.startswith((_FILE, _STREAM, _FEATHER_1)),
     ),
 )

@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import csv
 import gzip
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from descend.data.arrow_source import MAX_COLUMNS, ArrowSource
+from descend.data.arrow_source import MAX_COLUMNS
+from descend.data.bad_rows import is_number, repaired_csv
 from descend.data.file_format import FileFormat, library
+from descend.data.packed_text import samples_of_tables
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
-from descend.errors import DataError
+from descend.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from descend.data.file_format import ReadOptions
+    from descend.data.bad_rows import Repaired
+from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS", "first_row", "is_header"]
 
@@ -58,19 +62,13 @@ def first_row(path: Path, separator: str | None) -> tuple[str, list[str]]:
 
 def is_header(cells: Sequence[str]) -> bool:
     """Whether the first row has names: no cell is a number, and none is empty."""
-    return all(cell.strip() and not _is_number(cell) for cell in cells)
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+    return all(cell.strip() and not is_number(cell) for cell in cells)
 
 
 def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
     arrow_csv = library("pyarrow.csv", "a table of text")
+    if options.separator is not None and len(options.separator) != 1:
+        raise ConfigurationError(f"read: the separator of a table must be one character, got {options.separator!r}")
     separator, cells = first_row(path, options.separator)
     header = is_header(cells) if options.header is None else options.header
     names = None if header else [str(number) for number in range(len(cells))]
@@ -95,8 +93,17 @@ def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
         return arrow_csv.read_csv(library("pyarrow", "a table of text").BufferReader(content), **settings)
 
 
-def _open_csv(paths: Sequence[Path], options: ReadOptions) -> ArrowSource:
-    return ArrowSource(TextTables(paths, lambda path: _parse(path, options)), options)
+def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
+    if options.length is not None and options.tokenizer is None:
+        raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
+    tables = TextTables(paths, partial(_parse, options=options), options.skip_bad, partial(_repaired, options=options))
+    return samples_of_tables(tables, options)
 
 
-FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab"), _open_csv, frozenset({"separator", "header", "columns"})),)
+def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:
+    separator, cells = first_row(path, options.separator)
+    return repaired_csv(path, separator, is_header(cells) if options.header is None else options.header, allowed)
+
+
+_USES = frozenset({"separator", "header", "columns", "length", "tokenizer"})
+FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab"), _open_csv, _USES),)

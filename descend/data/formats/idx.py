@@ -16,6 +16,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
@@ -54,6 +55,9 @@ class IdxFile:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "elements"}
+
     @property
     def header_bytes(self) -> int:
         """Offset of the elements."""
@@ -63,6 +67,11 @@ class IdxFile:
     def content_bytes(self) -> int:
         """Size of the header and of the elements that it promises, uncompressed."""
         return self.header_bytes + math.prod(self.shape) * self.dtype.itemsize
+
+    @cached_property
+    def elements(self) -> Array:
+        """The array, which is kept."""
+        return self.array()
 
     def array(self) -> Array:
         """The elements: mapped from a plain file, decompressed into memory from a gzip file.

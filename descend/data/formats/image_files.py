@@ -67,6 +67,10 @@ class ImageFiles:
             images[place] = self._form.decode(self._paths[sample])
         return {"image": images} if self._labels is None else {"image": images, "label": self._labels[samples]}
 
+    def column(self, name: str) -> Array | None:
+        """The labels of all images, none of which is opened."""
+        return self._labels if name == "label" else None
+
     def place(self, sample: int) -> str:
         """The path of the image."""
         return str(self._paths[sample])
@@ -123,8 +127,13 @@ def _has_label(line: str) -> bool:
 
 
 def _is_list(begin: bytes) -> bool:
-    """Whether a text begins with the name of an image, and a label or nothing behind it."""
-    line = begin.split(b"\n", 1)[0].strip().lower()
+    """Whether all lines at the beginning have the name of an image, and a label or nothing behind it."""
+    lines = begin.split(b"\n")
+    whole = lines[:-1] if len(lines) > 1 else lines  # the last one may be cut off
+    return all(map(_names_image, [line.strip().lower() for line in whole if line.strip()] or [b""]))
+
+
+def _names_image(line: bytes) -> bool:
     name = line.rsplit(b" ", 1)[0].strip() if not line.endswith(tuple(e.encode() for e in ENDINGS)) else line
     return name.endswith(tuple(e.encode() for e in ENDINGS)) and len(name) < 512 and b"," not in line
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend.data.arrow_source import ArrowSource
+from descend.data.bad_rows import repaired_jsonl
 from descend.data.file_format import FileFormat, library
+from descend.data.packed_text import samples_of_tables
 from descend.data.text_tables import BLOCK_BYTES, IN_MEMORY_BYTES, TextTables, decompressed
 from descend.errors import DataError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from descend.data.file_format import ReadOptions
+from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS"]
 
@@ -36,8 +37,8 @@ def _parse(path: Path) -> Iterable[Any]:
             yield from json.open_json(stream, read_options=how)
 
 
-def _open_jsonl(paths: Sequence[Path], options: ReadOptions) -> ArrowSource:
-    return ArrowSource(TextTables(paths, _parse), options)
+def _open_jsonl(paths: Sequence[Path], options: ReadOptions) -> FileSource:
+    return samples_of_tables(TextTables(paths, _parse, options.skip_bad, repaired_jsonl), options)
 
 
 FILE_FORMATS = (
@@ -45,7 +46,7 @@ FILE_FORMATS = (
         "jsonl",
         (".jsonl", ".ndjson", ".json"),
         _open_jsonl,
-        frozenset({"columns", "length"}),
+        frozenset({"columns", "length", "tokenizer"}),
         recognizes=lambda begin: begin.lstrip().startswith(b"{") and b'"' in begin,
     ),
 )

@@ -11,15 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from descend.data.arrow_columns import flattened
-from descend.data.arrow_source import ArrowSource, Chunk
+from descend.data.arrow_source import Chunk
 from descend.data.file_format import FileFormat, library
+from descend.data.packed_text import samples_of_tables
 from descend.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from descend.data.file_format import ReadOptions
+    from descend.data.file_format import FileSource, ReadOptions
 
 __all__ = ["FILE_FORMATS", "MAX_GROUP_ROWS", "ParquetFiles"]
 
@@ -93,8 +94,8 @@ def _without_nulls(group: Any) -> set[str]:
     }
 
 
-def _open_parquet(paths: Sequence[Path], options: ReadOptions) -> ArrowSource:
-    return ArrowSource(ParquetFiles(paths), options)
+def _open_parquet(paths: Sequence[Path], options: ReadOptions) -> FileSource:
+    return samples_of_tables(ParquetFiles(paths), options)
 
 
 FILE_FORMATS = (
@@ -102,7 +103,7 @@ FILE_FORMATS = (
         "parquet",
         (".parquet", ".pq"),
         _open_parquet,
-        frozenset({"columns", "length", "image_size"}),
+        frozenset({"columns", "length", "image_size", "tokenizer"}),
         recognizes=lambda begin: begin.startswith(b"PAR1"),
     ),
 )

@@ -1,0 +1,323 @@
+"""Shards in webdataset's layout: tar files in which members with the same name before the first dot are a sample.
+
+ending of a member                      field, called like the ending
+.jpg .png .webp ... (see `images`)      an image
+.cls .cls2 .index .id                   an integer
+.txt .text .transcript                  text; integers where the field is a class
+.json                                   a number, text or list; of an object a field json.KEY for each key
+.npy                                    an array
+
+Arrays and lists of different lengths need `length`: they are padded by zeros or cut, and the field NAME_length says how
+long each was, as for tables. Other endings are left out, except for those of pickled objects, which are refused unless
+`columns` chooses others.
+
+Headers are read once, when the files are opened, and contents by their offsets, so samples come in any order. A
+compressed tar file has no offsets and is refused.
+
+Source: https://github.com/webdataset/webdataset, "The WebDataset Format"
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from descend.arguments import shown
+from descend.data.arrow_columns import LENGTH
+from descend.data.concatenated import Pieces
+from descend.data.file_format import FileFormat
+from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
+from descend.data.nested_fields import native
+from descend.data.pictures import ImageForm, form_of_image
+from descend.data.reader_protocol import Field
+from descend.data.tar_index import ShardIndex, index_of, key_and_ending, name_before
+from descend.errors import ConfigurationError, DataError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from descend.data.file_format import ReadOptions
+    from descend.data.reader_protocol import Array
+
+__all__ = ["FILE_FORMATS", "TarShards"]
+
+_INTEGERS = ("cls", "cls2", "index", "inx", "id")
+_TEXTS = ("txt", "text", "transcript")
+_PICKLED = ("pyd", "pickle", "pkl", "pth", "pt")
+_PROBED = 64  # samples that show the types of numbers in JSON
+_OPEN_FILES = 64
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def _values(ending: str, content: bytes) -> dict[str, Any]:
+    """What a member holds, by the names of its fields; images as they are."""
+    kind = ending.rpartition(".")[2]
+    if kind in _INTEGERS:
+        return {ending: int(content)}
+    if kind in _TEXTS:
+        return {ending: content.decode("utf-8")}
+    if kind == "npy":
+        return {ending: native(_array(content))}
+    if kind == "json":
+        return dict(_parts(ending, json.loads(content)))
+    return {ending: content}
+
+
+def _array(content: bytes) -> Array:
+    """An array whose header promises no more than the content has."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("the array holds Python objects, and reading them would run code")
+    if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
+        raise ValueError(f"an array {shape} of {dtype} was promised, and the file has {len(content):,} bytes")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _parts(name: str, value: Any) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        return [(name, np.array(value) if isinstance(value, list) else value)]
+    items = cast("dict[str, Any]", value).items()
+    return [part for key, inner in items for part in _parts(f"{name}.{key}", inner)]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the values of a member become a field.
+
+    Args:
+        ending: Of the member.
+        field: Of the sample, padded.
+        image: How an image is decoded.
+        length: To which the first dimension is padded or cut; None refuses other lengths.
+        classes: The number of each text, where the field is a class.
+    """
+
+    ending: str
+    field: Field
+    image: ImageForm | None = None
+    length: int | None = None
+    classes: Mapping[str, int] | None = None
+
+    def fitted(self, name: str, value: Any) -> Array:
+        """A value in the shape and type of the field."""
+        if self.image is not None:
+            return self.image.decode(value)
+        if self.field.dtype.kind == "U":
+            if not isinstance(value, str):
+                raise ValueError(f"'{name}' is {shown(value)}, and text in other samples")
+            return np.array(value)
+        if self.classes is not None:
+            if value not in self.classes:
+                raise ValueError(f"{shown(value)} in '{name}' is none of its classes: {', '.join(self.classes)[:200]}")
+            return np.array(self.classes[value])
+        array = np.asarray(math.nan if value is None and self.field.dtype.kind == "f" else value)
+        if not np.can_cast(array.dtype, self.field.dtype, "same_kind"):
+            raise ValueError(f"'{name}' is {shown(value)}, and the first samples have {self.field.dtype}")
+        shape = self.field.shape
+        if self.length is not None and array.ndim == len(shape):
+            padded = np.zeros((self.length, *array.shape[1:]), array.dtype)
+            padded[: len(array)] = array[: self.length]
+            array = padded
+        if array.shape != shape:
+            remedy = "pad or cut them with length=" if array.ndim == len(shape) > 0 else "they must be alike"
+            raise ValueError(f"'{name}' has the shape {array.shape} and {shape} in the first sample; {remedy}")
+        return array.astype(self.field.dtype)
+
+
+class TarShards:
+    """Samples of tar files; see `FileSource`.
+
+    Args:
+        paths: The shards.
+        options: Those of the caller.
+
+    Raises:
+        DataError: a file is damaged or compressed, or the first samples cannot be read.
+        ConfigurationError: a member that was asked for does not exist.
+    """
+
+    def __init__(self, paths: Sequence[Path], options: ReadOptions) -> None:
+        for path in paths:
+            with path.open("rb") as file:
+                if file.read(2) == _GZIP_MAGIC:
+                    raise DataError(f"{path} is compressed, and samples are read by their place in the file: gunzip it")
+        shards = [index_of(path) for path in paths]
+        self._shards = Pieces(shards, [len(shard) for shard in shards])
+        self._descriptors: dict[Path, Any] = {}
+        if not len(self._shards):
+            raise DataError(f"{paths[0]} has no samples: no member is called NAME.ENDING")
+        first = next(shard for shard in shards if len(shard))
+        there = [e for e, offset in zip(first.endings, first.offsets[0].tolist(), strict=True) if offset >= 0]
+        self.left_out: dict[str, str] = {}
+        self._forms = self._settled(self._chosen(there, options), options)
+        self.classes = {name: list(form.classes) for name, form in self._forms.items() if form.classes is not None}
+        self.pixels = frozenset(name for name, form in self._forms.items() if form.image)
+        ragged = {name + LENGTH: Field((), np.dtype(np.int64)) for name, form in self._forms.items() if form.length}
+        self.fields: Mapping[str, Field] = {**{name: form.field for name, form in self._forms.items()}, **ragged}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_descriptors": {}}
+
+    def _chosen(self, there: Sequence[str], options: ReadOptions) -> list[str]:
+        """The endings that become fields."""
+        if options.columns is not None:
+            if isinstance(options.columns, Mapping):
+                raise ConfigurationError("read: columns of a tar file are a list of endings; rename with fields={...}")
+            if unknown := [one for one in options.columns if one not in there]:
+                raise ConfigurationError(
+                    f"read: the first sample has no member .{unknown[0]}{nearest(unknown[0], there)}; it has "
+                    f"{', '.join(there)}"
+                )
+        kept: list[str] = []
+        for ending in there if options.columns is None else list(options.columns):
+            kind = ending.rpartition(".")[2]
+            if kind in _PICKLED:
+                others = [one for one in there if one.rpartition(".")[2] not in _PICKLED]
+                raise DataError(
+                    f"{self.place(0)} has a member .{ending} of pickled objects, and reading it would run code: store "
+                    f"it as .npy or .json, or leave it out with columns={others}"
+                )
+            if kind in (*_INTEGERS, *_TEXTS, "npy", "json") or f".{kind}" in IMAGE_ENDINGS:
+                kept.append(ending)
+            else:
+                self.left_out[ending] = f"there is no reader of .{kind}"
+        if not kept:
+            raise DataError(f"{self.place(0)} has no member that can be read: {', '.join(there)}")
+        return kept
+
+    def _settled(self, endings: Sequence[str], options: ReadOptions) -> dict[str, _Form]:
+        """The form of each field, from the first samples."""
+        found: dict[str, _Form] = {}
+        count = min(_PROBED, len(self))
+        for ending in endings:
+            first = self._content(0, ending)
+            if f".{ending.rpartition('.')[2]}" in IMAGE_ENDINGS:
+                image = form_of_image(first, options.height_and_width, self.place(0))
+                found[ending] = _Form(ending, image.field, image)
+                continue
+            try:
+                of_first = _values(ending, first)
+                kinds = {name: self._dtypes(name, ending, count) for name in of_first}
+            except Exception as error:  # of any library, and of any kind: files may contain anything
+                raise DataError(f"{self.place(0)}: the member .{ending} cannot be read: {error}") from error
+            for name, value in of_first.items():
+                found[name] = self._form(name, ending, value, kinds[name], options)
+        return found
+
+    def _dtypes(self, name: str, ending: str, count: int) -> np.dtype[Any]:
+        """The type that holds a value in each of the first samples that have one."""
+        kinds: list[np.dtype[Any]] = []
+        for sample in range(count):
+            try:
+                value = _values(ending, self._content(sample, ending)).get(name)
+            except Exception:
+                continue
+            kinds.append(np.dtype(np.float64) if value is None else np.asarray(value).dtype)
+        if any(kind.kind == "U" for kind in kinds):
+            return np.dtype(str)
+        return np.result_type(*kinds)
+
+    def _form(self, name: str, ending: str, value: Any, dtype: np.dtype[Any], options: ReadOptions) -> _Form:
+        if dtype.kind == "O":
+            raise DataError(f"{self.place(0)}: '{name}' is a list whose parts differ in length")
+        if dtype.kind == "U":
+            if not options.is_class(name):
+                return _Form(ending, Field((), dtype))
+            given = options.classes_of(name)
+            ordered = sorted(self._texts(name, ending)) if given is None else given
+            return _Form(ending, Field((), np.dtype(np.int64)), classes={text: i for i, text in enumerate(ordered)})
+        shape = np.asarray(value).shape
+        length = options.length if shape else None
+        return _Form(ending, Field((length, *shape[1:]) if length else shape, dtype), length=length)
+
+    def _texts(self, name: str, ending: str) -> set[str]:
+        """The different texts of a field, over all samples."""
+        found: set[str] = set()
+        for sample in range(len(self)):
+            try:
+                found.add(_values(ending, self._content(sample, ending))[name])
+            except Exception:
+                continue
+        return found
+
+    def _content(self, sample: int, ending: str) -> bytes:
+        shard, row = self._shards.piece_of(sample)
+        return self._member(shard, row, ending)
+
+    def _member(self, shard: ShardIndex, row: int, ending: str) -> bytes:
+        at = shard.endings.index(ending) if ending in shard.endings else -1
+        offset = int(shard.offsets[row, at]) if at >= 0 else -1
+        if offset < 0:
+            raise ValueError(f"the sample has no member .{ending}")
+        if shard.path not in self._descriptors:
+            if len(self._descriptors) >= _OPEN_FILES:
+                self._descriptors.clear()
+            self._descriptors[shard.path] = shard.path.open("rb", buffering=0)
+        size = int(shard.sizes[row, at])
+        content = os.pread(self._descriptors[shard.path].fileno(), size, offset)
+        if len(content) < size:
+            raise ValueError(f"the file ends within the member .{ending}")
+        return content
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
+        """The samples with these numbers."""
+        return self._read(samples, self._forms)
+
+    def column(self, name: str) -> Array | None:
+        """A field of all samples, whose other members are not read."""
+        if name not in self._forms:
+            return None
+        return self._read(np.arange(len(self), dtype=np.int64), {name: self._forms[name]})[name]
+
+    def _read(self, samples: NDArray[np.int64], forms: Mapping[str, _Form]) -> dict[str, Array]:
+        rows: dict[str, list[Array]] = {name: [np.empty(0)] * len(samples) for name in forms}
+        lengths = {name: np.zeros(len(samples), np.int64) for name, form in forms.items() if form.length}
+        endings = {form.ending for form in forms.values()}
+        for shard, numbers, places in self._shards.split(samples):
+            for at in np.argsort(numbers):  # in the order of the file
+                row, place = int(numbers[at]), int(places[at])
+                values: dict[str, Any] = {}
+                for ending in endings:
+                    values.update(_values(ending, self._member(shard, row, ending)))
+                for name, form in forms.items():
+                    if name not in values and form.field.dtype.kind != "f":
+                        raise ValueError(f"the sample has no '{name}'")
+                    rows[name][place] = form.fitted(name, values.get(name))
+                    if form.length is not None:
+                        lengths[name][place] = min(len(values[name]), form.length)
+        return {
+            **{name: np.stack(some) for name, some in rows.items()},
+            **{name + LENGTH: some for name, some in lengths.items()},
+        }
+
+    def place(self, sample: int) -> str:
+        """The file, and the name of the sample in it."""
+        shard, row = self._shards.piece_of(sample)
+        begin = min(offset for offset in shard.offsets[row].tolist() if offset >= 0)
+        return f"{shard.path}, {key_and_ending(name_before(shard.path, begin))[0]}"
+
+
+def _is_tar(begin: bytes) -> bool:
+    return begin[257:262] == b"ustar"
+
+
+FILE_FORMATS = (
+    FileFormat("tar", (".tar",), TarShards, frozenset({"columns", "length", "image_size"}), recognizes=_is_tar),
+)

@@ -1,0 +1,88 @@
+"""Files of text for language models: bytes or tokens, packed to samples of one length.
+
+A file is a document, or has several with `separator` between them, such as "<|endoftext|>" or an empty line, "\\n\\n".
+See `descend.data.packed_text` for fields, tokens and the end of a document. Lists of images end in .txt as well and are
+known by their first line; `format="text"` reads one as text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from descend.data.file_format import FileFormat
+from descend.data.packed_text import LENGTH, FileBytes, Packed, TokenFile, Vocabulary, pieces_of, vocabulary_of
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from descend.data.file_format import ReadOptions
+    from descend.data.packed_text import Piece
+
+__all__ = ["FILE_FORMATS", "MAX_DECOMPRESSED_BYTES"]
+
+MAX_DECOMPRESSED_BYTES = 2**30  # gzip expands up to 1,032 times, so a small file can promise any amount of text
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class _Bounded:
+    """A decompressed stream that ends in an error where it is too long."""
+
+    def __init__(self, stream: BinaryIO, path: Path) -> None:
+        self._stream, self._path, self._left = stream, path, MAX_DECOMPRESSED_BYTES
+
+    def read(self, count: int) -> bytes:
+        try:
+            content = self._stream.read(count)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{self._path} is damaged or was cut off: {error}; fetch the file again") from error
+        self._left -= len(content)
+        if self._left < 0:
+            raise DataError(
+                f"{self._path} has more than {MAX_DECOMPRESSED_BYTES:,} bytes when decompressed: decompress it with "
+                "gunzip, then it is mapped"
+            )
+        return content
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Names the file and the first byte of a document."""
+
+    paths: Sequence[Path]
+
+    def __call__(self, origin: tuple[int, int]) -> str:
+        return f"{self.paths[origin[0]]}, byte {origin[1]:,}"
+
+
+def _is_compressed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == _GZIP_MAGIC
+
+
+def _pieces(paths: Sequence[Path], separator: str | None) -> Iterator[Piece]:
+    between = None if separator is None else separator.encode()
+    for number, path in enumerate(paths):
+        if not _is_compressed(path):
+            with path.open("rb") as stream:
+                yield from pieces_of(stream, number, between)
+            continue
+        with gzip.open(path) as stream:
+            yield from pieces_of(_Bounded(cast("BinaryIO", stream), path), number, between)
+
+
+def _open_text(paths: Sequence[Path], options: ReadOptions) -> Packed:
+    vocabulary: Vocabulary = vocabulary_of(options.tokenizer)
+    length = options.length or LENGTH
+    if vocabulary.tokenizer is None and options.separator is None and not any(map(_is_compressed, paths)):
+        return Packed(FileBytes(paths), vocabulary, length)
+    return Packed(TokenFile(_pieces(paths, options.separator), vocabulary, _Place(paths)), vocabulary, length)
+
+
+FILE_FORMATS = (
+    FileFormat("text", (".txt", ".text", ".md", ".rst"), _open_text, frozenset({"tokenizer", "length", "separator"})),
+)

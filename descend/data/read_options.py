@@ -1,0 +1,53 @@
+"""Options of `read` as words of a command line: label=kind, length=128, columns=a,b, header=false."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from descend.arguments import shown
+from descend.data.file_format import ReadOptions
+from descend.errors import ConfigurationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["parsed_options"]
+
+_LISTS = ("fields", "columns", "classes", "key", "target")
+_TEXTS = ("separator", "tokenizer", "label", "format", "role")
+_ESCAPES = {"\\t": "\t", "\\n": "\n"}
+
+
+def parsed_options(words: Iterable[str]) -> dict[str, Any]:
+    """The options that some words say: lists are separated by commas, or any value is JSON.
+
+    Raises:
+        ConfigurationError: a word is not NAME=VALUE, an option does not exist, or one comes twice.
+    """
+    known = ["fields", *(field.name for field in fields(ReadOptions))]
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equal, text = word.partition("=")
+        if not equal or not text:
+            raise ConfigurationError(f"an option of the data must be NAME=VALUE, got {shown(word)}")
+        if name not in known:
+            raise ConfigurationError(
+                f"the data have no option {shown(name)}{nearest(name, known)}; the options are {', '.join(known)}"
+            )
+        if name in found:
+            raise ConfigurationError(f"the option '{name}' of the data is given twice")
+        found[name] = _value(name, text)
+    return found
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _TEXTS:
+        for written, meant in _ESCAPES.items():
+            text = text.replace(written, meant)
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.split(",") if name in _LISTS else text

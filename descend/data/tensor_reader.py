@@ -1,0 +1,80 @@
+"""A reader of tensors and arrays in memory, whose rows are the samples; batches are gathered by index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from descend.data.nested_fields import as_rows
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+__all__ = ["TensorReader", "is_array", "tensor_reader"]
+
+
+class TensorReader:
+    """A reader of tensors in memory, whose rows are the samples.
+
+    Args:
+        rows: (samples, *shape) tensors by field.
+        role: What the samples are for.
+        chosen: Indices of the rows that are the samples; None for all.
+    """
+
+    def __init__(self, rows: dict[str, Tensor], role: str, chosen: NDArray[np.int64] | None = None) -> None:
+        self.role = role
+        self._rows = rows
+        self._chosen = chosen
+        self._length = len(next(iter(rows.values()))) if chosen is None else len(chosen)
+        if self._length == 0:
+            raise DataError(f"the data for '{role}' have 0 samples, and at least 1 is needed")
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
+        """The rows of each tensor."""
+        import torch
+
+        index = torch.from_numpy(indices if self._chosen is None else self._chosen[indices])
+        return {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
+
+
+def tensor_reader(data: Any, role: str) -> TensorReader | None:
+    """A reader of data that are tensors or arrays in memory; None for other data."""
+    import torch
+    from torch.utils.data import Subset, TensorDataset
+
+    chosen: NDArray[np.int64] | None = None
+    while type(data) is Subset:
+        some = _rows_of(np.asarray(data.indices, dtype=np.int64), len(cast("Any", data.dataset)), role)
+        chosen = some if chosen is None else some[chosen]
+        data = data.dataset
+    if type(data) is TensorDataset:
+        data = data.tensors
+    values = list(cast("dict[str, Any]", data).values()) if isinstance(data, dict) else data
+    parts = list(values) if isinstance(values, (tuple, list)) else [values]
+    in_memory = isinstance(data, (tuple, dict, torch.Tensor, np.ndarray)) and len(parts) > 0
+    if not in_memory or not all(is_array(part) for part in parts):
+        return None
+    return TensorReader(as_rows(data, f"the data for '{role}'"), role, chosen)
+
+
+def is_array(part: Any) -> bool:
+    """Whether something is a tensor or an array."""
+    import torch
+
+    return isinstance(part, (torch.Tensor, np.ndarray))
+
+
+def _rows_of(indices: NDArray[np.int64], count: int, role: str) -> NDArray[np.int64]:
+    """The rows of the indices of a Subset; those below 0 count from the end, as in torch."""
+    if wrong := indices[(indices < -count) | (indices >= count)].tolist():
+        raise DataError(
+            f"the data for '{role}' are a Subset with the index {wrong[0]:,}, and its data set has {count:,} samples"
+        )
+    return np.where(indices < 0, indices + count, indices)

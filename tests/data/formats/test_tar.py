@@ -1,0 +1,141 @@
+"""Shards in webdataset's layout, written by Python's tarfile; by the library itself where it is installed."""
+
+import gzip
+import io
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from data.files import refusal, same
+from data.test_tar_index import write
+from PIL import Image
+
+from descend.data import Loading, open_data, read
+from descend.errors import ConfigurationError
+
+N = 10
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (N, 6, 5, 3)).astype(np.uint8)
+ARRAYS = RNG.normal(size=(N, 2, 3))
+TRUTH = {
+    "png": PIXELS.transpose(0, 3, 1, 2),
+    "cls": np.arange(N) % 3,
+    "txt": [f"text {i} ä" for i in range(N)],
+    "v.npy": ARRAYS,
+    "json.a": [i + 0.5 * (i == 4) for i in range(N)],
+    "json.b.c": [[i, 2] for i in range(N)],
+}
+
+
+def png(pixels):
+    Image.fromarray(pixels).save(buffer := io.BytesIO(), "PNG")
+    return buffer.getvalue()
+
+
+def npy(array, **how):
+    np.save(buffer := io.BytesIO(), array, **how)
+    return buffer.getvalue()
+
+
+def members(i):
+    """The members of sample i."""
+    return [
+        (f"s/{i:04}.png", png(PIXELS[i])),
+        (f"s/{i:04}.cls", str(i % 3).encode()),
+        (f"s/{i:04}.txt", f"text {i} ä".encode()),
+        (f"s/{i:04}.v.npy", npy(ARRAYS[i])),
+        (f"s/{i:04}.json", json.dumps({"a": i + 0.5 if i == 4 else i, "b": {"c": [i, 2]}}).encode()),
+    ]
+
+
+@pytest.fixture
+def shards(tmp_path):
+    for number, part in enumerate((range(7), range(7, N))):
+        write(tmp_path / f"shard-{number:06}.tar", [one for i in part for one in members(i)])
+    return tmp_path
+
+
+def test_samples_of_shards_in_any_order(shards):
+    reader = read(shards, label="cls")
+    same(reader, TRUTH)
+    assert (reader.format, reader.pixels, reader.target) == ("tar", {"png"}, ("cls",))
+    assert reader.source.place(8) == f"{shards / 'shard-000001.tar'}, s/0008"
+    some = read(sorted(shards.iterdir()), columns=["cls", "txt"], target="txt")
+    assert some.read(np.array([9, 0]))["txt"].tolist() == [9, 0]
+    assert pickle.loads(pickle.dumps(reader)).read(np.array([3]))["cls"] == 0
+
+
+def test_two_ranks_and_a_resumed_epoch_see_the_same_samples(shards):
+    reader = read(shards, fields=["cls", "json.a"])
+    whole = list(open_data(reader, Loading(batch_size=4, seed=1)).epoch(0))
+    shares = [list(open_data(reader, Loading(batch_size=4, seed=1, rank=r, ranks=2)).epoch(0)) for r in (0, 1)]
+    for one, left, right in zip(whole, *shares, strict=True):
+        assert torch.equal(one.fields["json.a"], torch.cat([left.fields["json.a"], right.fields["json.a"]]))
+    assert [b.ids.tolist() for b in open_data(reader, Loading(batch_size=4, seed=1)).epoch(0, 2)] == [
+        whole[2].ids.tolist()
+    ]
+
+
+def test_ragged_arrays_need_a_length(tmp_path):
+    contents = [np.arange(n) for n in (2, 3, 0)]
+    write(tmp_path / "a.tar", [(f"{i}.npy", npy(array)) for i, array in enumerate(contents)])
+    assert "sample 1 of reader 'tar' for 'train'" in (text := refusal(tmp_path / "a.tar"))
+    assert "has the shape (3,) and (2,) in the first sample; pad or cut them with length=" in text
+    wanted = {"npy": [[0, 1], [0, 1], [0, 0]], "npy_length": [2, 2, 0]}
+    same(read(tmp_path / "a.tar", length=2), wanted)
+
+
+def test_what_samples_lack_and_have_besides(tmp_path):
+    contents = [("0.json", b'{"x": 1}'), ("0.mp4", b"?"), ("1.json", b'{"x": null}'), ("2.txt", b"no json")]
+    reader = read(write(tmp_path / "a.tar", contents))
+    assert reader.left_out == {"mp4": "there is no reader of .mp4"}
+    np.testing.assert_array_equal(reader.read(np.array([1, 0]))["json.x"], [np.nan, 1])
+    assert "sample 2" in (text := refusal(tmp_path / "a.tar"))
+    assert "the sample has no member .json" in text
+    with pytest.raises(ConfigurationError, match=r"no member \.jsn; did you mean 'json'"):
+        read(tmp_path / "a.tar", columns=["jsn"])
+
+
+class Harmful:
+    def __reduce__(self):
+        return (pytest.fail, ("code was run",))
+
+
+def test_hostile_shards(tmp_path):
+    path = tmp_path / "a.tar"
+    harmful = pickle.dumps(Harmful())
+    write(path, [("0.cls", b"1"), ("0.pyd", harmful)])
+    assert "pickled objects, and reading it would run code" in refusal(path)
+    same(read(path, columns=["cls"]), {"cls": [1]})
+    write(path, [("0.npy", npy(np.array([Harmful()], dtype=object), allow_pickle=True))])
+    assert "Python objects" in refusal(path)
+    bomb = npy(np.zeros(3)).replace(b"(3,)", b"(9**9,)")
+    write(path, [("0.npy", npy(np.zeros(3))), ("1.npy", bomb)])
+    assert "sample 1" in refusal(path)
+    write(path, [("0.cls", b"1"), ("1.cls", b"one")])
+    assert "invalid literal" in refusal(path)
+    write(path, [("0.json", b"[" * 100_000)])
+    assert "0: the member .json cannot be read" in refusal(path)
+    path.write_bytes(gzip.compress(write(path, [("0.cls", b"1")]).read_bytes()))
+    assert "is compressed" in refusal(path)
+    write(path, [("README", b"")])
+    assert "has no samples" in refusal(path)
+
+
+def test_the_library_itself(tmp_path):
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.ShardWriter(str(tmp_path / "shard-%06d.tar"), maxcount=4, verbose=0) as sink:
+        for i in range(N):
+            sink.write({"__key__": f"{i:04}", "png": PIXELS[i], "cls": i % 3, "npy": ARRAYS[i], "json": {"a": i}})
+    truth = {"png": TRUTH["png"], "cls": TRUTH["cls"], "npy": ARRAYS, "json.a": range(N)}
+    reader = read(tmp_path)
+    assert len(reader) == N
+    found = reader.read(np.arange(N))
+    for name, values in truth.items():
+        np.testing.assert_array_equal(found[name], values)
+    theirs = webdataset.WebDataset(sorted(map(str, tmp_path.iterdir())), shardshuffle=False).decode("rgb8")
+    for i, sample in enumerate(theirs):
+        np.testing.assert_array_equal(found["png"][i], sample["png"].transpose(2, 0, 1))
+        assert (found["cls"][i], found["json.a"][i]) == (sample["cls"], sample["json"]["a"])

@@ -1,0 +1,113 @@
+"""`read` of objects: the samples that the object itself gives, and those that `fit` is given."""
+
+import numpy as np
+import pytest
+import torch
+from data.files import same
+from data.torch_sets import Augmented, Failing
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+from descend.data import ArrayReader, Loading, object_source, open_data, read
+from descend.errors import ConfigurationError, DataError
+
+X = torch.arange(20.0).reshape(10, 2)
+Y = torch.arange(10)
+TRUTH = {"0": X.numpy(), "1": Y.numpy()}
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return X[index], int(Y[index])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(X[i], Y[i]) for i in range(10)])
+
+
+KINDS = {
+    "tensors": (X, Y),
+    "arrays": (X.numpy(), Y.numpy()),
+    "mapping": {"0": X, "1": Y},
+    "TensorDataset": TensorDataset(X, Y),
+    "Subset": Subset(TensorDataset(torch.cat([X, X]), torch.cat([Y, Y])), range(10, 20)),
+    "Dataset": Rows(),
+    "DataLoader": DataLoader(Rows(), batch_size=3, shuffle=True),
+    "IterableDataset": Stream(),
+    "DataLoader of a stream": DataLoader(Stream(), batch_size=3),
+    "ArrayReader": ArrayReader(TRUTH),
+    "a reader": read(Rows()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_read_and_fit_give_the_samples_of_the_object(kind):
+    reader = read(KINDS[kind])
+    same(reader, TRUTH)
+    how = Loading(batch_size=3, seed=5)
+    ours, theirs = (list(open_data(data, how).epoch(1)) for data in (reader, KINDS[kind]))
+    assert len(ours) == len(theirs) == 4
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
+        for name in TRUTH:
+            np.testing.assert_array_equal(np.asarray(one.fields[name]), np.asarray(other.fields[name]))
+
+
+def test_fields_are_chosen_and_targets_are_kept():
+    reader = read({"x": X, "y": Y}, target="y", fields={"z": "x", "y": "y"})
+    assert (list(reader.fields), reader.target) == (["z", "y"], ("y",))
+    assert read(reader).target == ("y",)
+    batch = next(iter(open_data(reader, Loading(batch_size=10, shuffle=False)).epoch(0)))
+    np.testing.assert_array_equal(np.asarray(batch.fields["z"]), X.numpy())
+
+
+def test_random_numbers_belong_to_the_sample_and_the_epoch():
+    reader = read(Augmented())
+    whole = reader.read(np.arange(13), 1)["0"]
+    np.testing.assert_array_equal(reader.read(np.array([7, 2]), 1)["0"], whole[[7, 2]])
+    assert not np.array_equal(reader.read(np.arange(13), 2)["0"], whole)
+    renamed = read(Augmented(), fields={"x": "0"})
+    a, b = (next(open_data(one, Loading(batch_size=13, seed=4)).epoch(0)).fields for one in (renamed, Augmented()))
+    np.testing.assert_array_equal(a["x"], b["0"])
+
+
+def test_a_collate_function_is_used():
+    loader = DataLoader(Rows(), batch_size=2, collate_fn=lambda some: {"x": torch.stack([x for x, _ in some]) * 2})
+    same(read(loader), {"x": 2 * X.numpy()})
+
+
+def test_bfloat16_becomes_what_numpy_has():
+    assert read((X.bfloat16(),)).read(np.arange(2))["0"].dtype == np.float32
+
+
+def test_what_cannot_be_read_is_named():
+    with pytest.raises(DataError, match=r"sample 5 of reader 'Failing' .*Failing\[5\].*disk on fire"):
+        read(Failing({5: "raises"})).read(np.array([4, 5]))
+    with pytest.raises(DataError, match="0 samples"):
+        read(Failing({}, samples=0))
+    with pytest.raises(ConfigurationError, match="separator=';' is set and Rows does not use it"):
+        read(Rows(), separator=";")
+    with pytest.raises(ConfigurationError, match="must be a path"):
+        read(3)
+
+
+def test_streams_are_bounded(monkeypatch):
+    class Endless(IterableDataset):
+        def __iter__(self):
+            while True:
+                yield torch.zeros(100)
+
+    class Odd(IterableDataset):
+        def __iter__(self):
+            return iter([torch.zeros(2)] * 256 + [torch.zeros(3)])
+
+    monkeypatch.setattr(object_source, "MAX_GATHERED_BYTES", 2**17)
+    with pytest.raises(DataError, match=r"Endless is a stream.*more than 131,072 bytes"):
+        read(Endless())
+    with pytest.raises(DataError, match="the batches of Odd cannot be joined"):
+        read(Odd())
+    with pytest.raises(DataError, match="yields 0 samples"):
+        read(DataLoader(Stream(), batch_size=20, drop_last=True))

@@ -1,0 +1,78 @@
+"""Surveys as JSON, text and HTML."""
+
+import base64
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from descend.data import read
+from descend.data.survey import survey
+from descend.data.survey_page import as_html, as_json, as_text
+
+X = np.where(np.arange(20) == 4, np.nan, np.arange(20.0))
+
+
+def found(**columns):
+    return survey({"train": read({"x": X, **columns})})
+
+
+def test_json_has_fields_samples_and_problems():
+    value = json.loads(json.dumps(as_json(found(when=np.arange(20).astype("M8[D]"))), allow_nan=False))
+    assert value["fields"]["x"] == {
+        "shape": [],
+        "dtype": "float64",
+        "count": 19,
+        "missing": 1,
+        "infinite": 0,
+        "minimum": 0,
+        "maximum": 19,
+        "mean": pytest.approx(186 / 19),
+        "deviation": pytest.approx(np.nanstd(X)),
+    }
+    assert value["fields"]["when"]["maximum"] == "1970-01-20"
+    assert value["samples"][3]["x"] == 3
+    assert value["samples"][4]["x"] is None
+    assert [problem["kind"] for problem in value["problems"]] == ["missing"]
+    assert (value["counts"], value["read"]) == ({"train": 20}, {"train": 20})
+
+
+def test_arrays_are_shown_by_their_range():
+    value = as_json(found(v=np.arange(40 * 20).reshape(20, 40), w=np.arange(40).reshape(20, 2)))
+    assert value["samples"][1]["v"] == {"shape": [40], "minimum": 40, "maximum": 79}
+    assert value["samples"][1]["w"] == [2, 3]
+
+
+def test_text_has_a_row_for_each_field_and_a_line_for_each_problem():
+    lines = as_text(found(kind=np.where(np.arange(20) < 5, "a", "b\x1b[31m"))).splitlines()
+    assert lines[0].startswith("dict: train 20 samples")
+    assert re.match(r"x +- +float64 +19 +1 +0 +19 +9.78947", next(line for line in lines if line.startswith("x")))
+    assert "a: 5, b\\x1b[31m: 15" in next(line for line in lines if line.startswith("kind"))
+    assert lines[-2:] == ["1 problems:", "  missing (train): 'x' is missing in 1 of 20 samples"]
+    assert as_text(survey({"train": read({"x": np.arange(3)})})).endswith("no problems were found")
+
+
+def test_html_has_a_contact_sheet_and_escapes_names(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 6, 5, 3)).astype(np.uint8)
+    for i, one in enumerate(pixels):
+        (tmp_path / "<b>").mkdir(exist_ok=True)
+        (tmp_path / "c").mkdir(exist_ok=True)
+        Image.fromarray(one).save(tmp_path / ("<b>" if i else "c") / f"{i}.png")
+    page = as_html(survey({"train": read(tmp_path)}), "<script>")
+    contents = re.findall(r"data:image/png;base64,([^\"]+)", page)
+    shown = [np.asarray(Image.open(io.BytesIO(base64.b64decode(content)))) for content in contents]
+    np.testing.assert_array_equal(shown, pixels[[1, 2, 0]])
+    assert "<script>" not in page
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+
+
+def test_packed_text_is_shown_as_text(tmp_path):
+    (tmp_path / "a.txt").write_text("Once upon a time.\n" * 30)
+    made = survey({"train": read(tmp_path / "a.txt", length=18)})
+    assert as_json(made)["samples"][0]["text"] == "Once upon a time.\n"
+    assert "sample 0: Once upon a time." in as_text(made)
+    assert "<pre>Once upon a time." in as_html(made, "a.txt")
