@@ -218,7 +218,7 @@ def test_what_a_module_draws_is_a_function_of_seed_step_and_position():
     assert drawn == [expected(0, 0), expected(0, 4), expected(1, 0)]
 
 
-def test_transforms_are_told_of_every_gradient_that_is_begun():
+def test_transforms_hear_of_every_gradient_that_is_begun():
     run, batches = begun()
     keep = Keep()
     run.transforms.insert(keep, after=CheckFinite)
