@@ -5,7 +5,7 @@
     width = (largest rate that reaches the target) / (rate of the best trial)
 
 E_n is a U-statistic: unbiased, n trials drawn without replacement. Quasi-random points are spread more evenly than
-independent ones, so both E_n and the band are a little pessimistic for them.
+independent ones, so E_n is a little pessimistic for them and intervals are a little wide.
 
 Source: Tang et al. 2020, https://aclanthology.org/2020.acl-main.246 (U-statistic); Sivaprasad et al. 2020 (probability
 of being best); Nado et al. 2021, figure 2 (fraction of the space, best rate for each decay).
@@ -21,7 +21,8 @@ import numpy as np
 
 from descend.errors import ConfigurationError, Refused
 from descend.study.analysis.intervals import Interval, success_interval
-from descend.study.analysis.values import listed, numbers, same_length, whole
+from descend.study.analysis.optional_scipy import scipy
+from descend.study.analysis.values import check_fraction, listed, numbers, same_length, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,46 +68,58 @@ def expected_best(values: Iterable[float], n: int, *, lower_is_better: bool = Fa
 
 @dataclass(frozen=True)
 class BestAgainstBudget:
-    """Expected best against the number of trials.
+    """The best of n trials against n.
 
     Attributes:
         budgets: Numbers of trials.
-        expected: The U-statistic for each.
-        low: Lower end of a bootstrap band of the confidence asked for.
-        high: Upper end.
-        reliable_to: Up to half of the trials; beyond it the estimate hangs on the few best.
+        expected: The expected best of each, the U-statistic.
+        median: The median of the best of each: the quantile 0.5^(1/n) of the trials.
+        low: Lower end of an exact interval of that median, two order statistics, for any distribution of trials.
+        high: Upper end. An end is infinite where no trial is far enough out for it.
+        reliable_to: The largest budget whose interval has two ends; 0 if none has. It is about N/5.3 of N trials: the
+            best of more than these may be better than anything that was seen.
     """
 
     budgets: tuple[int, ...]
     expected: tuple[float, ...]
+    median: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     reliable_to: int
 
 
 def best_against_budget(
-    values: Sequence[float],
-    *,
-    lower_is_better: bool = False,
-    confidence: float = 0.95,
-    repeats: int = 1000,
-    seed: int = 0,
+    values: Sequence[float], *, lower_is_better: bool = False, confidence: float = 0.95
 ) -> BestAgainstBudget:
-    """`expected_best` for every budget, with a band from the bootstrap over trials."""
-    array = numbers(values)
+    """`expected_best` and the median of the best for every budget, the latter with an exact interval.
+
+    With X of the N trials below the quantile p, X is binomial of N and p, so P(v_(l) ≤ q_p ≤ v_(u)) is at least
+    P(l ≤ X ≤ u − 1). A bootstrap of the expected best covers it too rarely: a maximum cannot be resampled upwards.
+
+    Args:
+        values: Of all trials of a search; a failure is -inf, or inf where lower is better.
+        lower_is_better: Whether the best is the least.
+        confidence: Of each interval by itself.
+    """
+    check_fraction(confidence, "confidence")
     sign = -1.0 if lower_is_better else 1.0
-    budgets = range(1, len(array) + 1)
-    draw = np.random.default_rng(seed)
-    samples = np.sort(sign * array[draw.integers(len(array), size=(repeats, len(array)))], axis=1)
-    tail = (1 - confidence) / 2
-    lines = [np.quantile(_u_statistics(samples, n), (tail, 1 - tail), method="nearest") for n in budgets]
-    ends = [sorted((sign * float(low), sign * float(high))) for low, high in lines]
+    ordered = np.sort(sign * numbers(values))
+    count, budgets = len(ordered), range(1, len(ordered) + 1)
+    padded = np.concatenate([[-math.inf], ordered, [math.inf]])
+    quantiles = 0.5 ** (1 / np.arange(1, count + 1))
+    binomial = scipy("stats", "an exact interval of a quantile").binom(count, quantiles)
+    lowest = binomial.ppf((1 - confidence) / 2).astype(int)  # the order statistic v_(0) is -inf
+    highest = binomial.ppf((1 + confidence) / 2).astype(int) + 1  # and v_(N+1) inf
+    low, high = sign * padded[lowest], sign * padded[np.minimum(highest, count + 1)]
+    middle = np.quantile(ordered, quantiles, method="inverted_cdf")
+    with_two_ends = np.flatnonzero((lowest >= 1) & (highest <= count)) + 1
     return BestAgainstBudget(
         tuple(budgets),
-        tuple(expected_best(array, n, lower_is_better=lower_is_better) for n in budgets),
-        tuple(low for low, _ in ends),
-        tuple(high for _, high in ends),
-        max(1, len(array) // 2),
+        tuple(expected_best(values, n, lower_is_better=lower_is_better) for n in budgets),
+        tuple((sign * middle).tolist()),
+        tuple(np.minimum(low, high).tolist()),
+        tuple(np.maximum(low, high).tolist()),
+        int(with_two_ends.max(initial=0)),
     )
 
 

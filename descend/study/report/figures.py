@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from descend.study.analysis import best_against_budget, expected_best, fraction_reaching
+from descend.study.analysis import best_against_budget, fraction_reaching
 from descend.study.design.schedules import make_schedule
 from descend.study.report.svg import Axis, Line, plot
 from descend.study.report.tables import ridge, short, stated
@@ -106,19 +106,19 @@ def curves(comparison: Comparison, group: Group, split: str) -> str:
 
 
 def budget(comparison: Comparison, group: Group) -> str:
-    """Expected best against the number of trials: the U-statistic, with a bootstrap band, up to half of the trials."""
+    """The median of the best of n trials against n, up to half of the trials, and its exact band where it has one."""
     lower = comparison.lower
     lines: list[Line] = []
     for arm in comparison.study.arms:
         values = _searched(group, arm)
         if not values:
             continue
-        found = best_against_budget(values, lower_is_better=lower, repeats=200)
-        upto = found.reliable_to
-        points = tuple((float(n), expected_best(values, n, lower_is_better=lower)) for n in range(1, upto + 1))
+        found = best_against_budget(values, lower_is_better=lower)
+        half, upto = max(1, len(values) // 2), found.reliable_to
+        points = tuple(zip(map(float, found.budgets[:half]), found.median[:half], strict=True))
         band = tuple(zip(map(float, found.budgets[:upto]), found.low[:upto], found.high[:upto], strict=True))
         lines.append(Line(arm, points, band))
-    return plot(lines, Axis("trials"), Axis(f"expected best {comparison.unit}"))
+    return plot(lines, Axis("trials"), Axis(f"best {comparison.unit}, median"))
 
 
 def fractions(comparison: Comparison, group: Group) -> str:

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,23 +50,44 @@ def test_more_than_there_are_cannot_be_estimated(n):
         expected_best([1, 2, 3], n)
 
 
-def test_the_band_holds_the_truth():
-    """Expected best of 8 of uniform values is 8/9."""
+@pytest.mark.parametrize("kind", ["random", "standard_normal", "exponential", "bounded"])
+def test_the_band_holds_the_median_of_the_best(kind):
+    """At every budget that is said to be reliable; the truth is the quantile 0.5^(1/n) of the distribution."""
+    distribution = {
+        "random": scipy.stats.uniform(),
+        "standard_normal": scipy.stats.norm(),
+        "exponential": scipy.stats.expon(),
+        "bounded": scipy.stats.beta(0.5, 0.5),
+    }[kind]
     draw = np.random.default_rng(3)
-    held = 0
-    for i in range(200):
-        curve = best_against_budget(draw.random(32), repeats=200, seed=i)
-        held += curve.low[7] <= 8 / 9 <= curve.high[7]
-    assert held >= 180
-    assert curve.reliable_to == 16
+    curves = [best_against_budget(distribution.rvs(24, random_state=draw)) for _ in range(200)]
+    assert {curve.reliable_to for curve in curves} == {4}
+    for n in (1, 2, 4):
+        truth = distribution.ppf(0.5 ** (1 / n))
+        assert sum(curve.low[n - 1] <= truth <= curve.high[n - 1] for curve in curves) >= 180
+
+
+def test_the_best_of_more_than_a_fifth_of_the_trials_has_no_upper_end():
+    curve = best_against_budget(np.arange(32.0))
     assert list(curve.budgets) == list(range(1, 33))
+    assert curve.reliable_to == 6
+    assert math.isfinite(curve.high[5])
+    assert curve.high[6] == math.inf
     assert np.all(np.diff(curve.expected) >= 0)
+    assert np.all(np.diff(curve.median) >= 0)
+    assert all(low <= middle <= high for low, middle, high in zip(curve.low, curve.median, curve.high, strict=True))
 
 
 def test_the_band_of_a_loss_lies_around_it():
-    curve = best_against_budget([3.0, 1.0, 2.0, 5.0], lower_is_better=True, repeats=100)
-    assert all(low <= middle <= high for low, middle, high in zip(curve.low, curve.expected, curve.high, strict=True))
-    assert curve.expected[-1] == 1.0
+    losses = np.random.default_rng(5).random(24)
+    curve, mirrored = best_against_budget(losses, lower_is_better=True), best_against_budget(-losses)
+    assert all(low <= middle <= high for low, middle, high in zip(curve.low, curve.median, curve.high, strict=True))
+    assert curve.low == tuple(-x for x in mirrored.high)
+    assert curve.expected[-1] == losses.min()
+
+
+def test_few_trials_have_no_reliable_budget():
+    assert best_against_budget([3.0, 1.0, 2.0, 5.0]).reliable_to == 0
 
 
 def test_fractions_count_failures_as_misses():
