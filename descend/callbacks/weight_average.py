@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_bool, check_integer, check_number, require
 from descend.errors import ConfigurationError
+from descend.torch_private import version_counter
 from descend.train import Callback
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class _WeightAverage(Callback):
 
     def _versions(self) -> int:
         """A number that grows with each write into the parameters."""
-        return sum(p._version for p in self._module.parameters())  # torch has no other name for it
+        return sum(version_counter(p) for p in self._module.parameters())
 
 
 @dataclass
