@@ -142,7 +142,7 @@ def _tunability(comparison: Comparison, group: Group) -> Iterator[Table | Figure
     yield tables.tunability(comparison, group)
     shown = "Every trial over its learning rate; a cross is one without a value: it diverged or missed the target."
     yield Figure(figures.rates(comparison, group), f"{shown} {records}")
-    shown = "Median of the best of so many trials, up to half of the trials, and its exact 95 % interval where it has one."
+    shown = "Median of the best of so many trials, up to half of them, with its exact 95 % interval where it has one."
     yield Figure(figures.budget(comparison, group), f"{shown} {records}")
     shown = "Part of all trials that reach a target; failures are trials that do not."
     yield Figure(figures.fractions(comparison, group), f"{shown} {records}")
