@@ -94,9 +94,7 @@ def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
 
 def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
     if options.separator is not None and len(options.separator) != 1:
-        raise ConfigurationError(
-            f"read: the separator of a table must be one character, got {shown(options.separator)}"
-        )
+        raise ConfigurationError(f"read: a table's separator must be one character, got {shown(options.separator)}")
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
     tables = TextTables(paths, partial(_parse, options=options), options.skip_bad, partial(_repaired, options=options))

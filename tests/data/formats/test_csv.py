@@ -118,5 +118,5 @@ def test_the_first_row(tmp_path):
 
 def test_the_separator_of_a_table_is_one_character(tmp_path):
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ConfigurationError, match="separator of a table must be one character, got ',,'"):
+    with pytest.raises(ConfigurationError, match="separator must be one character, got ',,'"):
         read(tmp_path / "a.csv", separator=",,")
