@@ -1,6 +1,7 @@
 """Readers: files to samples to batches of named fields.
 
     read                                a reader of files of any known format, or of objects that have samples
+    normalize                           readers with normalized fields, by statistics of the training samples
     split                               readers of its parts: train, validate, test, tournament
     DataReader, Reader, transforms      descriptions: plain values that a text can contain
     check, open_readers                 check a description; open its readers, one for each role
@@ -25,6 +26,7 @@ from descend.data.description import (
 )
 from descend.data.file_format import FileFormat, register
 from descend.data.files import FileReader, read
+from descend.data.normalization import normalize
 from descend.data.order import order, orders
 from descend.data.reader_protocol import Field, OpenReader, one_hot
 from descend.data.readers import ArrayReader, open_readers
@@ -57,6 +59,7 @@ __all__ = [
     "WeightedSampler",
     "brings_batches",
     "check",
+    "normalize",
     "one_hot",
     "open_data",
     "open_readers",

@@ -1,7 +1,7 @@
 """Samples of Arrow tables: chunks, such as row groups of Parquet files, loaded when a sample of theirs is read.
 
-Columns that were loaded are kept up to `CACHE_BYTES` in all, the most recently used ones. A chunk that is much larger
-than that would be loaded for each batch anew, so it is refused.
+Columns that were loaded are kept up to `CACHE_BYTES` in all, the most recently used ones. Others are written to a
+temporary folder where loading means decoding, so that a data set of any size is decoded once, in any order.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from descend.data.concatenated import Pieces
 from descend.data.file_format import library
 from descend.data.pictures import ImageForm, form_of_image, is_image
 from descend.data.reader_protocol import Field
+from descend.data.spilled_columns import SpilledColumns
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class TableFiles(Protocol):
 
     One that has rows in any order at no more cost than in theirs may have a method `take(samples, columns)`, which
     gives a table of these rows; no chunks are loaded then. One with rows that cannot be read may have `bad`, the reason
-    by the number of the row.
+    by the number of the row. One whose chunks are decoded has `decodes = True`.
     """
 
     @property
@@ -109,6 +110,7 @@ class ArrowSource:
         }
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
+        self._spilled = SpilledColumns() if getattr(files, "decodes", False) else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": OrderedDict()}
@@ -219,20 +221,30 @@ class ArrowSource:
 
     def _load_missing(self, chunk: Chunk) -> None:
         """Keep the columns of a chunk, and drop those used longest ago."""
-        missing = [name for name in self._columns if (chunk, name) not in self._kept]
+        spilled = self._spilled
+        missing = [
+            name
+            for name in self._columns
+            if (chunk, name) not in self._kept and (spilled is None or (chunk, name) not in spilled)
+        ]
         if missing:
             table = self._load(chunk, missing)
             for name in missing:
                 column, values = self._columns[name], table.column(name)
                 self._kept[chunk, name] = column.arrays(values)[name] if column.vectorized else values
         for name in self._columns:
-            self._kept.move_to_end((chunk, name))
+            if (chunk, name) in self._kept:
+                self._kept.move_to_end((chunk, name))
         over = sum(one.nbytes for one in self._kept.values()) - CACHE_BYTES if missing else 0
         while over > 0 and len(self._kept) > len(self._columns):
-            over -= self._kept.popitem(last=False)[1].nbytes
+            key, values = self._kept.popitem(last=False)
+            over -= values.nbytes
+            if spilled is not None:
+                spilled.put(key, values)
 
     def _rows(self, chunk: Chunk, column: Column, rows: NDArray[np.int64]) -> dict[str, Array]:
-        values = self._kept[chunk, column.name]
+        key = (chunk, column.name)
+        values = self._kept[key] if key in self._kept or self._spilled is None else self._spilled.get(key)
         if column.vectorized:
             return {column.name: values[rows]}
         return self._arrays(column, values.take(rows))

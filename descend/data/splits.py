@@ -30,6 +30,7 @@ from descend.data.counter_rng import key_of
 from descend.data.description import ROLES
 from descend.data.files import FileReader, read
 from descend.data.order import permute
+from descend.data.wrapped_source import WrappedSource
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -231,8 +232,8 @@ def _grouped(groups: Ids, strata: Ids | None, sizes: Mapping[str, int], seed: in
     return {role: np.flatnonzero(role_of[groups] == place) for place, role in enumerate(sizes)}
 
 
-class SubsetSource:
-    """Some samples of a source; see `FileSource`.
+class SubsetSource(WrappedSource):
+    """Some samples of a source.
 
     Args:
         source: Has them all.
@@ -240,40 +241,21 @@ class SubsetSource:
     """
 
     def __init__(self, source: FileSource, ids: Ids) -> None:
-        self._source, self.ids = source, ids
-        self.fields = source.fields
-        self.classes: Mapping[str, Sequence[str]] = getattr(source, "classes", {})
-        self.left_out: Mapping[str, str] = getattr(source, "left_out", {})
-        self.pixels: frozenset[str] = getattr(source, "pixels", frozenset())
-        self.vocabulary: int | None = getattr(source, "vocabulary", None)
+        super().__init__(source)
+        self.ids = ids
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def read(self, samples: Ids) -> dict[str, Array]:
         """The samples with these numbers."""
-        return self._source.read(self.ids[samples])
+        return super().read(self.ids[samples])
 
     def column(self, name: str) -> Array | None:
         """A field of all samples, where the source has it without the others."""
-        own = getattr(self._source, "column", None)
-        values: Array | None = None if own is None else own(name)
+        values = super().column(name)
         return None if values is None else values[self.ids]
-
-    def at_epoch(self, epoch: int) -> SubsetSource:
-        """The samples of an epoch, where they are not the same in all."""
-        own = getattr(self._source, "at_epoch", None)
-        return self if own is None else SubsetSource(own(epoch), self.ids)
-
-    def in_run(self, seed: int, role: str) -> SubsetSource:
-        """The samples with the random numbers of a run."""
-        own = getattr(self._source, "in_run", None)
-        return self if own is None else SubsetSource(own(seed, role), self.ids)
-
-    def shown(self, values: Array) -> str:
-        """The text of the tokens in a field."""
-        return cast("Any", self._source).shown(values)
 
     def place(self, sample: int) -> str:
         """Where a sample comes from."""
-        return self._source.place(int(self.ids[sample]))
+        return super().place(int(self.ids[sample]))

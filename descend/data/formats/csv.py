@@ -14,6 +14,7 @@ import gzip
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from descend.arguments import shown
 from descend.data.arrow_source import MAX_COLUMNS
 from descend.data.bad_rows import is_number, repaired_csv
 from descend.data.file_format import FileFormat, library
@@ -67,8 +68,6 @@ def is_header(cells: Sequence[str]) -> bool:
 
 def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
     arrow_csv = library("pyarrow.csv", "a table of text")
-    if options.separator is not None and len(options.separator) != 1:
-        raise ConfigurationError(f"read: the separator of a table must be one character, got {options.separator!r}")
     separator, cells = first_row(path, options.separator)
     header = is_header(cells) if options.header is None else options.header
     names = None if header else [str(number) for number in range(len(cells))]
@@ -94,6 +93,8 @@ def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
 
 
 def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
+    if options.separator is not None and len(options.separator) != 1:
+        raise ConfigurationError(f"read: a table's separator must be one character, got {shown(options.separator)}")
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
     tables = TextTables(paths, partial(_parse, options=options), options.skip_bad, partial(_repaired, options=options))

@@ -1,7 +1,7 @@
 """Parquet files: a field for each column; row groups are read when a sample of theirs is.
 
-A row group is read whole, its columns one by one as they are needed, so files with small row groups (10,000 to 100,000
-rows) are read best in random order.
+A row group is read whole, so the first samples of a file with small row groups (10,000 to 100,000 rows) come soonest in
+random order. Beyond what fits into memory, columns that were decoded are kept in a temporary folder.
 
 Source: https://parquet.apache.org/docs/file-format/
 """
@@ -36,6 +36,8 @@ class ParquetFiles:
     Raises:
         DataError: one is damaged, or has other columns than the first.
     """
+
+    decodes = True
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.chunks: list[Chunk] = []

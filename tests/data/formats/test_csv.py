@@ -9,6 +9,7 @@ from data.files import refusal, same
 
 from descend.data import read, text_tables
 from descend.data.formats.csv import first_row, is_header
+from descend.errors import ConfigurationError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=30)
@@ -113,3 +114,9 @@ def test_the_first_row(tmp_path):
     assert first_row(tmp_path / "a.csv", ",")[0] == ","
     assert is_header(["a", "b"])
     assert not any(is_header(cells) for cells in (["a", "1e3"], ["", "b"], ["nan"]))
+
+
+def test_the_separator_of_a_table_is_one_character(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ConfigurationError, match="separator must be one character, got ',,'"):
+        read(tmp_path / "a.csv", separator=",,")
