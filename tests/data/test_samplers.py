@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 import descend
 from descend.data import Batches, ClassBalancedSampler, Loading, Sampler, WeightedSampler, open_data
 from descend.data.samplers import as_sampler
-from descend.data.torch_data import TensorReader
+from descend.data.tensor_reader import TensorReader
 from descend.errors import ConfigurationError, DataError, Stopped
 from descend.train import Callback
 

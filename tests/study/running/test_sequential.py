@@ -16,7 +16,7 @@ TASK = mlp().prepared()
 def by_hand(task, one):
     """The same run as a loop in plain torch."""
     from descend.data import Batches
-    from descend.data.torch_data import TensorReader
+    from descend.data.tensor_reader import TensorReader
 
     module = task.module(one.seed)
     optimizer = torch.optim.SGD(module.parameters(), lr=one.configuration["lr"])
