@@ -303,7 +303,7 @@ def _widened(searches: list[NDArray[np.float64]], freedom: int, quantile: float)
 
 def _resampled(searches: list[NDArray[np.float64]], draw: np.random.Generator) -> NDArray[np.float64]:
     chosen = [searches[i] for i in draw.integers(len(searches), size=len(searches))]
-    return np.concatenate([draw.choice(one, len(one)) for one in chosen])
+    return np.concatenate([one[draw.integers(len(one), size=len(one))] for one in chosen])
 
 
 def efficiency(batch_sizes: Sequence[float], examples_to_target: Sequence[float]) -> list[float]:
