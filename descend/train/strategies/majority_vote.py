@@ -48,6 +48,7 @@ class MajorityVote(OwnGradientsDescription, metaclass=StrictKeywords):
     """
 
     why_whole: ClassVar[str] = "SignSGD has no state to shard"
+    has_own_weights: ClassVar[bool] = False
     WORD: ClassVar[str] = "sign"  # what stands for the default
 
     momentum: float = 0.9

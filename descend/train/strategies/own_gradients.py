@@ -44,9 +44,11 @@ class OwnGradientsDescription(StrategyDescription):
 
     Attributes:
         why_whole: Why the optimizer's state cannot be sharded, a clause.
+        has_own_weights: Whether the weights of the ranks differ between synchronizations, as their gradients do.
     """
 
     why_whole: ClassVar[str]
+    has_own_weights: ClassVar[bool] = True
 
     def problems(self, run: Run, world: Communicator, trainers: int) -> list[str]:
         """See `StrategyDescription.problems`."""
@@ -57,4 +59,10 @@ class OwnGradientsDescription(StrategyDescription):
             problems.append("K-FAC, which needs the mean gradient of all ranks: leave one of them out")
         if any(is_sharded(p) for p in run.parameters.values()):
             problems.append("sharded parameters: no rank has the gradient of its own samples; do not call fully_shard")
+        averages = [type(callback).__name__ for callback in run.callbacks.all if callback.replaces_weights]
+        if averages and self.has_own_weights and world.world_size > 1:
+            problems.append(
+                f"{', '.join(averages)} on several ranks: each has weights of its own between synchronizations, and a "
+                "checkpoint keeps one average; use outer_momentum, which averages over steps too"
+            )
         return [f"{self.written} does not go with {problem}" for problem in problems]

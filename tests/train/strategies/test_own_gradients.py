@@ -21,13 +21,14 @@ KFAC_LTFB = descend.LTFB(
 )
 
 
-def made(algorithm=None, optimizer=None):
+def made(algorithm=None, optimizer=None, callbacks=()):
     """What descriptions look at in a run."""
     parameters = {"w": torch.nn.Parameter(torch.ones(2))}
     return SimpleNamespace(
         optimizer=optimizer or descend.optim.SignSGD(parameters.values(), lr=0.1),
         config=SimpleNamespace(algorithm=algorithm or descend.BatchedIterativeOptimizer()),
         parameters=parameters,
+        callbacks=SimpleNamespace(all=callbacks),
     )
 
 
@@ -63,6 +64,15 @@ def test_sharded_parameters_are_refused(monkeypatch):
     monkeypatch.setattr(own_gradients, "is_sharded", lambda p: True)
     (problem,) = descend.LocalSGD().problems(made(), Communicator(), 1)
     assert "does not go with sharded parameters" in problem
+
+
+def test_averages_of_weights_that_differ_between_ranks_are_refused():
+    """A checkpoint keeps what rank zero's callbacks remember, which would be the average of its weights alone."""
+    run = made(callbacks=(descend.EMA(),))
+    (problem,) = descend.LocalSGD().problems(run, Communicator(0, 2), 1)
+    assert "does not go with EMA on several ranks" in problem
+    assert not descend.LocalSGD().problems(run, Communicator(), 1)
+    assert not MajorityVote().problems(made(callbacks=(descend.EMA(),)), Communicator(0, 2), 1)
 
 
 def test_local_sgd_is_refused_before_the_run_begins():
