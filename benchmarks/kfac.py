@@ -112,6 +112,7 @@ def steps(point: Point, given: argparse.Namespace, seed: int) -> tuple[int, bool
             algorithm=algorithm,
             seed=seed,
             callbacks=[EveryStep(given.target)],
+            verbose=False,
         )
     except descend.errors.NumericalError:
         return given.limit, False, time.perf_counter() - began

@@ -152,6 +152,7 @@ def measure(settings: argparse.Namespace) -> dict[str, float]:
         stop=descend.Epochs(1),
         callbacks=[watch],
         shuffle=False,
+        verbose=False,
         **more,
     )
     return {

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import inspect
 import os
 import shutil
 import statistics
@@ -142,10 +143,11 @@ def loop(work: Work, batches: Callable[[Work], Iterable[tuple[Tensor, Tensor]]])
 
 
 def fit(work: Work, **options: Any) -> None:
-    """The same steps by `descend.fit`."""
+    """The same steps by `descend.fit`, without the line an epoch that it prints."""
     import descend
 
-    options = {"optimizer": SGD, **options}
+    quiet = {"verbose": False} if "verbose" in inspect.signature(descend.fit).parameters else {}  # of newer checkouts
+    options = {"optimizer": SGD, **quiet, **options}
     stop = descend.Epochs(work.epochs)
     descend.fit(work.module, nn.CrossEntropyLoss(), work.data, batch_size=work.batch_size, stop=stop, **options)
 
