@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Noise = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ranking.md"
 SEEDS = 10  # re-runs of a winner
 SEARCHES = (2, 3, 5, 8, 12)
 ARMS = (2, 3, 8)
 SHARES = (0.0, 0.2, 0.5, 0.8)  # of the variance of a re-run that lies between searches
 DIFFERENCES = (0.5, 1.0, 2.0, 4.0)  # in standard deviations of a re-run
-Noise = "Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]"
 
 
 def normal(draw: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float64]:
