@@ -28,7 +28,7 @@ import numpy as np
 from descend.study.analysis import rank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
