@@ -28,6 +28,7 @@ from descend.train import Callback
 from descend.train.param_groups import group_learning_rates
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from descend.train import EpochView, EvaluationView, RunView, StepView
@@ -42,8 +43,8 @@ _SHOWN = 500  # characters of a setting in a tracking tool; MLflow's limit is 6,
 class Logger(Callback):
     """The base class of loggers: override `begin`, `log` and `end`.
 
-    An error that a tool raises in `log` or `end` is a warning, once, and training goes on; one in `begin`, and any of
-    `descend.errors`, ends the run.
+    An error that a tool raises in `log` or `end` is a warning, once, and training goes on; one in `begin`, any of
+    `descend.errors` and a method that a subclass does not define end the run.
 
     Runs:  after_setup, before_run, after_step, around evaluations and epochs, after_training, after_run.
     Reads: the rows of the history, the objective and the learning rates. Changes nothing.
@@ -70,15 +71,15 @@ class Logger(Callback):
 
     def begin(self, run: RunView) -> None:
         """The run begins, or goes on where `run.step` is not 0."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no begin()")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Numbers by name after `step` updates; a step may come several times, with other names."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no log()")
 
     def end(self, reason: str, complete: bool) -> None:
         """The run has ended; `complete` is False after an error or a signal."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no end()")
 
     # ---- who calls it
 
@@ -140,10 +141,10 @@ class Logger(Callback):
     def _log(self, values: Mapping[str, float], step: int) -> None:
         self._guarded(lambda: self.log(values, step))
 
-    def _guarded(self, act: Any) -> None:
+    def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except DescendError:
+        except (DescendError, NotImplementedError):  # a mistake to mend, which a warning would hide
             raise
         except Exception as error:  # a tracking tool that is out of reach must not end hours of training
             if not self._warned:

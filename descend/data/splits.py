@@ -221,7 +221,7 @@ def _grouped(groups: Ids, strata: Ids | None, sizes: Mapping[str, int], seed: in
     if len(counts) < len(sizes):
         raise DataError(f"split: '{name}' has {len(counts)} different values, and {len(sizes)} roles need one each")
     wanted = np.array([*sizes.values(), len(groups) - sum(sizes.values())], dtype=float)  # the last is nobody's
-    wanted = wanted[wanted > 0]
+    wanted = wanted if wanted[-1] else wanted[:-1]
     target = wanted[:, None] * (counts.sum(axis=0) / len(groups))
     role_of, held = np.zeros(len(counts), np.int64), np.zeros_like(target)
     for one in np.lexsort((_random_order(len(counts), seed), -counts.sum(axis=1))):

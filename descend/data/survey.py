@@ -353,7 +353,7 @@ def _of_fields(fields: Mapping[str, FieldSummary], role: str, targets: Sequence[
 
 
 def _is_constant(one: FieldSummary) -> bool:
-    if one.missing or one.count < 2 or (one.shape == () and one.count < 2):
+    if one.missing or one.count < 2:
         return False
     if one.dtype.kind == "U":
         return one.values is not None and len(one.values) == 1

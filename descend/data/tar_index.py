@@ -9,6 +9,8 @@
 The content of a member follows its header and is filled up to a multiple of 512 bytes. Nothing is ever extracted, so
 names are only words: absolute ones, and those with "..", lead nowhere. Links and devices are passed over.
 
+Python's `tarfile` reads names and settings of any length that a header promises into memory; here both are bounded.
+
 Source: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html ("ustar Interchange Format", "pax Extended
 Header"); the long names are GNU's, https://www.gnu.org/software/tar/manual/html_node/Standard.html
 """

@@ -90,6 +90,15 @@ def test_a_logger_that_fails_is_one_warning_and_training_goes_on(tmp_path):
     assert len([one for one in caught if "could not log" in str(one.message)]) == 1
 
 
+def test_a_logger_that_lacks_a_method_is_an_error_and_no_warning(tmp_path):
+    class Unfinished(Logger):
+        def begin(self, run):
+            pass
+
+    with pytest.raises(NotImplementedError, match=r"Unfinished defines no log\(\)"):
+        execute(work(Unfinished(), epochs=1), tmp_path)
+
+
 def test_a_run_that_ends_by_a_signal_says_so(tmp_path):
     kept = Kept()
     with pytest.raises(Stopped):

@@ -104,6 +104,11 @@ def test_what_is_wrong_is_said(parts, options, part):
         split(table(np.zeros(20)), parts, **options)
 
 
+def test_a_role_between_others_that_gets_no_group_is_the_one_that_is_named():
+    with pytest.raises(DataError, match="10 samples leave none for the role 'validate'"):
+        split(table(np.arange(10)), {"train": 0.5, "validate": 0.001, "test": 0.499}, group="group")
+
+
 def test_roles_without_samples():
     with pytest.raises(DataError, match="20 samples leave none for the role 'test'"):
         split(table(np.zeros(20)), {"train": 0.99, "test": 0.01})

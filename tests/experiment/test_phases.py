@@ -2,6 +2,7 @@ import functools
 
 import pytest
 import torch
+from callback_runs import StopAt
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
@@ -99,18 +100,6 @@ def test_each_phase_may_have_an_optimizer_of_its_own_and_a_schedule():
     fit(gan, phases(1, own, functools.partial(descend.optim.Adam, lr=rate)))
     expected, _ = by_hand(16, 1, own, functools.partial(descend.optim.Adam, lr=rate))
     same(gan, expected)
-
-
-class StopAt(Callback):
-    def __init__(self, step):
-        self.step = step
-
-    def after_step(self, step):
-        if step.step == self.step:
-            import os
-            import signal
-
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def noisy(gan, real, noise):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from callback_runs import StopAt
 from run_builder import Parts, execute
 from safetensors.torch import load_file
 from toys import Regression, data
@@ -37,20 +38,6 @@ def work(task=None, optimizer=torch.optim.Adam, epochs=4, callbacks=(), **settin
     algorithm = settings.pop("algorithm", None) or BatchedIterativeOptimizer(epoch_count=epochs)
 
     return Parts("toy", task, made, modes, algorithm, 5, tuple(callbacks), **settings)
-
-
-class StopAt(Callback):
-    """Asks for an end in a given step as a signal would, through the session's own question."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def after_step(self, step):
-        if step.step == self.step:
-            import os
-            import signal
-
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def final_files(run_dir):

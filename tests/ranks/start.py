@@ -137,7 +137,7 @@ def begin(
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     there = {rank: surroundings(rank, ranks, port, folder, **more) for rank in range(ranks) if rank not in missing}
-    if not fresh:
+    if not fresh and sys.platform == "linux":  # the server waits by Linux's file descriptors of processes
         return [_fork_server().fork(TESTS / "ranks" / script, arguments, own, folder) for own in there.values()]
     command = [sys.executable, str(TESTS / "ranks" / script), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

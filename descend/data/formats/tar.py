@@ -224,7 +224,7 @@ class TarShards:
         for sample in range(count):
             try:
                 value = _values(ending, self._content(sample, ending)).get(name)
-            except Exception:
+            except Exception:  # of any library; the sample is refused with its reason when it is read
                 continue
             kinds.append(np.dtype(np.float64) if value is None else np.asarray(value).dtype)
         if any(kind.kind == "U" for kind in kinds):
@@ -250,7 +250,7 @@ class TarShards:
         for sample in range(len(self)):
             try:
                 found.add(_values(ending, self._content(sample, ending))[name])
-            except Exception:
+            except Exception:  # likewise
                 continue
         return found
 

@@ -11,8 +11,9 @@ of the spread between searches. With s searches an arm, medians x and y, and m p
                                                             of rounded scores have no spread, and are no certainty
     P(better > worse) = 1 - p/2                             posterior of the mean difference under a flat prior
 
-Where a search failed as a whole, the medians have no mean, and their ranks are compared (Mann and Whitney, exact). An
-arm of which every re-run failed in every search is worse than one of which none did.
+Where a search failed as a whole, the medians have no mean, and their ranks are compared (Mann and Whitney, by all
+permutations up to 8 searches, else by 20,000 drawn ones). An arm of which every re-run failed in every search is worse
+than one of which none did.
 
 A prior on the spread would find more with two or three searches, and would call too much better where it is wrong;
 `benchmarks/ranking.py` makes the tables of what this rule finds and how often it errs.
@@ -155,6 +156,7 @@ def rank(
         tunings: What each arm was given; arms that were given different things are not ranked.
 
     Raises:
+        ConfigurationError: there are fewer than two arms, or the level is not between 0 and 1.
         MissingExtra: scipy is not installed.
     """
     check_fraction(level, "level")

@@ -261,6 +261,7 @@ def critical_batch_size_interval(
     Raises:
         Refused: the medians themselves are refused, or more than 1 in 20 samples is, e.g. as some seeds missed the
             target.
+        ConfigurationError: a batch size has numbers and lists, or the confidence is not between 0 and 1.
     """
     check_fraction(confidence, "confidence")
     sizes = list(examples_by_batch)
