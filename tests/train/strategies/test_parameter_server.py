@@ -22,7 +22,7 @@ from descend.train.strategies import channel
 from descend.train.strategies.parameter_server import BatchQueue, ParameterServer, ParameterServerRank, Worker
 from descend.train.strategies.worker_pool import PendingGradient
 
-FEED = SimpleNamespace(batch_size=4)
+FEED = SimpleNamespace(batch_size=4, num_samples=24)
 
 
 def handed_out(queue, steps):
@@ -64,14 +64,14 @@ def test_the_state_of_another_epoch_is_left_alone():
     assert handed_out(queue, 2) == [0, 1]
 
 
-@pytest.mark.parametrize(("position", "taken"), [(2, 7), (2, 5), (2, 8)])
-def test_a_partial_last_mini_batch_may_have_been_taken(position, taken):
+@pytest.mark.parametrize(("samples", "taken"), [(7, 7), (5, 5), (8, 8), (9, 8)])
+def test_a_partial_mini_batch_may_have_been_taken_where_it_is_the_last(samples, taken):
     queue = BatchQueue()
-    queue.begin(FEED, 1, position, taken)
-    assert queue.pop(9) == position
+    queue.begin(SimpleNamespace(batch_size=4, num_samples=samples), 1, 2, taken)
+    assert queue.pop(9) == 2
 
 
-@pytest.mark.parametrize("taken", [4, 9, 3])
+@pytest.mark.parametrize("taken", [4, 7, 9, 3])
 def test_an_epoch_of_mini_batches_of_another_size_is_refused(taken):
     with pytest.raises(ConfigurationError, match="epoch 1 was begun with mini-batches of another size"):
         BatchQueue().begin(FEED, 1, 2, taken)
@@ -178,30 +178,22 @@ def test_objective_and_metrics_are_those_of_all_samples(threads):
 
 
 def test_an_error_of_the_server_ends_its_workers_with_the_same_words(threads):
-    caught = []
-
     def act(run):
-        strategy = run.strategy
-        if isinstance(strategy, ParameterServerRank):
-            run.task.module.weight.data.fill_(math.inf)
-        else:
-            serve = strategy._serve
+        run.task.module.weight.data.fill_(math.inf)
+        execute = run.strategy.execute
 
-            def served():
-                try:
-                    return serve()
-                except NumericalError as error:
-                    caught.append(error.problems)
-                    raise
+        def executed(*parts):
+            try:
+                return execute(*parts)
+            except NumericalError as error:
+                return error.problems
 
-            strategy._serve = served
+        run.strategy.execute = executed
 
-    with pytest.raises(NumericalError, match="step 1: the gradient of 'weight'"):
-        on_server_and_workers(3, act)
-    assert len(caught) == 2
-    assert caught[0] == caught[1]
-    assert "step 1: the gradient of 'weight'" in caught[0][0]
-    assert "rank 1" in caught[0][0] or "rank 2" in caught[0][0]
+    server, *workers = on_server_and_workers(3, act)
+    assert server[0].startswith("step 1: the gradient of 'weight', 'bias' is not finite")
+    assert server[1].startswith(("rank 1: epoch 0, mini-batch 0", "rank 2: epoch 0, mini-batch 1"))
+    assert workers == [server, server]
 
 
 def test_a_signal_that_a_worker_got_ends_the_server(threads):
@@ -213,7 +205,7 @@ def test_a_signal_that_a_worker_got_ends_the_server(threads):
         on_server_and_workers(2, act)
 
 
-def test_callbacks_that_look_into_layers_or_change_the_batch_size_are_refused_in_training(threads):
+def test_callbacks_that_look_into_layers_are_refused_in_training(threads):
     def act(run):
         if isinstance(run.strategy, ParameterServerRank):
             run.activations.listen(lambda *seen: None)
@@ -221,16 +213,35 @@ def test_callbacks_that_look_into_layers_or_change_the_batch_size_are_refused_in
     with pytest.raises(ConfigurationError, match="outputs of layers in training, which workers compute"):
         on_server_and_workers(2, act)
 
-    class Larger(descend.Callback):
-        def after_step(self, step):
-            step.run.control.batch_size = 5
 
-    def larger(run):
+class Larger(descend.Callback):
+    """Lets a hook set the size of mini-batches to 5."""
+
+    def __init__(self, hook):
+        setattr(self, hook, lambda record: setattr(record.run.control, "batch_size", 5))
+
+
+def with_callback(callback):
+    def act(run):
         if isinstance(run.strategy, ParameterServerRank):
-            run.callbacks = Callbacks((Larger(),))
+            run.callbacks = Callbacks((*run.callbacks.all, callback))
 
-    with pytest.raises(ConfigurationError, match="changed the size of mini-batches"):
-        on_server_and_workers(2, larger)
+    return act
+
+
+def test_a_new_batch_size_holds_from_the_next_epoch_on_for_workers_too(threads):
+    server, _ = on_server_and_workers(2, with_callback(Larger("after_epoch")))
+    assert [row["mini_batch"] for row in server.history if "delay" in row] == [0, 1, 2, 3, 0, 1]
+    alone = run_of(Regression(), data(batch_size=3), callbacks=[Larger("after_epoch")])
+    alone.optimizer.param_groups[0]["momentum"] = 0.0
+    train(alone, Epochs(2))
+    for found, expected in zip(server.module.parameters(), alone.task.module.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_new_batch_size_within_an_epoch_is_refused(threads):
+    with pytest.raises(ConfigurationError, match="epoch 0 was begun with mini-batches of another size"):
+        on_server_and_workers(2, with_callback(Larger("after_step")))
 
 
 def test_what_does_not_go_with_it_is_said_before_the_run_begins():
