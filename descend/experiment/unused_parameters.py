@@ -34,7 +34,7 @@ class WarnUnusedParameters(Callback):
         if self._without_gradient:
             self._without_gradient = {name: p for name, p in self._without_gradient.items() if p.grad is None}
         if not self._without_gradient:
-            step.run.control.unsubscribe(self, Event.AFTER_BACKWARD)
+            step.run.unsubscribe(self, Event.AFTER_BACKWARD)
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from descend.data import Batch
     from descend.runtime import Communicator
-    from descend.train.callback import Callback
-    from descend.train.events import Event
     from descend.train.run import Run
 
 __all__ = ["Collectives", "ObjectiveProbe", "RunControl", "RunFiles"]
@@ -144,10 +142,6 @@ class RunControl:
     def stop(self, reason: str) -> None:
         """End training after this step or, between two epochs, now. `reason` is the sentence of log and result."""
         self._run.stop.stop(reason)
-
-    def unsubscribe(self, callback: Callback, event: Event) -> None:
-        """Call the hook of `event` of `callback` no more in this run, so that it costs nothing from here on."""
-        self._run.callbacks.unsubscribe(callback, event)
 
     @property
     def batch_size(self) -> int:
