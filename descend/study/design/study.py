@@ -30,7 +30,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.field_types import (
@@ -133,7 +133,7 @@ class Study(BaseModel):
     confirmation_seeds: int = Field(default=10, ge=1)
     target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
     margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    reference: dict[str, str | int | float] = Field(default_factory=dict)
+    reference: dict[str, str | int | FiniteFloat] = Field(default_factory=dict)
 
     if not TYPE_CHECKING:  # whose signature is that of the fields
 
