@@ -89,6 +89,8 @@ def run(
     profiled = words(nvprof_command(folder, nvprof_output_name)) if nvprof else []
     program = [*profiled, lbann_exe or _driver(), *words(lbann_args), f"--prototext={file}", *flags]
     script.add_parallel_command(program)
+    if batch_job:
+        script.check_queue()
     if script.path.exists() and not overwrite_script:
         raise ConfigurationError(f"{script.path} exists already: pass overwrite_script=True, or another work_dir")
     _make(folder)

@@ -123,7 +123,8 @@ class BatchScript:
     def text(self) -> str:
         """The script."""
         directive = _DIRECTIVES.get(self.scheduler, "")
-        meeting = [f'export MASTER_ADDR="${{MASTER_ADDR:-{_MEETING[self.scheduler]}}}"'] * (self.scheduler in _MEETING)
+        host = _MEETING.get(self.scheduler)  # Slurm's steps and torchrun say where rank 0 is
+        meeting = [] if host is None else [f'export MASTER_ADDR="${{MASTER_ADDR:-{host}}}"']
         return "\n".join(
             [
                 "#!/bin/bash",
@@ -188,6 +189,15 @@ class BatchScript:
         shared = local.surroundings(self.procs_per_node) if self.scheduler == "local" else {}
         return run_shown(command, self.work_dir, {**os.environ, **shared, **_for_the_driver(os.environ)})
 
+    def check_queue(self) -> None:
+        """Refuse to submit where that is not possible.
+
+        Raises:
+            ConfigurationError: the scheduler has no queue.
+        """
+        if not hasattr(SCHEDULERS[self.scheduler], "submit"):
+            raise ConfigurationError(f"batch_job=True: scheduler '{self.scheduler}' has no queue; remove it")
+
     def submit(self, overwrite: bool = True) -> int:
         """Write the script and submit it.
 
@@ -197,9 +207,8 @@ class BatchScript:
         Raises:
             ConfigurationError: the scheduler has no queue.
         """
+        self.check_queue()
         module = SCHEDULERS[self.scheduler]
-        if not hasattr(module, "submit"):
-            raise ConfigurationError(f"batch_job=True: scheduler '{self.scheduler}' has no queue; remove it")
         self.write(overwrite)
         environment = {**os.environ, **_for_the_driver(os.environ)}
         return subprocess.run(module.submit(str(self.path)), cwd=self.work_dir, env=environment, check=False).returncode
