@@ -1,0 +1,1 @@
+"""LBANN's names over this package."""
