@@ -25,16 +25,17 @@ class Deviation(Enum):
 
     NOTHING_TO_LEARN = "the weights stay as they are"
     ZERO_SCALE = "the term counts as 0"
+    NESTED_TERMS = "its entries are terms one after the other"
     TWIN_METRICS = "each is measured, the later ones with a number behind the name"
     SETTING_WITHOUT_EFFECT = "it is ignored, as in LBANN"
     SPARE_SLICE_POINTS = "the last pieces are left out"
     RESHAPE_TO_SCALAR = "the output has one entry"
     ONE_SAMPLE_STATISTICS = "its output is 0 and its running variance stays"
-    KFAC_ZEROS = "the zero is taken as it is"
+    KFAC_ZEROS = "the default holds"
     RATE_AT_EPOCH_ZERO = "no epoch ends with this number, so it is passed over"
     DISTRIBUTED_CHECKPOINT = "the whole state is saved at those intervals"
     CHECKPOINT_WITHOUT_INTERVAL = "it saves nothing"
-    OLD_TOURNAMENT = "with one trainer there is nobody to play with"
+    OLD_TOURNAMENT = "one trainer has nobody to play with"
     SHORT_SAMPLE = "the rest is 0"
 
 

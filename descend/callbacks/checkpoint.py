@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_integer, check_number, collect
 from descend.errors import ConfigurationError, StorageError
+from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
 from descend.train.callback import Monitored
 
@@ -90,9 +91,9 @@ class Checkpoint(Callback):
         if not problems and not any(
             (self.every_steps, self.every_epochs, self.every_seconds, self.keep_best, self.restart_dir)
         ):
-            problems.append(
-                "Checkpoint: set every_steps, every_epochs, every_seconds or keep_best; without one it would never save"
-            )
+            remedy = "Checkpoint: set every_steps, every_epochs, every_seconds or keep_best"
+            if refused(Deviation.CHECKPOINT_WITHOUT_INTERVAL, remedy):
+                problems.append(f"{remedy}; without one it would never save")
         if self.keep_best.endswith("/objective"):
             self.best = self.best or "lowest"
         problems += _problems_of_best(self.keep_best, self.best)
@@ -121,15 +122,15 @@ class Checkpoint(Callback):
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Checkpoint:
         """A checkpoint callback from the fields of a text."""
-        refused = [name for name in ("per_rank_dir", "ckpt_dist_epochs", "ckpt_dist_steps") if fields.get(name)]
-        if refused:
+        in_parts = [name for name in ("per_rank_dir", "ckpt_dist_epochs", "ckpt_dist_steps") if fields.get(name)]
+        problem = f"Checkpoint: {', '.join(in_parts)} asks for a checkpoint in parts, one for each rank"
+        if in_parts and refused(Deviation.DISTRIBUTED_CHECKPOINT, problem):
             raise ConfigurationError(
-                f"Checkpoint: {', '.join(refused)} asks for a checkpoint in parts, one for each rank; use "
-                "checkpoint_dir, checkpoint_epochs and checkpoint_steps, which save all of it once"
+                f"{problem}; use checkpoint_dir, checkpoint_epochs and checkpoint_steps, which save all of it once"
             )
         return cls(
-            every_steps=fields.get("checkpoint_steps", 0),
-            every_epochs=fields.get("checkpoint_epochs", 0),
+            every_steps=fields.get("checkpoint_steps", 0) or fields.get("ckpt_dist_steps", 0),
+            every_epochs=fields.get("checkpoint_epochs", 0) or fields.get("ckpt_dist_epochs", 0),
             every_seconds=fields.get("checkpoint_secs", 0.0),
             checkpoint_dir=fields.get("checkpoint_dir", ""),
             restart_dir=fields.get("restart_dir", ""),
