@@ -17,7 +17,7 @@ from descend.errors import warn
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-__all__ = ["Deviation", "lenient", "refused"]
+__all__ = ["Deviation", "allowed", "lenient", "refused"]
 
 
 class Deviation(Enum):
@@ -37,19 +37,25 @@ class Deviation(Enum):
     CHECKPOINT_WITHOUT_INTERVAL = "it saves nothing"
     OLD_TOURNAMENT = "one trainer has nobody to play with"
     SHORT_SAMPLE = "the rest is 0"
+    CODE_OF_A_READER = "it is run"
 
 
 _allowed: ContextVar[frozenset[Deviation]] = ContextVar("allowed deviations", default=frozenset())
 
 
 @contextmanager
-def lenient(allowed: Iterable[Deviation] = tuple(Deviation)) -> Generator[None]:
+def lenient(deviations: Iterable[Deviation] = tuple(Deviation)) -> Generator[None]:
     """Within this block these deviations are warnings; all of them unless some are named."""
-    token = _allowed.set(frozenset(allowed))
+    token = _allowed.set(frozenset(deviations))
     try:
         yield
     finally:
         _allowed.reset(token)
+
+
+def allowed(deviation: Deviation) -> bool:
+    """Whether a deviation is allowed here, for what only turns up later, on another thread: it says nothing."""
+    return deviation in _allowed.get()
 
 
 def refused(deviation: Deviation, problem: str) -> bool:
@@ -59,7 +65,7 @@ def refused(deviation: Deviation, problem: str) -> bool:
         deviation: What is deviated from.
         problem: The message of the error, which names the setting and its place.
     """
-    if deviation not in _allowed.get():
+    if not allowed(deviation):
         return True
     warn(f"{problem}: LBANN allows it, and {deviation.value}")
     return False
