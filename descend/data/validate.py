@@ -11,6 +11,7 @@ from descend.data.description import ROLES, DataReader, Reader
 from descend.data.formats import FORMATS, NOT_BUILT
 from descend.data.transforms import Normalize, NormalizeToLBANNLayout, SampleNormalize, Scale, ToLBANNLayout, Transform
 from descend.errors import ConfigurationError, nearest
+from descend.leniency import Deviation, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,8 +54,9 @@ def _whole(description: DataReader) -> Iterator[str]:
     if not description.reader:
         yield f"{place}the data reader has no reader; add one with a name and a role, such as {_options(ROLES)}"
     for setting in ("max_par_io_size", "requires_data_set_metadata"):
-        if getattr(description, setting):
-            yield f"{place}{setting} of the data reader has no effect; remove it"
+        problem = f"{place}{setting} of the data reader has no effect"
+        if getattr(description, setting) and refused(Deviation.SETTING_WITHOUT_EFFECT, problem):
+            yield f"{problem}; remove it"
     counts = Counter(reader.role for reader in description.reader)
     for role, count in counts.items():
         if count > 1:
@@ -101,8 +103,11 @@ def _names(reader: Reader) -> Iterator[str]:
         used = COMMON | FORMATS[reader.name].uses
         own = _options(sorted(FORMATS[reader.name].uses)) or "none"
         for field in fields(reader):
-            if field.name not in used and getattr(reader, field.name) != field.default:
-                yield f"{field.name} is set and this reader does not use it; remove it (its own fields: {own})"
+            if field.name in used or getattr(reader, field.name) == field.default:
+                continue
+            problem = f"{field.name} is set and this reader does not use it"
+            if refused(Deviation.SETTING_WITHOUT_EFFECT, f"{reader}: {problem}"):
+                yield f"{problem}; remove it (its own fields: {own})"
 
 
 def _amounts(reader: Reader) -> Iterator[str]:

@@ -26,6 +26,7 @@ from descend.graph.exported import Exported
 from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
 from descend.graph.layer_kind import Incoming, LayerKind, Shape, WeightSlot, shown
 from descend.graph.weights import Weights
+from descend.leniency import Deviation, refused
 
 __all__ = ["Incoming", "Layer", "ParallelStrategy", "Setting", "Shape", "WeightSlot", "check_layer", "shown"]
 
@@ -192,6 +193,16 @@ class Layer(LayerKind, Exported):
     def formats(self) -> tuple[DataType | None, DataType | None]:
         """The formats that it asks for, of its inputs and of its outputs."""
         return (self.datatype, self.datatype)
+
+    def refuses(self, deviation: Deviation, problem: str) -> bool:
+        """Whether something that LBANN runs is an error of this layer; where it is allowed, a warning says so.
+
+        Args:
+            deviation: What is deviated from.
+            problem: Continues a sentence that begins with the layer's name and kind.
+        """
+        place = f"{self.where}: " if self.where else ""
+        return refused(deviation, f"{place}layer '{self.name}' ({type(self).__name__}) {problem}")
 
     def add_parent(self, parent: Layer | str) -> None:
         """Attach a parent; this layer becomes the last child of it."""

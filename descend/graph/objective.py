@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from descend.errors import WrongType
 from descend.graph.exported import Exported
 from descend.graph.fields import FieldType, refuse_unknown, take_all
 from descend.graph.layer import Layer, check_layer
 from descend.graph.weights import Weights
+from descend.leniency import Deviation, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -127,6 +128,10 @@ class ObjectiveFunction(Exported):
         Raises:
             WrongType: it is neither.
         """
+        if isinstance(term, (list, tuple)) and not refused(Deviation.NESTED_TERMS, "an objective term is a list"):
+            for one in cast("Iterable[Any]", term):
+                self.add_term(one)
+            return
         if isinstance(term, Layer):
             term = LayerTerm(term)
         elif not isinstance(term, (LayerTerm, L2WeightRegularization)):

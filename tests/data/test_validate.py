@@ -23,7 +23,7 @@ def train(**fields):
         (train(name="mnits"), ["reader 'mnits' (train)", "did you mean 'mnist'?", "'synthetic'"]),
         (train(name="MNIST"), ["did you mean 'mnist'?"]),
         (train(name="csv"), ["'csv' is known and not implemented", "'mnist'"]),
-        (train(name="python", python=PythonDataReader(module="m")), ["'python' is known and not implemented"]),
+        (train(name="mnist", python=PythonDataReader(module="m")), ["python is set and this reader does not use"]),
         (train(fraction_of_data_to_use=1.5), ["fraction_of_data_to_use must be a number >= 0 and <= 1, got 1.5"]),
         (train(fraction_of_data_to_use=float("nan")), ["fraction_of_data_to_use must be a finite number, got nan"]),
         (train(fraction_of_data_to_use=-0.1), ["fraction_of_data_to_use must be a number >= 0 and <= 1, got -0.1"]),

@@ -3,12 +3,20 @@
 from collections.abc import Mapping
 
 from descend.data.formats.images import DIGITS, MNIST
+from descend.data.formats.python_dataset import PYTHON_DATASET
+from descend.data.formats.python_module import PYTHON
 from descend.data.formats.synthetic import SYNTHETIC
 from descend.data.reader_protocol import Format
 
 __all__ = ["FORMATS", "NOT_BUILT"]
 
-FORMATS: Mapping[str, Format] = {"mnist": MNIST, "digits": DIGITS, "synthetic": SYNTHETIC}
+FORMATS: Mapping[str, Format] = {
+    "mnist": MNIST,
+    "digits": DIGITS,
+    "synthetic": SYNTHETIC,
+    "python": PYTHON,
+    "python_dataset": PYTHON_DATASET,
+}
 
 # Readers of LBANN that are not implemented; their names give an error of their own.
 NOT_BUILT = frozenset(
@@ -31,8 +39,6 @@ NOT_BUILT = frozenset(
         "numpy_npz",
         "numpy_npz_conduit_reader",
         "pilot2_molecular_reader",
-        "python",
-        "python_dataset",
         "ras_lipid",
         "smiles",
     }
