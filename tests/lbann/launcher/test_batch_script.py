@@ -108,7 +108,7 @@ def test_one_process_is_started_without_a_launcher_by_this_python(tmp_path):
 
 @pytest.mark.slow
 def test_several_processes_of_this_machine_are_started_together(tmp_path, driver):
-    """Each process runs the driver once, and is told its rank."""
+    """Each process runs the driver once, and gets its rank."""
     program = Path(driver)
     program.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE"\n')
     assert lbann.run(*experiment(), work_dir=tmp_path / "job", procs_per_node=2, lbann_exe=driver) == 0

@@ -76,7 +76,7 @@ def test_samples_have_the_fields_that_they_were_given():
 
 
 def test_a_data_set_of_a_script_is_read_by_another_process(tmp_path):
-    """The class is `__main__.Squares` in the script, and `script.Squares` for whoever imports the file."""
+    """The class is `__main__.Squares` in the script, and `script.Squares` where the file is imported."""
     folder = tmp_path / "place"
     folder.mkdir()
     (folder / "script.py").write_text(SCRIPT)
