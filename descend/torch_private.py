@@ -11,7 +11,7 @@ Importing this module does not import torch; each function imports what it needs
     storages        storage_identity, storage_use_count
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, compiled_call, set_compiled_call
-    optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported
+    optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     reset_reducer, collectives_begun, default_store, clone_store, disable_elastic_restarts
     compilers       aoti_compile, load_aoti, operator_schema, private_operator
 """
@@ -49,6 +49,7 @@ __all__ = [
     "mark_outside_graphs",
     "norm_class",
     "operator_schema",
+    "plain_state_dict",
     "private_operator",
     "reset_reducer",
     "set_compiled_call",
@@ -210,6 +211,18 @@ def mark_outside_graphs(function: Callable[..., Any], reason: str) -> None:
     marked: Any = function
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = reason
+
+
+def plain_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What `torch.optim.Optimizer.state_dict` returns, whatever the subclass has made of it.
+
+    torch's own form imports torch._dynamo first, so that no graph is made of it; that takes two seconds. Where it is
+    not imported, nobody makes graphs.
+    """
+    import torch
+
+    method: Any = torch.optim.Optimizer.state_dict
+    return (method if dynamo_is_imported() else getattr(method, "__wrapped__", method))(optimizer)
 
 
 def dynamo_is_imported() -> bool:

@@ -153,6 +153,18 @@ def test_a_marked_function_is_not_inlined_by_torch_compile():
     assert len(graphs) > 1  # the call broke the graph
 
 
+def test_the_plain_state_of_an_optimizer_is_torchs(monkeypatch: pytest.MonkeyPatch):
+    class Own(torch.optim.SGD):
+        def state_dict(self) -> dict[str, Any]:
+            return {"its": "own"}
+
+    optimizer = Own([nn.Parameter(torch.ones(2))], lr=0.5)
+    expected = torch.optim.Optimizer.state_dict(optimizer)
+    assert torch_private.plain_state_dict(optimizer) == expected
+    monkeypatch.setattr(torch_private, "dynamo_is_imported", lambda: False)
+    assert torch_private.plain_state_dict(optimizer) == expected
+
+
 @pytest.mark.slow
 def test_dynamo_is_not_imported_by_torch_alone():
     code = "import torch; from descend.torch_private import dynamo_is_imported as f; raise SystemExit(f())"

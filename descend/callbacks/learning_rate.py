@@ -23,6 +23,7 @@ from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, words
 from descend.errors import ConfigurationError, Unsupported
 from descend.graph.fields import described_openly
+from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ class SetLearningRate(_AtEpochs):
     val: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "step")
+        never = self.step == 0 and not refused(Deviation.RATE_AT_EPOCH_ZERO, "SetLearningRate.step is 0")
+        at_least(self, 0 if never else 1, "step")
         at_least(self, 0, "val")
 
     def scheduled(self, epoch: int, rate: float) -> float:
@@ -184,10 +186,11 @@ class DropFixedLearningRate(_AtEpochs):
     def __post_init__(self) -> None:
         at_least(self, 0, "amt")
         if any(epoch < 1 for epoch in self.drop_epoch):
-            raise ConfigurationError(
-                f"DropFixedLearningRate.drop_epoch is {list(self.drop_epoch)}; epochs are counted when they are over, "
-                "so each must be at least 1"
-            )
+            problem = f"DropFixedLearningRate.drop_epoch is {list(self.drop_epoch)}"
+            if min(self.drop_epoch) < 0 or refused(Deviation.RATE_AT_EPOCH_ZERO, problem):
+                raise ConfigurationError(
+                    f"{problem}; epochs are counted when they are over, so each must be at least 1"
+                )
 
     def scheduled(self, epoch: int, rate: float) -> float:
         """See `_AtEpochs.scheduled`."""

@@ -28,15 +28,15 @@ def _save(run: RunView, folder: str) -> None:
     for name, weights in run.control.weights.items():
         matrix = as_matrix(weights, name in matrices)
         height, width = matrix.shape
-        file = f"{folder}/trainer0/{escape(run.name)}/model_weights_{escape(name)}_{height}x{width}.bin"
-        write_binary(run.control.path(file), matrix)
+        of_model = f"{folder}/{run.control.files.trainer}/{escape(run.name)}"
+        write_binary(run.control.path(f"{of_model}/model_weights_{escape(name)}_{height}x{width}.bin"), matrix)
 
 
 @described_openly
 class SaveModel(Callback):
     """Writes the weights after training.
 
-    Files: DIR/trainer0/MODEL/model_weights_WEIGHTS_HEIGHTxWIDTH.bin, in Hydrogen's binary.
+    Files: DIR/trainerN/MODEL/model_weights_WEIGHTS_HEIGHTxWIDTH.bin, in Hydrogen's binary.
     Runs:  after_training.
     Reads: weights. Changes nothing.
     Costs: a copy of the weights to the disk.
@@ -112,7 +112,7 @@ class LoadModel(Callback):
 
     Args:
         dirs: Folders with spaces between; of weights in several, the last ones count. A relative one is within the
-            current folder. Files lie in it or in its trainer0/MODEL.
+            current folder. Files lie in it or in its trainerN/MODEL.
         extension: Of a description, which is not read.
 
     Raises:
@@ -134,7 +134,7 @@ class LoadModel(Callback):
             return
         files: dict[str, Path] = {}
         for folder in words(self.dirs):
-            files |= self._files(Path(folder), run.name)
+            files |= self._files(Path(folder), run)
         import torch
 
         weights, matrices = run.control.weights, column_major(run.module)
@@ -147,8 +147,8 @@ class LoadModel(Callback):
             f"loaded {len(loaded)} weights from {self.dirs}" + (f"; not there: {', '.join(missing)}" if missing else "")
         )
 
-    def _files(self, folder: Path, model: str) -> dict[str, Path]:
-        found = find_weights(folder) or find_weights(folder / "trainer0" / model)
+    def _files(self, folder: Path, run: RunView) -> dict[str, Path]:
+        found = find_weights(folder) or find_weights(folder / run.control.files.trainer / run.name)
         if not found:
             raise StorageError(f"LoadModel: {folder} holds no files model_weights_NAME_HEIGHTxWIDTH.bin")
         return found

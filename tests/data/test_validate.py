@@ -27,7 +27,7 @@ def train(**fields):
         (train(name="imagenett"), ["did you mean 'imagenet'?"]),
         (train(gan_label_value=1), ["gan_label_value must be 0 or 1, and needs gan_labelling"]),
         (train(gan_labelling=True, gan_label_value=2), ["gan_label_value must be 0 or 1"]),
-        (train(name="python", python=PythonDataReader(module="m")), ["'python' is known and not implemented"]),
+        (train(name="mnist", python=PythonDataReader(module="m")), ["python is set and this reader does not use"]),
         (train(fraction_of_data_to_use=1.5), ["fraction_of_data_to_use must be a number >= 0 and <= 1, got 1.5"]),
         (train(fraction_of_data_to_use=float("nan")), ["fraction_of_data_to_use must be a finite number, got nan"]),
         (train(fraction_of_data_to_use=-0.1), ["fraction_of_data_to_use must be a number >= 0 and <= 1, got -0.1"]),

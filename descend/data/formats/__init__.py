@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 
 from descend.data.formats.images import DIGITS, MNIST
+from descend.data.formats.python_dataset import PYTHON_DATASET
+from descend.data.formats.python_module import PYTHON
 from descend.data.formats.synthetic import SYNTHETIC
 from descend.data.reader_protocol import Format
 
-__all__ = ["FORMATS", "NOT_BUILT"]
+__all__ = ["FORMATS"]
 
-FORMATS: Mapping[str, Format] = {"mnist": MNIST, "digits": DIGITS, "synthetic": SYNTHETIC}
-
-# Readers of LBANN that are not implemented; their names give an error of their own.
-NOT_BUILT = frozenset({"python", "python_dataset"})
+FORMATS: Mapping[str, Format] = {
+    "mnist": MNIST,
+    "digits": DIGITS,
+    "synthetic": SYNTHETIC,
+    "python": PYTHON,
+    "python_dataset": PYTHON_DATASET,
+}
