@@ -19,7 +19,7 @@ from descend import hooks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MODULES = ("contrib", "core", "launcher", "models", "modules", "proto", "util")
+_MODULES = ("contrib", "core", "launcher", "models", "modules", "onnx", "proto", "torch", "util")
 _SINGLE = {
     "Model": "core.model",
     "Trainer": "core.trainer",
