@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from descend import hooks
+from descend.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _MODULES = ("contrib", "core", "launcher", "models", "modules", "onnx", "proto", "torch", "util")
 _SINGLE = {
     "Model": "core.model",
+    "SubgraphCommunication": "core.model",
     "Trainer": "core.trainer",
     "evaluate": "core.evaluation",
     "get_features": "core.features",

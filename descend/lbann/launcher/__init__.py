@@ -83,6 +83,10 @@ def run(
     require(check_choice("scheduler", kind, SCHEDULERS))
     folder = job_folder(work_dir or experiment_dir, job_name, nodes, procs_per_node)
     file = folder / (proto_file_name or f"experiment.proto{'bin' if binary_protobuf else 'text'}")
+    if binary_protobuf and "protobin" not in file.name:
+        raise ConfigurationError(
+            f"proto_file_name={file.name!r}: the driver reads binary files by 'protobin' in the name"
+        )
     wanted = (partition, account, reservation, launcher, launcher_args, environment)
     script = make_batch_script(folder, nodes, procs_per_node, time_limit, kind, job_name, *wanted)
     flags = [] if procs_per_trainer is None else [f"--procs_per_trainer={procs_per_trainer}"]
