@@ -130,7 +130,7 @@ class LoadModel(Callback):
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        if run.step:
+        if run.control.samples:  # the view is older than a checkpoint that another callback has restored
             return
         files: dict[str, Path] = {}
         for folder in words(self.dirs):
