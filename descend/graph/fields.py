@@ -29,7 +29,7 @@ from typing import (
     get_type_hints,
 )
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, WrongType, nearest
 
 __all__ = ["FieldType", "described", "described_openly", "field_types", "refuse_unknown", "take_all"]
 
@@ -180,7 +180,7 @@ def take_all(what: str, types: Mapping[str, FieldType], values: Mapping[str, Any
     """Bring values to their fields' types.
 
     Raises:
-        ConfigurationError: a value does not fit; every such field is named with its value and what was expected.
+        WrongType: a value does not fit; every such field is named with its value and what was expected.
     """
     taken: dict[str, Any] = {}
     problems: list[str] = []
@@ -190,7 +190,7 @@ def take_all(what: str, types: Mapping[str, FieldType], values: Mapping[str, Any
         except TypeError:
             problems.append(f"{what}.{name} is {_shown(value)}; expected {types[name].expected}")
     if problems:
-        raise ConfigurationError(problems)
+        raise WrongType(problems)
     return taken
 
 

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, WrongType, nearest
 from descend.graph.enums import DataType
+from descend.graph.exported import Exported
 from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
 from descend.graph.layer_kind import Incoming, LayerKind, Shape, WeightSlot, shown
 from descend.graph.weights import Weights
@@ -96,7 +97,7 @@ _COMMON: Mapping[str, FieldType] = {
 _LINKS = ("parents", "children", "weights", "hint_layer", "parallel_strategy")
 
 
-class Layer(LayerKind):
+class Layer(LayerKind, Exported):
     """One operation of the graph. A layer is itself and equal to no other.
 
     Args:
@@ -123,6 +124,7 @@ class Layer(LayerKind):
     """
 
     message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
+    envelope: ClassVar[str | None] = "Layer"
     global_count: ClassVar[int] = 0  # of layers without a name
     where: str | None = None  # file:line:column of a layer that came from a text
     _serials: ClassVar[Iterator[int]] = itertools.count()
@@ -289,10 +291,10 @@ def check_layer(owner: str, given: Any) -> None:
     """Refuse what is neither a layer nor a layer's name.
 
     Raises:
-        ConfigurationError: it is neither.
+        WrongType: it is neither.
     """
     if not isinstance(given, (Layer, str)):
-        raise ConfigurationError(f"{owner}.layer is {given!r}; expected a layer")
+        raise WrongType(f"{owner}.layer is {given!r}; expected a layer")
 
 
 def _names(things: Iterable[Layer | Weights | str]) -> tuple[str, ...]:
@@ -306,5 +308,5 @@ def _each(kind: str, what: str, base: type, given: Any) -> list[Any]:
     things = [given] if isinstance(given, (base, str)) or not isinstance(given, Iterable) else list(given)
     wrong = [thing for thing in things if not isinstance(thing, (base, str))]
     if wrong:
-        raise ConfigurationError(f"{kind}: {wrong[0]!r} is given in {what}; expected a {base.__name__}")
+        raise WrongType(f"{kind}: {wrong[0]!r} is given in {what}; expected a {base.__name__}")
     return things

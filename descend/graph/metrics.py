@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from descend.graph.exported import Exported
 from descend.graph.fields import FieldType, described, refuse_unknown, take_all
 from descend.graph.layer import Layer, check_layer
 
@@ -15,10 +16,11 @@ __all__ = ["BaseMetric", "ExecutableMetric", "Metric", "PythonMetric"]
 _TYPES: Mapping[str, FieldType] = {"name": FieldType(str, optional=True), "unit": FieldType(str)}
 
 
-class BaseMetric:
+class BaseMetric(Exported):
     """What all metrics have in common."""
 
     message: ClassVar[str]
+    envelope: ClassVar[str | None] = "Metric"
     needs: ClassVar[tuple[str, ...]] = ()  # fields that must be set
     name: str
     where: str | None = None

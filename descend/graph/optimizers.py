@@ -26,6 +26,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from descend.errors import ConfigurationError, GraphError, warn
+from descend.graph.exported import Exported
 from descend.graph.fields import described, field_types
 from descend.strict_keywords import canonical_names
 
@@ -62,10 +63,11 @@ def _also_called(**aliases: str | tuple[str, ...]) -> Callable[[type[_T]], type[
     return extend
 
 
-class Optimizer:
+class Optimizer(Exported):
     """What all update rules have in common."""
 
     message: ClassVar[str]
+    envelope: ClassVar[str | None] = "Optimizer"
     rates: ClassVar[tuple[str, ...]] = ("learn_rate",)  # without any of these weights stay as they are
     where: str | None = None
 
