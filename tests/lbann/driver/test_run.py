@@ -40,6 +40,14 @@ def test_readers_are_overridden_by_role(tmp_path):
     assert (test.data_filedir, train.data_filedir) == ("there", "")
 
 
+def test_the_reader_of_molecules_takes_vocabulary_and_length(tmp_path):
+    text = experiment().replace('name: "synthetic" role: "train"', 'name: "smiles" role: "train"')
+    text = text.replace('synth_dimensions: "5"', "", 1).replace("num_samples: 8", "", 1)
+    train, test = read(tmp_path, "--vocab=v.txt", "--seq_len=12", text=text).data_reader.reader
+    assert (train.vocab_filename, train.sequence_length) == ("v.txt", 12)
+    assert (test.vocab_filename, test.sequence_length) == ("", 0)
+
+
 def test_a_trainer_and_an_optimizer_may_be_missing(tmp_path):
     found = read(tmp_path, "--mini_batch_size=3", text=MODEL.replace("MORE", "") + READER)
     assert found.trainer.mini_batch_size == 3
