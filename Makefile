@@ -1,5 +1,6 @@
 # make demo   train a small network on real digits        make test   run the tests
 # make check  what CI runs: linter, types, tests           make clean  remove what make made
+# make docs   build the site in build/site
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -14,10 +15,10 @@ TORCH_OLDEST_OPTIONS ?=
 TESTS_OF_OLDEST      := tests/optim/rules tests/optim/engine tests/train tests/runtime tests/callbacks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-oldest lint types figures drawings coverage mutants schema check clean
+.PHONY: help newcomer demo test test-slow test-oldest lint types figures drawings coverage mutants docs schema check clean
 
 help:
-	@sed -n '1,2s/^# //p' Makefile
+	@sed -n '1,3s/^# //p' Makefile
 
 $(VENV)/package: pyproject.toml hatch_build.py constraints.txt $(wildcard descend/graph/schema/*.proto)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "descend needs Python 3.11 or newer: make PYTHON=python3.11" >&2; exit 2; }
@@ -52,6 +53,10 @@ test-slow: $(VENV)/tools
 test-oldest: $(OLDEST)/tools
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS_OF_OLDEST)
 
+# Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say.
+newcomer:
+	@$(PYTHON) tests/newcomer/run.py
+
 lint: $(VENV)/tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -70,6 +75,17 @@ coverage: $(VENV)/tools
 
 mutants: $(VENV)/tools
 	@$(BIN)/python tools/mutants.py
+
+$(VENV)/docs-tools: $(VENV)/package
+	@echo "installing the tools for the site into $(VENV)"
+	@$(BIN)/python $(PIP) --constraint constraints.txt --editable ".[docs]"
+	@touch $@
+
+# Warnings are errors; nothing is fetched; every link inside leads somewhere.
+docs: $(VENV)/docs-tools
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
+	@$(BIN)/python tools/site_links.py build/site
+	@echo "the site is in build/site/index.html"
 
 schema: $(VENV)/tools
 	$(BIN)/python hatch_build.py

@@ -44,6 +44,7 @@ HOMONYMS = {
     "HypergradientAdam": _RULE,
     "SGD": _RULE,
     "Cutout": _TRANSFORM,
+    "Mixup": "LBANN gives a callback this name, and it is a transform of samples",
     "Constant": "LBANN's layer and a schedule; both are public names",
     "Optimizer": "the description in an experiment and the torch optimizer that it means; both are public names",
     "Scale": "LBANN gives an operator and a transform of images this name",

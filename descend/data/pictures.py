@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from descend.data.reader_protocol import Array
 
-__all__ = ["MAX_PIXELS", "ImageForm", "form_of_image", "is_image", "png_bytes"]
+__all__ = ["MAX_PIXELS", "ImageForm", "decoded", "form_of_image", "is_image", "png_bytes"]
 
 MAX_PIXELS = 2**27  # 400 MB as RGB
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
@@ -80,6 +80,21 @@ class ImageForm:
                 pixels = pixels.resize((width, height), library("PIL.Image", "images").Resampling.BILINEAR)
             array = np.asarray(pixels, dtype=self.field.dtype)
         return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def decoded(content: Path | bytes) -> NDArray[np.uint8]:
+    """An image of its own size, (1, height, width) if it is gray and else (3, height, width).
+
+    Raises:
+        ValueError: it has too many pixels, or more than 8 bits a channel.
+        OSError: it is damaged.
+    """
+    with _opened(content) as image:
+        if image.mode.startswith(("I", "F")):
+            raise ValueError(f"the image has pixels '{image.mode}' of more than 8 bits; store it with 8 bits a channel")
+        turned = _upright(image)
+        array = np.asarray(_converted(turned, "L" if turned.mode in ("1", "L") else "RGB"))
+    return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
 def form_of_image(content: Path | bytes, size: tuple[int, int] | None, place: str) -> ImageForm:

@@ -164,11 +164,11 @@ def experiment_text(experiment: Experiment) -> str:
 
 def save_prototext(
     path: str | os.PathLike[str],
-    *,
     trainer: Trainer,
     model: Model,
     data_reader: DataReader,
     optimizer: Optimizer,
+    *,
     binary: bool = False,
 ) -> None:
     """Write an experiment to a file. With a seed set, `descend run` of it repeats the run to the last bit.

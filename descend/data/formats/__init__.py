@@ -8,7 +8,7 @@ from descend.data.formats.python_module import PYTHON
 from descend.data.formats.synthetic import SYNTHETIC
 from descend.data.reader_protocol import Format
 
-__all__ = ["FORMATS", "NOT_BUILT"]
+__all__ = ["FORMATS"]
 
 FORMATS: Mapping[str, Format] = {
     "mnist": MNIST,
@@ -17,29 +17,3 @@ FORMATS: Mapping[str, Format] = {
     "python": PYTHON,
     "python_dataset": PYTHON_DATASET,
 }
-
-# Readers of LBANN that are not implemented; their names give an error of their own.
-NOT_BUILT = frozenset(
-    {
-        "cifar10",
-        "cosmoflow_hdf5",
-        "csv",
-        "hdf5",
-        "hdf5_data_reader",
-        "imagenet",
-        "jag_conduit",
-        "jag_conduit_hdf5",
-        "merge_features",
-        "merge_samples",
-        "mesh",
-        "multi_conduit",
-        "nci",
-        "node2vec",
-        "numpy",
-        "numpy_npz",
-        "numpy_npz_conduit_reader",
-        "pilot2_molecular_reader",
-        "ras_lipid",
-        "smiles",
-    }
-)

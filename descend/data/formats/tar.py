@@ -154,7 +154,10 @@ class TarShards:
         for path in paths:
             with path.open("rb") as file:
                 if file.read(2) == _GZIP_MAGIC:
-                    raise DataError(f"{path} is compressed, and samples are read by their place in the file: gunzip it")
+                    raise DataError(
+                        f"{path} is compressed, and samples are read by their place in the file: decompress it with "
+                        "gunzip (images in it are compressed themselves, so it hardly grows)"
+                    )
         shards = [index_of(path) for path in paths]
         self._shards = Pieces(shards, [len(shard) for shard in shards])
         self._descriptors: dict[Path, Any] = {}

@@ -30,7 +30,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.field_types import (
@@ -102,6 +102,8 @@ class Study(BaseModel):
         shortlist_seeds: Repeats of each.
         confirmation_seeds: Repeats of the winner with fresh seeds, which alone are compared.
         target: What counts as success.
+        margin: The largest difference of the compared number that does not matter; with it arms are also tested for
+            equivalence.
         reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
 
     Raises:
@@ -130,7 +132,8 @@ class Study(BaseModel):
     shortlist_seeds: int = Field(default=3, ge=0)
     confirmation_seeds: int = Field(default=10, ge=1)
     target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
-    reference: dict[str, str | int | float] = Field(default_factory=dict)
+    margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    reference: dict[str, str | int | FiniteFloat] = Field(default_factory=dict)
 
     if not TYPE_CHECKING:  # whose signature is that of the fields
 
@@ -163,6 +166,8 @@ class Study(BaseModel):
         made = self.model_dump(exclude={"arms", "workload"}, mode="json")
         if self.common_random_numbers:
             del made["common_random_numbers"]  # as in descriptions that were written before there was a choice
+        if self.margin is None:
+            del made["margin"]  # likewise
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
         return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
 
