@@ -206,7 +206,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(tmp_path):
         lbann.run(*experiment(), work_dir=tmp_path / "a", nodes=2)
     with pytest.raises(ConfigurationError, match="has no queue"):
         lbann.run(*experiment(), work_dir=tmp_path / "a", batch_job=True)
-    with pytest.raises(ConfigurationError, match="have 'protobin' in their name"):
+    with pytest.raises(ConfigurationError, match="by 'protobin' in the name"):
         lbann.run(*experiment(), work_dir=tmp_path / "a", binary_protobuf=True, proto_file_name="x.prototext")
     with pytest.raises(ConfigurationError, match="not a name of a variable"):
         lbann.run(*experiment(), work_dir=tmp_path / "a", environment={"a b": 1})
