@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from descend.train import EpochView, EvaluationView, RunView, StepView
 
-__all__ = ["Checkpoint"]
+__all__ = ["LAST", "Checkpoint"]
 
 _MODES = tuple(mode.value for mode in Mode)
 _COUNTS = ("every_steps", "every_epochs", "keep")
-_LAST = "sgd.last.shared.checkpoint"  # names the newest folder beside it
+LAST = "sgd.last.shared.checkpoint"  # names the newest folder beside it
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Checkpoint(Callback):
         """See `Callback.before_run`."""
         self._run, self._last = run, run.control.collectives.now()
         folder = self.restart_dir or self.checkpoint_dir
-        last = Path(folder) / run.control.files.trainer / _LAST
+        last = Path(folder) / run.control.files.trainer / LAST
         if folder and run.step == 0 and last.is_file():
             run.control.files.restore(last.parent / last.read_text().strip())
 
@@ -236,8 +236,8 @@ def _copy(written: Path, checkpoint_dir: str, trainer: str, name: str) -> None:
         if (folder / name).exists():
             shutil.rmtree(folder / name)
         beside.rename(folder / name)
-        newest = folder / f".{_LAST}.part"
+        newest = folder / f".{LAST}.part"
         newest.write_text(f"{name}\n")
-        newest.replace(folder / _LAST)
+        newest.replace(folder / LAST)
     except OSError as error:
         raise StorageError(f"cannot copy a checkpoint to {folder}: {error.strerror or error}") from error

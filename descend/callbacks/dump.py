@@ -75,7 +75,7 @@ class DumpWeights(Callback):
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        if run.step == 0:
+        if run.control.samples == 0:  # the view is older than a checkpoint that another callback has restored
             self._write(run, "training_begin", 0, 0)
 
     def after_epoch(self, epoch: EpochView) -> None:

@@ -357,7 +357,10 @@ class ObjectiveProbe:
     def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Its gradient with respect to `parameters`, by name; 0 where it does not depend on one."""
         with torch.enable_grad(), self._buffers_kept():
-            found = torch.autograd.grad(self._value(batch), list(parameters.values()), materialize_grads=True)
+            value = self._value(batch)
+            if not (parameters and value.requires_grad):
+                return {name: torch.zeros_like(p) for name, p in parameters.items()}
+            found = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
         return dict(zip(parameters, found, strict=True))
 
     def _value(self, batch: Batch) -> torch.Tensor:

@@ -53,8 +53,6 @@ _RUN = (
     Option("procs_per_trainer", int, "Ranks of a trainer; all of them by default.", "", "LBANN_PROCS_PER_TRAINER"),
     Option("disable_cuda", bool, "Compute on the CPU.", "", "LBANN_DISABLE_CUDA"),
     Option("hydrogen_block_size", int, "Kept in the experiment."),
-    Option("num_io_threads", int, "Above 1: processes that read samples of Python readers.", "",
-           "LBANN_NUM_IO_THREADS"),
     Option("omp_num_threads", int, "Threads of one operation on the CPU, in place of OMP_NUM_THREADS."),
     Option("serialize_io", bool, "Read in the training thread.", "", "LBANN_SERIALIZE_IO"),
     Option("disable_background_io_activity", bool, "The same.", "", "LBANN_DISABLE_BACKGROUND_IO_ACTIVITY"),
@@ -89,7 +87,7 @@ _ACCEPTED = (
         "trainer_create_two_models", "trainer_enable_subgrid_async_comm", "trainer_enable_topo_aware_subgrid",
     )),
     *(Option(name, int) for name in (
-        "max_io_thread_rngs", "rng_seeds_per_trainer_to_display", "smiles_buffer_size", "trainer_grid_height",
+        "num_io_threads", "max_io_thread_rngs", "rng_seeds_per_trainer_to_display", "smiles_buffer_size", "trainer_grid_height",
         "trainer_primary_grid_size", "num-subgrids",
     )),
     *(Option(name, str) for name in ("caliper_config", "data_store_spill")),

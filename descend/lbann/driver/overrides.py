@@ -55,5 +55,9 @@ def _override_reader(reader: Any, line: CommandLine) -> None:
         reader.fraction_of_data_to_use, reader.absolute_sample_count = fraction, 0
     if (count := line.get("absolute_sample_count")) is not None:
         reader.absolute_sample_count, reader.fraction_of_data_to_use = count, 0.0
+    if reader.name == "smiles":
+        for option, name in (("vocab", "vocab_filename"), ("sequence_length", "sequence_length")):
+            if (value := line.get(option)) is not None:
+                setattr(reader, name, value)
     if line.get("keep_sample_order"):
         reader.sample_list_keep_order = True

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from descend.callbacks import LoadModel
 from descend.callbacks.console import say
 from descend.errors import warn
 from descend.experiment import Experiment, check_experiment, layer_table
@@ -36,9 +37,10 @@ def read_experiment(files: Sequence[str], line: CommandLine) -> Experiment:
     if "trainer" not in parts and size is not None:
         parts["trainer"] = Trainer(size, random_seed=line.get("random_seed"))
     experiment = experiment_of(parts, files)
-    epochs = line.get("num_epochs")
-    if epochs is not None:
+    if (epochs := line.get("num_epochs")) is not None:
         _limit_epochs(experiment.trainer, epochs)
+    if (folder := line.get("load_model_weights_dir")) is not None:
+        experiment.model.callbacks.insert(0, LoadModel(dirs=folder))  # before what looks at weights
     return experiment
 
 

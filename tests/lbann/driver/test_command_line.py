@@ -37,14 +37,14 @@ def test_help_is_asked_for_by_a_word_or_by_silence():
 
 def test_every_problem_is_named_behind_lbanns_words():
     with pytest.raises(ConfigurationError) as raised:
-        parse(["--num_epoch=3", "--mini_batch_size=x", "file", "--random_seed"], {"LBANN_NUM_IO_THREADS": "many"})
+        parse(["--num_epoch=3", "--mini_batch_size=x", "file", "--random_seed"], {"LBANN_PROCS_PER_TRAINER": "all"})
     assert raised.value.problems == (
         "Arguments could not be parsed.",
         "there is no option '--num_epoch=3'; did you mean 'num_epochs'?",
         "--mini_batch_size: 'x' is not a number (int)",
         "'file' is no option",
         "--random_seed: a value is missing (int)",
-        "environment variable LBANN_NUM_IO_THREADS: 'many' is not a number (int)",
+        "environment variable LBANN_PROCS_PER_TRAINER: 'all' is not a number (int)",
     )
 
 

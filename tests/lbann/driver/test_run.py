@@ -40,6 +40,14 @@ def test_readers_are_overridden_by_role(tmp_path):
     assert (test.data_filedir, train.data_filedir) == ("there", "")
 
 
+def test_the_reader_of_molecules_takes_vocabulary_and_length(tmp_path):
+    text = experiment().replace('name: "synthetic" role: "train"', 'name: "smiles" role: "train"')
+    text = text.replace('synth_dimensions: "5"', "", 1).replace("num_samples: 8", "", 1)
+    train, test = read(tmp_path, "--vocab=v.txt", "--seq_len=12", text=text).data_reader.reader
+    assert (train.vocab_filename, train.sequence_length) == ("v.txt", 12)
+    assert (test.vocab_filename, test.sequence_length) == ("", 0)
+
+
 def test_a_trainer_and_an_optimizer_may_be_missing(tmp_path):
     found = read(tmp_path, "--mini_batch_size=3", text=MODEL.replace("MORE", "") + READER)
     assert found.trainer.mini_batch_size == 3
@@ -84,3 +92,44 @@ def test_options_without_effect_are_named_in_the_log(capsys, monkeypatch, tmp_pa
     write(tmp_path, experiment())
     ended = run(capsys, monkeypatch, tmp_path, "--prototext=experiment.prototext", "--caliper", "--num-subgrids=2")
     assert "accepted and without effect here: --caliper, --num-subgrids" in ended.out
+
+
+CHECKPOINT = "callback { checkpoint { checkpoint_dir: 'c' checkpoint_epochs: 1 } }"
+SAVED = "callback { save_model { dir: 'saved' } } callback { dump_weights { directory: 'w' epoch_interval: 2 } }"
+
+
+@pytest.fixture
+def trained(capsys, monkeypatch, tmp_path):
+    """A folder with the weights of a run of two epochs in all forms, and a file without callbacks that write them."""
+    trainer = f"trainer {{ mini_batch_size: 4 random_seed: 1 {CHECKPOINT} }}"
+    write(tmp_path, experiment(SAVED, trainer), "train.prototext")
+    assert run(capsys, monkeypatch, tmp_path, "--prototext=train.prototext").code == 0
+    write(tmp_path, experiment("callback { dump_weights { directory: 'loaded' } }"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("folder", "more"),
+    [
+        ("c", []),
+        ("c/trainer0", []),
+        ("c/trainer0/sgd.shared.epoch_end.epoch.2.step.4", ["--load_model_weights_dir_is_complete"]),
+        ("saved", []),
+        ("saved/trainer0/m", ["--load_model_weights_dir_is_complete"]),
+    ],
+)
+def test_weights_come_from_checkpoints_and_from_saved_models(folder, more, trained, capsys, monkeypatch):
+    again = ["--prototext=experiment.prototext", "--num_epochs=0", f"--load_model_weights_dir={folder}", *more]
+    found = run(capsys, monkeypatch, trained, *again)
+    assert found.code == 0, found.err
+    assert "loaded 1 weights" in found.out
+    [before] = (trained / "w").rglob("*epoch_end.epoch.2.step.4/m/*.txt")
+    [loaded] = (trained / "loaded").rglob("*training_begin*/m/*.txt")
+    assert loaded.read_text() == before.read_text()
+
+
+def test_a_folder_without_weights_is_an_error(capsys, monkeypatch, tmp_path):
+    file = f"--prototext={write(tmp_path, experiment())}"
+    ended = run(capsys, monkeypatch, tmp_path, file, "--load_model_weights_dir=nothing")
+    assert ended.code == 5
+    assert "LoadModel: nothing holds neither files model_weights_" in ended.err
