@@ -60,6 +60,11 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self._paths)
 
+    @property
+    def files(self) -> Sequence[Path]:
+        """The images, in the order of the samples."""
+        return self._paths
+
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """Images, decoded, and labels."""
         images = np.empty((len(samples), *self.fields["image"].shape), self.fields["image"].dtype)
