@@ -5,7 +5,7 @@ checksum for each, 0 where there is none yet. KEY stands for the files (path, si
 caller and the form of the samples, so changed data or settings have another cache.
 
 Several processes may use a cache at once. A record is written before its checksum, and the content of a sample is the
-same whoever writes it; a record that does not have its checksum, torn by a crash or damaged, is decoded again.
+same from all of them; a record that does not have its checksum, torn by a crash or damaged, is decoded again.
 
 Not more than `limit` bytes are used in a folder: caches that were not used for longest are removed, and of a data set
 that does not fit the first samples are stored. Records are written by system calls and not through the map, so that a
