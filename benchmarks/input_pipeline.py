@@ -228,9 +228,8 @@ def report(case: str, best: dict[str, Contender]) -> None:
     print(f"\n{case}")
     base = best.get("torch") or best.get("webdataset")
     for library, one in best.items():
-        low, middle, high = (
-            statistics.quantiles(one.rates, n=4, method="inclusive") if len(one.rates) > 1 else one.rates * 3
-        )
+        several = len(one.rates) > 1
+        low, middle, high = statistics.quantiles(one.rates, n=4, method="inclusive") if several else one.rates * 3
         spread = f"({low:,.0f} to {high:,.0f})"
         ratios = [a / b for a, b in zip(one.rates, base.rates, strict=True)] if base else []
         ratio = f"{statistics.median(ratios):7.2f} x" if ratios else " " * 9
