@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer, check_layer
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Metric(BaseMetric):
 
     message: ClassVar[str] = "Metric.LayerMetric"
 
+    @shows_options
     def __init__(
         self, layer: Layer | str, name: str | None = None, unit: str = "", *, where: str | None = None, **unknown: Any
     ) -> None:

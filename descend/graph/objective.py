@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import ConfigurationError
-from descend.graph.fields import FieldType, refuse_unknown, take_all
+from descend.graph.fields import FieldType, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer, check_layer
 from descend.graph.weights import Weights
 
@@ -32,6 +32,7 @@ class LayerTerm:
     message: ClassVar[str] = "ObjectiveFunction.LayerTerm"
     where: str | None = None
 
+    @shows_options
     def __init__(self, layer: Layer | str, scale: float = 1.0, *, where: str | None = None, **unknown: Any) -> None:
         refuse_unknown("LayerTerm", unknown, ("layer", "scale"))
         check_layer("LayerTerm", layer)
@@ -68,6 +69,7 @@ class L2WeightRegularization:
     message: ClassVar[str] = "ObjectiveFunction.L2WeightRegularization"
     where: str | None = None
 
+    @shows_options
     def __init__(
         self,
         weights: Weights | str | Iterable[Weights | str] = (),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from descend.graph.enums import DataType, ShardingStrategy
-from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.optimizers import Optimizer
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ class Weights:
     global_count: ClassVar[int] = 0
     where: str | None = None  # file:line:column of weights that came from a text
 
+    @shows_options
     def __init__(
         self,
         initializer: Initializer | None = None,
