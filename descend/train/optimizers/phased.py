@@ -5,12 +5,15 @@ The task, which computes the losses, says by `begin` which one; only its paramet
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.optim import Optimizer
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
 __all__ = ["PhasedOptimizer"]
 
@@ -72,6 +75,15 @@ class PhasedOptimizer(torch.optim.Optimizer):
         self.release()
         for part in self.parts.values():
             part.zero_grad(set_to_none)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Generator[None]:
+        """See `descend.optim.Optimizer.averaged`; all parts at once."""
+        with contextlib.ExitStack() as stack:
+            for part in self.parts.values():
+                if isinstance(part, Optimizer):
+                    stack.enter_context(part.averaged())
+            yield
 
     def regrouped(self) -> None:
         """See `descend.optim.Optimizer.regrouped`."""
