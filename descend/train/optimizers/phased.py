@@ -65,8 +65,9 @@ class PhasedOptimizer(torch.optim.Optimizer):
                 p.requires_grad_(True)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update of the parameters of the part that was begun."""
-        loss = self.parts[self._current].step(closure)
+        """One update of the parameters of the part that was begun, here or on the ranks that have samples."""
+        held = [name for name, part in self.parts.items() if any(p.grad is not None for p in _parameters(part))]
+        loss = self.parts[held[0] if len(held) == 1 else self._current].step(closure)
         self.release()
         return loss
 
