@@ -196,7 +196,7 @@ class PhasedTask(ModuleTask):
         super().__init__(module, FunctionLoss(phases[0].loss), {}, (), autocast)
         self._phases, self._optimizer = phases, optimizer
         # What an evaluation measures beside the phases; a phase is what names a function and its calls.
-        self._measured = [Phase(name, one, ["*"]) for name, one in metrics_of_phases(phases, metrics).items()]
+        self._extra_metrics = [Phase(name, one, ["*"]) for name, one in metrics_of_phases(phases, metrics).items()]
         self._fitting = set[str]()  # phases whose loss takes the fields of a sample
 
     def losses(self, micro_batch: MicroBatch) -> Losses:
@@ -204,7 +204,7 @@ class PhasedTask(ModuleTask):
         self._before_forward(micro_batch)
         with self._call.precision(micro_batch.fields):
             if not torch.is_grad_enabled():
-                measured = (*self._phases, *self._measured)
+                measured = (*self._phases, *self._extra_metrics)
                 found = {phase.name: self._ratio(phase, micro_batch.fields) for phase in measured}
                 return Losses(found[self._phases[0].name], found)
             phase = phase_of_step(self._phases, micro_batch.step)
