@@ -76,6 +76,9 @@ class Target(BaseModel):
                 raise ConfigurationError([line for one in error.errors() for line in _line(one, "target.")]) from None
 
 
+MAX_TRIALS = 200_000  # all are held in memory, and planned anew whenever one ends
+
+
 class Study(BaseModel):
     """The description of a study.
 
@@ -142,6 +145,17 @@ class Study(BaseModel):
                 super().__init__(**fields)
             except ValidationError as error:
                 raise ConfigurationError([line for one in error.errors() for line in _line(one)]) from None
+            if (count := self._most_trials()) > MAX_TRIALS:
+                raise ConfigurationError(
+                    f"a study of {count:,} trials with those that are repeated; at most {MAX_TRIALS:,} are planned: "
+                    "make trials, searches, seeds, batch_sizes or steps smaller, or studies of it"
+                )
+
+    def _most_trials(self) -> int:
+        """Trials of all searches, with all that may be repeated."""
+        budgets = sum(len(self.budgets(size)) for size in self.batch_sizes)
+        repeated = self.shortlist * self.shortlist_seeds + self.confirmation_seeds
+        return budgets * self.searches * sum(self.trials_of(name) + repeated for name in self.arms)
 
     @property
     def lower(self) -> bool:
