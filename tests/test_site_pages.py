@@ -1,13 +1,16 @@
 """Pages of the site: their Python works from top to bottom in an empty folder, and the commands they name exist."""
 
-import importlib
+import inspect
 import re
 import shlex
+import sys
+import types
 from pathlib import Path
 
 import pytest
 import torch
 
+import descend
 from tools.command_pages import commands
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -38,10 +41,11 @@ def test_python(page, tmp_path, monkeypatch):
         pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
     state = torch.random.get_rng_state()
-    scope = {"__name__": "page"}
+    module = types.ModuleType("page")  # classes of a page say that they are from there
+    monkeypatch.setitem(sys.modules, "page", module)
     try:
         for code in blocks(PAGES[page], "python"):
-            exec(compile(code, f"{page}.md", "exec", dont_inherit=True), scope)
+            exec(compile(code, f"{page}.md", "exec", dont_inherit=True), vars(module))
     finally:
         torch.random.set_rng_state(state)
 
@@ -78,9 +82,57 @@ def test_names_in_words_exist():
     """`descend.X.Y` in running text or code is a public name."""
     for page, text in PAGES.items():
         for name in set(re.findall(r"\bdescend((?:\.[A-Za-z_]\w*)+)", text)):
-            thing = importlib.import_module("descend")
+            thing = descend
             for part in name.strip(".").split("."):
                 if part in ("com", "md"):
                     break
                 thing = getattr(thing, part)
             assert thing is not None, (page, name)
+
+
+# Torch's name of an optimizer and of its arguments, where ours is another one.
+OPTIMIZERS = {"Adagrad": "AdaGrad", "RMSprop": "RMSProp", "Adadelta": "AdaDelta", "NAdam": "Nadam"}
+ARGUMENTS = {
+    "alpha": ["rho"],
+    "betas": ["beta1", "beta2"],
+    "etas": ["eta_minus", "eta_plus"],
+    "step_sizes": ["step_min", "step_max"],
+    "momentum_decay": ["schedule_decay"],
+    "initial_accumulator_value": ["initial"],
+}
+OF_ADAFACTOR = {"eps": ["eps1", "eps2"]}
+# How torch computes, and what has no number to compare: the form of decay, and the scale of Muon, None for "original".
+OTHER = {"foreach", "fused", "capturable", "differentiable", "maximize", "decoupled_weight_decay", "adjust_lr_fn"}
+
+
+def differing_defaults():
+    for name in (
+        "SGD",
+        "Adagrad",
+        "RMSprop",
+        "Adadelta",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "Rprop",
+        "Adafactor",
+        "Muon",
+    ):
+        theirs = inspect.signature(getattr(torch.optim, name)).parameters
+        ours = inspect.signature(getattr(descend.optim, OPTIMIZERS.get(name, name))).parameters
+        for argument, parameter in theirs.items():
+            if parameter.default is parameter.empty or argument in OTHER:
+                continue
+            names = (OF_ADAFACTOR if name == "Adafactor" else {}).get(argument, ARGUMENTS.get(argument, [argument]))
+            values = [ours[one].default for one in names]
+            if parameter.default != (values[0] if len(values) == 1 else tuple(values)):
+                yield name, argument, parameter.default, values[0]
+
+
+def test_every_default_that_differs_from_torch_is_in_the_table():
+    rows = re.findall(
+        r"^\| `(\w+)` \| `(\w+)`[^|]*\| ([\d.e-]+) \| ([\d.e-]+) \|$", PAGES["migration/torch_loop"], re.M
+    )
+    table = [(name, argument, float(torchs), float(ours)) for name, argument, torchs, ours in rows]
+    assert table == [(name, argument, float(a), float(b)) for name, argument, a, b in differing_defaults()]
