@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import descend
+from descend.optim import named_optimizers
 from tools.command_pages import commands
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -40,6 +41,7 @@ def test_python(page, tmp_path, monkeypatch):
     for name in re.findall(r"<!-- needs: (\w+) -->", PAGES[page]):
         pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(named_optimizers, "_CLASSES", dict(named_optimizers._CLASSES))  # a page registers its own
     state = torch.random.get_rng_state()
     module = types.ModuleType("page")  # classes of a page say that they are from there
     monkeypatch.setitem(sys.modules, "page", module)
