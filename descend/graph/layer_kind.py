@@ -77,7 +77,6 @@ class LayerKind:
         hinted: The shape that the other layer has given.
     """
 
-    message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
     defaults: ClassVar[Mapping[str, Any]] = {}
     num_parents: ClassVar[int | None] = 1
     refusal: ClassVar[str | None] = None
@@ -86,6 +85,7 @@ class LayerKind:
     normalizes: ClassVar[bool] = False
     index_parents: ClassVar[tuple[int, ...]] = ()
     sized_by: ClassVar[str] = ""
+    where: str | None = None  # file:line:column of a layer that came from a text
     hinted: Shape | None = None
 
     def setting(self, name: str) -> Any:
