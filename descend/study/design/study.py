@@ -40,8 +40,10 @@ from descend.study.design.field_types import (
     Shortlist,
     Steps,
     Workload,
+    fitting_device,
     needed_for_steps,
 )
+from descend.study.design.needs import Needs
 from descend.study.design.sampling import seed_of
 
 if TYPE_CHECKING:
@@ -103,6 +105,10 @@ class Study(BaseModel):
         confirmation_seeds: Repeats of the winner with fresh seeds, which alone are compared.
         target: What counts as success.
         reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
+        needs: What one trial needs of a machine.
+        device: "cpu" or "cuda", where trials run; None leaves modules where the workload puts them.
+        checkpoint_every: Updates from one checkpoint of a trial to the next, in the directory of the study; None
+            keeps none, and a trial that was interrupted begins anew.
 
     Raises:
         ConfigurationError: every problem at once.
@@ -131,6 +137,11 @@ class Study(BaseModel):
     confirmation_seeds: int = Field(default=10, ge=1)
     target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
     reference: dict[str, str | int | float] = Field(default_factory=dict)
+    needs: Needs = Needs()
+    device: Annotated[Literal["cpu", "cuda"] | None, Field(validate_default=True), AfterValidator(fitting_device)] = (
+        None
+    )
+    checkpoint_every: int | None = Field(default=None, ge=1, strict=True)
 
     if not TYPE_CHECKING:  # whose signature is that of the fields
 
@@ -163,6 +174,10 @@ class Study(BaseModel):
         made = self.model_dump(exclude={"arms", "workload"}, mode="json")
         if self.common_random_numbers:
             del made["common_random_numbers"]  # as in descriptions that were written before there was a choice
+        made["needs"] = self.needs.model_dump(exclude_defaults=True)
+        for name in ("needs", "device", "checkpoint_every"):  # likewise
+            if not made[name]:
+                del made[name]
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
         return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
 
@@ -210,7 +225,8 @@ def _line(error: ErrorDetails, head: str = "") -> list[str]:
     """One problem that pydantic found, in our words."""
     place = head + ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        known = Target.model_fields if place.startswith("target.") else Study.model_fields
+        tables = {"target": Target.model_fields, "needs": Needs.model_fields}
+        known = tables.get(place.partition(".")[0], Study.model_fields) if "." in place else Study.model_fields
         return [f"there is no '{place}'{nearest(place.rpartition('.')[2], known) or ';'} fields are {', '.join(known)}"]
     if error["type"] == "missing":
         return [f"'{place}' is missing"]

@@ -1,0 +1,63 @@
+"""What one trial of a study needs of a machine. Every way of running trials reads it: processes, Ray, Slurm.
+
+    [needs]
+    cores = 4           # processors, of each rank
+    memory_gib = 8      # main memory, of each rank
+    gpus = 1            # of each rank
+    ranks = 2           # processes that share the mini-batches of a trial, on one machine
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Needs"]
+
+_GIB = 2**30
+
+
+class Needs(BaseModel):
+    """Resources of one trial.
+
+    Attributes:
+        cores: Processors of each rank, which are its threads.
+        memory_gib: Main memory of each rank; None asks for none in particular.
+        gpus: GPUs of each rank.
+        ranks: Processes that share the mini-batches of a trial, on one machine.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cores: int = Field(default=1, ge=1, strict=True)
+    memory_gib: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    gpus: int = Field(default=0, ge=0, strict=True)
+    ranks: int = Field(default=1, ge=1, strict=True)
+
+    @property
+    def all_cores(self) -> int:
+        """Processors of all ranks."""
+        return self.cores * self.ranks
+
+    @property
+    def all_gpus(self) -> int:
+        """GPUs of all ranks."""
+        return self.gpus * self.ranks
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Main memory of all ranks; None where none is asked for."""
+        return None if self.memory_gib is None else round(self.memory_gib * _GIB) * self.ranks
+
+    def trials_on(self, cores: float, memory_bytes: float, gpus: float) -> int:
+        """How many trials fit on a machine at once."""
+        fitting = [int(cores // self.all_cores)]
+        if self.memory_bytes is not None:
+            fitting.append(int(memory_bytes // self.memory_bytes))
+        if self.gpus:
+            fitting.append(int(gpus // self.all_gpus))
+        return min(fitting)
+
+    def __str__(self) -> str:
+        memory = "" if self.memory_gib is None else f", {self.memory_gib * self.ranks:g} GiB of memory"
+        gpus = f", {self.all_gpus} GPUs" if self.gpus else ""
+        return f"{self.all_cores} processors{memory}{gpus}"
