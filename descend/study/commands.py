@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -116,14 +117,26 @@ def run(
     directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun goes on.")],
     processes: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     executor: Annotated[
-        str, typer.Option(help="one, together, stacks, processes, or auto, which measures them.")
+        str, typer.Option(help="one, together, stacks, processes, ray, or auto, which measures the first four.")
     ] = "auto",
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster that is up, auto or HOST:PORT; without it Ray is started here.")
+    ] = None,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0, help="Leave after so long without a trial to claim, with exit code 75.")
+    ] = math.inf,
 ) -> None:
     """Run the study in FILE, or what is left of it. The same command on another machine helps."""
+    from descend.errors import ConfigurationError
     from descend.study.comparing import run_study
     from descend.study.design import read_study
     from descend.study.progress import StudyProgress
+    from descend.study.running.ray_pool import RayCluster
 
+    if address is not None and executor != "ray":
+        raise ConfigurationError("--address names a Ray cluster: say --executor ray")
+    if executor == "ray" and processes > 1:
+        raise ConfigurationError("--executor ray runs as many trials at once as its nodes can: remove --processes")
     study = read_study(file)
     if processes > 1:
         from descend.study.comparing import open_directory
@@ -131,7 +144,8 @@ def run(
 
         open_directory(study, directory)
         run_in_processes(directory, processes, executor)
-    result = run_study(study, directory, executor=executor, said=StudyProgress(study))
+    way = RayCluster(address) if executor == "ray" else executor
+    result = run_study(study, directory, executor=way, said=StudyProgress(study), idle_seconds=idle_seconds)
     result.report(directory)
     typer.echo(result.verdict)
     typer.echo(f"report: {directory / 'report.html'}")

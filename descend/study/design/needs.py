@@ -1,10 +1,10 @@
 """What one trial of a study needs of a machine. Every way of running trials reads it: processes, Ray, Slurm.
 
-    [needs]
-    cores = 4           # processors, of each rank
-    memory_gib = 8      # main memory, of each rank
-    gpus = 1            # of each rank
-    ranks = 2           # processes that share the mini-batches of a trial, on one machine
+[needs]
+cores = 4           # processors, of each rank
+memory_gib = 8      # main memory, of each rank
+gpus = 1            # of each rank
+ranks = 2           # processes that share the mini-batches of a trial, on one machine
 """
 
 from __future__ import annotations
@@ -58,6 +58,13 @@ class Needs(BaseModel):
         return min(fitting)
 
     def __str__(self) -> str:
-        memory = "" if self.memory_gib is None else f", {self.memory_gib * self.ranks:g} GiB of memory"
-        gpus = f", {self.all_gpus} GPUs" if self.gpus else ""
-        return f"{self.all_cores} processors{memory}{gpus}"
+        amounts = [_counted(self.all_cores, "processor")]
+        if self.memory_gib is not None:
+            amounts.append(f"{self.memory_gib * self.ranks:g} GiB of memory")
+        if self.gpus:
+            amounts.append(_counted(self.all_gpus, "GPU"))
+        return ", ".join(amounts)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
