@@ -20,7 +20,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from descend.errors import ConfigurationError, DescendError, MissingExtra, Stopped, warn
+from descend.errors import ConfigurationError, DescendError, LostPeer, MissingExtra, Stopped, warn
 from descend.study.running.described_trial import DescribedTrial
 from descend.study.running.trial import Record
 from descend.study.running.trial_pool import Ended
@@ -93,6 +93,10 @@ class RayPool:
         self._cluster, self._setup, self._data = cluster, setup, data
         self._under_way: dict[Any, Trial] = {}
         self._own = False  # whether Ray was started here
+        needs = setup.needs
+        memory = {} if needs.memory_bytes is None else {"memory": needs.memory_bytes}
+        remote = self._ray.remote(num_cpus=needs.all_cores, num_gpus=needs.all_gpus, max_retries=0, **memory)
+        self._run = remote(run_described)
 
     def __enter__(self) -> Self:
         """Connect to the cluster, unless this process is connected.
@@ -104,8 +108,7 @@ class RayPool:
             with _own_signals():
                 self._connect()
             self._own = True
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if not any(self._fitting(node) for node in nodes):
+        if not any(self._fitting()):
             warn(
                 f"a trial needs {self._setup.needs}, and no node of the Ray cluster has as much; it waits for one that "
                 "has"
@@ -140,22 +143,28 @@ class RayPool:
                 self._ray.shutdown()
 
     def room(self) -> int:
-        """See `TrialPool.room`."""
-        fitting = sum(self._fitting(node["Resources"]) for node in self._ray.nodes() if node["Alive"])
-        return max(1, _QUEUED * fitting) - len(self._under_way)
+        """See `TrialPool.room`.
 
-    def _fitting(self, resources: dict[str, float]) -> int:
-        """How many trials fit on a node."""
+        Raises:
+            LostPeer: no node of the cluster is up.
+        """
+        return max(1, _QUEUED * sum(self._fitting())) - len(self._under_way)
+
+    def _fitting(self) -> list[int]:
+        """How many trials fit on each node."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not nodes:
+            raise LostPeer("no node of the Ray cluster is up any more; start it, and run the study again to go on")
+        return [self._trials_on(resources) for resources in nodes]
+
+    def _trials_on(self, resources: dict[str, float]) -> int:
         memory = resources.get("memory", math.inf)
         return self._setup.needs.trials_on(resources.get("CPU", 0), memory, resources.get("GPU", 0))
 
     def submit(self, trial: Trial) -> None:
         """See `TrialPool.submit`."""
-        needs = self._setup.needs
-        memory = {} if needs.memory_bytes is None else {"memory": needs.memory_bytes}
-        remote = self._ray.remote(num_cpus=needs.all_cores, num_gpus=needs.all_gpus, max_retries=0, **memory)
         described = DescribedTrial.of(self._setup, trial, self._data).text()
-        self._under_way[remote(run_described).options(name=trial.id).remote(described)] = trial
+        self._under_way[self._run.options(name=trial.id).remote(described)] = trial
 
     def ended(self, seconds: float) -> list[Ended]:
         """See `TrialPool.ended`.
