@@ -152,6 +152,50 @@ def run(
 
 
 @app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
+    directory: Annotated[Path, typer.Argument(help="Where it is kept, on a file system that all nodes share.")],
+    slurm: Annotated[bool, typer.Option("--slurm", help="As a job array of Slurm.")] = False,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="Of the array; one for each trial that can run now, up to 16.")
+    ] = None,
+    executor: Annotated[str, typer.Option(help="By which each task runs its trials, as of run.")] = "one",
+    idle_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="A task without a trial for so long gives its allocation back and queues again."),
+    ] = 120.0,
+    time_limit: Annotated[float | None, typer.Option(help="Minutes of a task.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Queue.")] = None,
+    account: Annotated[str | None, typer.Option(help="The account that is charged.")] = None,
+    reservation: Annotated[str | None, typer.Option(help="Name of a reservation.")] = None,
+    setup_only: Annotated[bool, typer.Option("--setup-only", help="Write the script and submit nothing.")] = False,
+) -> None:
+    """Run the study in FILE, or what is left of it, as jobs of a cluster's queue."""
+    from descend.errors import ConfigurationError
+    from descend.study.running.executor_choice import check_name
+    from descend.study.submit import submit_study
+
+    if not slurm:
+        raise ConfigurationError("descend study submit knows one scheduler: say --slurm")
+    check_name(executor)
+    if executor == "ray":
+        raise ConfigurationError("the tasks of a job array are no Ray cluster: choose another --executor")
+    said = submit_study(
+        file,
+        directory,
+        tasks,
+        executor=executor,
+        idle_seconds=idle_seconds,
+        time_limit=time_limit,
+        partition=partition,
+        account=account,
+        reservation=reservation,
+        setup_only=setup_only,
+    )
+    typer.echo(said)
+
+
+@app.command()
 def status(directory: Annotated[Path, typer.Argument(help="Of the study.")]) -> None:
     """Say how far the study in DIRECTORY is, how trials ended, and what they took."""
     from descend.study.progress import status_of

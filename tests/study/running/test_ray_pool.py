@@ -1,4 +1,4 @@
-"""Trials on a real Ray, two nodes on this machine: workers, a node and the driver are killed, and nothing else is lost."""
+"""Trials on a real Ray of two nodes: workers, a node and the driver are killed, and nothing else is lost."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The driver of a pool, with a pool in this process that loses trials: each is recorded once, as if nothing was lost."""
+"""The driver of a pool, with a pool in this process that loses trials: each is recorded once."""
 
 import random
 import warnings
