@@ -172,26 +172,12 @@ def submit(
 ) -> None:
     """Run the study in FILE, or what is left of it, as jobs of a cluster's queue."""
     from descend.errors import ConfigurationError
-    from descend.study.running.executor_choice import check_name
-    from descend.study.submit import submit_study
+    from descend.study.submit import ArrayOptions, submit_study
 
     if not slurm:
         raise ConfigurationError("descend study submit knows one scheduler: say --slurm")
-    check_name(executor)
-    if executor == "ray":
-        raise ConfigurationError("the tasks of a job array are no Ray cluster: choose another --executor")
-    said = submit_study(
-        file,
-        directory,
-        tasks,
-        executor=executor,
-        idle_seconds=idle_seconds,
-        time_limit=time_limit,
-        partition=partition,
-        account=account,
-        reservation=reservation,
-        setup_only=setup_only,
-    )
+    options = ArrayOptions(executor, idle_seconds, time_limit, partition, account, reservation)
+    said = submit_study(file, directory, tasks, options, setup_only=setup_only)
     typer.echo(said)
 
 

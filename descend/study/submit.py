@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from descend.arguments import check_integer, check_number, require
+from descend.arguments import check_number, require
 from descend.errors import ConfigurationError
 from descend.launch import Job, JobArray, slurm
 from descend.runtime.run_directory import write_beside
 from descend.study.comparing import open_directory
 from descend.study.design import read_study
+from descend.study.running.executor_choice import check_name
 from descend.study.running.plan import pending
 from descend.study.running.storage import storage_errors
 from descend.study.running.trial import RETRIED
@@ -30,7 +32,7 @@ from descend.study.running.trial_store import StudyDirectory
 if TYPE_CHECKING:
     from descend.study.design.study import Study
 
-__all__ = ["array_job", "submit_study", "tasks_for"]
+__all__ = ["ArrayOptions", "array_job", "submit_study", "tasks_for"]
 
 _MOST_TASKS = 16  # unless another number is asked for
 
@@ -42,19 +44,28 @@ def tasks_for(study: Study, directory: Path) -> int:
     return min(len(pending(study, settled)), _MOST_TASKS)
 
 
-def array_job(
-    file: Path,
-    directory: Path,
-    study: Study,
-    tasks: int,
-    *,
-    executor: str = "one",
-    idle_seconds: float = 120.0,
-    time_limit: float | None = None,
-    partition: str | None = None,
-    account: str | None = None,
-    reservation: str | None = None,
-) -> Job:
+@dataclass(frozen=True)
+class ArrayOptions:
+    """How the tasks of a study's array run.
+
+    Args:
+        executor: As of `descend study run`, by which each task runs its trials.
+        idle_seconds: After so long without a trial to claim a task gives its allocation back and queues again.
+        time_limit: Minutes of a task; None for the default of the queue.
+        partition: Queue.
+        account: The account that is charged.
+        reservation: Name of a reservation.
+    """
+
+    executor: str = "one"
+    idle_seconds: float = 120.0
+    time_limit: float | None = None
+    partition: str | None = None
+    account: str | None = None
+    reservation: str | None = None
+
+
+def array_job(file: Path, directory: Path, study: Study, tasks: int, options: ArrayOptions) -> Job:
     """The job array of a study, with what one of its trials needs for each task.
 
     Args:
@@ -62,50 +73,42 @@ def array_job(
         directory: Where the study is kept.
         study: What the file says.
         tasks: Number of tasks.
-        executor: As of `descend study run`, by which each task runs its trials.
-        idle_seconds: After so long without a trial to claim a task gives its allocation back and queues again.
-        time_limit: Minutes of a task; None for the default of the queue.
-        partition: Queue.
-        account: The account that is charged.
-        reservation: Name of a reservation.
+        options: How they run.
 
     Raises:
-        ConfigurationError: the workload has no name, the directory is local to a node, or an argument is wrong.
+        ConfigurationError: the workload has no name, there is no such executor, the directory is local to a node, or
+            another argument is wrong.
     """
     require_names(study, "tasks of a job array")
-    require(check_integer("tasks", tasks, 1), check_number("idle_seconds", idle_seconds, at_least=0))
+    check_name(options.executor)
+    if options.executor == "ray":
+        raise ConfigurationError("the tasks of a job array are no Ray cluster: choose another executor")
+    require(check_number("idle_seconds", options.idle_seconds, at_least=0))
     needs, place = study.needs, directory.absolute()
-    words = ["run", str(file.absolute()), str(place), f"--executor={executor}", f"--idle-seconds={idle_seconds:g}"]
+    words = [f"--executor={options.executor}", f"--idle-seconds={options.idle_seconds:g}"]
     return Job(
-        [sys.executable, "-m", "descend", "study", *words],
+        [sys.executable, "-m", "descend", "study", "run", str(file.absolute()), str(place), *words],
         Path.cwd(),
-        time_limit=time_limit,
+        time_limit=options.time_limit,
         job_name=study.name,
-        partition=partition,
-        account=account,
-        reservation=reservation,
+        partition=options.partition,
+        account=options.account,
+        reservation=options.reservation,
         environment={"OMP_NUM_THREADS": str(needs.cores)},
         array=JobArray(tasks, place / "slurm", needs.all_cores, needs.memory_bytes, needs.all_gpus),
     )
 
 
 def submit_study(
-    file: Path,
-    directory: Path,
-    tasks: int | None = None,
-    *,
-    executor: str = "one",
-    idle_seconds: float = 120.0,
-    time_limit: float | None = None,
-    partition: str | None = None,
-    account: str | None = None,
-    reservation: str | None = None,
-    setup_only: bool = False,
+    file: Path, directory: Path, tasks: int | None, options: ArrayOptions, *, setup_only: bool = False
 ) -> str:
-    """Write the script of a study's job array into its directory and hand it to sbatch. Arguments: see `array_job`.
+    """Write the script of a study's job array into its directory and hand it to sbatch.
 
     Args:
+        file: The study, a TOML file.
+        directory: Where the study is kept.
         tasks: Number of tasks; None for one for each trial that can run now, 16 at the most.
+        options: How they run.
         setup_only: Write the script and submit nothing.
 
     Returns:
@@ -115,18 +118,15 @@ def submit_study(
         ConfigurationError: as `array_job`; the study cannot run, there is no sbatch, or it refuses the job.
     """
     study = read_study(file)
-    made = {"executor": executor, "idle_seconds": idle_seconds, "time_limit": time_limit}
-    queue = {"partition": partition, "account": account, "reservation": reservation}
-    array_job(file, directory, study, tasks or 1, **made, **queue)  # what is wrong is said before anything is written
+    array_job(file, directory, study, tasks or 1, options)  # what is wrong is said before anything is written
     open_directory(study, directory)
     count = tasks_for(study, directory) if tasks is None else tasks
     if not count:
         return f"nothing is left to run: descend study report {directory}"
-    job = array_job(file, directory, study, count, **made, **queue)
     script = directory / "slurm" / "batch.sh"
     with storage_errors(directory):
         script.parent.mkdir(exist_ok=True)
-    write_beside(script, slurm.script(job))
+    write_beside(script, slurm.script(array_job(file, directory, study, count, options)))
     command = slurm.submit(str(script))
     if setup_only:
         return f"{script}: {count} tasks; submit it with: {' '.join(command)}"

@@ -240,7 +240,7 @@ def task_of(study: Study, configuration: Mapping[str, Any]) -> StudyTask:
         ConfigurationError: as `open_task`.
     """
     own = {name.partition(".")[2]: value for name, value in configuration.items() if name.startswith("workload.")}
-    return replace(open_task(study.workload, {**study.workload_options, **own}), device=study.device)
+    return replace(open_task(study.workload, {**study.workload_options, **own}), device=study.needs.device)
 
 
 def _without_a_script(workload: str, options: dict[str, Any]) -> StudyTask | None:

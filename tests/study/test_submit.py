@@ -16,7 +16,7 @@ from descend.study.design import read_study
 from descend.study.running.plan import total_trials
 from descend.study.running.scheduler import conduct
 from descend.study.running.trial_store import Memory, StudyDirectory
-from descend.study.submit import submit_study
+from descend.study.submit import ArrayOptions, submit_study
 
 TESTS = Path(__file__).parents[1]
 FILE = """
@@ -68,14 +68,14 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def script(folder, *changes, **options):
+def script(folder, *changes, tasks=None, **options):
     """The lines of the script of the study, whose file is changed."""
     text = FILE
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
     Path("study.toml").write_text(text)
-    submit_study(Path("study.toml"), folder / "runs", setup_only=True, **options)
+    submit_study(Path("study.toml"), folder / "runs", tasks, ArrayOptions(**options), setup_only=True)
     return (folder / "runs" / "slurm" / "batch.sh").read_text().splitlines()
 
 
@@ -112,7 +112,7 @@ def test_a_task_has_what_a_trial_needs(folder):
 
 
 def test_gpus_are_asked_for_on_a_machine_that_has_none(folder):
-    lines = script(folder, ("[needs]\n", 'device = "cuda"\n[needs]\ngpus = 1\n'), tasks=1)
+    lines = script(folder, ("[needs]\n", '[needs]\ndevice = "cuda"\n'), tasks=1)
     assert "#SBATCH --gpus-per-node=1" in lines
 
 
@@ -123,7 +123,7 @@ def test_there_are_as_many_tasks_as_trials_that_can_run(folder):
 
 def test_a_finished_study_is_not_submitted(folder):
     run_study(read_study("study.toml"), folder / "runs", executor="one")
-    assert submit_study(Path("study.toml"), folder / "runs").startswith("nothing is left to run")
+    assert submit_study(Path("study.toml"), folder / "runs", None, ArrayOptions()).startswith("nothing is left to run")
 
 
 def test_a_directory_of_one_node_is_refused_before_anything_is_written(folder, monkeypatch):
@@ -136,7 +136,7 @@ def test_a_directory_of_one_node_is_refused_before_anything_is_written(folder, m
 def test_a_machine_without_sbatch_says_where_the_script_is(folder, monkeypatch):
     monkeypatch.setenv("PATH", str(folder))
     with pytest.raises(ConfigurationError, match=r"no sbatch on this machine, so .*batch\.sh was written"):
-        submit_study(Path("study.toml"), folder / "runs")
+        submit_study(Path("study.toml"), folder / "runs", None, ArrayOptions())
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_tasks_that_have_to_leave_in_the_middle_of_a_trial_go_on_with_it(folder,
         own = {"SLURM_CONF": up.environment["SLURM_CONF"], "PATH": up.environment["PATH"]}
         for name, value in {**own, "PYTHONPATH": path, "STEPS": str(steps)}.items():
             monkeypatch.setenv(name, value)
-        number = submit_study(Path("study.toml"), runs, idle_seconds=60).partition(":")[0].split()[-1]
+        number = submit_study(Path("study.toml"), runs, None, ArrayOptions()).partition(":")[0].split()[-1]
         waited_for(lambda: steps.is_file() and len(steps.read_text()) > 20)
         up.call("scancel", "--signal=TERM", number)
         waited_for(lambda: len(StudyDirectory(runs).records()) == total_trials(study))

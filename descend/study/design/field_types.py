@@ -1,8 +1,7 @@
 """Types of the fields of a study that need checks of their own: `Annotated` types with a validator of pydantic.
 
     Workload, Arms, BatchSizes, Sampler     checked by themselves
-    Steps, Shortlist, needed_for_steps,
-    fitting_device                          checked against fields that stand before them in the study
+    Steps, Shortlist, needed_for_steps      checked against fields that stand before them in the study
 
 A validator raises ValueError with one problem a line, from which `descend.study.design.study` makes the
 `ConfigurationError` that lists all problems of a study.
@@ -26,7 +25,6 @@ __all__ = [
     "Shortlist",
     "Steps",
     "Workload",
-    "fitting_device",
     "needed_for_steps",
     "plain",
 ]
@@ -112,17 +110,6 @@ def needed_for_steps(value: Any, info: ValidationInfo) -> Any:
     """A target, which must be there where `select` counts the steps to it."""
     if value is None and info.data.get("select") == "steps":
         raise ValueError("select = 'steps' counts steps to a target: give one in [target]")
-    return value
-
-
-def fitting_device(value: str | None, info: ValidationInfo) -> str | None:
-    """A device that agrees with the number of GPUs of each rank."""
-    needs = info.data.get("needs")
-    gpus = 0 if needs is None else needs.gpus
-    if value == "cuda" and needs is not None and gpus != 1:
-        raise ValueError(f"device = 'cuda' is one GPU for each rank, and needs.gpus is {gpus}: say gpus = 1 in [needs]")
-    if value == "cpu" and gpus:
-        raise ValueError(f"device = 'cpu' uses no GPU, and needs.gpus is {gpus}: remove one of them")
     return value
 
 

@@ -9,7 +9,9 @@ ranks = 2           # processes that share the mini-batches of a trial, on one m
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = ["Needs"]
 
@@ -22,8 +24,9 @@ class Needs(BaseModel):
     Attributes:
         cores: Processors of each rank, which are its threads.
         memory_gib: Main memory of each rank; None asks for none in particular.
-        gpus: GPUs of each rank.
+        gpus: GPUs of each rank; by default one where the device is "cuda".
         ranks: Processes that share the mini-batches of a trial, on one machine.
+        device: "cpu" or "cuda", where modules are put; None leaves them where the workload puts them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,6 +35,23 @@ class Needs(BaseModel):
     memory_gib: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     gpus: int = Field(default=0, ge=0, strict=True)
     ranks: int = Field(default=1, ge=1, strict=True)
+    device: Literal["cpu", "cuda"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gpu_of_device(cls, fields: Any) -> Any:
+        """A device "cuda" is one GPU a rank."""
+        if isinstance(fields, dict) and cast("dict[str, Any]", fields).get("device") == "cuda":
+            return {"gpus": 1, **cast("dict[str, Any]", fields)}
+        return cast("Any", fields)
+
+    @model_validator(mode="after")
+    def _agreeing(self) -> Self:
+        if self.device == "cuda" and self.gpus != 1:
+            raise ValueError(f"device = 'cuda' in [needs] is one GPU for each rank, and gpus is {self.gpus}")
+        if self.device == "cpu" and self.gpus:
+            raise ValueError(f"device = 'cpu' in [needs] uses no GPU, and gpus is {self.gpus}: remove one of them")
+        return self
 
     @property
     def all_cores(self) -> int:

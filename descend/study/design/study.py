@@ -40,7 +40,6 @@ from descend.study.design.field_types import (
     Shortlist,
     Steps,
     Workload,
-    fitting_device,
     needed_for_steps,
 )
 from descend.study.design.needs import Needs
@@ -106,7 +105,6 @@ class Study(BaseModel):
         target: What counts as success.
         reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
         needs: What one trial needs of a machine.
-        device: "cpu" or "cuda", where trials run; None leaves modules where the workload puts them.
         checkpoint_every: Updates from one checkpoint of a trial to the next, in the directory of the study; None
             keeps none, and a trial that was interrupted begins anew.
 
@@ -138,9 +136,6 @@ class Study(BaseModel):
     target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
     reference: dict[str, str | int | float] = Field(default_factory=dict)
     needs: Needs = Needs()
-    device: Annotated[Literal["cpu", "cuda"] | None, Field(validate_default=True), AfterValidator(fitting_device)] = (
-        None
-    )
     checkpoint_every: int | None = Field(default=None, ge=1, strict=True)
 
     if not TYPE_CHECKING:  # whose signature is that of the fields
@@ -175,7 +170,7 @@ class Study(BaseModel):
         if self.common_random_numbers:
             del made["common_random_numbers"]  # as in descriptions that were written before there was a choice
         made["needs"] = self.needs.model_dump(exclude_defaults=True)
-        for name in ("needs", "device", "checkpoint_every"):  # likewise
+        for name in ("needs", "checkpoint_every"):  # likewise
             if not made[name]:
                 del made[name]
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)

@@ -70,8 +70,7 @@ class DescribedTrial:
 
     def setup(self) -> TrialSetup:
         """How the trial is run."""
-        study = self.study()
-        return TrialSetup(study.needs, study.device, self.checkpoints, self.plain)
+        return TrialSetup(self.study().needs, self.checkpoints, self.plain)
 
     def task(self) -> StudyTask:
         """The workload, opened in the working directory of the process that asked; the last few are kept.

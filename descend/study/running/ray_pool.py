@@ -207,8 +207,7 @@ def _first_line(error: BaseException) -> str:
 
 def _library() -> Any:
     try:
-        import ray
-        import ray.exceptions
+        import ray  # pyright: ignore[reportMissingImports]  # an extra
     except ImportError as error:
         raise MissingExtra("--executor ray needs Ray: pip install 'descend[ray]'") from error
     return ray

@@ -106,7 +106,7 @@ def conduct(
 
 
 class _Idleness:
-    """Waits while other processes hold all trials that are left, and no longer than it was told."""
+    """Waits while other processes hold all trials that are left, and no longer than so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -209,7 +209,7 @@ class _Tasks:
 
     def __init__(self, study: Study, task: StudyTask | None) -> None:
         self._study = study
-        self._given = None if task is None else dataclasses.replace(task, device=study.device)
+        self._given = None if task is None else dataclasses.replace(task, device=study.needs.device)
         self._opened: dict[str, StudyTask] = {}
         self.kinds = {name: arm.optimizer for name, arm in study.arms.items() if not isinstance(arm.optimizer, str)}
 
@@ -245,8 +245,8 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
         raise ConfigurationError(f"processes must be an integer >= 1, got {processes}")
     context = multiprocessing.get_context("spawn")
     said = context.SimpleQueue()
-    gpus = _shared_gpus(StudyDirectory(path).study().needs, processes)
-    workers = [context.Process(target=work, args=(str(path), executor, said, own)) for own in gpus]
+    visible = _shared_gpus(StudyDirectory(path).study().needs, processes)
+    workers = [context.Process(target=work, args=(str(path), executor, said, own)) for own in visible]
     for worker in workers:
         worker.start()
     with SignalHandler() as stop:
@@ -268,7 +268,7 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
         raise _KINDS.get(failed[0] or 0, DescendError)([*dict.fromkeys(problems), count])
 
 
-def _shared_gpus(needs: Needs, processes: int) -> list[str | None]:
+def _shared_gpus(needs: Needs, processes: int) -> Sequence[str | None]:
     """What CUDA_VISIBLE_DEVICES is in each of some processes; None leaves it as it is.
 
     Raises:

@@ -101,7 +101,7 @@ def work_as_rank(described: Path, found: Path) -> None:
     asked, here = DescribedTrial.read(described.read_text()), detect()
     study = asked.study()
     torch.set_num_threads(study.needs.cores)
-    if study.device == "cuda":
+    if study.needs.device == "cuda":
         torch.cuda.set_device(here.local_rank)
     record = run_trial(asked.task(), asked.trial, study.evaluations, checkpoints=asked.checkpoints)
     if here.rank == 0:

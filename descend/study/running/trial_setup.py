@@ -44,17 +44,15 @@ class TrialCheckpoints:
 
 @dataclass(frozen=True)
 class TrialSetup:
-    """What executors are told of a study's trials.
+    """What executors know of a study's trials.
 
     Attributes:
         needs: Of each trial.
-        device: Where modules are put; None leaves them where the workload puts them.
         checkpoints: Where trials are saved; None saves none.
         study: The description of the study as plain values, from which other processes open its workload.
     """
 
     needs: Needs = field(default_factory=Needs)
-    device: str | None = None
     checkpoints: TrialCheckpoints | None = None
     study: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -67,8 +65,8 @@ class TrialSetup:
             directory: Where it is kept; None keeps nothing.
 
         Raises:
-            ConfigurationError: its trials are to be saved, and there is no directory; or they have several ranks, and
-                the workload is a Python object, which the processes of the ranks cannot be told.
+            ConfigurationError: it saves trials and there is no directory; or trials have several ranks, and the
+                workload is a Python object, which the processes of the ranks cannot open.
         """
         checkpoints = None
         if study.checkpoint_every is not None:
@@ -77,7 +75,7 @@ class TrialSetup:
             checkpoints = TrialCheckpoints(directory.absolute() / "trials", study.checkpoint_every)
         if study.needs.ranks > 1:
             require_names(study, f"trials on {study.needs.ranks} ranks")
-        return cls(study.needs, study.device, checkpoints, study.plain())
+        return cls(study.needs, checkpoints, study.plain())
 
 
 def require_names(study: Study, what: str) -> None:

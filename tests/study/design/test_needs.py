@@ -36,14 +36,19 @@ def test_what_is_needed_in_words():
 
 
 def test_a_study_without_needs_is_described_as_before_there_were_any():
-    assert not {"needs", "device", "checkpoint_every"} & study().plain().keys()
+    assert not {"needs", "checkpoint_every"} & study().plain().keys()
 
 
 def test_needs_come_back_from_the_plain_form_and_from_a_file(tmp_path):
-    given = study(needs=Needs(cores=2, gpus=1, memory_gib=0.5), device="cuda", checkpoint_every=50)
+    given = study(needs=Needs(cores=2, device="cuda", memory_gib=0.5), checkpoint_every=50)
     assert make_study(given.plain()) == given
     (tmp_path / "study.toml").write_text(to_toml(given))
     assert read_study(tmp_path / "study.toml") == given
+
+
+def test_a_gpu_is_one_gpu_for_each_rank():
+    assert Needs(device="cuda", ranks=2).all_gpus == 2
+    assert Needs(device="cpu").all_gpus == Needs().all_gpus == 0
 
 
 @pytest.mark.parametrize(
@@ -52,10 +57,12 @@ def test_needs_come_back_from_the_plain_form_and_from_a_file(tmp_path):
         ({"needs": {"cores": 0}}, "needs.cores is 0"),
         ({"needs": {"gpu": 1}}, "there is no 'needs.gpu'; did you mean 'gpus'?"),
         ({"needs": {"memory_gib": 0}}, "needs.memory_gib is 0"),
-        ({"device": "gpu"}, "device is 'gpu'"),
-        ({"device": "cuda"}, "say gpus = 1 in [needs]"),
-        ({"device": "cuda", "needs": {"gpus": 2}}, "needs.gpus is 2: say gpus = 1"),
-        ({"device": "cpu", "needs": {"gpus": 1}}, "device = 'cpu' uses no GPU"),
+        ({"needs": {"device": "gpu"}}, "needs.device is 'gpu'"),
+        (
+            {"needs": {"device": "cuda", "gpus": 2}},
+            "device = 'cuda' in [needs] is one GPU for each rank, and gpus is 2",
+        ),
+        ({"needs": {"device": "cpu", "gpus": 1}}, "device = 'cpu' in [needs] uses no GPU"),
         ({"checkpoint_every": 0}, "checkpoint_every is 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a trial needs against what a machine has, and which studies other processes cannot be told."""
+"""What a trial needs against what a machine has, and which studies other processes cannot open."""
 
 from pathlib import Path
 
