@@ -42,6 +42,7 @@ from descend.study.design.field_types import (
     Workload,
     needed_for_steps,
 )
+from descend.study.design.needs import Needs
 from descend.study.design.sampling import seed_of
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ class Study(BaseModel):
         margin: The largest difference of the compared number that does not matter; with it arms are also tested for
             equivalence.
         reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
+        needs: What one trial needs of a machine.
+        checkpoint_every: Updates from one checkpoint of a trial to the next, in the directory of the study; None
+            keeps none, and a trial that was interrupted begins anew.
 
     Raises:
         ConfigurationError: every problem at once.
@@ -137,6 +141,8 @@ class Study(BaseModel):
     target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
     margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     reference: dict[str, str | int | FiniteFloat] = Field(default_factory=dict)
+    needs: Needs = Needs()
+    checkpoint_every: int | None = Field(default=None, ge=1, strict=True)
 
     if not TYPE_CHECKING:  # whose signature is that of the fields
 
@@ -180,8 +186,10 @@ class Study(BaseModel):
         made = self.model_dump(exclude={"arms", "workload"}, mode="json")
         if self.common_random_numbers:
             del made["common_random_numbers"]  # as in descriptions that were written before there was a choice
-        if self.margin is None:
-            del made["margin"]  # likewise
+        made["needs"] = self.needs.model_dump(exclude_defaults=True)
+        for name in ("margin", "needs", "checkpoint_every"):  # likewise
+            if not made[name]:
+                del made[name]
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
         return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
 
@@ -229,7 +237,8 @@ def _line(error: ErrorDetails, head: str = "") -> list[str]:
     """One problem that pydantic found, in our words."""
     place = head + ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        known = Target.model_fields if place.startswith("target.") else Study.model_fields
+        tables = {"target": Target.model_fields, "needs": Needs.model_fields}
+        known = tables.get(place.partition(".")[0], Study.model_fields) if "." in place else Study.model_fields
         return [f"there is no '{place}'{nearest(place.rpartition('.')[2], known) or ';'} fields are {', '.join(known)}"]
     if error["type"] == "missing":
         return [f"'{place}' is missing"]

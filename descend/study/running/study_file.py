@@ -131,6 +131,7 @@ def _versions() -> dict[str, str]:
     return {"descend": __version__, "python": platform.python_version(), **others}
 
 
+_CHANGES = ("name", "target", "batch_sizes", "reference", "needs", "checkpoint_every")
 _EXTENDS = ("trials", "searches", "confirmation_seeds", "shortlist", "shortlist_seeds")
 
 
@@ -141,4 +142,4 @@ def _may_change(name: str, pair: tuple[Any, Any]) -> bool:
         return isinstance(old, int) and new >= old
     if name.startswith("arms."):
         return old is None
-    return name in ("name", "target", "batch_sizes", "reference") or name.startswith(("hashes.code", "made_with."))
+    return name in _CHANGES or name.startswith(("hashes.code", "made_with."))

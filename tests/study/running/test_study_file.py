@@ -33,6 +33,13 @@ def test_a_damaged_description_is_an_error(tmp_path, text):
             again()
 
 
+def test_what_a_trial_needs_may_change(tmp_path):
+    write(tmp_path)
+    write(tmp_path, needs={"cores": 2}, checkpoint_every=50)
+    assert StudyFile(tmp_path).read()["amendments"] == [{"needs": [None, {"cores": 2}], "checkpoint_every": [None, 50]}]
+    assert StudyFile(tmp_path).study().needs.cores == 2
+
+
 def test_extending_is_an_amendment_and_another_study_is_refused(tmp_path):
     write(tmp_path)
     write(tmp_path, trials=16)
