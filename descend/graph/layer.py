@@ -144,9 +144,9 @@ class Layer(LayerKind, Exported):
         children: Layers in the order in which they were attached, the order of the outputs of a kind with several.
     """
 
-    message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
     envelope: ClassVar[str | None] = "Layer"
     global_count: ClassVar[int] = 0  # of layers without a name
+    where: str | None = None  # file:line:column of a layer that came from a text
     __signature__ = _Signature()
     _serials: ClassVar[Iterator[int]] = itertools.count()
 

@@ -77,6 +77,7 @@ class LayerKind:
         hinted: The shape that the other layer has given.
     """
 
+    message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
     defaults: ClassVar[Mapping[str, Any]] = {}
     num_parents: ClassVar[int | None] = 1
     refusal: ClassVar[str | None] = None
@@ -85,7 +86,6 @@ class LayerKind:
     normalizes: ClassVar[bool] = False
     index_parents: ClassVar[tuple[int, ...]] = ()
     sized_by: ClassVar[str] = ""
-    where: str | None = None  # file:line:column of a layer that came from a text
     hinted: Shape | None = None
 
     def setting(self, name: str) -> Any:
