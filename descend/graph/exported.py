@@ -20,6 +20,10 @@ class Exported:
     message: ClassVar[Any]
     envelope: ClassVar[str | None] = None
 
+    def __init_subclass__(cls, envelope: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.envelope = envelope or cls.envelope
+
     def export_proto(self) -> Message:
         """The Protobuf message of this description, in its envelope if it has one.
 

@@ -118,7 +118,7 @@ class _Signature:
         return inspect.Signature(sorted(shown.values(), key=lambda one: one.kind))
 
 
-class Layer(LayerKind, Exported):
+class Layer(LayerKind, Exported, envelope="Layer"):
     """One operation of the graph. A layer is itself and equal to no other.
 
     Args:
@@ -144,7 +144,7 @@ class Layer(LayerKind, Exported):
         children: Layers in the order in which they were attached, the order of the outputs of a kind with several.
     """
 
-    envelope: ClassVar[str | None] = "Layer"
+    message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
     global_count: ClassVar[int] = 0  # of layers without a name
     where: str | None = None  # file:line:column of a layer that came from a text
     __signature__ = _Signature()

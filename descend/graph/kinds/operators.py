@@ -95,14 +95,13 @@ __all__ = [
 
 
 @described
-class Operator(Exported):
+class Operator(Exported, envelope="Operator"):
     """What all operators have in common: the formats that its inputs and its output are brought to, and a device.
 
     The device is a wish. Without a format nothing is changed.
     """
 
     message: ClassVar[str]
-    envelope: ClassVar[str | None] = "Operator"
     num_inputs: ClassVar[int] = 1
 
     input_datatype: DataType = DataType.DEFAULT_DATATYPE
