@@ -15,7 +15,7 @@ TORCH_OLDEST_OPTIONS ?=
 TESTS_OF_OLDEST      := tests/optim/rules tests/optim/engine tests/train tests/runtime tests/callbacks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-oldest lint types figures drawings coverage mutants docs schema check clean
+.PHONY: help newcomer demo test test-slow test-oldest lint types figures drawings coverage mutants docs schema check clean
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -52,6 +52,10 @@ test-slow: $(VENV)/tools
 
 test-oldest: $(OLDEST)/tools
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS_OF_OLDEST)
+
+# Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say.
+newcomer:
+	@$(PYTHON) tests/newcomer/run.py
 
 lint: $(VENV)/tools
 	$(BIN)/ruff check

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from descend import graph as graph
     from descend import launch as launch
     from descend import launcher as launcher
+    from descend import lbann as lbann
     from descend import lower as lower
     from descend import models as models
     from descend import modules as modules
@@ -74,6 +75,7 @@ _ROOMS = (
     "graph",
     "launch",
     "launcher",
+    "lbann",
     "lower",
     "models",
     "modules",

@@ -103,6 +103,18 @@ def _not_a_pipe(file: Path) -> Path:
 PrototextFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="The experiment, a prototext.", callback=_not_a_pipe)
 ]
+
+
+def _not_pipes(files: list[Path]) -> list[Path]:
+    return [_not_a_pipe(file) for file in files]
+
+
+PrototextFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...", help="The experiment, a prototext, or several with a part each.", callback=_not_pipes
+    ),
+]
 ShowChanges = Annotated[
     bool, typer.Option("--show-changes", help="Print the differences from the checkpoint and their effect; stop.")
 ]
@@ -122,9 +134,12 @@ _CONTINUING = "--show-changes, --reset-optimizer, --weights-only"
 
 @app.command()
 def run(
-    file: PrototextFile,
+    files: PrototextFiles,
     run_dir: Annotated[Path | None, typer.Option(help="A new or empty directory for the results.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Check FILE, print its layers, train nothing.")] = False,
+    parse_only: Annotated[
+        bool, typer.Option("--parse-only", help="Read the text of FILE, which may be one part alone; open no data.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the newest checkpoint in --run-dir.")] = False,
     show_changes: ShowChanges = False,
     reset_optimizer: ResetOptimizer = False,
@@ -132,8 +147,16 @@ def run(
     trainers: Trainers = None,
     procs_per_trainer: ProcsPerTrainer = None,
 ) -> None:
-    """Train the model of FILE and evaluate it on the test samples."""
+    """Train the model of FILE and evaluate it on the test samples.
+
+    Several files hold a part each: model and trainer, data reader, optimizer.
+    """
     from descend.experiment import check_experiment, layer_table, load
+    from descend.experiment.text import read_parts
+
+    if parse_only:
+        _print(f"{_named(files)}: nothing wrong found; read {', '.join(read_parts(*files))}")
+        return
 
     if (show_changes or reset_optimizer or weights_only) and not (resume and run_dir):
         raise typer.BadParameter("they are options of resuming: add --resume --run-dir DIR", param_hint=_CONTINUING)
@@ -141,12 +164,12 @@ def run(
         other = "--check" if check else "--weights-only"
         said = f"--show-changes prints what a resumed run would take from its checkpoint; remove {other}"
         raise typer.BadParameter(said, param_hint=other)
-    experiment = load(file)
+    experiment = load(*files)
     # Here, before torch is imported, so that mistakes are reported at once.
     checked = check_experiment(experiment, experiment.trainer.random_seed or 0)
     if check:
         _print(layer_table(checked))
-        _print(f"{file}: nothing wrong found")
+        _print(f"{_named(files)}: nothing wrong found")
         return
     from descend.distributed import rank
     from descend.experiment.inspect.summary import summary
@@ -180,7 +203,18 @@ def resume(
             remedy = "it is a run of descend.fit, or of a script: call that again with run_dir= and resume=True"
         raise ConfigurationError(f"{run_dir} cannot be resumed, it has no experiment.prototext: {remedy}")
     text = file or run_dir / "experiment.prototext"
-    run(text, run_dir, False, True, show_changes, reset_optimizer, weights_only)
+    run(
+        [text],
+        run_dir,
+        resume=True,
+        show_changes=show_changes,
+        reset_optimizer=reset_optimizer,
+        weights_only=weights_only,
+    )
+
+
+def _named(files: list[Path]) -> str:
+    return ", ".join(map(str, files))
 
 
 def _show_changes(experiment: Experiment, run_dir: Path, reset_optimizer: bool) -> None:
@@ -230,7 +264,7 @@ def launch(
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
         _print(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
         return
-    raise typer.Exit(_started(command, environment))
+    raise typer.Exit(_started(command, environment, None if run_dir is None else Path(run_dir)))
 
 
 def _value_of(name: str, arguments: list[str]) -> str | None:
@@ -249,21 +283,30 @@ def _count_of(name: str, arguments: list[str]) -> int | None:
     return int(value) if value and value.isdecimal() else None
 
 
-def _started(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command, forward termination signals to it, and return its exit code."""
+def _started(command: list[str], environment: dict[str, str], run_dir: Path | None) -> int:
+    """Run a command, forward termination signals to it, show what it prints, and return its exit code."""
     import signal
     import subprocess
+    import threading
     from contextlib import suppress
 
-    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+    from descend.launch.cpp_frames import copy_without_frames
 
-        def passed_on(number: int, frame: object) -> None:
-            with suppress(ProcessLookupError):
-                process.send_signal(number)
+    process = subprocess.Popen(  # not `with`, which waits for the end of the pipe
+        command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, passed_on)
-        return process.wait()
+    def passed_on(number: int, frame: object) -> None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, passed_on)
+    copied = threading.Thread(target=copy_without_frames, args=(process.stderr or (), sys.stderr, run_dir), daemon=True)
+    copied.start()
+    code = process.wait()
+    copied.join(timeout=2)  # a process that a rank has left behind may hold the pipe open for longer
+    return code
 
 
 def _check_for_ranks(file: Path, ranks: int) -> None:

@@ -5,6 +5,7 @@
     │   ├── GraphError                         layers, weights, shapes, objective
     │   ├── TextError                          a prototext, at file:line:column
     │   ├── RuleError                          an optimizer's settings
+    │   ├── WrongType                          a value of another type than its field; also a TypeError
     │   ├── Unsupported                        known by name, and not available here
     │   └── MissingExtra                       needs an optional library
     ├── DataError                          3   a data set, a file of it, or a sample
@@ -47,6 +48,7 @@ __all__ = [
     "StorageError",
     "TextError",
     "Unsupported",
+    "WrongType",
     "nearest",
     "table",
 ]
@@ -109,6 +111,10 @@ class TextError(ConfigurationError):
 
 class RuleError(ConfigurationError):
     """An optimizer has a setting that is misspelt, of the wrong type or out of range."""
+
+
+class WrongType(ConfigurationError, TypeError):
+    """A value has another type than the field that it is given to."""
 
 
 class Unsupported(ConfigurationError):

@@ -21,12 +21,13 @@ from typing import IO, TYPE_CHECKING, Any
 from descend.arguments import check_choice, require
 from descend.errors import DAMAGED_FILE, ConfigurationError
 from descend.launch import Job, flux, local, lsf, mpi, slurm
+from descend.launch.cpp_frames import FrameFilter
 from descend.launch.job import LEAD_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["SCHEDULERS", "detected", "run"]
+__all__ = ["SCHEDULERS", "detected", "job_folder", "run", "run_shown"]
 
 SCHEDULERS: dict[str, Any] = {"slurm": slurm, "lsf": lsf, "flux": flux, "openmpi": mpi, "local": local}
 
@@ -94,7 +95,7 @@ def run(
 
     kind = _scheduler(scheduler)
     check_experiment(Experiment(trainer, model, data_reader, optimizer))
-    folder = _folder(work_dir, job_name, nodes, procs_per_node)
+    folder = job_folder(work_dir, job_name, nodes, procs_per_node)
     file, run_dir = str(folder / "experiment.prototext"), str(folder / "run")
     blocks = [] if procs_per_trainer is None else [f"--procs-per-trainer={procs_per_trainer}"]
     job = Job(
@@ -168,7 +169,7 @@ def _scheduler(wanted: str | None) -> str:
     return wanted
 
 
-def _folder(work_dir: str | os.PathLike[str] | None, job_name: str, nodes: int, procs_per_node: int) -> Path:
+def job_folder(work_dir: str | os.PathLike[str] | None, job_name: str, nodes: int, procs_per_node: int) -> Path:
     """The folder that was given, or a dated one that does not exist yet."""
     if work_dir is not None:
         return Path(work_dir).absolute()
@@ -189,10 +190,10 @@ def _start(kind: str, job: Job, path: Path, batch_job: bool) -> int:
     inside = not hasattr(module, "allocate") or module.detect(os.environ)
     command = ["bash", str(path)] if inside else module.allocate(job, str(path))
     environment = {**os.environ, **(local.surroundings(job.procs_per_node) if kind == "local" else {})}
-    return _shown(command, job.work_dir, environment)
+    return run_shown(command, job.work_dir, environment)
 
 
-def _shown(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+def run_shown(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
     """Run a command; its output is shown and written to out.log and err.log."""
     with subprocess.Popen(
         command, cwd=folder, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -212,9 +213,11 @@ def _shown(command: Sequence[str], folder: Path, environment: Mapping[str, str])
 
 
 def _copy(stream: IO[str] | None, shown: IO[str], path: Path) -> None:
+    choose = FrameFilter()
     with path.open("a") as kept:
         for line in stream or ():
-            shown.write(line)
-            shown.flush()
+            if choose.shows(line):
+                shown.write(line)
+                shown.flush()
             kept.write(line)
             kept.flush()

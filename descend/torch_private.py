@@ -6,11 +6,12 @@ there and is repaired here. No other file of the package names a private part of
 
 Importing this module does not import torch; each function imports what it needs.
 
-    tensors         version_counter, view_base, tensor_address, foreach_copy, is_functorch_wrapped
+    tensors         version_counter, view_base, tensor_address, foreach_copy, all_finite,
+                    is_functorch_wrapped
     storages        storage_identity, storage_use_count
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, compiled_call, set_compiled_call
-    optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported
+    optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     reset_reducer, collectives_begun, default_store, clone_store, disable_elastic_restarts
     compilers       aoti_compile, load_aoti, operator_schema, private_operator
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
 __all__ = [
+    "all_finite",
     "aoti_compile",
     "batch_norm_class",
     "clone_store",
@@ -47,6 +49,7 @@ __all__ = [
     "mark_outside_graphs",
     "norm_class",
     "operator_schema",
+    "plain_state_dict",
     "private_operator",
     "reset_reducer",
     "set_compiled_call",
@@ -95,6 +98,24 @@ def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> N
 
     copy_all: Callable[[Sequence[Tensor], Sequence[Tensor]], None] = getattr(torch, "_foreach_copy_")  # noqa: B009
     copy_all(destinations, sources)
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether every element of dense, real tensors on a CPU is finite, in one call for all of them.
+
+    It is the function that torch's `GradScaler` calls, with a scale of 1: each element is written back as it is. Sums
+    take a call a tensor, and tests of each element ten times as long.
+
+    Args:
+        tensors: Of any floating-point types and shapes.
+    """
+    import torch
+
+    name = "_amp_foreach_non_finite_check_and_unscale_"
+    look: Callable[[Sequence[Tensor], Tensor, Tensor], None] = getattr(torch, name)
+    found = torch.zeros((), device="cpu")
+    look(tensors, found, torch.ones((), device="cpu"))
+    return not found.item()
 
 
 def is_functorch_wrapped(x: Tensor) -> bool:
@@ -190,6 +211,18 @@ def mark_outside_graphs(function: Callable[..., Any], reason: str) -> None:
     marked: Any = function
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = reason
+
+
+def plain_state_dict(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What `torch.optim.Optimizer.state_dict` returns, whatever the subclass has made of it.
+
+    torch's own form imports torch._dynamo first, so that no graph is made of it; that takes two seconds. Where it is
+    not imported, nobody makes graphs.
+    """
+    import torch
+
+    method: Any = torch.optim.Optimizer.state_dict
+    return (method if dynamo_is_imported() else getattr(method, "__wrapped__", method))(optimizer)
 
 
 def dynamo_is_imported() -> bool:

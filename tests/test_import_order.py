@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "descend"
 ORDER = [
     {"display", "hooks"},
     {"errors", "filenames", "svg", "thread_shutdown", "torch_private", "version"},
-    {"arguments"},
+    {"arguments", "leniency"},
     {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},
     {"graph", "optim", "data", "launch"},
     {"lower", "runtime", "distributed"},

@@ -265,3 +265,32 @@ def test_data_are_shown_as_text_json_and_a_page(descend, tmp_path):
     assert "1 problems were found" in descend("data", train, "--test", test, "-o", "label=kind", "--check", code=3)
     assert "there is no file" in descend("data", str(tmp_path / "none.csv"), code=3)
     assert "did you mean 'label'" in descend("data", train, "-o", "lable=kind", code=2)
+
+
+PARTS = {
+    "model": 'trainer { mini_batch_size: 2 }\nmodel { layer { name: "x" input { data_field: "samples" } } }',
+    "reader": 'data_reader { reader { name: "synthetic" role: "test" num_samples: 2 synth_dimensions: "1" } }',
+    "optimizer": "optimizer { sgd { learn_rate: 0.1 } }",
+}
+
+
+@pytest.fixture
+def parts(tmp_path):
+    for name, text in PARTS.items():
+        (tmp_path / f"{name}.prototext").write_text(text)
+    return {name: str(tmp_path / f"{name}.prototext") for name in PARTS}
+
+
+def test_several_files_hold_a_part_each(descend, parts):
+    assert "nothing wrong found" in descend("run", *parts.values(), "--check")
+    assert "data_reader (training data) is missing" in descend("run", parts["model"], parts["optimizer"], code=2)
+
+
+def test_the_text_of_a_single_part_can_be_read_alone(descend, parts, tmp_path):
+    assert f"{parts['optimizer']}: nothing wrong found; read optimizer" in descend(
+        "run", parts["optimizer"], "--parse-only"
+    )
+    assert "read model, trainer, optimizer" in descend("run", parts["model"], parts["optimizer"], "--parse-only")
+    wrong = tmp_path / "wrong.prototext"
+    wrong.write_text("optimizer { sgd { learn_rat: 0.1 } }")
+    assert f"{wrong}:1:19: " in descend("run", str(wrong), "--parse-only", code=2)

@@ -14,6 +14,8 @@ from tools import api_pages, command_pages, site_extension
 DIRECTIVE = re.compile(r"^\.\. auto(?:class|function|data):: ([\w.]+)", re.MULTILINE)
 ALIAS = re.compile(r"^   \* - ``([\w.]+)``$", re.MULTILINE)
 
+OTHER_NAMES = {"descend.lbann"}  # LBANN's, which docs/lbann.md is about
+
 
 @pytest.fixture(scope="module")
 def text():
@@ -22,7 +24,7 @@ def text():
 
 def public():
     """Public names, found without the code that writes the pages: lists of the rooms, and of modules in these lists."""
-    names = {f"descend.{name}" for name in dir(descend)}
+    names = {f"descend.{name}" for name in dir(descend) if f"descend.{name}" not in OTHER_NAMES}
     ahead = [name for name in names if inspect.ismodule(getattr(descend, name.partition(".")[2]))]
     seen = set()
     while ahead:
@@ -52,7 +54,7 @@ def test_no_object_is_documented_twice(text):
 
 def test_every_public_module_is_listed():
     rooms = {f"descend.{name}" for name in dir(descend) if inspect.ismodule(getattr(descend, name))}
-    assert rooms <= set(api_pages.MODULES)
+    assert rooms - OTHER_NAMES <= set(api_pages.MODULES)
     for name in api_pages.MODULES[1:]:
         assert name == "descend.ops" or importlib.import_module(name).__all__
 

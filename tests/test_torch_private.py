@@ -32,6 +32,18 @@ def test_version_counter_counts_writes_to_a_tensor_and_its_views():
     assert torch_private.version_counter(x) == before + 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_all_finite_finds_one_bad_element_among_many_tensors_and_changes_none(dtype):
+    tensors = [torch.randn(3, 5).to(dtype), torch.randn(4, 2).to(dtype).t(), torch.randn(2, dtype=torch.float64)]
+    tensors[0][0, 0] = torch.finfo(dtype).smallest_normal / 4
+    before = [x.clone() for x in tensors]
+    assert torch_private.all_finite(tensors)
+    assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        tensors[1][1, 3] = bad
+        assert not torch_private.all_finite(tensors)
+
+
 def test_view_base_is_the_tensor_that_a_view_was_taken_of():
     x = torch.zeros(2, 3)
     assert torch_private.view_base(x) is None
@@ -139,6 +151,18 @@ def test_a_marked_function_is_not_inlined_by_torch_compile():
 
     assert torch.compile(lambda x: f(x * 2) * 3, backend=keep)(torch.ones(1)).item() == 9.0
     assert len(graphs) > 1  # the call broke the graph
+
+
+def test_the_plain_state_of_an_optimizer_is_torchs(monkeypatch: pytest.MonkeyPatch):
+    class Own(torch.optim.SGD):
+        def state_dict(self) -> dict[str, Any]:
+            return {"its": "own"}
+
+    optimizer = Own([nn.Parameter(torch.ones(2))], lr=0.5)
+    expected = torch.optim.Optimizer.state_dict(optimizer)
+    assert torch_private.plain_state_dict(optimizer) == expected
+    monkeypatch.setattr(torch_private, "dynamo_is_imported", lambda: False)
+    assert torch_private.plain_state_dict(optimizer) == expected
 
 
 @pytest.mark.slow

@@ -46,10 +46,13 @@ class Group:
 class ThreadRank(Communicator):
     """A communicator whose other ranks are threads."""
 
-    def __init__(self, group, rank):
-        super().__init__(rank, group.size, group=SimpleNamespace(threads=group, rank=rank))
+    @classmethod
+    def of(cls, group, rank):
+        return cls(rank, group.size, group=SimpleNamespace(threads=group, rank=rank))
 
     def _exchange(self, tensor):
+        if self.world_size == 1:
+            return [tensor]
         threads = self.group.threads
         return threads.collect(threads.post(self.rank, tensor))
 
@@ -98,7 +101,7 @@ def on_ranks(size, act, group=None):
 
     def work(rank):
         try:
-            results[rank] = act(ThreadRank(group, rank))
+            results[rank] = act(ThreadRank.of(group, rank))
         except BaseException as error:  # raised below
             errors.append(error)
             group.fail()

@@ -34,6 +34,7 @@ MARKDOWN_COLUMNS = 100
 
 LARGE_CLASSES = {"Reader": "LBANN's message for a reader has that many fields"}
 
+NAMESPACE = "descend.lbann."  # names of other rooms with LBANN's arguments
 # A class name stands in one file. These stand in two, each for a reason.
 _RULE = "an LBANN message and the published rule it names"
 _TRANSFORM = "LBANN gives a layer and a transform of images this name"
@@ -43,6 +44,7 @@ HOMONYMS = {
     "HypergradientAdam": _RULE,
     "SGD": _RULE,
     "Cutout": _TRANSFORM,
+    "Mixup": "LBANN gives a callback this name, and it is a transform of samples",
     "Constant": "LBANN's layer and a schedule; both are public names",
     "Optimizer": "the description in an experiment and the torch optimizer that it means; both are public names",
     "Scale": "LBANN gives an operator and a transform of images this name",
@@ -192,7 +194,8 @@ def homonyms(house: House) -> Figure:
     """Class names that are defined in two files or more."""
     places: defaultdict[str, set[str]] = defaultdict(set)
     for module, cls in _classes(house):
-        places[cls.name].add(str(module.path))
+        if not module.name.startswith(NAMESPACE):
+            places[cls.name].add(str(module.path))
     found = {name: sorted(paths) for name, paths in places.items() if len(paths) > 1 and name not in HOMONYMS}
     return Figure(len(found), [f"{name}: {', '.join(paths)}" for name, paths in sorted(found.items())])
 

@@ -15,7 +15,7 @@ from descend.callbacks.early_stopping import EarlyStopping
 from descend.callbacks.evaluate_progress import EvaluateProgress
 from descend.callbacks.images import SaveImages
 from descend.callbacks.interventions import AlternateUpdates, ClipGradientNorm, Mixup, ReplaceWeights, SetWeightsValue
-from descend.callbacks.lbann import CheckInit, Hang, LocalTournament, SyncLayers
+from descend.callbacks.lbann import CheckInit, Hang, ImComm, LocalTournament, SyncLayers
 from descend.callbacks.learning_rate import (
     AdaptiveLearningRate,
     CosineDecayLearningRate,
@@ -81,6 +81,7 @@ __all__ = [
     "GradientNoiseScale",
     "GradientNorm",
     "Hang",
+    "ImComm",
     "LinearGrowthLearningRate",
     "LoadModel",
     "LocalTournament",

@@ -54,6 +54,8 @@ class _Difference(NamedTuple):
 class CheckGradients(Callback):
     """Compares the gradient of every trained entry with a difference of the objective on the last mini-batch.
 
+    Where there was none, as in a run of 0 epochs, it is on the first mini-batch of the data.
+
         (f(w − 2h) − 8 f(w − h) + 8 f(w + h) − f(w + 2h)) / 12 h,    allowed error ((ε |f| / h) + h⁴ / 18)^0.9
 
     with ε = (2⁻²³)^0.9 and, unless `step_size` is given, h = |f| √ε.
@@ -96,8 +98,10 @@ class CheckGradients(Callback):
         self._check(evaluation.run, evaluation.mode)
 
     def _check(self, run: RunView, mode: Mode) -> None:
-        batch = run.control.last_batch(mode)
-        if batch is None or mode not in modes_of(self.execution_modes):
+        if mode not in modes_of(self.execution_modes):
+            return
+        batch = run.control.last_batch(mode, or_first=True)
+        if batch is None:
             return
         differences = self._differences(run, batch)
         say(f"checking gradients on the last {mode} mini-batch: {len(differences):,} entries")

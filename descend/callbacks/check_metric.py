@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.name_fields import modes_of, require
@@ -62,13 +63,17 @@ class CheckMetric(Callback):
     def _check(self, view: EpochView | EvaluationView, mode: Mode) -> None:
         if mode not in modes_of(self.execution_modes):
             return
-        value = view.values[self.metric] * (100 if view.units.get(self.metric) == "%" else 1)
-        if self.lower_bound <= value <= self.upper_bound:
-            return
-        problem = (
-            f"CheckMetric: {mode} {self.metric} is {value:.9g} at step {view.step}, which is not in "
+        twin = re.compile(rf"{re.escape(self.metric)} \(\d+\)")  # what metrics of one name are called in the plan
+        problems = [
+            f"CheckMetric: {mode} {name} is {value:.9g} at step {view.step}, which is not in "
             f"[{self.lower_bound:g}, {self.upper_bound:g}]"
-        )
-        if self.error_on_failure:
-            raise NumericalError(problem)
-        warn(problem)
+            for name, measured in view.values.items()
+            if name == self.metric or twin.fullmatch(name)
+            if not self.lower_bound
+            <= (value := measured * (100 if view.units.get(name) == "%" else 1))
+            <= self.upper_bound
+        ]
+        if problems and self.error_on_failure:
+            raise NumericalError(problems)
+        for problem in problems:
+            warn(problem)

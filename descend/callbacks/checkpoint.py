@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_integer, check_number, collect
 from descend.errors import ConfigurationError, StorageError
+from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
 from descend.train.callback import Monitored
 
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
     from descend.train import EpochView, EvaluationView, RunView, StepView
 
-__all__ = ["Checkpoint"]
+__all__ = ["LAST", "Checkpoint"]
 
 _MODES = tuple(mode.value for mode in Mode)
 _COUNTS = ("every_steps", "every_epochs", "keep")
-_LAST = "sgd.last.shared.checkpoint"  # names the newest folder beside it
+LAST = "sgd.last.shared.checkpoint"  # names the newest folder beside it
 
 
 @dataclass
@@ -32,8 +33,8 @@ class Checkpoint(Callback):
     With `keep`, only the newest so many of those that this rule has written stay, restarts included, and the best one.
     An older one goes only after a newer one is written and verified; one with weights that are not finite counts as
     none; what the run did not write is never touched. With `checkpoint_dir` the same folder is also copied to where
-    LBANN's scripts look for it: CHECKPOINT_DIR/trainer0/sgd.shared.HOOK.epoch.E.step.S/, HOOK being batch_end or
-    epoch_end, and the file CHECKPOINT_DIR/trainer0/sgd.last.shared.checkpoint names the newest. Such copies are never
+    LBANN's scripts look for it: CHECKPOINT_DIR/trainerN/sgd.shared.HOOK.epoch.E.step.S/, HOOK being batch_end or
+    epoch_end, and the file CHECKPOINT_DIR/trainerN/sgd.last.shared.checkpoint names the newest. Such copies are never
     removed.
 
     Runs:  after_setup, before_run, after_step, after_evaluation, after_epoch.
@@ -90,9 +91,9 @@ class Checkpoint(Callback):
         if not problems and not any(
             (self.every_steps, self.every_epochs, self.every_seconds, self.keep_best, self.restart_dir)
         ):
-            problems.append(
-                "Checkpoint: set every_steps, every_epochs, every_seconds or keep_best; without one it would never save"
-            )
+            remedy = "Checkpoint: set every_steps, every_epochs, every_seconds or keep_best"
+            if refused(Deviation.CHECKPOINT_WITHOUT_INTERVAL, remedy):
+                problems.append(f"{remedy}; without one it would never save")
         if self.keep_best.endswith("/objective"):
             self.best = self.best or "lowest"
         problems += _problems_of_best(self.keep_best, self.best)
@@ -121,15 +122,15 @@ class Checkpoint(Callback):
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Checkpoint:
         """A checkpoint callback from the fields of a text."""
-        refused = [name for name in ("per_rank_dir", "ckpt_dist_epochs", "ckpt_dist_steps") if fields.get(name)]
-        if refused:
+        in_parts = [name for name in ("per_rank_dir", "ckpt_dist_epochs", "ckpt_dist_steps") if fields.get(name)]
+        problem = f"Checkpoint: {', '.join(in_parts)} asks for a checkpoint in parts, one for each rank"
+        if in_parts and refused(Deviation.DISTRIBUTED_CHECKPOINT, problem):
             raise ConfigurationError(
-                f"Checkpoint: {', '.join(refused)} asks for a checkpoint in parts, one for each rank; use "
-                "checkpoint_dir, checkpoint_epochs and checkpoint_steps, which save all of it once"
+                f"{problem}; use checkpoint_dir, checkpoint_epochs and checkpoint_steps, which save all of it once"
             )
         return cls(
-            every_steps=fields.get("checkpoint_steps", 0),
-            every_epochs=fields.get("checkpoint_epochs", 0),
+            every_steps=fields.get("checkpoint_steps", 0) or fields.get("ckpt_dist_steps", 0),
+            every_epochs=fields.get("checkpoint_epochs", 0) or fields.get("ckpt_dist_epochs", 0),
             every_seconds=fields.get("checkpoint_secs", 0.0),
             checkpoint_dir=fields.get("checkpoint_dir", ""),
             restart_dir=fields.get("restart_dir", ""),
@@ -147,7 +148,7 @@ class Checkpoint(Callback):
         """See `Callback.before_run`."""
         self._run, self._last = run, run.control.collectives.now()
         folder = self.restart_dir or self.checkpoint_dir
-        last = Path(folder) / "trainer0" / _LAST
+        last = Path(folder) / run.control.files.trainer / LAST
         if folder and run.step == 0 and last.is_file():
             run.control.files.restore(last.parent / last.read_text().strip())
 
@@ -189,14 +190,14 @@ class Checkpoint(Callback):
 
         if self._run is None:
             return
-        name = f"sgd.shared.{hook}.epoch.{epoch}.step.{step}"
+        name, trainer = f"sgd.shared.{hook}.epoch.{epoch}.step.{step}", self._run.control.files.trainer
         wish = SaveRequest(
             who=self._who(),
             keep=self.keep,
             score=score,
             best="highest" if self.best == "highest" else "lowest",
             asynchronous=self.asynchronous,
-            then=lambda written: _copy(written, self.checkpoint_dir, name),
+            then=lambda written: _copy(written, self.checkpoint_dir, trainer, name),
         )
         self._run.save(wish)
         self._last = self._run.control.collectives.now()
@@ -222,11 +223,11 @@ def _problems_of_best(keep_best: str, best: str) -> list[str]:
     return []
 
 
-def _copy(written: Path, checkpoint_dir: str, name: str) -> None:
+def _copy(written: Path, checkpoint_dir: str, trainer: str, name: str) -> None:
     """Copy a checkpoint to a temporary name, rename it, and only then mark it as the newest."""
     if not checkpoint_dir:
         return
-    folder = Path(checkpoint_dir) / "trainer0"
+    folder = Path(checkpoint_dir) / trainer
     beside = folder / f".{name}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -235,8 +236,8 @@ def _copy(written: Path, checkpoint_dir: str, name: str) -> None:
         if (folder / name).exists():
             shutil.rmtree(folder / name)
         beside.rename(folder / name)
-        newest = folder / f".{_LAST}.part"
+        newest = folder / f".{LAST}.part"
         newest.write_text(f"{name}\n")
-        newest.replace(folder / _LAST)
+        newest.replace(folder / LAST)
     except OSError as error:
         raise StorageError(f"cannot copy a checkpoint to {folder}: {error.strerror or error}") from error

@@ -48,7 +48,7 @@ def _one_of(callback: Callback, field: str, options: tuple[str, ...]) -> None:
 class DumpWeights(Callback):
     """Writes all weights before training and after every `epoch_interval` epochs.
 
-    Files: DIRECTORY/trainer0/sgd.shared.HOOK.epoch.E.step.S/MODEL/WEIGHTS.txt (or .bin), HOOK being training_begin or
+    Files: DIRECTORY/trainerN/sgd.shared.HOOK.epoch.E.step.S/MODEL/WEIGHTS.txt (or .bin), HOOK being training_begin or
         epoch_end.
     Runs:  before_run, after_epoch.
     Reads: weights. Changes nothing.
@@ -75,7 +75,7 @@ class DumpWeights(Callback):
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        if run.step == 0:
+        if run.control.samples == 0:  # the view is older than a checkpoint that another callback has restored
             self._write(run, "training_begin", 0, 0)
 
     def after_epoch(self, epoch: EpochView) -> None:
@@ -84,7 +84,8 @@ class DumpWeights(Callback):
             self._write(epoch.run, "epoch_end", epoch.finished, epoch.step)
 
     def _write(self, run: RunView, hook: str, epoch: int, step: int) -> None:
-        folder = f"{self.directory or '.'}/trainer0/sgd.shared.{hook}.epoch.{epoch}.step.{step}/{escape(run.name)}"
+        at = f"{run.control.files.trainer}/sgd.shared.{hook}.epoch.{epoch}.step.{step}"
+        folder = f"{self.directory or '.'}/{at}/{escape(run.name)}"
         matrices = column_major(run.module)
         text = self.format in ("", "text")
         for name, weights in run.control.weights.items():
@@ -184,7 +185,7 @@ class DumpErrorSignals(_Keeping):
 class DumpOutputs(Callback):
     """Writes the outputs of layers.
 
-    Files: DIRECTORY/trainer0/MODEL/sgd.MODE.epoch.E.step.S_LAYER_outputI.EXT; MODE is training, validation, testing or
+    Files: DIRECTORY/trainerN/MODEL/sgd.MODE.epoch.E.step.S_LAYER_outputI.EXT; MODE is training, validation, testing or
         tournament, S the number of the mini-batch in that mode from 0, I that of the output.
     Runs:  before_step, after_backward, before_evaluation_step, after_evaluation_step.
     Reads: outputs as the forward pass gave them. Changes nothing.
@@ -243,7 +244,7 @@ class DumpOutputs(Callback):
         extension = self.format or "csv"
         for name in self._names(step):
             for i, output in enumerate(step.watch.outputs(name)):
-                folder = f"{self.directory or '.'}/trainer0/{escape(step.run.name)}"
+                folder = f"{self.directory or '.'}/{step.run.control.files.trainer}/{escape(step.run.name)}"
                 file = f"{folder}/{at}_{escape(name)}_output{i}.{extension}"
                 SAMPLES[extension](step.run.control.path(file), as_array(output))
 

@@ -1,22 +1,26 @@
 """Callbacks of LBANN's format that do nothing here: its spellings, so that its files can be read unchanged.
 
 Each is accepted and prints once that it has no effect. A tournament inside one training run cannot be ignored without
-changing the result, so it is refused.
+changing the result, so it is refused but for LBANN's driver with a single trainer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from descend.callbacks.console import say
 from descend.errors import Unsupported
 from descend.graph.fields import described_openly
+from descend.launch.trainer_layout import current_trainer
+from descend.leniency import Deviation, refused
 from descend.train import Callback
 
 if TYPE_CHECKING:
     from descend.train import RunView
 
-__all__ = ["CheckInit", "Hang", "LocalTournament", "SyncLayers"]
+__all__ = ["CheckInit", "Hang", "ImComm", "LocalTournament", "SyncLayers"]
+
+_OLD_TOURNAMENT = "the callback LTFB is an older form of a tournament between several trainers"
 
 
 class _WithoutEffect(Callback):
@@ -78,12 +82,14 @@ class CheckInit(_WithoutEffect):
 class LocalTournament(Callback):
     """LBANN's CallbackLTFB, the older form of LTFB inside one training run: refused.
 
-    Runs:  never.
+    In LBANN's driver it is accepted, and refused at the start of a run of several trainers.
+
+    Runs:  after_setup, to count the trainers.
     Reads: nothing. Changes nothing.
     Costs: nothing.
 
     Raises:
-        Unsupported: always; the message says why.
+        Unsupported: see above; the message says why.
     """
 
     message: ClassVar[str] = "Callback.CallbackLTFB"
@@ -97,7 +103,34 @@ class LocalTournament(Callback):
     checkpoint_basedir: str = ""
 
     def __post_init__(self) -> None:
+        if refused(Deviation.OLD_TOURNAMENT, _OLD_TOURNAMENT):
+            self._refuse()
+
+    def after_setup(self, run: RunView) -> None:
+        """See `Callback.after_setup`."""
+        if current_trainer()[1] > 1:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
         raise Unsupported(
-            "the callback LTFB is an older form of a tournament between several trainers, and without it the result is "
-            "another, so it is refused: take it out of the model and play by the training algorithm LTFB of the trainer"
+            f"{_OLD_TOURNAMENT}, and without it the result is another, so it is refused: take it out of the model and "
+            "play by the training algorithm LTFB of the trainer"
         )
+
+
+@described_openly
+class ImComm(_WithoutEffect):
+    """LBANN's CallbackImComm, which sums gradients over models. Has no effect.
+
+    LBANN's format has the message and no callback that holds it, so no text can ask for it.
+
+    Runs:  after_setup, to say so.
+    Reads: nothing. Changes nothing.
+    Costs: nothing.
+    """
+
+    message: ClassVar[str] = "Callback.CallbackImComm"
+    reason: ClassVar[str] = "trainers exchange models by the training algorithm LTFB, and never gradients"
+
+    intertrainer_comm_method: str = ""
+    all_optimizers: bool = False

@@ -23,6 +23,8 @@ from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, words
 from descend.errors import ConfigurationError, Unsupported
 from descend.graph.fields import described_openly
+from descend.launch.trainer_layout import current_trainer
+from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class _LearningRate(Callback):
     def change(self, run: RunView, rate: float, epoch: int) -> None:
         """Set the learning rate and print it."""
         if rate != self.rate(run):
-            say(f"Model 0: changing global learning rate to {rate:g} at epoch {epoch}")
+            say(f"Model {current_trainer()[0]}: changing global learning rate to {rate:g} at epoch {epoch}")
             run.control.set_rate(rate, words(self.weights))
 
 
@@ -102,7 +104,8 @@ class _AtSteps(_LearningRate):
         rate = self.rate(epoch.run)
         if epoch.complete and rate != self.said:
             self.said = rate
-            say(f"Model 0: changing global learning rate to {rate:g} at epoch {epoch.finished}")
+            at = f"epoch {epoch.finished}"
+            say(f"Model {current_trainer()[0]}: changing global learning rate to {rate:g} at {at}")
 
     def scheduled(self, step: int) -> float:
         """The learning rate of the update after `step` updates."""
@@ -155,7 +158,8 @@ class SetLearningRate(_AtEpochs):
     val: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "step")
+        never = self.step == 0 and not refused(Deviation.RATE_AT_EPOCH_ZERO, "SetLearningRate.step is 0")
+        at_least(self, 0 if never else 1, "step")
         at_least(self, 0, "val")
 
     def scheduled(self, epoch: int, rate: float) -> float:
@@ -184,10 +188,11 @@ class DropFixedLearningRate(_AtEpochs):
     def __post_init__(self) -> None:
         at_least(self, 0, "amt")
         if any(epoch < 1 for epoch in self.drop_epoch):
-            raise ConfigurationError(
-                f"DropFixedLearningRate.drop_epoch is {list(self.drop_epoch)}; epochs are counted when they are over, "
-                "so each must be at least 1"
-            )
+            problem = f"DropFixedLearningRate.drop_epoch is {list(self.drop_epoch)}"
+            if min(self.drop_epoch) < 0 or refused(Deviation.RATE_AT_EPOCH_ZERO, problem):
+                raise ConfigurationError(
+                    f"{problem}; epochs are counted when they are over, so each must be at least 1"
+                )
 
     def scheduled(self, epoch: int, rate: float) -> float:
         """See `_AtEpochs.scheduled`."""
@@ -311,6 +316,11 @@ class PolyLearningRate(_AtSteps):
                 "PolyLearningRate: nobody knows the steps of an epoch of these data; set max_iter="
             )
         self.steps = self.max_iter or self.num_epochs * (steps_per_epoch or 0)
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`. As in LBANN, the rate is that of the steps done, which the next update has."""
+        if epoch.complete:
+            self.change(epoch.run, self.scheduled(epoch.step), epoch.finished)
 
     def scheduled(self, step: int) -> float:
         """See `_AtSteps.scheduled`."""

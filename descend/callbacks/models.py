@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from descend.callbacks.checkpoint import LAST
 from descend.callbacks.console import say
 from descend.callbacks.hydrogen_files import as_matrix, column_major, find_weights, read_binary, write_binary
 from descend.callbacks.name_fields import at_least, require, require_extra, words
@@ -16,6 +17,8 @@ from descend.train import Callback, Mode
 from descend.train.layers import plan_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
 
     from descend.train import EvaluationView, RunView
@@ -28,15 +31,15 @@ def _save(run: RunView, folder: str) -> None:
     for name, weights in run.control.weights.items():
         matrix = as_matrix(weights, name in matrices)
         height, width = matrix.shape
-        file = f"{folder}/trainer0/{escape(run.name)}/model_weights_{escape(name)}_{height}x{width}.bin"
-        write_binary(run.control.path(file), matrix)
+        of_model = f"{folder}/{run.control.files.trainer}/{escape(run.name)}"
+        write_binary(run.control.path(f"{of_model}/model_weights_{escape(name)}_{height}x{width}.bin"), matrix)
 
 
 @described_openly
 class SaveModel(Callback):
     """Writes the weights after training.
 
-    Files: DIR/trainer0/MODEL/model_weights_WEIGHTS_HEIGHTxWIDTH.bin, in Hydrogen's binary.
+    Files: DIR/trainerN/MODEL/model_weights_WEIGHTS_HEIGHTxWIDTH.bin, in Hydrogen's binary.
     Runs:  after_training.
     Reads: weights. Changes nothing.
     Costs: a copy of the weights to the disk.
@@ -104,7 +107,7 @@ class SaveTopKModels(Callback):
 
 @described_openly
 class LoadModel(Callback):
-    """Replaces weights by those that SaveModel, or LBANN, wrote; what no folder holds stays as it is, and is named.
+    """Replaces weights by those of SaveModel, LBANN or a checkpoint; what no folder holds stays as it is, and is named.
 
     Runs:  before_run; not where the run continues a checkpoint.
     Reads: files. Changes weights.
@@ -112,7 +115,8 @@ class LoadModel(Callback):
 
     Args:
         dirs: Folders with spaces between; of weights in several, the last ones count. A relative one is within the
-            current folder. Files lie in it or in its trainer0/MODEL.
+            current folder. Files lie in it or in its trainerN/MODEL; or it is a checkpoint, or a folder to which
+            Checkpoint has copied some, of which the newest one counts.
         extension: Of a description, which is not read.
 
     Raises:
@@ -130,15 +134,14 @@ class LoadModel(Callback):
 
     def before_run(self, run: RunView) -> None:
         """See `Callback.before_run`."""
-        if run.step:
+        if run.control.samples:  # the view is older than a checkpoint that another callback has restored
             return
-        files: dict[str, Path] = {}
-        for folder in words(self.dirs):
-            files |= self._files(Path(folder), run.name)
         import torch
 
-        weights, matrices = run.control.weights, column_major(run.module)
-        loaded = {name: self._read(files[name], weights[name], name in matrices) for name in weights if name in files}
+        loaded: dict[str, torch.Tensor] = {}
+        for folder in words(self.dirs):
+            loaded |= self._loaded(Path(folder), run)
+        weights = run.control.weights
         with torch.no_grad():
             for name, values in loaded.items():
                 weights[name].copy_(values)
@@ -147,11 +150,20 @@ class LoadModel(Callback):
             f"loaded {len(loaded)} weights from {self.dirs}" + (f"; not there: {', '.join(missing)}" if missing else "")
         )
 
-    def _files(self, folder: Path, model: str) -> dict[str, Path]:
-        found = find_weights(folder) or find_weights(folder / "trainer0" / model)
-        if not found:
-            raise StorageError(f"LoadModel: {folder} holds no files model_weights_NAME_HEIGHTxWIDTH.bin")
-        return found
+    def _loaded(self, folder: Path, run: RunView) -> dict[str, torch.Tensor]:
+        """The weights of a folder that the model has, by name."""
+        weights, matrices = run.control.weights, column_major(run.module)
+        trainer = run.control.files.trainer
+        files = find_weights(folder) or find_weights(folder / trainer / run.name)
+        if files:
+            found = [name for name in weights if name in files]
+            return {name: self._read(files[name], weights[name], name in matrices) for name in found}
+        checkpoint = _checkpoint_in(folder) or _checkpoint_in(folder / trainer)
+        if checkpoint is None:
+            raise StorageError(
+                f"LoadModel: {folder} holds neither files model_weights_NAME_HEIGHTxWIDTH.bin nor a checkpoint"
+            )
+        return _of_checkpoint(checkpoint, weights)
 
     def _read(self, path: Path, like: torch.Tensor, matrix: bool) -> torch.Tensor:
         import torch
@@ -161,6 +173,32 @@ class LoadModel(Callback):
         if values.shape != expected.shape:
             raise StorageError(f"{path} is {values.shape[0]} x {values.shape[1]}; expected {expected.shape}")
         return torch.from_numpy(values.copy()).reshape(like.shape)
+
+
+def _checkpoint_in(folder: Path) -> Path | None:
+    """The checkpoint that a folder is, or the newest that Checkpoint has copied to it."""
+    if (folder / "weights.safetensors").is_file():
+        return folder
+    newest = folder / LAST
+    return folder / newest.read_text().strip() if newest.is_file() else None
+
+
+def _of_checkpoint(checkpoint: Path, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint that the model has.
+
+    Raises:
+        StorageError: it is damaged, or some are of another shape.
+    """
+    from descend.runtime.checkpoint import read_weights  # torch comes in here, not when a description is read
+
+    held = read_weights(checkpoint)
+    found = {name: held[name] for name in weights if name in held}
+    for name, values in found.items():
+        if values.shape != weights[name].shape:
+            raise StorageError(
+                f"{checkpoint}: weights '{name}' are {tuple(values.shape)}; expected {tuple(weights[name].shape)}"
+            )
+    return found
 
 
 @described_openly

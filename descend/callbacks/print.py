@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from descend.callbacks.console import say, with_unit
 from descend.callbacks.name_fields import at_least
+from descend.launch.trainer_layout import current_trainer
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
@@ -63,13 +64,18 @@ class Print(Callback):
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
         if self._due(epoch.epoch):
-            _print_values(f"{epoch.run.name} (instance 0) training epoch {epoch.epoch}", epoch.values, epoch.units)
+            _print_values(f"{_instance(epoch.run)} training epoch {epoch.epoch}", epoch.values, epoch.units)
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.after_evaluation`."""
         if evaluation.mode is not Mode.VALIDATION or self._due(max(evaluation.epoch - 1, 0)):
-            head = f"{evaluation.run.name} (instance 0) {_WORDS[evaluation.mode]}"
+            head = f"{_instance(evaluation.run)} {_WORDS[evaluation.mode]}"
             _print_values(head, evaluation.values, evaluation.units)
+
+
+def _instance(run: RunView) -> str:
+    """The model and the number of its trainer."""
+    return f"{run.name} (instance {current_trainer()[0]})"
 
 
 def _print_values(head: str, values: Mapping[str, float], units: Mapping[str, str]) -> None:

@@ -50,6 +50,17 @@ class Draws:
         self._keys = mix(mix(samples.astype(np.uint64)) + key)
         self._taken = 0
 
+    def of_row(self, row: int) -> Draws:
+        """The numbers of one sample from here on; taking them leaves these as they are."""
+        alone = object.__new__(Draws)
+        alone._keys, alone._taken = self._keys[row : row + 1], self._taken
+        return alone
+
+    def after(self, other: Draws) -> Draws:
+        """The numbers of these samples behind those that were taken of another one."""
+        self._taken = other._taken
+        return self
+
     def uniform(self, columns: int) -> NDArray[np.float64]:
         """The next `columns` numbers of each sample, (n, columns) in [0, 1)."""
         counters = np.arange(self._taken + 1, self._taken + columns + 1, dtype=np.uint64) * GOLDEN

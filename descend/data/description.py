@@ -83,6 +83,8 @@ class Reader(metaclass=StrictKeywords):
 
     Choices depend on the seed alone and counts are rounded to the nearest integer.
 
+    With `gan_labelling` all samples have the label `gan_label_value` of two, as adversarial networks need them.
+
     A field that the reader of this name does not use is refused by `descend.data.check`, so that no setting is silently
     without effect.
     """
@@ -140,6 +142,8 @@ class Reader(metaclass=StrictKeywords):
     num_responses: int = 0
     data_schema_filename: str = ""
     experiment_schema_filename: str = ""
+    vocab_filename: str = ""
+    sequence_length: int = 0
     where: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

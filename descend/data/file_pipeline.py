@@ -98,7 +98,8 @@ class FilePipeline:
             if values.dtype.kind in "UOMm":
                 raise DataError(
                     f"{self.name}: the field '{name}' holds {_kind_of(values)}, which a module cannot take: leave it "
-                    f"out, as in descend.data.read(..., fields=[...]), or name it as target= or label= if it is a class"
+                    f"out by descend.data.read(..., fields=[...]), or read it by descend.data.read(..., "
+                    f"target='{name}') if it is a class"
                 )
             if name in pixels and values.dtype.kind == "u":
                 found[name] = (values / np.array(np.iinfo(values.dtype).max, usual)).astype(usual)

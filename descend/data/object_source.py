@@ -4,6 +4,8 @@ an open reader                          its fields
 tensors or arrays, (x, y) or {"x": x}   indexed by whole batches; positions in a tuple are the fields "0", "1", ...
 torch's TensorDataset, a Subset of one  the same
 any map-style Dataset                   sample by sample, when they are asked for
+a data source or MapDataset of grain    the same
+a StreamingDataset of `streaming`       the same, with the samples of all ranks
 a DataLoader                            its data set with its collate function; its sampler and sizes are of no meaning
 an IterableDataset, a DataLoader of it  gone through once and held in memory, up to `MAX_GATHERED_BYTES`
 a Dataset or DatasetDict of `datasets`  see `descend.data.hugging_face`
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.reader_protocol import Array
 
-__all__ = ["MAX_GATHERED_BYTES", "ReaderSource", "object_source"]
+__all__ = ["MAX_GATHERED_BYTES", "ReaderSource", "WholeDataset", "has_numbers", "object_source"]
 
 MAX_GATHERED_BYTES = 2**30
 _SAMPLE_BYTES = 128  # what a sample counts beside its arrays, so that endless streams of tiny ones end soon
@@ -70,18 +72,20 @@ def _reader_of(data: Any, role: str) -> Samples | None:
         return data
     if _are_arrays(data):
         return ArrayReader(_as_fields(data), role)
-    torch = sys.modules.get("torch")  # nothing is an object of torch before that is imported
-    if torch is None:
-        return None
-    collate, loader = None, None
-    if isinstance(data, torch.utils.data.DataLoader):
-        loader = data
-        data, own = loader.dataset, torch.utils.data.default_collate
-        collate = None if loader.collate_fn is own else loader.collate_fn
-    if isinstance(data, torch.utils.data.IterableDataset):
-        if loader is None:
-            loader = torch.utils.data.DataLoader(data, batch_size=_GATHERED_AT_ONCE)
-        return ArrayReader(_gathered(loader, type(data).__name__), role)
+    collate = None
+    if (torch := sys.modules.get("torch")) is not None:  # nothing is an object of torch before that is imported
+        loader = None
+        if isinstance(data, torch.utils.data.DataLoader):
+            loader = data
+            data, own = loader.dataset, torch.utils.data.default_collate
+            collate = None if loader.collate_fn is own else loader.collate_fn
+        if isinstance(data, torch.utils.data.IterableDataset):
+            if has_numbers(data):
+                data = WholeDataset(data)
+            else:
+                if loader is None:
+                    loader = torch.utils.data.DataLoader(data, batch_size=_GATHERED_AT_ONCE)
+                return ArrayReader(_gathered(loader, type(data).__name__), role)
     if collate is None and (tensors := tensor_reader(data, role)) is not None:
         return tensors
     if isinstance(data, (list, tuple, dict, str, bytes)) or not hasattr(data, "__getitem__"):
@@ -91,6 +95,31 @@ def _reader_of(data: Any, role: str) -> Samples | None:
     if len(data) == 0:
         raise DataError(f"{type(data).__name__} for '{role}' has 0 samples, and at least 1 is needed")
     return SampleReader(SamplePipeline(data, collate, 0, role))
+
+
+def has_numbers(data: Any) -> bool:
+    """Whether a stream of torch has its samples by number as well, as those of `streaming` do."""
+    own = getattr(type(data), "__getitem__", None)
+    return own is not sys.modules["torch"].utils.data.Dataset.__getitem__ and hasattr(data, "__len__")
+
+
+class WholeDataset:
+    """A stream whose samples have numbers, with those of all ranks: its own length is the share of one.
+
+    Args:
+        dataset: Has `__getitem__`, and `size` or `__len__`.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        size = getattr(dataset, "size", None)
+        self._length = size if isinstance(size, int) else len(dataset)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
 
 
 def _are_arrays(data: Any) -> bool:

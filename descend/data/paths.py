@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,9 @@ __all__ = ["HEAD_BYTES", "files_of", "head", "is_path", "of_role", "role_of"]
 HEAD_BYTES = 1024
 _GZIP_MAGIC = b"\x1f\x8b"
 _PATTERN = frozenset("*?[")
+_BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+MAX_NAMES = 2**20  # that a pattern with braces may stand for
 ROLE_WORDS = {
     "train": ("train", "training"),
     "validate": ("validate", "validation", "valid", "val"),
@@ -38,6 +42,7 @@ def is_path(source: object) -> bool:
 def files_of(source: Any, role: str = "train") -> list[Path]:
     """The files of a source, each once: those of a list in its order, those of a folder or a pattern in order of names.
 
+    Braces stand for several names, in their order, all of which must be there: "shard-{000..127}.tar", "{a,b}.csv".
     Files whose names begin with a dot or an underscore are left out of folders, as are such folders; of a folder with
     files for several roles those of `role` are taken, see `of_role`.
 
@@ -53,8 +58,29 @@ def files_of(source: Any, role: str = "train") -> list[Path]:
     given: Iterable[Any] = source if isinstance(source, (list, tuple)) else (source,)
     found: dict[Path, None] = {}
     for one in given:
-        found.update(dict.fromkeys(_expanded(os.fspath(one), role)))
+        for name in _without_braces(os.fspath(one)):
+            found.update(dict.fromkeys(_expanded(name, role)))
     return list(found)
+
+
+def _without_braces(text: str) -> list[str]:
+    """The names that a pattern with braces stands for, as in a shell; a file of exactly this name goes first."""
+    names = [text]
+    while (found := _BRACES.search(names[0])) is not None and not Path(text).exists():
+        inside = found[1]
+        if (ends := _RANGE.fullmatch(inside)) is not None:
+            first, last = int(ends[1]), int(ends[2])
+            width = max(map(len, ends.groups())) if any(end[0] == "0" and len(end) > 1 for end in ends.groups()) else 0
+            count = abs(last - first) + 1
+            numbers = range(first, last + 1) if first <= last else range(first, last - 1, -1)
+            parts = (f"{number:0{width}}" for number in numbers)
+        else:
+            count, parts = inside.count(",") + 1, iter(inside.split(","))
+        if count * len(names) > MAX_NAMES:
+            raise ConfigurationError(f"the braces of {shown(text)} stand for more than {MAX_NAMES:,} names")
+        of_brace = list(parts)
+        names = [_BRACES.sub(lambda _, part=part: part, name, count=1) for name in names for part in of_brace]
+    return names
 
 
 def _expanded(text: str, role: str) -> list[Path]:

@@ -1,7 +1,8 @@
 """Decodes images with Pillow into arrays (channels, height, width) of uint8, or of uint16 for gray ones of 16 bits.
 
 Images are gray or RGB, as the first image of a data set is; others are converted to that. A size that is asked for is
-reached by Pillow's bilinear filter over all source pixels of an output pixel, and the sides are scaled independently.
+reached by Pillow's bilinear filter over all source pixels of an output pixel, and the sides are scaled independently;
+a JPEG that is far larger is first decoded at a fraction of its size.
 Orientation marks of cameras are applied.
 
 No image may have more than `MAX_PIXELS`: a file of a few bytes can promise any number of them.
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
     from descend.data.reader_protocol import Array
 
-__all__ = ["MAX_PIXELS", "ImageForm", "form_of_image", "is_image", "png_bytes"]
+__all__ = ["MAX_PIXELS", "ImageForm", "decoded", "form_of_image", "is_image", "png_bytes"]
 
 MAX_PIXELS = 2**27  # 400 MB as RGB
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
+_AT_LEAST = 2  # times the size that is asked for, where a JPEG is decoded at a fraction of its size
 _ORIENTATION = 0x0112  # Exif 2.3, section 4.6.4
 
 
@@ -68,8 +70,13 @@ class ImageForm:
             OSError: it is damaged.
         """
         with _opened(content) as image:
-            turned = _upright(image)
             height, width = self.size
+            if self.scaled and image.format == "JPEG":
+                # libjpeg decodes at a half, a quarter or an eighth of the size, which is kept at least twice what is
+                # asked for; a camera's image takes a tenth of the time.
+                longest = max(height, width)
+                image.draft(None, (_AT_LEAST * longest, _AT_LEAST * longest))
+            turned = _upright(image)
             if not self.scaled and (turned.height, turned.width) != self.size:
                 raise ValueError(
                     f"the image has {turned.height} x {turned.width} pixels (height x width) and the first one of the "
@@ -80,6 +87,21 @@ class ImageForm:
                 pixels = pixels.resize((width, height), library("PIL.Image", "images").Resampling.BILINEAR)
             array = np.asarray(pixels, dtype=self.field.dtype)
         return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def decoded(content: Path | bytes) -> NDArray[np.uint8]:
+    """An image of its own size, (1, height, width) if it is gray and else (3, height, width).
+
+    Raises:
+        ValueError: it has too many pixels, or more than 8 bits a channel.
+        OSError: it is damaged.
+    """
+    with _opened(content) as image:
+        if image.mode.startswith(("I", "F")):
+            raise ValueError(f"the image has pixels '{image.mode}' of more than 8 bits; store it with 8 bits a channel")
+        turned = _upright(image)
+        array = np.asarray(_converted(turned, "L" if turned.mode in ("1", "L") else "RGB"))
+    return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
 def form_of_image(content: Path | bytes, size: tuple[int, int] | None, place: str) -> ImageForm:

@@ -9,24 +9,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.data.counter_rng import Draws, key_of
-from descend.data.formats import FORMATS
+from descend.data.known_readers import READERS
 from descend.data.nested_fields import native
 from descend.data.order import permute
-from descend.data.reader_protocol import Array, Field, OpenReader, SampleSource
+from descend.data.reader_protocol import Array, Field, OpenReader, SampleSource, one_hot
+from descend.data.sample_transforms import SampleTransforms
 from descend.data.validate import HELD_OUT, check
 from descend.errors import ConfigurationError, DataError, DescendError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
     from descend.data.description import DataReader, Reader
-    from descend.data.transforms import Transform
 
 __all__ = ["ArrayReader", "open_readers"]
 
 SAMPLES = "samples"  # the field that transforms work on
+LABELS = "labels"
+GAN_LABELS = 2  # real and generated
 
 
 def open_readers(description: DataReader, seed: int = 0) -> dict[str, OpenReader]:
@@ -57,31 +59,33 @@ def open_readers(description: DataReader, seed: int = 0) -> dict[str, OpenReader
 
 
 def _open(reader: Reader, seed: int) -> dict[str, OpenReader]:
-    source = FORMATS[reader.name].open(reader, seed)
-    fields = _transformed_fields(source.fields, reader.transforms)
+    source = READERS[reader.name].open(reader, seed)
     key = key_of("transforms", seed, reader.role)
+    chain = SampleTransforms(source, reader.transforms, key)
+    fields = _fields(reader, source, chain)
+    parts = _parts(reader, len(source), seed)
     return {
         role: DescribedReader(
-            role, reader.shuffle and role == reader.role, fields, part, source, reader.transforms, key
+            role,
+            reader.shuffle and role == reader.role,
+            fields,
+            part,
+            source,
+            chain,
+            reader.gan_label_value if reader.gan_labelling else None,
         )
-        for role, part in _parts(reader, len(source), seed).items()
+        for role, part in parts.items()
     }
 
 
-def _transformed_fields(fields: Mapping[str, Field], transforms: Sequence[Transform]) -> Mapping[str, Field]:
-    """The fields after the transforms, from shapes alone: a check must not allocate a sample of any size."""
-    if not transforms:
-        return fields
-    shape = fields[SAMPLES].shape
-    for transform in transforms:
-        shape = transform.output_shape(shape)
-    return MappingProxyType({**fields, SAMPLES: Field(shape, np.dtype(np.float32))})
-
-
-def _transform(samples: Array, transforms: Sequence[Transform], draws: Draws) -> Array:
-    for transform in transforms:
-        samples = transform.apply(samples, draws)
-    return samples
+def _fields(reader: Reader, source: SampleSource, chain: SampleTransforms) -> Mapping[str, Field]:
+    """The fields after the transforms."""
+    fields = {**source.fields, SAMPLES: Field(chain.output_shape(), np.dtype(np.float32))}
+    if reader.gan_labelling:
+        if LABELS not in fields:
+            raise ConfigurationError("gan_labelling is set and the samples have no labels; remove it")
+        fields[LABELS] = Field((GAN_LABELS,), np.dtype(np.float32))
+    return MappingProxyType(fields)
 
 
 @dataclass(frozen=True)
@@ -165,15 +169,25 @@ def _in_file_order(part: SubsetReader) -> ListedSubset:
 
 @dataclass(frozen=True)
 class DescribedReader:
-    """A subset of a source in a role, with transforms; see `OpenReader`."""
+    """A subset of a source in a role, with transforms; see `OpenReader`.
+
+    Args:
+        role: Of the samples.
+        shuffle: Whether each epoch has an order of its own.
+        fields: After the transforms.
+        part: Which samples.
+        source: Has them.
+        chain: The transforms.
+        label: In place of all labels, of two; None for the labels of the source.
+    """
 
     role: str
     shuffle: bool
     fields: Mapping[str, Field]
     part: SubsetReader | ListedSubset
     source: SampleSource
-    transforms: Sequence[Transform] = field(repr=False)
-    key: np.uint64 = field(repr=False)
+    chain: SampleTransforms = field(repr=False)
+    label: int | None = None
 
     def __len__(self) -> int:
         return self.part.size
@@ -181,11 +195,21 @@ class DescribedReader:
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Array]:
         """Read the samples and transform their field "samples"."""
         numbers = self.part.samples(indices)
-        batch = self.source.read(numbers)
-        if self.transforms:
-            draws = Draws(key_of("epoch", int(self.key), epoch), numbers)
-            batch[SAMPLES] = _transform(batch[SAMPLES], self.transforms, draws)
-        return batch
+        found = self._read(numbers, epoch)
+        if self.role == "train":  # what a model is judged by is not mixed
+            for place, mixing in enumerate(self.chain.mixing):
+                draws = Draws(key_of("mixing", place, int(self.chain.key), epoch), numbers)
+                partners = self.part.samples(draws.integers(len(self)))
+                found = mixing.mix(found, self._read(partners, epoch), draws)
+        found[SAMPLES] = found[SAMPLES].astype(np.float32, copy=False)
+        return found
+
+    def _read(self, numbers: NDArray[np.int64], epoch: int) -> dict[str, Array]:
+        found = self.source.read(numbers)
+        found[SAMPLES] = self.chain.apply(found.get(SAMPLES), numbers, epoch)
+        if self.label is not None:
+            found[LABELS] = one_hot(np.full(len(numbers), self.label), GAN_LABELS)
+        return found
 
 
 class ArrayReader:

@@ -72,7 +72,8 @@ class TextTables:
             try:
                 table = flattened(self._table(path, parse(path)))
             except DescendError as error:
-                raise DataError(f"{path}: {error}") from error
+                named = error.problems if str(path) in str(error) else [f"{path}: {text}" for text in error.problems]
+                raise DataError(named) from error
             except Exception as error:  # pyarrow raises ArrowInvalid, OSError and others of its own
                 lines = str(error).splitlines() or [type(error).__name__]
                 if not skip_bad or repair is None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from descend.arguments import check_bool, check_integer, check_number, check_string, collect
 from descend.data.description import ROLES, DataReader, Reader
-from descend.data.formats import FORMATS, NOT_BUILT
-from descend.data.transforms import Normalize, NormalizeToLBANNLayout, SampleNormalize, Scale, ToLBANNLayout, Transform
+from descend.data.known_readers import READERS
+from descend.data.lbann_readers import REFUSED
+from descend.data.transforms import RESCALES, Transform
 from descend.errors import ConfigurationError, nearest
+from descend.leniency import Deviation, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,13 +29,14 @@ COMMON = frozenset(
         "absolute_sample_count",
         "first_n",
         "fraction_of_data_to_use",
+        "gan_labelling",
+        "gan_label_value",
         "transforms",
         "where",
     }
 )
 HELD_OUT = {"validate": "validation_fraction", "tournament": "tournament_fraction"}
 FRACTIONS = (*HELD_OUT.values(), "fraction_of_data_to_use")
-RESCALES = (Scale, Normalize, SampleNormalize, ToLBANNLayout, NormalizeToLBANNLayout)
 
 
 def check(description: DataReader) -> None:
@@ -53,8 +56,9 @@ def _whole(description: DataReader) -> Iterator[str]:
     if not description.reader:
         yield f"{place}the data reader has no reader; add one with a name and a role, such as {_options(ROLES)}"
     for setting in ("max_par_io_size", "requires_data_set_metadata"):
-        if getattr(description, setting):
-            yield f"{place}{setting} of the data reader has no effect; remove it"
+        problem = f"{place}{setting} of the data reader has no effect"
+        if getattr(description, setting) and refused(Deviation.SETTING_WITHOUT_EFFECT, problem):
+            yield f"{problem}; remove it"
     counts = Counter(reader.role for reader in description.reader)
     for role, count in counts.items():
         if count > 1:
@@ -92,24 +96,30 @@ _CHECKS: Mapping[type, Callable[[str, object], str | None]] = {
 def _names(reader: Reader) -> Iterator[str]:
     if reader.role not in ROLES:
         yield f"role '{reader.role}' does not exist; the roles are {_options(ROLES)}{nearest(reader.role, ROLES)}"
-    if reader.name in NOT_BUILT:
-        yield f"a reader '{reader.name}' is known and not implemented; these are: {_options(FORMATS)}"
-    elif reader.name not in FORMATS:
-        options = [*FORMATS, *NOT_BUILT]
-        yield f"there is no reader of this name; the readers are {_options(FORMATS)}{nearest(reader.name, options)}"
+    if reader.name in REFUSED:
+        yield f"LBANN's reader '{reader.name}' is not available here: {REFUSED[reader.name]}"
+    elif reader.name not in READERS:
+        options = [*READERS, *REFUSED]
+        yield f"there is no reader of this name; the readers are {_options(READERS)}{nearest(reader.name, options)}"
     else:
-        used = COMMON | FORMATS[reader.name].uses
-        own = _options(sorted(FORMATS[reader.name].uses)) or "none"
+        used = COMMON | READERS[reader.name].uses
+        own = _options(sorted(READERS[reader.name].uses)) or "none"
         for field in fields(reader):
-            if field.name not in used and getattr(reader, field.name) != field.default:
-                yield f"{field.name} is set and this reader does not use it; remove it (its own fields: {own})"
+            if field.name in used or getattr(reader, field.name) == field.default:
+                continue
+            problem = f"{field.name} is set and this reader does not use it"
+            if refused(Deviation.SETTING_WITHOUT_EFFECT, f"{reader}: {problem}"):
+                yield f"{problem}; remove it (its own fields: {own})"
 
 
 def _amounts(reader: Reader) -> Iterator[str]:
     for name in FRACTIONS:
         yield from collect(check_number(name, getattr(reader, name), at_least=0, at_most=1))
-    for name in ("absolute_sample_count", "first_n", "num_samples", "num_labels"):
+    counts = ("absolute_sample_count", "first_n", "num_samples", "num_labels", "num_image_srcs", "max_files_to_load")
+    for name in (*counts, "skip_rows", "skip_cols", "sequence_length"):
         yield from collect(check_integer(name, getattr(reader, name), 0))
+    if reader.gan_label_value and (reader.gan_label_value != 1 or not reader.gan_labelling):
+        yield f"gan_label_value must be 0 or 1, and needs gan_labelling: true; got {reader.gan_label_value}"
     if reader.fraction_of_data_to_use and reader.absolute_sample_count:
         yield (
             f"fraction_of_data_to_use is {reader.fraction_of_data_to_use} and absolute_sample_count is "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import warnings
 from collections import Counter
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from descend.errors import ConfigurationError, DescendError, Unsupported, nearest, warn
-from descend.graph import NoOptimizer
+from descend.graph import SGD, NoOptimizer
+from descend.leniency import Deviation, refused
 from descend.optim import Optimizer
 from descend.optim.compat import recipe_from_library
 
@@ -68,7 +70,12 @@ def build_graph_optimizer(module: LoweredModel, plan: Plan, default: Description
         else:
             groups.setdefault(description, []).append((name, parameter))
     if not groups:
-        raise ConfigurationError("there is nothing to train: the model has no weights, or all have a NoOptimizer")
+        problem = "there is nothing to train: the model has no weights, or all have a NoOptimizer"
+        if refused(Deviation.NOTHING_TO_LEARN, problem):
+            raise ConfigurationError(problem)
+        with warnings.catch_warnings():  # every run has an optimizer, and this one has a group without parameters
+            warnings.simplefilter("ignore")
+            return Optimizer([{**_options_of(SGD()), "params": []}], _options_of(SGD())["rule"], lr=0.0, runner="plain")
     made: list[dict[str, Any]] = [{**_options_of(each), "params": members} for each, members in groups.items()]
     # Compiled kernels replace eager ones at a time that no seed determines. On a CPU both give the same bits, which is
     # tested; on other devices that is not known, so kernels are not compiled there.

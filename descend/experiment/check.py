@@ -23,6 +23,7 @@ from descend.experiment.micro_batch_unit import graph_unit
 from descend.graph import Input, check_optimizer
 from descend.graph import check as check_graph
 from descend.graph.layer import shown
+from descend.leniency import Deviation, refused
 from descend.train import LTFB, BatchedInference, BatchedIterativeOptimizer, Callback, Mode
 
 if TYPE_CHECKING:
@@ -102,8 +103,9 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
         if isinstance(algorithm, LTFB):
             _attempt(lambda: algorithm.check([metric.name for metric in plan.metrics], list(readers or {})), errors)
         if algorithm is not None and _trains(experiment) and not (plan.objective.terms or plan.objective.l2):
-            name = experiment.model.name
-            errors.append(ConfigurationError(f"model '{name}' has no objective: give it objective_function"))
+            problem = f"model '{experiment.model.name}' has no objective"
+            if refused(Deviation.NOTHING_TO_LEARN, problem):
+                errors.append(ConfigurationError(f"{problem}: give it objective_function"))
     if plan is not None and readers and "train" in readers:
         unit = _attempt(lambda: _unit(experiment.trainer, plan, len(readers["train"])), errors)
     large = plan and _attempt(lambda: beyond_memory(plan, _trains(experiment), machine_bytes()), errors)

@@ -247,7 +247,7 @@ def fit_config(**given: Any) -> FitConfig:
         "batching": _taken(FitBatching, given),
         "numerics": _taken(FitNumerics, given),
         "distribution": _taken(FitDistribution, given),
-        "options": _taken(RunOptions, {**given, "keep_files": keep_files}),
+        "options": _taken(RunOptions, {**given, "keep_files": keep_files, "working_dir": None}),
     }
     own = ("module", "loss", "optimizer", "stop", "seed", "callbacks", "metrics", "algorithm", "verbose")
     return FitConfig(**{name: given[name] for name in own}, **groups)

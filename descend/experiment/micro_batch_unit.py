@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from descend.errors import ConfigurationError, warn
 from descend.graph import BatchNormalization, BatchwiseReduceSum, EntrywiseBatchNormalization
+from descend.leniency import Deviation
 from descend.train.memory import part_size
 
 if TYPE_CHECKING:
@@ -65,12 +66,16 @@ def graph_unit(plan: Plan, sizes: set[int], micro_batch_size: int) -> int | None
 def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:
     entrywise = isinstance(planned.layer, EntrywiseBatchNormalization)
     entries = 1 if entrywise else math.prod(planned.output_shape[1:])
-    return [
-        f"layer '{planned.name}' ({type(planned.layer).__name__}) would compute statistics of 1 value: a mini-batch "
-        f"of {size} leaves a group of 1 sample; choose mini_batch_size{' or batch_norm_group_size' if group else ''} "
-        "without such a remainder"
+    found = [
+        f"would compute statistics of 1 value: a mini-batch of {size} leaves a group of 1 sample"
         for size in sorted(sizes)
         if entries == 1 and last_group(size, group or None) == 1
+    ]
+    remedy = f"choose mini_batch_size{' or batch_norm_group_size' if group else ''} without such a remainder"
+    return [
+        f"layer '{planned.name}' ({type(planned.layer).__name__}) {problem}; {remedy}"
+        for problem in found
+        if planned.layer.refuses(Deviation.ONE_SAMPLE_STATISTICS, problem)
     ]
 
 

@@ -126,6 +126,7 @@ class RunOptions:
         weights_only: With `resume`, begin anew with those weights of the checkpoint that fit by name and shape.
         trainers: How many train the model; None for one a block of ranks.
         procs_per_trainer: Ranks of a block; None for LBANN_PROCS_PER_TRAINER or all.
+        working_dir: Where relative names of callbacks lie; None for the run directory.
     """
 
     run_dir: str | os.PathLike[str] | None = None
@@ -135,6 +136,7 @@ class RunOptions:
     weights_only: bool = False
     trainers: int | None = None
     procs_per_trainer: int | None = None
+    working_dir: Path | None = None
 
     @property
     def continued(self) -> str | os.PathLike[str] | None:
@@ -161,7 +163,7 @@ def execute_all(
         As `descend.experiment.runner.execute`.
     """
     if layout.trainers == 1:
-        store = DirectoryStore(lambda: options.run_dir) if options.keep_files else NoFiles()
+        store = DirectoryStore(lambda: options.run_dir, options.working_dir) if options.keep_files else NoFiles()
         return execute(make(TrainerContext(0, world, store)))
     return _execute_population(make, layout, world, seed, options)
 
@@ -219,7 +221,7 @@ class _TopDirectory:
         """Where one trainer keeps its rows and checkpoints."""
         if not self._options.keep_files:
             return NoFiles()
-        return DirectoryStore(lambda: self._folder / f"trainer{trainer}")
+        return DirectoryStore(lambda: self._folder / f"trainer{trainer}", self._options.working_dir, trainer)
 
     @contextmanager
     def opened(self, name: str) -> Generator[None]:

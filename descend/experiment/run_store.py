@@ -55,10 +55,18 @@ class DirectoryStore(NoFiles):
     Args:
         run_dir: Returns a new or empty directory, or that of the run to continue; None makes a dated one. It is called
             when the store is opened.
+        working_dir: Where relative names of callbacks lie; None for the run directory.
+        trainer: Number of the trainer in names of LBANN's files.
     """
 
-    def __init__(self, run_dir: Callable[[], str | os.PathLike[str] | None]) -> None:
+    def __init__(
+        self,
+        run_dir: Callable[[], str | os.PathLike[str] | None],
+        working_dir: Path | None = None,
+        trainer: int = 0,
+    ) -> None:
         self._run_dir, self._communicator = run_dir, Communicator()
+        self.working_dir, self.trainer = working_dir, trainer
         self._files: RunDirectory | None = None  # on rank zero, while it is open
         self._checkpoints: CheckpointManager | None = None  # likewise
         self._save_seconds = 0.0

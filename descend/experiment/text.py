@@ -11,18 +11,27 @@ from descend import callbacks, data, train
 from descend.errors import ConfigurationError, TextError
 from descend.experiment.experiment import Experiment
 from descend.graph import CLASSES, Model, TorchModel, text
+from descend.leniency import Deviation, refused
 from descend.train.population.ltfb import VARIANTS
 from descend.train.stopping import limits_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from descend.data import DataReader
     from descend.graph import Optimizer
     from descend.train import Stop, Trainer
 
-__all__ = ["classes", "experiment_text", "load", "run_text", "save_prototext"]
+__all__ = [
+    "classes",
+    "experiment_of",
+    "experiment_text",
+    "load",
+    "read_parts",
+    "run_text",
+    "save_prototext",
+]
 
 _PARTS = {
     "trainer": "batch size, seed and algorithm",
@@ -51,26 +60,62 @@ def load(*files: str | os.PathLike[str]) -> Experiment:
     Raises:
         TextError: all problems of the texts, each with file:line:column, and all missing parts.
     """
+    return experiment_of(read_parts(*files), files)
+
+
+def read_parts(*files: str | os.PathLike[str], edit: Callable[[Any], None] = lambda message: None) -> dict[str, Any]:
+    """The parts of an experiment that some files hold, by the names of the fields.
+
+    Args:
+        files: Prototexts, or binary files whose name says protobin.
+        edit: Called with the message of each file before values are made of it, to change fields in place.
+
+    Raises:
+        TextError: all problems of the texts, each with file:line:column.
+    """
     parts: dict[str, Any] = {}
     for file in files:
-        found = text.to_value(text.read(Path(file)), {**classes(), "LbannPB": _Parts})
+        parsed = text.read(Path(file))
+        edit(parsed.message)
+        _leave_out_metadata(parsed.message, file)
+        found = text.to_value(parsed, {**classes(), "LbannPB": _Parts})
         for name, value in found.fields.items():
             if name in parts:
                 raise TextError(f"{file}: '{name}' is also in another of the files; leave one out")
             parts[name] = value
+    return parts
+
+
+def experiment_of(parts: Mapping[str, Any], files: Sequence[str | os.PathLike[str]]) -> Experiment:
+    """The experiment of the parts that were read.
+
+    Args:
+        parts: By name, as `read_parts` returns them.
+        files: Where they come from, for errors.
+
+    Raises:
+        TextError: all missing parts.
+    """
     names = ", ".join(map(str, files))
     missing = [
         f"{names}: {name} ({what}) is missing; add {name} {{ ... }}"
         for name, what in _PARTS.items()
         if name not in parts
     ]
-    algorithm = parts.pop("training_algorithm", None)
     if missing:
         raise TextError(missing)
-    experiment = Experiment(**parts)
+    experiment = Experiment(**{name: parts[name] for name in _PARTS})
+    algorithm = parts.get("training_algorithm")
     if algorithm is not None and experiment.trainer.training_algo is None:
         experiment.trainer.training_algo = algorithm
     return experiment
+
+
+def _leave_out_metadata(message: Any, file: str | os.PathLike[str]) -> None:
+    """Drop what only readers of one project would ask for, where that is allowed."""
+    problem = f"{file}: data_set_metadata describes data of readers that are not here"
+    if message.HasField("data_set_metadata") and not refused(Deviation.SETTING_WITHOUT_EFFECT, problem):
+        message.ClearField("data_set_metadata")
 
 
 class _Parts:
@@ -119,11 +164,11 @@ def experiment_text(experiment: Experiment) -> str:
 
 def save_prototext(
     path: str | os.PathLike[str],
-    *,
     trainer: Trainer,
     model: Model,
     data_reader: DataReader,
     optimizer: Optimizer,
+    *,
     binary: bool = False,
 ) -> None:
     """Write an experiment to a file. With a seed set, `descend run` of it repeats the run to the last bit.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from descend.errors import warn
 from descend.train import Callback
+from descend.train.events import Event
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +33,8 @@ class WarnUnusedParameters(Callback):
             self._without_gradient = {name: p for name, p in step.module.named_parameters() if p.requires_grad}
         if self._without_gradient:
             self._without_gradient = {name: p for name, p in self._without_gradient.items() if p.grad is None}
+        if not self._without_gradient:
+            step.run.unsubscribe(self, Event.AFTER_BACKWARD)
 
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""

@@ -30,6 +30,7 @@ from descend.graph.enums import DataType
 from descend.graph.metrics import Metric
 from descend.graph.order import cycles, topological
 from descend.graph.plan import Plan, PlannedLayer
+from descend.leniency import Deviation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -97,11 +98,16 @@ def _check_model(model: Model, problems: ProblemList) -> None:
         problems.add(model.where, f"model '{model.name}' has {model.epochs} epochs; expected at least 0")
     if not model.layers:
         problems.add(model.where, f"model '{model.name}' has no layers")
-    if model.epochs and (model.objective_function is None or not model.objective_function.terms):
+    problem = f"model '{model.name}' has no objective"
+    if (
+        model.epochs
+        and (model.objective_function is None or not model.objective_function.terms)
+        and problems.refuses(Deviation.NOTHING_TO_LEARN, model.where, problem)
+    ):
         problems.add(
             model.where,
-            f"model '{model.name}' has no objective: give it objective_function, a layer of one number a sample, "
-            "or 0 epochs if it is only evaluated",
+            f"{problem}: give it objective_function, a layer of one number a sample, or 0 epochs if it is only "
+            "evaluated",
         )
 
 
@@ -109,7 +115,7 @@ def _check_names(model: Model, names: Mapping[str, Layer], problems: ProblemList
     """Every name once, every link to something that exists, and settings that have one of a few values."""
     _refuse_twins("layers", model.layers, problems)
     _refuse_twins("weights", model.weights, problems)
-    _refuse_twins("metrics", model.metrics, problems)
+    _refuse_twin_metrics(model, problems)
     for weights in model.weights:
         _refuse_datatype(weights, f"weights '{weights.name}'", problems)
     for metric in model.metrics:
@@ -153,6 +159,15 @@ def _refuse_twins(what: str, things: Iterable[Any], problems: ProblemList) -> No
             problems.add(
                 group[1].where, f"{len(group)} {what} are named '{name}' ({which}); each needs a name of its own"
             )
+
+
+def _refuse_twin_metrics(model: Model, problems: ProblemList) -> None:
+    """Refuse metrics of one name, unless LBANN's leniency holds; `planned_metrics` then numbers them."""
+    names = [metric.name for metric in model.metrics]
+    twins = [metric for place, metric in enumerate(model.metrics) if metric.name in names[:place]]
+    for twin in twins[:1]:
+        if problems.refuses(Deviation.TWIN_METRICS, twin.where, f"several metrics are named '{twin.name}'"):
+            _refuse_twins("metrics", model.metrics, problems)
 
 
 def _planned_layer(node: LayerNode, inserted: bool, mixed: bool) -> PlannedLayer:

@@ -29,9 +29,18 @@ from typing import (
     get_type_hints,
 )
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, WrongType, nearest
 
-__all__ = ["FieldType", "described", "described_openly", "field_types", "refuse_unknown", "take_all"]
+__all__ = [
+    "FieldType",
+    "annotation_of",
+    "described",
+    "described_openly",
+    "field_types",
+    "refuse_unknown",
+    "shows_options",
+    "take_all",
+]
 
 _T = TypeVar("_T")
 
@@ -159,6 +168,23 @@ def field_types(cls: type, root: type = object) -> Mapping[str, FieldType]:
     }
 
 
+def annotation_of(cls: type, name: str) -> str:
+    """A field's annotation as it is written."""
+    annotations = next(found for base in cls.__mro__ if name in (found := get_annotations(base)))
+    return str(annotations[name])
+
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
+
+
+def shows_options(init: _Init) -> _Init:
+    """An `__init__` whose `**unknown`, which only serves to refuse keywords by name, is not shown by help()."""
+    signature = inspect.signature(init)
+    kept = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    cast("Any", init).__signature__ = signature.replace(parameters=kept)
+    return init
+
+
 def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse keyword arguments that are no fields.
 
@@ -180,7 +206,7 @@ def take_all(what: str, types: Mapping[str, FieldType], values: Mapping[str, Any
     """Bring values to their fields' types.
 
     Raises:
-        ConfigurationError: a value does not fit; every such field is named with its value and what was expected.
+        WrongType: a value does not fit; every such field is named with its value and what was expected.
     """
     taken: dict[str, Any] = {}
     problems: list[str] = []
@@ -190,7 +216,7 @@ def take_all(what: str, types: Mapping[str, FieldType], values: Mapping[str, Any
         except TypeError:
             problems.append(f"{what}.{name} is {_shown(value)}; expected {types[name].expected}")
     if problems:
-        raise ConfigurationError(problems)
+        raise WrongType(problems)
     return taken
 
 

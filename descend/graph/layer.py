@@ -15,16 +15,19 @@ Shapes are those of one sample, without the mini-batch.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, WrongType, nearest
 from descend.graph.enums import DataType
-from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
+from descend.graph.exported import Exported
+from descend.graph.fields import FieldType, annotation_of, described, field_types, refuse_unknown, take_all
 from descend.graph.layer_kind import Incoming, LayerKind, Shape, WeightSlot, shown
 from descend.graph.weights import Weights
+from descend.leniency import Deviation, refused
 
 __all__ = ["Incoming", "Layer", "ParallelStrategy", "Setting", "Shape", "WeightSlot", "check_layer", "shown"]
 
@@ -95,7 +98,27 @@ _COMMON: Mapping[str, FieldType] = {
 _LINKS = ("parents", "children", "weights", "hint_layer", "parallel_strategy")
 
 
-class Layer(LayerKind):
+class _Signature:
+    """What `inspect.signature`, help() and editors show of a kind of layers: its own fields and their defaults."""
+
+    def __get__(self, layer: Layer | None, kind: type[Layer]) -> inspect.Signature:
+        if layer is not None:
+            raise AttributeError  # a layer is called with a parent; that signature is the one of `__call__`
+        _, *taken = inspect.signature(kind.__init__).parameters.values()
+        shown = {one.name: one for one in taken if one.kind is not one.VAR_KEYWORD}
+        if len(shown) < len(taken):  # it passes fields on
+            own = [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+                for name, (annotation, default) in kind.options().items()
+            ]
+            _, parents, *common = inspect.signature(Layer.__init__).parameters.values()
+            common = [one for one in common if one.kind is one.KEYWORD_ONLY]
+            shown = {parents.name: parents} | {one.name: one for one in (*own, *common)} | shown
+            shown[parents.name] = parents
+        return inspect.Signature(sorted(shown.values(), key=lambda one: one.kind))
+
+
+class Layer(LayerKind, Exported):
     """One operation of the graph. A layer is itself and equal to no other.
 
     Args:
@@ -122,8 +145,10 @@ class Layer(LayerKind):
     """
 
     message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
+    envelope: ClassVar[str | None] = "Layer"
     global_count: ClassVar[int] = 0  # of layers without a name
     where: str | None = None  # file:line:column of a layer that came from a text
+    __signature__ = _Signature()
     _serials: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(
@@ -183,6 +208,13 @@ class Layer(LayerKind):
         self.weights += _each(kind, "weights", Weights, weights)
 
     @classmethod
+    def options(cls) -> Mapping[str, tuple[str, Any]]:
+        """The annotation and the default of each keyword argument of this kind, beside those of all layers."""
+        return {
+            name: (annotation_of(cls, name), cls.defaults.get(name, getattr(cls, name))) for name in cls.own_fields()
+        }
+
+    @classmethod
     def own_fields(cls) -> Mapping[str, FieldType]:
         """The fields of this kind and the values they take."""
         return field_types(cls, Layer)
@@ -190,6 +222,16 @@ class Layer(LayerKind):
     def formats(self) -> tuple[DataType | None, DataType | None]:
         """The formats that it asks for, of its inputs and of its outputs."""
         return (self.datatype, self.datatype)
+
+    def refuses(self, deviation: Deviation, problem: str) -> bool:
+        """Whether something that LBANN runs is an error of this layer; where it is allowed, a warning says so.
+
+        Args:
+            deviation: What is deviated from.
+            problem: Continues a sentence that begins with the layer's name and kind.
+        """
+        place = f"{self.where}: " if self.where else ""
+        return refused(deviation, f"{place}layer '{self.name}' ({type(self).__name__}) {problem}")
 
     def add_parent(self, parent: Layer | str) -> None:
         """Attach a parent; this layer becomes the last child of it."""
@@ -278,10 +320,10 @@ def check_layer(owner: str, given: Any) -> None:
     """Refuse what is neither a layer nor a layer's name.
 
     Raises:
-        ConfigurationError: it is neither.
+        WrongType: it is neither.
     """
     if not isinstance(given, (Layer, str)):
-        raise ConfigurationError(f"{owner}.layer is {given!r}; expected a layer")
+        raise WrongType(f"{owner}.layer is {given!r}; expected a layer")
 
 
 def _names(things: Iterable[Layer | Weights | str]) -> tuple[str, ...]:
@@ -295,5 +337,5 @@ def _each(kind: str, what: str, base: type, given: Any) -> list[Any]:
     things = [given] if isinstance(given, (base, str)) or not isinstance(given, Iterable) else list(given)
     wrong = [thing for thing in things if not isinstance(thing, (base, str))]
     if wrong:
-        raise ConfigurationError(f"{kind}: {wrong[0]!r} is given in {what}; expected a {base.__name__}")
+        raise WrongType(f"{kind}: {wrong[0]!r} is given in {what}; expected a {base.__name__}")
     return things

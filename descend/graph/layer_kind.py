@@ -12,11 +12,13 @@ without the mini-batch.
 
 from __future__ import annotations
 
+import copy
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
     from descend.graph.optimizers import Optimizer
     from descend.graph.weights import Initializer
@@ -70,6 +72,9 @@ class LayerKind:
         borrows_weights: Whether the layer reads weights that another layer makes.
         normalizes: Whether the rule "norm" means its weights.
         index_parents: Which parents give indices; a narrow number format would change them.
+        sized_by: The field with the dimensions, or the number, of the outputs; where it is not set they can be those of
+            another layer, the `hint_layer`.
+        hinted: The shape that the other layer has given.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -79,6 +84,8 @@ class LayerKind:
     borrows_weights: ClassVar[bool] = False
     normalizes: ClassVar[bool] = False
     index_parents: ClassVar[tuple[int, ...]] = ()
+    sized_by: ClassVar[str] = ""
+    hinted: Shape | None = None
 
     def setting(self, name: str) -> Any:
         """A field's value, or what stands for it where it is not set.
@@ -87,6 +94,14 @@ class LayerKind:
         """
         value = getattr(self, name)
         return self.defaults.get(name, value) if value == getattr(type(self), name) else value
+
+    def sized_like(self, shape: Shape) -> Self:
+        """The same layer with outputs of the shape of another layer's."""
+        sized = copy.copy(self)
+        many = isinstance(getattr(type(self), self.sized_by), tuple)
+        setattr(sized, self.sized_by, shape if many else prod(shape))
+        sized.hinted = shape
+        return sized
 
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
         """The shape of the output.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.exported import Exported
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer, check_layer
 
 if TYPE_CHECKING:
@@ -15,10 +16,11 @@ __all__ = ["BaseMetric", "ExecutableMetric", "Metric", "PythonMetric"]
 _TYPES: Mapping[str, FieldType] = {"name": FieldType(str, optional=True), "unit": FieldType(str)}
 
 
-class BaseMetric:
+class BaseMetric(Exported):
     """What all metrics have in common."""
 
     message: ClassVar[str]
+    envelope: ClassVar[str | None] = "Metric"
     needs: ClassVar[tuple[str, ...]] = ()  # fields that must be set
     name: str
     where: str | None = None
@@ -38,6 +40,7 @@ class Metric(BaseMetric):
 
     message: ClassVar[str] = "Metric.LayerMetric"
 
+    @shows_options
     def __init__(
         self, layer: Layer | str, name: str | None = None, unit: str = "", *, where: str | None = None, **unknown: Any
     ) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from descend.errors import ConfigurationError, nearest
 from descend.graph.enums import SubGraphCommunication
-from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.exported import Exported
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer
 from descend.graph.metrics import BaseMetric, Metric
 from descend.graph.objective import LayerTerm, ObjectiveFunction, Term
@@ -114,7 +115,7 @@ _UNREAD: Mapping[str, FieldType] = {
 }
 
 
-class Model:
+class Model(Exported):
     """What is trained.
 
     All layers that are connected with the given ones, the objective's or the metrics', belong to it, and all their
@@ -150,6 +151,7 @@ class Model:
     message: ClassVar[str] = "Model"
     where: str | None = None
 
+    @shows_options
     def __init__(
         self,
         epochs: int = 0,
@@ -207,9 +209,7 @@ class Model:
         self.metrics: list[BaseMetric] = [metrics] if isinstance(metrics, BaseMetric) else list(metrics)
         self.callbacks: list[Any] = list(callbacks)
         self.layers = self._all_layers([layers] if isinstance(layers, Layer) else layers)
-        first = [weights] if isinstance(weights, Weights) else weights
-        used = (one for layer in self.layers for one in layer.weights if isinstance(one, Weights))
-        self.weights: list[Weights] = list({id(one): one for one in chain(first, used)}.values())
+        self.weights: list[Weights] = self._all_weights([weights] if isinstance(weights, Weights) else weights)
 
     def _all_layers(self, layers: Iterable[Layer]) -> list[Layer]:
         terms = self.objective_function.layer_terms if self.objective_function else []
@@ -217,6 +217,10 @@ class Model:
         found = reached([*layers, *(layer for layer in seen if isinstance(layer, Layer))])
         ordered, on_cycles = topological(found)
         return ordered + on_cycles
+
+    def _all_weights(self, first: Iterable[Weights]) -> list[Weights]:
+        used = (one for layer in self.layers for one in layer.weights if isinstance(one, Weights))
+        return list({id(one): one for one in chain(first, used)}.values())
 
     def to_fields(self) -> dict[str, Any]:
         """The fields as the text has them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from descend.errors import ConfigurationError
-from descend.graph.fields import FieldType, refuse_unknown, take_all
+from descend.errors import WrongType
+from descend.graph.exported import Exported
+from descend.graph.fields import FieldType, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer, check_layer
 from descend.graph.weights import Weights
+from descend.leniency import Deviation, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,7 +20,7 @@ _SCALE: Mapping[str, FieldType] = {"scale": FieldType(float)}
 _REGULARIZATION: Mapping[str, FieldType] = {**_SCALE, "exclude": FieldType(str, many=True)}
 
 
-class LayerTerm:
+class LayerTerm(Exported):
     """`scale` times the mini-batch mean of a layer that gives one number for each sample.
 
     Args:
@@ -32,6 +34,7 @@ class LayerTerm:
     message: ClassVar[str] = "ObjectiveFunction.LayerTerm"
     where: str | None = None
 
+    @shows_options
     def __init__(self, layer: Layer | str, scale: float = 1.0, *, where: str | None = None, **unknown: Any) -> None:
         refuse_unknown("LayerTerm", unknown, ("layer", "scale"))
         check_layer("LayerTerm", layer)
@@ -52,7 +55,7 @@ class LayerTerm:
         return f"LayerTerm({name_of(self.layer)!r}, scale={self.scale!r})"
 
 
-class L2WeightRegularization:
+class L2WeightRegularization(Exported):
     """`scale` · Σ w² / 2 over the listed weights, or over all that are trained when none is listed.
 
     Args:
@@ -68,6 +71,7 @@ class L2WeightRegularization:
     message: ClassVar[str] = "ObjectiveFunction.L2WeightRegularization"
     where: str | None = None
 
+    @shows_options
     def __init__(
         self,
         weights: Weights | str | Iterable[Weights | str] = (),
@@ -101,7 +105,7 @@ class L2WeightRegularization:
 Term = LayerTerm | L2WeightRegularization
 
 
-class ObjectiveFunction:
+class ObjectiveFunction(Exported):
     """The sum of its terms.
 
     Args:
@@ -124,12 +128,16 @@ class ObjectiveFunction:
         """Add a term, or a layer as one of scale 1.
 
         Raises:
-            ConfigurationError: it is neither.
+            WrongType: it is neither.
         """
+        if isinstance(term, (list, tuple)) and not refused(Deviation.NESTED_TERMS, "an objective term is a list"):
+            for one in cast("Iterable[Any]", term):
+                self.add_term(one)
+            return
         if isinstance(term, Layer):
             term = LayerTerm(term)
         elif not isinstance(term, (LayerTerm, L2WeightRegularization)):
-            raise ConfigurationError(
+            raise WrongType(
                 f"{term!r} is no term of an objective; expected a layer, LayerTerm or L2WeightRegularization"
             )
         self.terms.append(term)

@@ -21,11 +21,13 @@ w is the parameter, g the gradient of the mini-batch mean, t the number of updat
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from descend.errors import ConfigurationError, GraphError, warn
+from descend.graph.exported import Exported
 from descend.graph.fields import described, field_types
 from descend.strict_keywords import canonical_names
 
@@ -56,16 +58,18 @@ def _also_called(**aliases: str | tuple[str, ...]) -> Callable[[type[_T]], type[
             plain_init(self, *values, **canonical_names(cls.__name__, named, aliases))
 
         __init__.__doc__ = plain_init.__doc__
+        cast("Any", __init__).__signature__ = inspect.signature(plain_init)
         made.__init__ = __init__
         return cls
 
     return extend
 
 
-class Optimizer:
+class Optimizer(Exported):
     """What all update rules have in common."""
 
     message: ClassVar[str]
+    envelope: ClassVar[str | None] = "Optimizer"
     rates: ClassVar[tuple[str, ...]] = ("learn_rate",)  # without any of these weights stay as they are
     where: str | None = None
 

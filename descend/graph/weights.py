@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from descend.graph.enums import DataType, ShardingStrategy
-from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.exported import Exported
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.optimizers import Optimizer
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ __all__ = [
 ]
 
 
-class Initializer:
+class Initializer(Exported):
     """What all initializers have in common."""
 
     message: ClassVar[str]
+    envelope: ClassVar[str | None] = "Initializer"
     where: str | None = None
 
 
@@ -205,7 +207,7 @@ _TYPES: Mapping[str, FieldType] = {
 }
 
 
-class Weights:
+class Weights(Exported):
     """A tensor that layers use. Layers that are given the same object share it.
 
     Args:
@@ -224,6 +226,7 @@ class Weights:
     global_count: ClassVar[int] = 0
     where: str | None = None  # file:line:column of weights that came from a text
 
+    @shows_options
     def __init__(
         self,
         initializer: Initializer | None = None,

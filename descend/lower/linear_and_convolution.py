@@ -30,12 +30,15 @@ _TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3
 @lowers(FullyConnected)
 def fully_connected(planned: PlannedLayer) -> Forward:
     """W x (+ b) of the flattened sample; Wᵀ x (+ b) with `transpose`."""
-    layer = cast("FullyConnected", planned.layer)
+    layer, shape = cast("FullyConnected", planned.layer), planned.output_shape
 
     def forward(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
         return functional.linear(x.flatten(1), matrix.t() if layer.transpose else matrix, bias)
 
-    return forward
+    def shaped(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+        return forward(x, matrix, bias).view(len(x), *shape)
+
+    return forward if len(shape) == 1 else shaped
 
 
 @lowers(Convolution)

@@ -152,7 +152,7 @@ def hadamard(planned: PlannedLayer) -> Forward:
 def slices(planned: PlannedLayer) -> Forward:
     """Pieces along an axis."""
     layer = cast("Slice", planned.layer)
-    dim, points = layer.axis + 1, layer.slice_points
+    dim, points = layer.axis + 1, layer.slice_points[: len(planned.output_shapes) + 1]
 
     def forward(x: Tensor) -> Tensor | tuple[Tensor, ...]:
         pieces = tuple(x.narrow(dim, begin, end - begin) for begin, end in pairwise(points))

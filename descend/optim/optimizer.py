@@ -40,7 +40,7 @@ from descend.optim.engine.settings import (
 from descend.optim.engine.state_proxy import State
 from descend.optim.rule_check import check_rule
 from descend.optim.rules.base import Rule
-from descend.torch_private import dynamo_is_imported, mark_outside_graphs, step_is_observed
+from descend.torch_private import dynamo_is_imported, mark_outside_graphs, plain_state_dict, step_is_observed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -370,7 +370,7 @@ class Optimizer(torch.optim.Optimizer):
         saved.write_counters(self, self.param_groups, evaluating=bool(self._evaluation.trained))
         try:
             self.state = saved.saved_state(held, self.param_groups, self._evaluation.trained)
-            return saved.pack(self, super().state_dict())
+            return saved.pack(self, plain_state_dict(self))
         finally:
             self.state = held
 

@@ -52,6 +52,7 @@ def compare(
     target: float | None = None,
     directory: str | os.PathLike[str] | None = None,
     *,
+    margin: float | None = None,
     metric: str | None = None,
     metrics: Mapping[str, Any] | None = None,
     lower_is_better: bool | None = None,
@@ -84,13 +85,13 @@ def compare(
         searches: Independent searches of each arm; one does not rank.
         target: Value of the metric that counts as success.
         directory: Where records are kept, so that an interrupted comparison goes on; None keeps none.
+        margin: The largest difference that does not matter; with it arms are also tested for equivalence.
         metric: What is compared: "loss" or one of `metrics`; "accuracy" for losses over classes.
         metrics: What may be compared beside the loss.
         lower_is_better: Whether the best is the least; by default for "loss" alone.
         select: "value" compares the metric at the end, "steps" the steps to the target.
         seed: Of everything that is drawn.
-        shortlist: Trials of a search that are repeated before one is chosen.
-        shortlist_seeds: Repeats of each.
+        shortlist, shortlist_seeds: Trials of a search that are repeated before one is chosen, and how often.
         evaluations: Looks at the metric in a trial.
         executor: "one" by one, "together", in "stacks", one a process, in "processes", or "auto", which measures them.
         said: Called with all records and the new one after each trial.
@@ -114,6 +115,7 @@ def compare(
         "shortlist_seeds": shortlist_seeds,
         "confirmation_seeds": plain(seeds),
         "target": None if target is None else {"value": target},
+        "margin": margin,
     }
     study = _study_of(fields, arms, trials, shortlist)
     return run_study(study, directory, executor=executor, said=said)

@@ -222,9 +222,28 @@ class Comparison:
             left = len(said) - len(lines)
             lines += [f"{where}: cannot rank {left} {'other ' if lines else ''}pairs of arms"] if left else []
             lines.append(f"{where}: by their medians alone, which rank nobody: {', '.join(group.ranking.order)}")
+        lines += [f"{where}: {sentence}" for sentence in self._equivalent(group.ranking)]
         if group.ranking.detectable is not None:
             lines.append(f"{where}: {self._detectable(group.ranking)}")
         return lines + [f"{where}: {sentence}" for sentence in self._met(group)]
+
+    def _equivalent(self, ranking: Ranking) -> list[str]:
+        """Which arms do not differ by more than the margin of the study."""
+        margin = self.study.margin
+        if margin is None:
+            return []
+        within = f"within {margin:g} ({self.unit}, two one-sided t tests over searches"
+        found = [
+            f"{pair.better} and {pair.worse} are equivalent {within}, p = {pair.p_equivalent:.2g} after Holm)"
+            for pair in ranking.pairs
+            if pair.equivalent
+        ]
+        left = len(ranking.pairs) - len(found)
+        return (
+            [*found, f"{left} of {len(ranking.pairs)} pairs are not shown to be equivalent {within})"]
+            if left
+            else found
+        )
 
     def _detectable(self, ranking: Ranking) -> str:
         """What a study like this one finds with probability 0.8, unless the metric cannot differ by so much."""
@@ -389,7 +408,7 @@ def _group(study: Study, batch_size: int, steps: int, records: Mapping[str, Reco
         name: Tuning(study.trials_of(name), steps, study.searches, len(arm.space)) for name, arm in study.arms.items()
     }
     lower = study.lower or study.select == "steps"
-    ranking = rank(reruns, lower_is_better=lower, tunings=tunings)
+    ranking = rank(reruns, lower_is_better=lower, tunings=tunings, margin=study.margin)
     causes = tuple(_cause(study, pair, rows, records) for pair in ranking.pairs)
     return Group(batch_size, steps, tuple(rows), ranking, causes)
 

@@ -236,6 +236,11 @@ class Callbacks:
             named[f"{kind} {seen[kind]}"] = callback
         return named
 
+    def unsubscribe(self, callback: Callback, event: Event) -> None:
+        """Call the hook of `event` of `callback` no more in this run."""
+        hook = getattr(callback, event)
+        self._listeners[event] = tuple(listener for listener in self._listeners[event] if listener != hook)
+
     def wants(self, event: Event) -> bool:
         """Whether any callback overrides the hook of `event`."""
         return bool(self._listeners[event])

@@ -200,9 +200,13 @@ class RunControl:
 
     # The objective once more
 
-    def last_batch(self, mode: Mode) -> Batch | None:
-        """The newest mini-batch of a mode, where there was one."""
-        return self._run.state.batches.get(mode)
+    def last_batch(self, mode: Mode, or_first: bool = False) -> Batch | None:
+        """The newest mini-batch of a mode; where there was none, the first one of its data if that is asked for."""
+        newest, feed = self._run.state.batches.get(mode), self._run.data.get(mode)
+        if newest is not None or feed is None or not or_first:
+            return newest
+        with contextlib.closing(feed.epoch(0)) as batches:
+            return next(batches, None)
 
     def objective(self, batch: Batch) -> float:
         """The objective on a mini-batch with the present parameters; changes nothing."""
@@ -317,13 +321,18 @@ class RunFiles:
         return self._run.config.summary_dir
 
     def path(self, name: str) -> Path:
-        """Where a callback writes a file: relative names are in the run directory, or the working directory."""
+        """Where a callback writes a file: relative names are in the run directory, or where LBANN's driver works."""
         wanted, scratch = Path(name), self._run.store.scratch
         if scratch is not None:  # only rank zero keeps files
             wanted = scratch / wanted.relative_to(wanted.anchor)
-        path = Path(self._run.store.directory or Path.cwd()) / wanted
+        path = (self._run.store.place or Path.cwd()) / wanted
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
+
+    @property
+    def trainer(self) -> str:
+        """The folder of this trainer in LBANN's names of files, such as "trainer0"."""
+        return f"trainer{self._run.store.trainer}"
 
     def restore(self, checkpoint: Path) -> None:
         """Bring the run to the state of a checkpoint."""
@@ -348,7 +357,10 @@ class ObjectiveProbe:
     def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Its gradient with respect to `parameters`, by name; 0 where it does not depend on one."""
         with torch.enable_grad(), self._buffers_kept():
-            found = torch.autograd.grad(self._value(batch), list(parameters.values()), materialize_grads=True)
+            value = self._value(batch)
+            if not (parameters and value.requires_grad):
+                return {name: torch.zeros_like(p) for name, p in parameters.items()}
+            found = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
         return dict(zip(parameters, found, strict=True))
 
     def _value(self, batch: Batch) -> torch.Tensor:

@@ -77,6 +77,7 @@ class RunView:
         epochs: Epochs planned; None if that is not known.
         save: Writes a checkpoint now and returns its folder; None if the run has no directory. It takes a
             `descend.runtime.SaveRequest`.
+        unsubscribe: Called with a callback and an event, it lets that hook be called no more in this run.
         control: What a callback may change, and further queries.
         step: Updates applied so far; not 0 at the start of a run that continues a checkpoint.
         passes: Complete epochs so far.
@@ -92,6 +93,7 @@ class RunView:
     batch_sizes: Mapping[Mode, tuple[int | None, int | None]]
     epochs: int | None = None
     save: Callable[..., Path | None] = lambda *wish, **more: None
+    unsubscribe: Callable[[Any, Event], None] = lambda callback, event: None
     control: RunControl = field(default=None, repr=False)  # pyright: ignore[reportAssignmentType]  # the loop gives it
     step: int = 0
     passes: int = 0

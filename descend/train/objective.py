@@ -216,5 +216,4 @@ def _wide(values: Sequence[torch.Tensor | float]) -> Sequence[torch.Tensor | flo
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     if not all(value.is_cpu for value in tensors):
         return [value.double() if isinstance(value, torch.Tensor) else value for value in values]
-    numbers = iter(torch.stack([value.double() for value in tensors]).tolist() if tensors else ())
-    return [next(numbers) if isinstance(value, torch.Tensor) else value for value in values]
+    return [value.item() if isinstance(value, torch.Tensor) else value for value in values]

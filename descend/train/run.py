@@ -195,7 +195,7 @@ class Run:
 
     def external_metrics(self) -> dict[str, float]:
         """Metrics that the module does not compute, the same on all ranks."""
-        return self.communicator.on_rank_zero(lambda: dict(self.task.external_metrics(self.store.directory)))
+        return self.communicator.on_rank_zero(lambda: dict(self.task.external_metrics(self.store.place)))
 
 
 def clears_more_than_gradients(optimizer: torch.optim.Optimizer) -> bool:

@@ -21,10 +21,19 @@ class RunStore:
     Attributes:
         directory: The run directory, on all ranks; None where no files are kept.
         scratch: Where files of callbacks go on a rank that leaves none; thrown away at the end.
+        working_dir: Where relative names of callbacks and external metrics lie; None for the run directory.
+        trainer: Number of the trainer in names of LBANN's files.
     """
 
     directory: Path | None = None
     scratch: Path | None = None
+    working_dir: Path | None = None
+    trainer: int = 0
+
+    @property
+    def place(self) -> Path | None:
+        """Where relative names lie; None for the working directory of a run that keeps no files."""
+        return self.working_dir or self.directory
 
     @contextmanager
     def opened(self, run: Run) -> Generator[None]:

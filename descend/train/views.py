@@ -51,6 +51,7 @@ class RunViews:
             batch_sizes={mode: (batches.first_size, batches.last_size) for mode, batches in run.data.items()},
             epochs=run.epochs,
             save=lambda *request, **more: run.store.save(run, *request, **more),
+            unsubscribe=run.callbacks.unsubscribe,
             control=run.control,
             step=run.state.step,
             passes=run.state.epochs_done,

@@ -36,7 +36,7 @@ def test_loading_brings_back_what_was_saved_and_names_what_is_missing(tmp_path, 
 
 
 def test_a_folder_without_weights_or_with_others_is_refused_and_nothing_is_changed(tmp_path):
-    with pytest.raises(StorageError, match="holds no files"):
+    with pytest.raises(StorageError, match="holds neither files"):
         graph_run(tmp_path / "a", LoadModel(dirs=str(tmp_path)))
     (tmp_path / "model_weights_fc1_bias_weights_2x1.bin").write_bytes(np.array([2, 1], "<i4").tobytes() + b"\0" * 8)
     with pytest.raises(StorageError, match=r"is 2 x 1; expected \(5, 1\)"):

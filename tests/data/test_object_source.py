@@ -111,3 +111,44 @@ def test_streams_are_bounded(monkeypatch):
         read(Odd())
     with pytest.raises(DataError, match="yields 0 samples"):
         read(DataLoader(Stream(), batch_size=20, drop_last=True))
+
+
+class RandomAccessStream(IterableDataset):
+    """A stream that has its samples by number, as those of `streaming`; its length is the share of one of two ranks."""
+
+    size = 10
+
+    def __iter__(self):
+        raise AssertionError("it is not gone through")
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return {"x": X[index].numpy(), "y": int(Y[index])}
+
+
+def test_a_stream_with_numbers_is_read_by_number():
+    reader = read(RandomAccessStream())
+    same(reader, {"x": X.numpy(), "y": Y.numpy()})
+
+
+class Source:
+    """A source of grain: nothing but `__len__` and `__getitem__`, and samples of NumPy."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return {"x": X[index].numpy(), "y": int(Y[index])}
+
+
+def test_an_object_with_numbers_is_read_by_number():
+    same(read(Source()), {"x": X.numpy(), "y": Y.numpy()})
+
+
+def test_fit_takes_such_a_stream_by_number_as_well():
+    batches = list(open_data(RandomAccessStream(), Loading(batch_size=4, seed=1)).epoch(0))
+    ids = np.concatenate([batch.ids for batch in batches])
+    assert sorted(ids) == list(range(10))
+    np.testing.assert_array_equal(np.concatenate([batch.fields["y"] for batch in batches]), ids)

@@ -34,6 +34,21 @@ def test_files_folders_patterns_and_lists(folder):
     assert names(files_of([root / "b.csv", f"{root}/*.csv"]), root) == ["b.csv", "a.csv"]
 
 
+def test_braces(folder):
+    root = folder(*(f"s-{i:03}.tar" for i in range(12)), "a1.csv", "b1.csv", "b2.csv", "odd{1,2}")
+    assert names(files_of(f"{root}/s-{{008..011}}.tar"), root) == [f"s-{i:03}.tar" for i in range(8, 12)]
+    assert names(files_of(f"{root}/s-0{{11..09}}.tar"), root) == ["s-011.tar", "s-010.tar", "s-009.tar"]
+    assert names(files_of(f"{root}/{{b,a}}{{1,1}}.csv"), root) == ["b1.csv", "a1.csv"]
+    assert names(files_of(f"{root}/{{b,a}}?.csv"), root) == ["b1.csv", "b2.csv", "a1.csv"]
+    assert names(files_of(f"{root}/odd{{1,2}}"), root) == ["odd{1,2}"]
+    with pytest.raises(DataError, match=r"there is no file or folder .*s-012\.tar"):
+        files_of(f"{root}/s-{{000..012}}.tar")
+    with pytest.raises(ConfigurationError, match="more than 1,048,576 names"):
+        files_of(f"{root}/s-{{0..9999999}}.tar")
+    with pytest.raises(DataError, match="there is no file"):
+        files_of(f"{root}/{{x}}")
+
+
 @pytest.mark.parametrize(
     ("given", "train", "validate", "test"),
     [

@@ -31,7 +31,7 @@ def built(world=None, **settings):
 
 def test_one_rank_has_the_strategy_of_a_single_device_and_several_are_data_parallel():
     assert type(built().strategy) is Strategy
-    assert type(built(ThreadRank(Group(2), 1)).strategy) is DataParallel
+    assert type(built(ThreadRank.of(Group(2), 1)).strategy) is DataParallel
 
 
 def test_without_a_store_no_files_are_kept():
@@ -82,7 +82,7 @@ class Mine(Strategy):
 def test_a_description_chooses_ranks_and_strategy_and_is_prepared_last():
     share = Communicator()
     described = Described(share)
-    run = built(ThreadRank(Group(2), 0), strategy=described, trainers=3)
+    run = built(ThreadRank.of(Group(2), 0), strategy=described, trainers=3)
     assert type(run.strategy) is Mine
     assert run.communicator is share
     assert described.calls == [("problems", 3), ("prepare", "Mine")]

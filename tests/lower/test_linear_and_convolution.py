@@ -108,3 +108,13 @@ def test_scale_and_bias_stand_in_two_columns(kind, pairs):
         weights.copy_(random(count, 2, seed=5))
     scale, bias = (column.reshape(pairs) for column in weights.detach().numpy().T)
     same(layer, x.detach().numpy() * scale + bias, x)
+
+
+def test_a_fully_connected_layer_with_a_hint_gives_the_shape_of_it():
+    x, like = descend.Input(data_field="x"), descend.Input(data_field="like")
+    made = descend.FullyConnected(x, hint_layer=like, name="fc")
+    values = np.arange(12.0).reshape(6, 2)
+    made.add_weights(descend.Weights(descend.ValueInitializer(values=values.flatten(order="F"))))
+    module = descend.Model(layers=[made, like]).to_torch(fields={"x": (2,), "like": (2, 3)}, outputs="fc")
+    outputs = module(x=torch.tensor([[1.0, 10.0]]))
+    assert outputs.tolist() == (values @ [1.0, 10.0]).reshape(1, 2, 3).tolist()

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from study_tasks import fabricated
 
+from descend.errors import ConfigurationError
 from descend.study.design import Arm, Study, log
+from descend.study.design.study import read_study
+from descend.study.design.toml import to_toml
+from descend.study.report.tables import pairs
 from descend.study.results import compare_records
 
 
@@ -79,6 +83,28 @@ def test_who_meets_the_target_and_who_is_matched(target, met):
     result = compared(noisy({"good": 0.5 + (target > 0.6) * 0.3, "bad": 0.5}), target={"value": target})
     assert met in result.verdict
     assert ("matched: good, bad all meet the target" in result.verdict) == (target < 0.6)
+
+
+@pytest.mark.parametrize(("margin", "are"), [(0.2, True), (1e-9, False)])
+def test_with_a_margin_the_verdict_and_the_report_say_what_is_equivalent(margin, are):
+    result = compared(noisy({"good": 0.5, "bad": 0.5}), margin=margin)
+    shown = (
+        f"are equivalent within {margin:g} (accuracy on validation samples, two one-sided t tests over searches, p = "
+    )
+    assert (shown in result.verdict) == are
+    assert ("1 of 1 pairs are not shown to be equivalent within 1e-09" in result.verdict) == (not are)
+    table = pairs(result.groups[0])
+    assert table.rows[0][table.heads.index(f"equivalent within {margin:g}")] == ("yes" if are else "not shown")
+    assert "equivalent" not in compared(noisy({"good": 0.5, "bad": 0.5})).verdict
+
+
+def test_a_study_without_a_margin_is_the_study_that_it_was(tmp_path):
+    assert "margin" not in study().plain()
+    assert study(margin=0.1).digest != study().digest
+    (tmp_path / "study.toml").write_text(to_toml(study(margin=0.1)))
+    assert read_study(tmp_path / "study.toml").margin == 0.1
+    with pytest.raises(ConfigurationError, match="margin"):
+        study(margin=0.0)
 
 
 def test_unequal_freedom_matches_nobody():

@@ -73,6 +73,26 @@ def test_hooks_are_called_in_the_order_of_the_callbacks_and_only_where_they_are_
     assert not callbacks.wants(Event.BEFORE_STEP)
 
 
+def test_a_callback_that_unsubscribes_is_called_no_more_and_others_are():
+    class Watcher(Callback):
+        def after_step(self, step):
+            called.append(self)
+            if step == "last":
+                callbacks.unsubscribe(self, Event.AFTER_STEP)
+
+        def after_epoch(self, epoch):
+            called.append(epoch)
+
+    called = []
+    first, second = Watcher(), Watcher()
+    callbacks = Callbacks((first, second))
+    callbacks.fire(Event.AFTER_STEP, "last")
+    assert called == [first, second]
+    assert not callbacks.wants(Event.AFTER_STEP)
+    callbacks.fire(Event.AFTER_EPOCH, "an epoch")
+    assert called[2:] == ["an epoch"] * 2
+
+
 def test_something_that_is_no_callback_is_refused():
     with pytest.raises(ConfigurationError, match="print"):
         Callbacks((print,))  # type: ignore[arg-type]

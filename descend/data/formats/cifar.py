@@ -42,13 +42,12 @@ class CIFARFiles:
 
     Args:
         paths: The files.
-        options: Those of the caller.
 
     Raises:
         DataError: a size is not a multiple of a record's, a label is out of range, or the files differ in kind.
     """
 
-    def __init__(self, paths: Sequence[Path], options: ReadOptions) -> None:
+    def __init__(self, paths: Sequence[Path]) -> None:
         kinds = {path: _labels_in(path) for path in paths}
         self._labels = kinds[paths[0]]
         if odd := [path for path, labels in kinds.items() if labels != self._labels]:
@@ -99,4 +98,8 @@ def _labels_in(path: Path) -> int:
     raise DataError(f"{path} has labels that are too large for CIFAR-10 (10 classes) and CIFAR-100 (20 and 100)")
 
 
-FILE_FORMATS = (FileFormat("cifar", (".bin",), CIFARFiles),)
+def _open_cifar(paths: Sequence[Path], options: ReadOptions) -> CIFARFiles:
+    return CIFARFiles(paths)
+
+
+FILE_FORMATS = (FileFormat("cifar", (".bin",), _open_cifar),)

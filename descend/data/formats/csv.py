@@ -9,6 +9,7 @@ Source: RFC 4180, https://www.rfc-editor.org/rfc/rfc4180 (quotes, and newlines w
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 from functools import partial
@@ -46,9 +47,13 @@ def first_row(path: Path, separator: str | None) -> tuple[str, list[str]]:
         content = file.readline(BLOCK_BYTES + 1)
         if len(content) > BLOCK_BYTES:
             raise DataError(f"{path}: the first row is longer than {BLOCK_BYTES:,} bytes; is this a table of text?")
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise DataError(f"{path} is in UTF-16; save it as UTF-8, which is what tables of text are read as")
         if b"\0" in content:
             raise DataError(f"{path}: the first row has a byte 0, so this is no table of text")
-    line = content.decode("utf-8-sig", errors="replace")
+    line = content.decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    if '"' not in line:
+        line = line.partition("\r")[0]  # where rows end by it alone, the whole file is one line
     if separator is None:
         usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
         separator = max(_SEPARATORS, key=lambda one: (line.count(one), one == usual)) if usual == "," else usual

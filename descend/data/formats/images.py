@@ -1,6 +1,6 @@
 """Reads labelled images in a pair of IDX files: the reader "mnist" and the bundled digits.
 
-samples   the elements as floats, 0 to 255 for bytes: (1, height, width) from an array of three dimensions,
+samples   the elements, as floats where they are no bytes: (1, height, width) from an array of three dimensions,
           (channels, height, width) from one of four, (1,) from one of one
 labels    one-hot, (num_labels,)
 """
@@ -66,8 +66,9 @@ class LabelledImages:
         self._part = part
         self._labels = _checked_labels(labels, num_labels)
         shape = images.shape[1:]
+        dtype = np.dtype(np.uint8 if images.dtype == np.uint8 else np.float32)
         self.fields: Mapping[str, Field] = {
-            "samples": Field((1, *shape) if len(shape) in (0, 2) else shape, np.dtype(np.float32)),
+            "samples": Field((1, *shape) if len(shape) in (0, 2) else shape, dtype),
             "labels": Field((num_labels,), np.dtype(np.float32)),
         }
 
@@ -81,7 +82,8 @@ class LabelledImages:
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The samples with these numbers, of the subset if there is one."""
         at = samples if self._part is None else self._part[samples]
-        images = self._images[at].astype(np.float32).reshape(len(at), *self.fields["samples"].shape)
+        field = self.fields["samples"]
+        images = self._images[at].astype(field.dtype, copy=False).reshape(len(at), *field.shape)
         return {"samples": images, "labels": one_hot(self._labels[at], self.fields["labels"].shape[0])}
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from descend.data.file_format import ReadOptions
     from descend.data.reader_protocol import Array
 
-__all__ = ["FILE_FORMATS", "MAX_COMPRESSED_BYTES", "ArraySource", "StoredArray"]
+__all__ = ["FILE_FORMATS", "MAX_COMPRESSED_BYTES", "ArraySource", "StoredArray", "npy_array", "npz_arrays"]
 
 MAX_COMPRESSED_BYTES = 2**31
 _LOCAL_HEADER_BYTES = 30  # of a zip file, before the name; PKWARE's APPNOTE.TXT section 4.3.7
@@ -102,13 +102,28 @@ def _header(file: BinaryIO, path: Path, member: str, size: int, offset: int | No
     return StoredArray(path, member, dtype, shape, fortran, None if offset is None else offset + begin)
 
 
-def _npy(path: Path) -> StoredArray:
+def npy_array(path: Path) -> StoredArray:
+    """The array of an .npy file.
+
+    Raises:
+        DataError: the file is damaged, or the array is of Python objects or a single value.
+    """
     with path.open("rb") as file:
         return _header(file, path, "", path.stat().st_size, 0)
 
 
-def _npz(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
-    with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+def npz_arrays(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
+    """The arrays of an .npz file with the names that are wanted, or all of them where that is empty.
+
+    Raises:
+        ConfigurationError: there is no array of a wanted name.
+        DataError: the file is damaged, or an array is of Python objects, a single value, or compressed and too large.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path} is not an .npz file: {error}") from error
+    with archive, path.open("rb") as raw:
         members = {info.filename: info for info in archive.infolist()}
         if other := [name for name in members if not name.endswith(".npy")]:
             raise DataError(f"{path} is a zip file with '{other[0]}' in it; an .npz has members that end in .npy only")
@@ -215,13 +230,13 @@ def _shown(fields: Mapping[str, Field]) -> str:
 
 
 def _open_npy(paths: Sequence[Path], options: ReadOptions) -> ArraySource:
-    return ArraySource([{"samples": _npy(path)} for path in paths])
+    return ArraySource([{"samples": npy_array(path)} for path in paths])
 
 
 def _open_npz(paths: Sequence[Path], options: ReadOptions) -> ArraySource:
     keys = options.key
     wanted = () if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
-    return ArraySource([_npz(path, wanted) for path in paths])
+    return ArraySource([npz_arrays(path, wanted) for path in paths])
 
 
 FILE_FORMATS = (

@@ -97,6 +97,10 @@ class NodeGraph:
             if isinstance(metric, Metric):
                 self._evaluate(metric, f"metric '{metric.name}'")
 
+    def node_of(self, layer: Layer | str | None) -> LayerNode | None:
+        """The node of a layer; None for none, for a name that no layer has, and for a layer on a cycle."""
+        return self._nodes.get(layer.serial) if isinstance(layer, Layer) else None
+
     def evaluation(self, reader: LayerTerm | Metric) -> LayerNode | None:
         """The Evaluation that an objective term or a metric reads; None if its layer is missing or on a cycle."""
         return self._evaluations.get(id(reader))

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from descend.errors import nearest
 from descend.graph.checking.problems import name_of
 from descend.graph.metrics import Metric
 from descend.graph.plan import PlannedL2, PlannedMetric, PlannedObjective, PlannedTerm
+from descend.leniency import Deviation
 from descend.parameter_filter import ParameterInfo, matches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from descend.graph.checking.nodes import NodeGraph
     from descend.graph.checking.problems import ProblemList
     from descend.graph.checking.weight_table import WeightTable
     from descend.graph.model import Model
     from descend.graph.objective import L2WeightRegularization, ObjectiveFunction
 
-__all__ = ["planned_metrics", "planned_objective"]
+__all__ = ["numbered", "planned_metrics", "planned_objective"]
 
 
 def planned_objective(
@@ -31,11 +35,9 @@ def planned_objective(
         if not math.isfinite(term.scale):
             problems.add(term.where, f"an objective term has scale_factor {term.scale!r}; expected a finite number")
         elif term.scale == 0:
-            problems.add(
-                term.where,
-                f"the objective term {term!r} has scale_factor 0, as one that is not set has: "
-                "write scale_factor: 1, or take the term out",
-            )
+            problem = f"the objective term {term!r} has scale_factor 0, as one that is not set has"
+            if problems.refuses(Deviation.ZERO_SCALE, term.where, problem):
+                problems.add(term.where, f"{problem}: write scale_factor: 1, or take the term out")
     read = [(term, graph.evaluation(term)) for term in objective.layer_terms]
     return PlannedObjective(
         terms=tuple(PlannedTerm(name_of(term.layer), term.scale, node.layer.name) for term, node in read if node),
@@ -44,11 +46,24 @@ def planned_objective(
 
 
 def planned_metrics(model: Model, graph: NodeGraph) -> tuple[PlannedMetric, ...]:
-    """The metrics that read a layer, each with its node."""
+    """The metrics that read a layer, each with its node; of several with one name the later ones have a number."""
     read = [(metric, graph.evaluation(metric)) for metric in model.metrics if isinstance(metric, Metric)]
+    names = numbered([metric.name for metric, _ in read])
     return tuple(
-        PlannedMetric(metric.name, name_of(metric.layer), metric.unit, node.layer.name) for metric, node in read if node
+        PlannedMetric(name, name_of(metric.layer), metric.unit, node.layer.name)
+        for name, (metric, node) in zip(names, read, strict=True)
+        if node
     )
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Names of which none is there twice: "loss", "loss (2)", "loss (3)"."""
+    seen: Counter[str] = Counter()
+    found: list[str] = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found
 
 
 def _regularized(term: L2WeightRegularization, table: WeightTable, problems: ProblemList) -> tuple[str, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from descend.errors import nearest
+from descend.leniency import refused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from descend.graph.layer import Layer
     from descend.graph.weights import Weights
+    from descend.leniency import Deviation
 
 __all__ = ["ProblemList", "listed", "name_of"]
 
@@ -35,6 +37,10 @@ class ProblemList:
     def add(self, where: str | None, *problems: str) -> None:
         """Append problems of the thing at `where`."""
         self.found += [f"{where}: {problem}" if where else problem for problem in problems]
+
+    def refuses(self, deviation: Deviation, where: str | None, problem: str) -> bool:
+        """Whether something that LBANN runs is an error; where it is allowed, a warning says so."""
+        return refused(deviation, f"{where}: {problem}" if where else problem)
 
     def add_to_layer(self, layer: Layer, *problems: str) -> None:
         """Append problems, each of which continues a sentence that begins with the layer's name and kind."""

@@ -50,7 +50,7 @@ class ShapeInference:
         Args:
             nodes: Each behind its parents.
         """
-        nodes = list(nodes)
+        nodes = self._behind_hints(list(nodes))
         borrowers = {node for node in nodes if node.layer.borrows_weights}
         waiting = set(borrowers)
         for node in nodes if borrowers else ():
@@ -62,7 +62,42 @@ class ShapeInference:
                     self._infer(node)
                     self._weights.fill(node)
 
+    def _behind_hints(self, nodes: list[LayerNode]) -> list[LayerNode]:
+        """The same nodes, each also behind the layer whose dimensions it takes."""
+        hints = {
+            node: hint
+            for node in nodes
+            if _wants_hint(node.layer) and (hint := self._graph.node_of(node.layer.hint_layer)) is not None
+        }
+        if not hints:
+            return nodes
+        placed: dict[LayerNode, None] = {}
+        waiting = nodes
+        while waiting:
+            left: list[LayerNode] = []
+            for node in waiting:
+                needed = [*node.parents, hints[node]] if node in hints else node.parents
+                if all(one in placed for one in needed):
+                    placed[node] = None
+                else:
+                    left.append(node)
+            if len(left) == len(waiting):
+                for node in (one for one in left if one in hints):
+                    self._problems.add_to_layer(
+                        node.layer, f"takes the dimensions of '{hints[node].layer.name}', which is computed from it"
+                    )
+                return [*placed, *left]
+            waiting = left
+        return list(placed)
+
+    def _take_hint(self, node: LayerNode) -> None:
+        """Give a layer without dimensions of its own those of its hint_layer, where they are known."""
+        hint = self._graph.node_of(node.layer.hint_layer) if _wants_hint(node.layer) else None
+        if hint is not None and hint.outputs is not None:
+            node.layer = node.layer.sized_like(hint.outputs[0])
+
     def _infer(self, node: LayerNode) -> None:
+        self._take_hint(node)
         layer = node.layer
         if layer.refusal is not None:
             self._problems.add(layer.where, f"layer '{layer.name}': kind {type(layer).__name__} {layer.refusal}")
@@ -126,6 +161,13 @@ class ShapeInference:
         problem = f"reads a field '{name}' that no reader offers{near}" if name else "has no data_field;"
         self._problems.add_to_layer(layer, f"{problem} the fields are {', '.join(fields) or 'none'}")
         return None
+
+
+def _wants_hint(layer: Layer) -> bool:
+    """Whether a layer has a hint_layer and no dimensions of its own."""
+    if layer.hint_layer is None or not layer.sized_by:
+        return False
+    return getattr(layer, layer.sized_by) == getattr(type(layer), layer.sized_by)
 
 
 def _incoming(node: LayerNode) -> tuple[Incoming, ...] | None:

@@ -118,6 +118,7 @@ class Crop(Layer):
     """
 
     message: ClassVar[str] = "Layer.Crop"
+    sized_by: ClassVar[str] = "dims"
     num_parents: ClassVar[int | None] = 2
 
     dims: tuple[int, ...] = ()
@@ -182,6 +183,7 @@ class Scatter(_Indexed):
     """
 
     message: ClassVar[str] = "Layer.Scatter"
+    sized_by: ClassVar[str] = "dims"
 
     dims: tuple[int, ...] = ()
 
@@ -203,6 +205,7 @@ class Tessellate(Layer):
     """The input repeated in every dimension up to `dims`, and cut off there. Gradients of the copies are added."""
 
     message: ClassVar[str] = "Layer.Tessellate"
+    sized_by: ClassVar[str] = "dims"
 
     dims: tuple[int, ...] = ()
 

@@ -31,22 +31,23 @@ __all__ = [
 class FullyConnected(Layer):
     """y = W x (+ b) of the flattened input.
 
-    Shapes: x of n entries in any shape; y (num_neurons,); W (num_neurons, n), or with `transpose` (n, num_neurons)
-    and y = Wᵀ x (+ b); b (num_neurons,). **There is no bias unless has_bias is set.** Listed values fill W column by
-    column.
+    Shapes: x of n entries in any shape; y (num_neurons,), or where that is not set of the shape of the hint_layer;
+    W (num_neurons, n), or with `transpose` (n, num_neurons) and y = Wᵀ x (+ b); b (num_neurons,). **There is no bias
+    unless has_bias is set.** Listed values fill W column by column.
     """
 
     message: ClassVar[str] = "Layer.FullyConnected"
+    sized_by: ClassVar[str] = "num_neurons"
 
     num_neurons: int = 0
     has_bias: bool = False
     transpose: bool = False
 
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
-        """(num_neurons,)."""
+        """(num_neurons,), or the shape of the hint_layer."""
         if self.num_neurons < 1:
             raise GraphError(f"has num_neurons {self.num_neurons}; it must be at least 1")
-        return (self.num_neurons,)
+        return self.hinted or (self.num_neurons,)
 
     def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:
         """The matrix, then the bias if there is one."""

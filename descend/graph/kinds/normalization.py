@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from descend.graph.layer import Incoming, Shape
+from descend.leniency import Deviation
 
 __all__ = [
     "BatchNormalization",
@@ -66,10 +67,12 @@ class BatchNormalization(Entrywise):
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
         """The shape of the input."""
         _check_decay(self.setting("decay"), self.setting("epsilon"))
-        if self.scale_init not in (0.0, 1.0) or self.bias_init != 0.0:
+        problem = "has scale_init or bias_init, which LBANN reads and does not use"
+        if (self.scale_init not in (0.0, 1.0) or self.bias_init != 0.0) and self.refuses(
+            Deviation.SETTING_WITHOUT_EFFECT, problem
+        ):
             raise GraphError(
-                "has scale_init or bias_init, which LBANN reads and does not use: give it weights instead, "
-                "weights=[Weights(ConstantInitializer(value=...)), ...]"
+                f"{problem}: give it weights instead, weights=[Weights(ConstantInitializer(value=...)), ...]"
             )
         return inputs[0].shape
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.graph.enums import DataType, DeviceAllocation
+from descend.graph.exported import Exported
 from descend.graph.fields import described
 
 if TYPE_CHECKING:
@@ -94,13 +95,14 @@ __all__ = [
 
 
 @described
-class Operator:
+class Operator(Exported):
     """What all operators have in common: the formats that its inputs and its output are brought to, and a device.
 
     The device is a wish. Without a format nothing is changed.
     """
 
     message: ClassVar[str]
+    envelope: ClassVar[str | None] = "Operator"
     num_inputs: ClassVar[int] = 1
 
     input_datatype: DataType = DataType.DEFAULT_DATATYPE

@@ -33,6 +33,7 @@ class Constant(_Source):
     """A tensor of dimensions num_neurons whose entries are all `value`."""
 
     message: ClassVar[str] = "Layer.Constant"
+    sized_by: ClassVar[str] = "num_neurons"
 
     value: float = 0.0
     num_neurons: tuple[int, ...] = ()
@@ -46,6 +47,7 @@ class Gaussian(_Source):
     """Random numbers of N(mean, stdev²); of N(0, 1) when both are 0. With training_only, mean outside training."""
 
     message: ClassVar[str] = "Layer.Gaussian"
+    sized_by: ClassVar[str] = "neuron_dims"
 
     mean: float = 0.0
     stdev: float = 0.0
@@ -67,6 +69,7 @@ class Bernoulli(_Source):
     """In training 1 with probability `prob` and else 0; outside training 0 everywhere."""
 
     message: ClassVar[str] = "Layer.Bernoulli"
+    sized_by: ClassVar[str] = "neuron_dims"
 
     prob: float = 0.0
     neuron_dims: tuple[int, ...] = ()
@@ -85,6 +88,7 @@ class Uniform(_Source):
     """
 
     message: ClassVar[str] = "Layer.Uniform"
+    sized_by: ClassVar[str] = "neuron_dims"
 
     min: float = 0.0
     max: float = 0.0
@@ -129,6 +133,7 @@ class WeightsLayer(_Source):
     """
 
     message: ClassVar[str] = "Layer.WeightsLayer"
+    sized_by: ClassVar[str] = "dims"
 
     dims: tuple[int, ...] = ()
 

@@ -10,6 +10,7 @@ from descend.errors import GraphError
 from descend.graph.kinds.base import Entrywise, SameShape, per_dimension, window_shape
 from descend.graph.kinds.linear_and_convolution import Window, check_channels_first
 from descend.graph.layer import Incoming, Layer, Shape, shown
+from descend.leniency import Deviation
 
 __all__ = [
     "Concatenation",
@@ -149,12 +150,15 @@ class Reshape(Layer):
     """The same entries, row by row, in other dimensions `dims`, of which one may be −1 and is then worked out."""
 
     message: ClassVar[str] = "Layer.Reshape"
+    sized_by: ClassVar[str] = "dims"
 
     dims: tuple[int, ...] = ()
 
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
         """`dims` with −1 worked out."""
         (incoming,) = inputs
+        if not self.dims and incoming.size == 1 and not self.refuses(Deviation.RESHAPE_TO_SCALAR, "has no dims"):
+            return (1,)
         known = prod(size for size in self.dims if size != -1)
         if not self.dims or self.dims.count(-1) > 1 or any(size < 1 and size != -1 for size in self.dims):
             raise GraphError(f"has dims {shown(self.dims)}; expected sizes of at least 1, one of which may be -1")
@@ -254,12 +258,11 @@ class Slice(Layer):
                 f"has slice_points {list(points)}, and {incoming}: "
                 f"expected two or more rising numbers from 0 to {shape[axis]}"
             )
-        if len(points) - 1 != max(children, 1):
-            raise GraphError(
-                f"has slice_points for {len(points) - 1} pieces and {children} children; give each piece a child "
-                "(a Dummy for one that is not wanted)"
-            )
-        sizes = [end - begin for begin, end in pairwise(points)]
+        pieces, taken = len(points) - 1, max(children, 1)
+        problem = f"has slice_points for {pieces} pieces and {children} children"
+        if pieces < taken or (pieces > taken and self.refuses(Deviation.SPARE_SLICE_POINTS, problem)):
+            raise GraphError(f"{problem}; give each piece a child (a Dummy for one that is not wanted)")
+        sizes = [end - begin for begin, end in pairwise(points)][:taken]
         return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes)
 
 

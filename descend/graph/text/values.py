@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-__all__ = ["fields_of", "to_message", "to_value"]
+__all__ = ["fields_of", "set_field", "to_message", "to_value"]
 
 
 def to_value(parsed: Parsed | Message, classes: Mapping[str, type]) -> Any:
@@ -211,17 +211,22 @@ def _shortest(value: float) -> float:
     return next(short for digits in range(6, 10) if struct.pack("f", short := float(f"{value:.{digits}g}")) == packed)
 
 
-def to_message(value: Any) -> Message:
+def to_message(value: Any, envelope: str | None = None) -> Message:
     """The protobuf message of a value.
+
+    Args:
+        value: The value.
+        envelope: Name of the message around it, such as "Layer"; None for its own alone.
 
     Raises:
         ConfigurationError: a field holds what its message cannot.
     """
-    info = message_info(value.message)
+    name = envelope or value.message
+    info = message_info(name)
     if info is None:
-        raise ConfigurationError(f"{type(value).__name__} names a message '{value.message}' that is not in the schema")
+        raise ConfigurationError(f"{type(value).__name__} names a message '{name}' that is not in the schema")
     message = info.new()
-    _fill(message, info, value, fields_of(value))
+    _put(message, info, value)
     return message
 
 
@@ -238,19 +243,33 @@ def _fill(message: Message, info: MessageInfo, value: Any, fields: dict[str, Any
     """Set the fields of `message`."""
     what = type(value).__name__
     for name, entry in fields.items():
-        field = info.fields.get(name)
-        if field is None:
+        if name not in info.fields:
             raise ConfigurationError(
                 f"{what}.{name} is no field of the message {info.name}{nearest(name, info.fields)}"
             )
-        if entry is None:
-            continue
-        try:
-            _set(message, field, entry)
-        except ConfigurationError:
-            raise
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise ConfigurationError(f"{what}.{name} is {entry!r}; expected {field.expected} ({error})") from None
+        if entry is not None:
+            set_field(message, what, name, entry)
+
+
+def set_field(message: Message, what: str, name: str, entry: Any) -> None:
+    """Set one field of a message, to a value or to a message.
+
+    Args:
+        message: The message.
+        what: What it describes, for errors.
+        name: A field that it has.
+        entry: The value; not None.
+
+    Raises:
+        ConfigurationError: the value has no place there.
+    """
+    field = _info(message).fields[name]
+    try:
+        _set(message, field, entry)
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise ConfigurationError(f"{what}.{name} is {entry!r}; expected {field.expected} ({error})") from None
 
 
 def _set(message: Message, field: FieldInfo, entry: Any) -> None:
@@ -274,9 +293,17 @@ def _set(message: Message, field: FieldInfo, entry: Any) -> None:
 
 
 def _put(target: Any, info: MessageInfo, value: Any) -> None:
-    """Write `value` into a message of the type that its place expects, in an envelope where that is one."""
+    """Write `value` into a message of the type that its place expects, in an envelope where that is one.
+
+    A value may be such a message itself.
+    """
+    if (given := getattr(value, "DESCRIPTOR", None)) is not None and info.full_name != ANY:
+        if given.full_name != info.full_name:
+            raise TypeError(f"a {given.full_name} has no place in a {info.name}")
+        target.MergeFromString(value.SerializeToString())
+        return
     if info.full_name == ANY:
-        target.Pack(to_message(value), deterministic=True)
+        target.Pack(value if hasattr(value, "DESCRIPTOR") else to_message(value), deterministic=True)
         return
     inner = message_info(value.message)
     if inner is None or inner is info:

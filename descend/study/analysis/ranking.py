@@ -11,6 +11,11 @@ of the spread between searches. With s searches an arm, medians x and y, and m p
                                                             of rounded scores have no spread, and are no certainty
     P(better > worse) = 1 - p/2                             posterior of the mean difference under a flat prior
 
+Not to be ranked is not to be equal. Two arms are equivalent within a margin d where both hypotheses that they differ by
+more are refused (two one-sided tests at the level, Holm over the m pairs):
+
+    p = max(P(T > (d + x - y)/error), P(T > (d - x + y)/error))      x, y the means, error and T as above
+
 Where a search failed as a whole, the medians have no mean, and their ranks are compared (Mann and Whitney, by all
 permutations up to 8 searches, else by 20,000 drawn ones). An arm of which every re-run failed in every search is worse
 than one of which none did.
@@ -18,15 +23,15 @@ than one of which none did.
 A prior on the spread would find more with two or three searches, and would call too much better where it is wrong;
 `benchmarks/ranking.py` makes the tables of what this rule finds and how often it errs.
 
-Sources: Student 1908; Holm 1979; Mann and Whitney 1947; variance of rounding, Sheppard 1898; the difference between
-trial and study variance is that of the Deep Learning Tuning Playbook.
+Sources: Student 1908; Schuirmann 1987; Holm 1979; Mann and Whitney 1947; variance of rounding, Sheppard 1898; the
+difference between trial and study variance is that of the Deep Learning Tuning Playbook.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -48,6 +53,7 @@ __all__ = [
     "check_budgets",
     "compare_ranks",
     "compare_searches",
+    "compare_within",
     "rank",
     "resolution",
     "train_beside_validation",
@@ -88,6 +94,10 @@ class Pair:
         ranked: Whether `better` may be called better.
         reason: Why, or why not, a sentence.
         probability: That `better` is the better one, given these searches and nothing else: 1 - p/2 before Holm.
+        p_equivalent: That they differ by the margin or more, of two one-sided tests after Holm; None without a margin,
+            1 where it cannot be computed.
+        equivalent: Whether they may be called equivalent within the margin, which does not depend on `ranked`: a
+            difference may be certain and too small to matter.
     """
 
     better: str
@@ -98,6 +108,8 @@ class Pair:
     ranked: bool
     reason: str
     probability: float
+    p_equivalent: float | None = None
+    equivalent: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,7 @@ class Ranking:
             it is uncertain itself: see `detectable_interval`.
         reasons: Why nothing may be ranked at all; empty if the pairs decide.
         detectable_interval: Of `detectable`, 90 %, from the uncertainty of that spread.
+        margin: Within which pairs were tested for equivalence; None where they were not.
     """
 
     ranked: bool
@@ -121,6 +134,7 @@ class Ranking:
     detectable: float | None
     reasons: tuple[str, ...]
     detectable_interval: Interval | None = None
+    margin: float | None = None
 
 
 def check_budgets(tunings: Mapping[str, Tuning]) -> None:
@@ -145,6 +159,7 @@ def rank(
     lower_is_better: bool = False,
     level: float = LEVEL,
     tunings: Mapping[str, Tuning] | None = None,
+    margin: float | None = None,
 ) -> Ranking:
     """Say which arms differ.
 
@@ -154,22 +169,28 @@ def rank(
         lower_is_better: Whether the best is the least.
         level: Probability of calling anything better when all arms are the same.
         tunings: What each arm was given; arms that were given different things are not ranked.
+        margin: The largest difference that does not matter, in units of the values and above 0; with it pairs are also
+            tested for equivalence.
 
     Raises:
-        ConfigurationError: there are fewer than two arms, or the level is not between 0 and 1.
+        ConfigurationError: there are fewer than two arms, the level is not between 0 and 1, or the margin not above 0.
         MissingExtra: scipy is not installed.
     """
     check_fraction(level, "level")
     if len(reruns) < 2:
         raise ConfigurationError("a ranking takes at least two arms")
+    if margin is not None and not 0 < margin < math.inf:
+        raise ConfigurationError(f"the margin of equivalence must be a number above 0, got {margin!r}")
     sign = -1.0 if lower_is_better else 1.0
     medians = {name: [sign * median(values) for values in searches] for name, searches in reruns.items()}
     order = tuple(sorted(medians, key=lambda name: -_mean(medians[name])))
     reasons = _reasons(medians, tunings)
     step = resolution([value for searches in reruns.values() for values in searches for value in values])
     pairs = _pairs(reruns, medians, step, level, reasons)
+    if margin is not None:
+        pairs = _with_equivalence(pairs, medians, margin, step, level, reasons)
     detectable, interval = _detectable(medians, step, level / len(pairs))
-    return Ranking(any(pair.ranked for pair in pairs), pairs, order, detectable, tuple(reasons), interval)
+    return Ranking(any(pair.ranked for pair in pairs), pairs, order, detectable, tuple(reasons), interval, margin)
 
 
 def resolution(values: Sequence[float]) -> float:
@@ -269,19 +290,49 @@ def compare_searches(
         The two-sided p-value and the interval of mean(a) − mean(b). p is 1 and there is no interval where an arm has a
         single search or a search failed; equal numbers have p = 1.
     """
-    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if min(len(x), len(y)) < 2 or not (np.isfinite(x).all() and np.isfinite(y).all()):
+    found = _difference(a, b, step)
+    if found is None:
         return 1.0, None
-    freedom = len(x) + len(y) - 2
-    variance = (((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum()) / freedom
-    error = math.sqrt(max(variance, step**2 / 12) * (1 / len(x) + 1 / len(y)))
-    difference = float(x.mean() - y.mean())
+    difference, error, freedom = found
     functions = scipy("special", "Student's t")
     half = float(functions.stdtrit(freedom, 1 - level / 2)) * error
     if error == 0:
         return (1.0 if difference == 0 else 0.0), Interval(difference, difference)
     p = 2 * float(functions.stdtr(freedom, -abs(difference) / error))
     return p, Interval(difference - half, difference + half)
+
+
+def compare_within(a: Sequence[float], b: Sequence[float], margin: float, step: float = 0.0) -> float:
+    """The p-value of the hypothesis that two arms differ by `margin` or more: Schuirmann's two one-sided t tests.
+
+    Args:
+        a: One number for each search of an arm.
+        b: Of another.
+        margin: Above 0.
+        step: As in `compare_searches`.
+
+    Returns:
+        The larger of both; 1 where an arm has a single search or a search failed.
+    """
+    found = _difference(a, b, step)
+    if found is None:
+        return 1.0
+    difference, error, freedom = found
+    if error == 0:
+        return 0.0 if abs(difference) < margin else 1.0
+    functions = scipy("special", "Student's t")
+    return float(functions.stdtr(freedom, (abs(difference) - margin) / error))
+
+
+def _difference(a: Sequence[float], b: Sequence[float], step: float) -> tuple[float, float, int] | None:
+    """mean(a) − mean(b), its standard error by the pooled variance, and the degrees of freedom; None without these."""
+    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if min(len(x), len(y)) < 2 or not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return None
+    freedom = len(x) + len(y) - 2
+    variance = (((x - x.mean()) ** 2).sum() + ((y - y.mean()) ** 2).sum()) / freedom
+    error = math.sqrt(max(variance, step**2 / 12) * (1 / len(x) + 1 / len(y)))
+    return float(x.mean() - y.mean()), error, freedom
 
 
 def compare_ranks(a: Sequence[float], b: Sequence[float]) -> float:
@@ -312,6 +363,21 @@ def _pair(
         reason = f"repeating the searches gives differences like this one (p = {p:.2g} after Holm, {test.method})"
     finite = difference if math.isfinite(difference) else math.nan
     return Pair(better, worse, finite, test.interval, p, ranked, reason, 1 - test.p / 2)
+
+
+def _with_equivalence(
+    pairs: Sequence[Pair],
+    medians: Mapping[str, Sequence[float]],
+    margin: float,
+    step: float,
+    level: float,
+    reasons: Sequence[str],
+) -> tuple[Pair, ...]:
+    adjusted = holm([compare_within(medians[pair.better], medians[pair.worse], margin, step) for pair in pairs])
+    return tuple(
+        replace(pair, p_equivalent=p, equivalent=p <= level and not reasons)
+        for pair, p in zip(pairs, adjusted, strict=True)
+    )
 
 
 def _detectable(

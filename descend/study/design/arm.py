@@ -10,6 +10,7 @@ Settings are flat, with dotted names:
 
 from __future__ import annotations
 
+import datetime
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -108,6 +109,9 @@ class Arm:
             for value in values.get(name, [])
             if not _at_least_0(value)
         ]
+        found += [
+            f"'{name}' is {value!r}; expected a setting" for name, value in self.fixed.items() if _no_setting(value)
+        ]
         return found + self._unknown([name for name in names if "." not in name])
 
     def _unknown(self, names: list[str]) -> list[str]:
@@ -143,6 +147,15 @@ class Arm:
 
 def _at_least_0(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _no_setting(value: Any) -> bool:
+    """Whether a value of a file is one that no optimizer takes and no record can hold: a date, a time, or NaN."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_no_setting, cast("Any", value)))
+    if isinstance(value, float):
+        return math.isnan(value)
+    return isinstance(value, (datetime.date, datetime.time))
 
 
 def _part(settings: Mapping[str, Any], head: str) -> dict[str, Any]:

@@ -140,6 +140,9 @@ def _middle(arm: Arm) -> dict[str, Any]:
     return arm.configuration({name: one.at(0.5) for name, one in arm.space.items()})
 
 
+_STEPS_LOOKED_AT = 10_000  # lengths are fractions of the run, so a longer one has the same form
+
+
 def _schedules(study: Study) -> Iterable[Remark]:
     from descend.optim.schedules import lint as look
     from descend.study.design.schedules import make_schedule
@@ -148,12 +151,13 @@ def _schedules(study: Study) -> Iterable[Remark]:
         middle = _middle(arm)
         options = {name.removeprefix("schedule."): v for name, v in middle.items() if name.startswith("schedule.")}
         for steps in sorted({count for size in study.batch_sizes for count in study.budgets(size)}):
-            schedule = make_schedule(arm.schedule, options, float(middle["lr"]), steps)
-            rates = [rate for _, rate in schedule.curve(steps)]
-            for finding in look(schedule, steps):
+            looked = min(steps, _STEPS_LOOKED_AT)
+            schedule = make_schedule(arm.schedule, options, float(middle["lr"]), looked)
+            rates = [rate for _, rate in schedule.curve(looked)]
+            for finding in look(schedule, looked):
                 if finding.kind == "jump" and not _stands_out(rates, finding.step):
                     continue
-                yield Remark("schedule", title, f"with {steps} updates, {finding}")
+                yield Remark("schedule", title, f"with {looked} updates, {finding}")
 
 
 def _stands_out(rates: Sequence[float], step: int) -> bool:

@@ -30,7 +30,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from descend.errors import ConfigurationError, nearest
 from descend.study.design.field_types import (
@@ -76,6 +76,9 @@ class Target(BaseModel):
                 raise ConfigurationError([line for one in error.errors() for line in _line(one, "target.")]) from None
 
 
+MAX_TRIALS = 200_000  # all are held in memory, and planned anew whenever one ends
+
+
 class Study(BaseModel):
     """The description of a study.
 
@@ -102,6 +105,8 @@ class Study(BaseModel):
         shortlist_seeds: Repeats of each.
         confirmation_seeds: Repeats of the winner with fresh seeds, which alone are compared.
         target: What counts as success.
+        margin: The largest difference of the compared number that does not matter; with it arms are also tested for
+            equivalence.
         reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
 
     Raises:
@@ -130,7 +135,8 @@ class Study(BaseModel):
     shortlist_seeds: int = Field(default=3, ge=0)
     confirmation_seeds: int = Field(default=10, ge=1)
     target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
-    reference: dict[str, str | int | float] = Field(default_factory=dict)
+    margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    reference: dict[str, str | int | FiniteFloat] = Field(default_factory=dict)
 
     if not TYPE_CHECKING:  # whose signature is that of the fields
 
@@ -139,6 +145,17 @@ class Study(BaseModel):
                 super().__init__(**fields)
             except ValidationError as error:
                 raise ConfigurationError([line for one in error.errors() for line in _line(one)]) from None
+            if (count := self._most_trials()) > MAX_TRIALS:
+                raise ConfigurationError(
+                    f"a study of {count:,} trials with those that are repeated; at most {MAX_TRIALS:,} are planned: "
+                    "make trials, searches, seeds, batch_sizes or steps smaller, or studies of it"
+                )
+
+    def _most_trials(self) -> int:
+        """Trials of all searches, with all that may be repeated."""
+        budgets = sum(len(self.budgets(size)) for size in self.batch_sizes)
+        repeated = self.shortlist * self.shortlist_seeds + self.confirmation_seeds
+        return budgets * self.searches * sum(self.trials_of(name) + repeated for name in self.arms)
 
     @property
     def lower(self) -> bool:
@@ -163,6 +180,8 @@ class Study(BaseModel):
         made = self.model_dump(exclude={"arms", "workload"}, mode="json")
         if self.common_random_numbers:
             del made["common_random_numbers"]  # as in descriptions that were written before there was a choice
+        if self.margin is None:
+            del made["margin"]  # likewise
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
         return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
 

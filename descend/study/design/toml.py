@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -43,4 +45,8 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(str(k))} = {_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(one) for one in value) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)  # inf, -inf, nan; JSON has other words
+    if isinstance(value, (datetime.date, datetime.time)):  # a datetime is a date
+        return value.isoformat()
     return json.dumps(value)

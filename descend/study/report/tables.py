@@ -134,6 +134,7 @@ def pairs(group: Group) -> Table | None:
     """What may be said of each two arms, and why."""
     if group.ranking is None:
         return None
+    margin = group.ranking.margin
     rows = [
         (
             pair.better,
@@ -143,6 +144,7 @@ def pairs(group: Group) -> Table | None:
             short(pair.probability),
             short(pair.p),
             "better" if pair.ranked else "cannot rank",
+            *([] if margin is None else ["yes" if pair.equivalent else "not shown"]),
             pair.reason,
             cause.partition(": ")[2],
         )
@@ -160,6 +162,7 @@ def pairs(group: Group) -> Table | None:
         "P(ahead is better)",
         "p after Holm",
         "verdict",
+        *([] if margin is None else [f"equivalent within {margin:g}"]),
         "because",
         "training beside validation",
     )

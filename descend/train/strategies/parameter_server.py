@@ -207,11 +207,10 @@ class BatchQueue:
             return
         if saved and saved["epoch"] == epoch:
             self._next, self._again = saved["next"], list(saved["again"])
-        whole = position * feed.batch_size
-        if self._next - len(self._again) != position or not whole - feed.batch_size < taken <= whole:
+        if self._next - len(self._again) != position or taken != min(position * feed.batch_size, feed.num_samples):
             raise ConfigurationError(
                 f"epoch {epoch} was begun with mini-batches of another size, and a parameter server hands them out by "
-                "their numbers: finish it with that batch_size"
+                "their numbers: finish it with that batch_size, and let callbacks change it between two epochs"
             )
 
     def pop(self, steps: int) -> int | None:
@@ -346,7 +345,8 @@ class ParameterServerRank(StaleGradients):
             if not stale:
                 stale = {name: p.detach().clone() for name, p in self.parameters.items() if id(p) in compensated}
             step = run.state.step + len(self._pool.pending)
-            self._pool.assign(self._queue.epoch, number, self._version, step, stale, state)
+            size = _batches_of(run).batch_size
+            self._pool.assign(self._queue.epoch, number, size, self._version, step, stale, state)
 
 
 class Worker(Strategy):
@@ -385,7 +385,9 @@ class Worker(Strategy):
             _copy(tensors, forms)
             if "end" in words:
                 return words["end"]
-            batch = _batches_of(run).of_step(words["epoch"], words["number"])
+            batches = _batches_of(run)
+            batches.batch_size = words["size"]  # which callbacks of the server may have changed between two epochs
+            batch = batches.of_step(words["epoch"], words["number"])
             run.state.training.step = words["step"]
             answer = self._answer(batch)
             with status.waiting_patiently(), status.wait("the parameter server to take a gradient"):

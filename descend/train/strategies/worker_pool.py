@@ -82,13 +82,21 @@ class WorkerPool:
         return list(self._busy.values())
 
     def assign(
-        self, epoch: int, number: int, version: int, step: int, stale: dict[str, torch.Tensor], state: Sequence[Any]
+        self,
+        epoch: int,
+        number: int,
+        size: int,
+        version: int,
+        step: int,
+        stale: dict[str, torch.Tensor],
+        state: Sequence[Any],
     ) -> None:
         """Give the worker that has been idle longest a mini-batch.
 
         Args:
             epoch: Of the mini-batch.
             number: Of the mini-batch within the epoch.
+            size: Samples of a mini-batch in this epoch.
             version: Updates that the parameters have seen.
             step: Number of the update by which its random numbers are drawn, from 0.
             stale: Copies of the parameters, where the optimizer compensates for the delay.
@@ -96,7 +104,7 @@ class WorkerPool:
         """
         worker = self._idle.popleft()
         self._busy[worker] = PendingGradient(worker, epoch, number, version, stale, time.monotonic())
-        self._send(worker, {"epoch": epoch, "number": number, "step": step}, state)
+        self._send(worker, {"epoch": epoch, "number": number, "size": size, "step": step}, state)
         # No daemon: torch aborts where Python ends under a thread that waits. It ends with its worker.
         threading.Thread(target=self._listen, args=(worker, list(state)), name="descend-server").start()
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from descend.errors import ConfigurationError, nearest
+from descend.leniency import Deviation, refused
 
 __all__ = ["Damping", "FactorSettings", "Numbers", "UpdateInterval", "as_text"]
 
@@ -98,6 +99,9 @@ class FactorSettings:
     def __post_init__(self) -> None:
         for name in ("damping_act", "damping_err", "update_intervals"):
             object.__setattr__(self, name, as_text(getattr(self, name)))
+        for name in ("damping_warmup_steps", "kronecker_decay"):
+            if getattr(self, name) == 0 and not refused(Deviation.KFAC_ZEROS, f"K-FAC: {name} is 0"):
+                object.__setattr__(self, name, getattr(FactorSettings, name))
         if problems := [*self._wrong_numbers(), *self._wrong_choices()]:
             raise ConfigurationError([f"KFAC: {problem}" for problem in problems])
 

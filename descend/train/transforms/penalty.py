@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.errors import ConfigurationError
+from descend.leniency import Deviation, refused
 from descend.train.objective import Ratio
 from descend.train.transforms.base import GradientTransform
 
@@ -54,8 +55,11 @@ class RequireGradient(GradientTransform):
         if self._run.state.step or not gradients.objective.denominator:
             return
         trained = [p for p in self._run.strategy.parameters.values() if p.requires_grad]
-        if trained and all(p.grad is None for p in trained):
+        if not trained or any(p.grad is not None for p in trained):
+            return
+        problem = "the objective depends on none of the weights that are trained"
+        if refused(Deviation.NOTHING_TO_LEARN, problem):
             raise ConfigurationError(
-                "the objective depends on none of the weights that are trained, so nothing would be learnt: look for "
-                ".detach(), torch.no_grad() or .item() in the forward pass and in the loss"
+                f"{problem}, so nothing would be learnt: look for .detach(), torch.no_grad() or .item() in the "
+                "forward pass and in the loss"
             )

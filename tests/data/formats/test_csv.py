@@ -120,3 +120,16 @@ def test_the_separator_of_a_table_is_one_character(tmp_path):
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ConfigurationError, match="separator must be one character, got ',,'"):
         read(tmp_path / "a.csv", separator=",,")
+
+
+def test_rows_that_end_by_a_carriage_return_alone(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a,b\r1,2\r3,4\r")
+    assert first_row(tmp_path / "a.csv", None) == (",", ["a", "b"])
+    same(read(tmp_path / "a.csv"), {"a": np.array([1, 3]), "b": np.array([2, 4])})
+
+
+def test_utf_16_is_refused_by_its_name(tmp_path):
+    (tmp_path / "a.csv").write_bytes("a,b\n1,2\n".encode("utf-16"))
+    text = refusal(tmp_path / "a.csv")
+    assert "is in UTF-16; save it as UTF-8" in text
+    assert text.count("a.csv") == 1

@@ -165,3 +165,40 @@ def test_the_check_names_the_layer_whose_pieces_do_not_fit():
     model = g.Model(1, objective_function=g.Reduction(cut))
     with pytest.raises(GraphError, match=r"layer 'cut' \(Slice\) has slice_points for 2 pieces and 1 child"):
         g.check(model, {"x": (4,)})
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (lambda x, like: g.FullyConnected(x, hint_layer=like, name="l"), (2, 3)),
+        (lambda x, like: g.FullyConnected(x, num_neurons=4, hint_layer=like, name="l"), (4,)),
+        (lambda x, like: g.Reshape(g.Reshape(x, dims=[6]), hint_layer=like, name="l"), (2, 3)),
+        (lambda x, like: g.Constant(value=1.0, hint_layer=like, name="l"), (2, 3)),
+        (lambda x, like: g.Uniform(hint_layer=like, name="l"), (2, 3)),
+        (lambda x, like: g.WeightsLayer(hint_layer=like, name="l"), (2, 3)),
+        (lambda x, like: g.Tessellate(x, hint_layer=like, name="l"), (2, 3)),
+        (lambda x, like: g.Relu(x, hint_layer=like, name="l"), (3, 2)),
+    ],
+    ids=lambda value: "",
+)
+def test_a_layer_without_dimensions_takes_those_of_its_hint(layer, shape):
+    x, like = g.Input(data_field="x", name="x"), g.Input(data_field="like", name="like")
+    made = layer(x, like)
+    plan = g.check(g.Model(layers=[made, like]), {"x": (3, 2), "like": (2, 3)})
+    assert next(one for one in plan.layers if one.name == "l").output_shape == shape
+
+
+def test_a_hint_may_stand_behind_and_name_one_that_has_a_hint():
+    x = g.Input(data_field="x", name="x")
+    first, second = g.Constant(name="first"), g.Constant(name="second")
+    first.hint_layer, second.hint_layer = second, x
+    outputs, found = inferred(first, second, x)
+    assert not found
+    assert outputs["first"] == outputs["second"] == ((3, 4),)
+
+
+def test_layers_that_hint_at_each_other_are_named():
+    first, second = g.Constant(name="first"), g.Constant(name="second")
+    first.hint_layer, second.hint_layer = second, first
+    _, found = inferred(first, second)
+    assert "layer 'first' (Constant) takes the dimensions of 'second', which is computed from it" in found

@@ -52,6 +52,44 @@ def test_a_loss_is_better_when_it_is_less():
     assert ranking.pairs[0].difference == pytest.approx(5, abs=0.3)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_equivalence_is_that_of_two_one_sided_tests_of_scipy(sign):
+    draw = np.random.default_rng(11)
+    a, b = draw.normal(0, 1, 5), draw.normal(0.4, 1, 5)
+    ranking = rank({"a": [[sign * x] for x in a], "b": [[sign * x] for x in b]}, margin=1.5, lower_is_better=sign < 0)
+    above = scipy.stats.ttest_ind(a + 1.5, b, alternative="greater").pvalue
+    below = scipy.stats.ttest_ind(a - 1.5, b, alternative="less").pvalue
+    assert ranking.pairs[0].p_equivalent == pytest.approx(max(above, below), rel=1e-12)
+    assert ranking.pairs[0].equivalent == (max(above, below) <= 0.05)
+    assert ranking.margin == 1.5
+
+
+def test_equivalence_takes_the_searches_that_it_has_and_all_pairs_together():
+    close = {"a": [[0.0], [0.1], [-0.1]], "b": [[0.01], [0.11], [-0.09]], "c": [[9.0], [9.1], [8.9]]}
+    found = {(pair.better, pair.worse): pair for pair in rank(close, margin=1.0).pairs}
+    assert [pair.equivalent for pair in found.values()] == [True, False, False]
+    alone = rank({name: close[name] for name in "ab"}, margin=1.0).pairs[0]
+    assert found["b", "a"].p_equivalent == pytest.approx(3 * alone.p_equivalent)  # Holm
+    assert rank(close).pairs[0].p_equivalent is None
+    assert not rank(close).pairs[0].equivalent
+    one = rank({name: searches[:1] for name, searches in close.items()}, margin=1.0)
+    assert [pair.p_equivalent for pair in one.pairs] == [1.0] * 3
+    failed = rank({"a": [[0.0], [-math.inf]], "b": [[0.0], [0.0]]}, margin=1.0)
+    assert (failed.pairs[0].p_equivalent, failed.pairs[0].equivalent) == (1.0, False)
+    same = rank({"a": [[1.0]] * 3, "b": [[1.0]] * 3}, margin=0.5).pairs[0]
+    assert (same.ranked, same.equivalent) == (False, True)
+    unequal = rank(
+        close, margin=1.0, tunings={"a": Tuning(8, 1, 3, 1), "b": Tuning(9, 1, 3, 1), "c": Tuning(8, 1, 3, 1)}
+    )
+    assert not any(pair.equivalent for pair in unequal.pairs)
+
+
+@pytest.mark.parametrize("margin", [0, -1.0, math.inf, math.nan])
+def test_a_margin_is_above_0(margin):
+    with pytest.raises(ConfigurationError, match="margin of equivalence must be a number above 0"):
+        rank({"a": [[1.0]], "b": [[1.0]]}, margin=margin)
+
+
 @pytest.mark.parametrize("searches", [2, 3, 12])
 def test_detectable_difference_is_found_in_four_of_five(searches):
     """The spread is known here, so the detectable difference is that of Student's t with this spread."""

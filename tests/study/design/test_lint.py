@@ -75,3 +75,9 @@ def test_winners_at_the_end_of_their_range_are_named():
     found = lint_edges({"nesterov": [{"weight_decay": 7.8e-3, "lr": 0.5}, {"weight_decay": 1e-3, "lr": 0.5}]}, spaces)
     assert len(found) == 1
     assert "search 1 ended at weight_decay = 0.0078, at the upper end of 0.0001 to 0.01" in found[0].text
+
+
+def test_a_run_of_any_length_is_looked_at_in_bounded_time():
+    arm = Arm("AdamW", LR, {"schedule.warmup_fraction": 0.4}, schedule="bert")
+    long = Study(workload="t.py:t", batch_sizes=(64,), steps=(10**15,), arms={"a": arm, "b": arm}, trials=8)
+    assert {remark.kind for remark in lint(long)} == {"schedule"}

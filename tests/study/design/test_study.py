@@ -1,9 +1,12 @@
 """Study files: what is read, and every mistake at once."""
 
+import math
+import tomllib
+
 import pytest
 
 from descend.errors import ConfigurationError
-from descend.study.design import Study, Target, arm, log, make_study, read_study
+from descend.study.design import Arm, Study, Target, arm, log, make_study, read_study
 from descend.study.design.toml import to_toml
 
 FILE = """
@@ -63,6 +66,18 @@ def test_the_plain_form_is_the_same_study(tmp_path):
     assert again == study
     assert again.digest == study.digest
     assert make_study({**study.plain(), "seed": 3}).digest != study.digest
+
+
+def test_infinite_settings_are_written_as_toml_has_them():
+    study = Study(
+        workload="t.py:t",
+        batch_sizes=(8,),
+        steps=(2,),
+        trials=4,
+        arms={"a": Arm("SGD", {"lr": log(0.1, 1)}, {"clip_value": math.inf})},
+    )
+    assert "clip_value = inf" in to_toml(study)
+    assert make_study(tomllib.loads(to_toml(study))) == study
 
 
 def test_every_mistake_is_reported_at_once(tmp_path):
@@ -190,3 +205,9 @@ def test_a_study_made_in_python_is_refused_in_our_words():
 def test_a_target_says_what_is_wrong_with_it(fields, reported):
     with pytest.raises(ConfigurationError, match=reported):
         Target(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"searches": 2**31}, {"trials": 10**12}, {"confirmation_seeds": 10**9}])
+def test_a_study_of_more_trials_than_can_be_planned_is_refused(fields):
+    with pytest.raises(ConfigurationError, match=r"trials with those that are repeated; at most 200,000"):
+        Study(workload="t.py:t", batch_sizes=(8,), steps=(2,), arms={"a": Arm("SGD", {"lr": log(0.1, 1)})}, **fields)

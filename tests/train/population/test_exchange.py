@@ -176,7 +176,7 @@ def test_all_ranks_of_a_trainer_get_the_model_that_its_first_rank_received(curre
 
     def act(communicator):
         current.rank, trainer = communicator, communicator.rank // 2
-        own = ThreadRank(blocks[trainer], communicator.rank % 2)
+        own = ThreadRank.of(blocks[trainer], communicator.rank % 2)
         transport = ModelTransport(communicator, layout, {trainer: own}, "net")
         return transport.deliver([(0, 1)], {trainer: model(trainer)}, ExchangeStrategy(), 1)
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 from toys import Regression, data, run_of
 
+from descend.runtime import Communicator
 from descend.train.objective import Ratio
+from descend.train.precision import Precision
 from descend.train.step import accumulate
 from descend.train.strategies.base import (
     Strategy,
@@ -129,3 +131,102 @@ def test_a_run_is_carried_out_by_whom_it_is_given_to():
 
 def test_a_sum_over_no_micro_batches_is_nothing():
     assert summed([]).tolist() == [0.0, 0.0]
+
+
+def test_gradients_that_are_divided_in_the_backward_pass_are_not_divided_again():
+    run, batch = begun()
+    gradients = accumulate(run, batch)
+    assert gradients.divisor == 1.0
+    run.micro_batch_size.samples = 4
+    assert float(accumulate(run, batch).divisor) == gradients.count  # what remains of layers' gradients
+
+
+def test_the_loss_scale_is_taken_out_before_gradients_are_divided():
+    class Scaled(Precision):
+        def scale(self, start):
+            return 8 * start
+
+        def unscale(self, optimizer):
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    p.grad.div_(8)
+
+    for size in (None, 4):
+        run, batch = begun(micro_batch_size=size)
+        run.precision = Scaled()
+        expected, _, _ = mean_gradient(run, batch)
+        accumulate(run, batch)
+        torch.testing.assert_close(run.task.module.weight.grad, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_an_epoch_goes_on_where_it_stands():
+    run, _ = begun()
+    run.data["train"].batch_size = 3
+    run.state.training.epoch, run.state.training.position, run.state.training.taken = 1, 2, 6
+    assert [(b.epoch, b.step, len(b.ids)) for b in run.strategy.batches()] == [(1, 2, 3), (1, 3, 1)]
+
+
+def test_samples_are_named_where_a_gradient_is_not_finite():
+    run, batch = begun()
+    [line] = run.strategy.diagnose(batch)
+    assert line.startswith("epoch 0, mini-batch 0")
+
+
+def test_what_surrounds_an_evaluation_and_a_run_does_nothing():
+    run, _ = begun()
+    before = run.task.module.weight.detach().clone()
+    with run.strategy.running(), run.strategy.evaluating():
+        run.strategy.synchronize("here")
+    run.strategy.end_training()
+    run.strategy.restored()
+    assert torch.equal(run.task.module.weight, before)
+    assert run.strategy.own_state() == run.strategy.state_dict() == {}
+
+
+def test_a_signal_is_known_to_a_single_device_at_once():
+    run, _ = begun(stop_requested=lambda: "SIGINT")
+    assert run.strategy.stop_requested() == "SIGINT"
+    assert begun()[0].strategy.stop_requested() is None
+
+
+def test_a_description_is_named_as_it_was_written():
+    class Named(StrategyDescription):
+        def __repr__(self):
+            return "Named()"
+
+    description = Named()
+    assert description.written == "strategy=Named()"
+    given = description.given_by("compression='sign'")
+    assert given.written == "compression='sign'"
+    assert description.written == "strategy=Named()"
+    assert description.problems(begun()[0], Communicator(), 1) == []
+    assert description.communicator("ranks") == "ranks"
+    assert description.create(Communicator()) is None
+
+
+class Elsewhere(torch.Tensor):
+    """Values on a device that is not to be waited for."""
+
+    is_cpu = False
+
+    def item(self):
+        raise AssertionError("waited for the device")
+
+
+def test_a_denominator_on_a_device_is_not_waited_for():
+    found = [divisor_of(torch.tensor(number).as_subclass(Elsewhere)) for number in (0.0, 1.0, 3.0)]
+    assert [one.as_subclass(torch.Tensor).tolist() for one in found] == [1.0, 1.0, 3.0]
+
+
+def test_a_backward_pass_begins_with_one_number_whatever_the_divisor_is():
+    class Seen(Precision):
+        def scale(self, start):
+            starts.append(start)
+            return start
+
+    starts = []
+    w = torch.ones(2, requires_grad=True)
+    start_backward(Seen(), w.sum(), torch.tensor(4.0))
+    start_backward(Seen(), w.sum(), 4.0)
+    start_backward(Seen(), w.sum(), torch.tensor(4.0).as_subclass(Elsewhere))
+    assert [(float(one.as_subclass(torch.Tensor)), one.shape) for one in starts] == [(0.25, ())] * 3

@@ -44,7 +44,7 @@ STATE = [torch.tensor([1.0, 2.0]), torch.tensor(3)]
 
 def assigned(pool, *numbers, epoch=4, version=7):
     for i, number in enumerate(numbers):
-        pool.assign(epoch, number, version, 10 + i, {"w": STATE[0]}, STATE)
+        pool.assign(epoch, number, 8, version, 10 + i, {"w": STATE[0]}, STATE)
 
 
 def test_idle_workers_are_given_mini_batches_with_the_parameters():
@@ -54,8 +54,8 @@ def test_idle_workers_are_given_mini_batches_with_the_parameters():
     assigned(pool, 5, 6)
     assert not pool.has_idle
     assert [(to, words) for to, words, _ in channel.sent] == [
-        (1, {"epoch": 4, "number": 5, "step": 10}),
-        (2, {"epoch": 4, "number": 6, "step": 11}),
+        (1, {"epoch": 4, "number": 5, "size": 8, "step": 10}),
+        (2, {"epoch": 4, "number": 6, "size": 8, "step": 11}),
     ]
     assert all(torch.equal(a, b) for _, _, tensors in channel.sent for a, b in zip(tensors, STATE, strict=True))
     pending = pool.pending

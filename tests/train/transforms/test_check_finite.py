@@ -32,6 +32,24 @@ def test_one_bad_element_is_found_and_named(bad, sparse):
     assert nonfinite_parameters(named) == ["bad"]
 
 
+def test_gradients_of_every_size_and_kind_are_looked_at():
+    def of(gradient):
+        p = torch.nn.Parameter(torch.zeros_like(gradient))
+        p.grad = gradient
+        return p
+
+    for bad in range(4):
+        gradients = [
+            torch.ones(5),
+            torch.ones(300, 300),
+            torch.ones(3, dtype=torch.complex64),
+            torch.ones(2, 2).double(),
+        ]
+        assert nonfinite_parameters({str(i): of(g) for i, g in enumerate(gradients)}) == []
+        gradients[bad].view(-1)[1] = math.nan
+        assert nonfinite_parameters({str(i): of(g) for i, g in enumerate(gradients)}) == [str(bad)]
+
+
 def test_a_sum_that_overflows_by_itself_is_no_fault():
     assert nonfinite_parameters({"large": parameter(3e38, 3e38)}) == []
 

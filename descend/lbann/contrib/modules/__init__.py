@@ -1,0 +1,25 @@
+"""Modules that LBANN keeps apart from the others."""
+
+from descend.modules import (
+    CrossEntropyWithUncertainty,
+    FFTShift,
+    GeometricDistributionNegativeLogLikelihood,
+    GroupLasso,
+    L1WeightRegularization,
+    LabelSmoothing,
+    PoissonDistributionNegativeLogLikelihood,
+    PolyaDistributionNegativeLogLikelihood,
+    RadialProfile,
+)
+
+__all__ = [
+    "CrossEntropyWithUncertainty",
+    "FFTShift",
+    "GeometricDistributionNegativeLogLikelihood",
+    "GroupLasso",
+    "L1WeightRegularization",
+    "LabelSmoothing",
+    "PoissonDistributionNegativeLogLikelihood",
+    "PolyaDistributionNegativeLogLikelihood",
+    "RadialProfile",
+]

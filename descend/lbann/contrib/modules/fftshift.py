@@ -1,0 +1,5 @@
+"""The zero frequency in the middle."""
+
+from descend.modules import FFTShift
+
+__all__ = ["FFTShift"]

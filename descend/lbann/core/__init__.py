@@ -1,0 +1,1 @@
+"""What experiments are described with, in files named like LBANN's."""

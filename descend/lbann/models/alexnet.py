@@ -1,0 +1,5 @@
+"""AlexNet."""
+
+from descend.models import AlexNet
+
+__all__ = ["AlexNet"]

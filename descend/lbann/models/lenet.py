@@ -1,0 +1,5 @@
+"""LeNet."""
+
+from descend.models import LeNet
+
+__all__ = ["LeNet"]

@@ -1,0 +1,5 @@
+"""RoBERTa."""
+
+from descend.models import RoBERTa
+
+__all__ = ["RoBERTa"]

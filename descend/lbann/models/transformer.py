@@ -1,0 +1,5 @@
+"""The transformer."""
+
+from descend.models import Transformer, TransformerDecoderLayer, TransformerEncoderLayer
+
+__all__ = ["Transformer", "TransformerDecoderLayer", "TransformerEncoderLayer"]

@@ -1,0 +1,31 @@
+"""The base of a script's own modules, and the modules of fully connected and convolution layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from descend import modules
+from descend.modules import (
+    ChannelwiseFullyConnectedModule,
+    Convolution2dModule,
+    Convolution3dModule,
+    ConvolutionModule,
+    FullyConnectedModule,
+)
+
+__all__ = [
+    "ChannelwiseFullyConnectedModule",
+    "Convolution2dModule",
+    "Convolution3dModule",
+    "ConvolutionModule",
+    "FullyConnectedModule",
+    "Module",
+]
+
+
+class Module(modules.Module):
+    """Base of a script's own modules: a call is `forward`. As in LBANN, `forward` itself counts `instance` up."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Make the layers of one more call; see `forward`."""
+        return self.forward(*args, **options)

@@ -1,0 +1,5 @@
+"""Modules whose parts lie on grids of processes."""
+
+from descend.modules import MultiheadAttentionAllsubGraph
+
+__all__ = ["MultiheadAttentionAllsubGraph"]

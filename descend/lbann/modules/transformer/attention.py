@@ -1,0 +1,5 @@
+"""Attention."""
+
+from descend.modules import MultiheadAttention
+
+__all__ = ["MultiheadAttention"]

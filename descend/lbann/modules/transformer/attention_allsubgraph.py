@@ -1,0 +1,5 @@
+"""Attention whose heads lie on grids of processes."""
+
+from descend.modules import MultiheadAttentionAllsubGraph
+
+__all__ = ["MultiheadAttentionAllsubGraph"]

@@ -1,0 +1,98 @@
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from descend.errors import ConfigurationError
+from descend.lbann.driver.command_line import parse
+from descend.lbann.driver.main import IMPORT_VARIABLE, files_of
+from tests.lbann.driver.programs import MODEL, OPTIMIZER, READER, TRAINER, experiment, run, write
+
+
+def test_without_arguments_it_prints_its_options_and_ends_well(capsys, monkeypatch, tmp_path):
+    ended = run(capsys, monkeypatch, tmp_path)
+    assert ended.code == 0
+    assert "--prototext=TEXT" in ended.out
+
+
+def test_lbanns_words_for_what_is_missing_are_on_stderr(capsys, monkeypatch, tmp_path):
+    ended = run(capsys, monkeypatch, tmp_path, "--num_epochs=1")
+    assert ended.code
+    assert "Failed to load any prototext files" in ended.err
+    ended = run(capsys, monkeypatch, tmp_path, "--model=m.prototext")
+    assert ended.code
+    for part in ("optimizer", "reader"):
+        assert (
+            f"you specified 1 model filenames, and 0 {part} filenames; you must specify 1 {part} filenames" in ended.err
+        )
+    ended = run(capsys, monkeypatch, tmp_path, "--no_such_flag")
+    assert ended.code
+    assert "Arguments could not be parsed." in ended.err
+
+
+def test_three_files_are_the_same_as_one(capsys, monkeypatch, tmp_path):
+    write(tmp_path, experiment())
+    whole = run(capsys, monkeypatch, tmp_path, "--prototext=experiment.prototext")
+    write(tmp_path, TRAINER + MODEL.replace("MORE", ""), "m.prototext")
+    write(tmp_path, OPTIMIZER, "o.prototext")
+    write(tmp_path, READER, "r.prototext")
+    parts = run(
+        capsys, monkeypatch, tmp_path, "--model=m.prototext", "--optimizer", "o.prototext", "--reader=r.prototext"
+    )
+    assert whole.code == parts.code == 0
+    assert "m (instance 0) test objective function : " in whole.out
+    assert parts.out == whole.out
+
+
+def test_each_trainer_has_a_file_with_its_number(monkeypatch):
+    line = parse(["--prototext=d/e.trainer.prototext", "--generate_multi_proto"], {})
+    assert files_of(line) == ["d/e.trainer0.prototext"]
+    line = parse(["--prototext=a", "--prototext=b", "--generate_multi_proto"], {})
+    assert files_of(line) == ["a"]
+    monkeypatch.setattr("descend.launch.trainer_layout.current_trainer", lambda: (2, 3))
+    with pytest.raises(ConfigurationError, match="trainer 2 has no file among a, b"):
+        files_of(line)
+
+
+def test_a_variable_lets_readers_import_lbann(capsys, monkeypatch, tmp_path):
+    (tmp_path / "hook.py").write_text("import builtins\nbuiltins.switched_on = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("descend.lbann.driver.main._AS_LBANN", "hook")
+    write(tmp_path, experiment())
+    file = "--prototext=experiment.prototext"
+    run(capsys, monkeypatch, tmp_path, file, "--exit_after_setup")
+    assert "hook" not in sys.modules
+    run(capsys, monkeypatch, tmp_path, file, "--exit_after_setup", environment={IMPORT_VARIABLE: "1"})
+    assert "hook" in sys.modules
+
+
+def test_the_help_imports_neither_torch_nor_numpy():
+    code = """
+import sys
+from descend.lbann.driver.main import drive
+drive(["--help"], {})
+sys.exit(any(name in sys.modules for name in ("torch", "numpy", "google.protobuf", "typer")))
+"""
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def seconds(command, folder) -> tuple[subprocess.CompletedProcess[str], float]:
+    """What a program says, and the time of the processor that it takes, which other programs hardly change."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+@pytest.mark.slow
+def test_a_program_ends_with_the_drivers_code_and_starts_soon(tmp_path):
+    """Held to 2.5 times the import of torch: that takes 1 s on an idle machine, so this is 1.5 s beyond it."""
+    broken = experiment('callback { check_metric { metric: "size" error_on_failure: true } }')
+    _, torch_alone = seconds([sys.executable, "-c", "import torch"], tmp_path)
+    command = [sys.executable, "-m", "descend.lbann.driver", "--prototext=experiment.prototext"]
+    for text, code in ((experiment(), 0), (broken, 4)):
+        write(tmp_path, text)
+        ended, taken = seconds(command, tmp_path)
+        assert ended.returncode == code, ended.stderr
+        assert taken < 2.5 * torch_alone

@@ -1,0 +1,233 @@
+"""`lbann.run` with a stand-in for the driver: the folder, the script, the output, the exit status."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import descend
+import descend.lbann as lbann
+import descend.lbann.contrib.launcher
+from descend.errors import ConfigurationError
+from descend.experiment.text import load
+
+ALLOCATIONS = ("SLURM_JOB_ID", "LSB_JOBID", "FLUX_URI", "FLUX_ENCLOSING_ID")
+
+
+@pytest.fixture(autouse=True)
+def outside_of_an_allocation(monkeypatch):
+    for name in ALLOCATIONS:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """A program that prints its arguments and a variable, and fails as its last argument says."""
+    program = tmp_path / "driver"
+    program.write_text('#!/bin/sh\necho "got $*"\necho "$COLOUR" >&2\npwd\nexit ${STATUS:-0}\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+def experiment():
+    """The parts of a run, as a script has them."""
+    x = lbann.Input(data_field="samples", name="x")
+    loss = lbann.L2Norm2(lbann.FullyConnected(x, num_neurons=2, name="y"), name="loss")
+    model = lbann.Model(2, lbann.traverse_layer_graph(x), objective_function=loss, callbacks=[lbann.CallbackPrint()])
+    readers = lbann.reader_pb2.DataReader()
+    readers.reader.add(name="synthetic", role="train", num_samples=8, synth_dimensions="3", fraction_of_data_to_use=1.0)
+    return lbann.Trainer(4), model, readers, lbann.SGD(learn_rate=0.1)
+
+
+def test_the_driver_is_run_in_a_folder_of_its_own(tmp_path, driver, capfd):
+    folder = tmp_path / "job"
+    status = lbann.run(
+        *experiment(),
+        work_dir=folder,
+        lbann_exe=driver,
+        lbann_args="--disable_cuda --num_epochs=4",
+        launcher_args=None,
+        procs_per_trainer=1,
+        environment={"COLOUR": "dark red", "STATUS": 3},
+    )
+    assert status == 3
+    got = f"got --disable_cuda --num_epochs=4 --prototext={folder}/experiment.prototext --procs_per_trainer=1\n"
+    assert got in (folder / "out.log").read_text()
+    assert f"\n{folder}\n" in (folder / "out.log").read_text()
+    assert (folder / "err.log").read_text() == "dark red\n"
+    shown = capfd.readouterr()
+    assert got in shown.out
+    assert "dark red" in shown.err
+
+
+def test_the_experiment_is_the_one_that_was_described(tmp_path, driver):
+    trainer, model, readers, rule = experiment()
+    assert lbann.run(trainer, model, readers, rule, work_dir=tmp_path / "a", lbann_exe=driver, setup_only=True) == 0
+    found = load(tmp_path / "a" / "experiment.prototext")
+    assert found.trainer.mini_batch_size == 4
+    assert [layer.name for layer in found.model.layers] == ["x", "y", "loss"]
+    assert found.optimizer == descend.SGD(learn_rate=0.1)
+    assert not (tmp_path / "a" / "out.log").exists()
+    lbann.run(
+        trainer.export_proto(),
+        model.export_proto(),
+        readers,
+        rule.export_proto(),
+        experiment_dir=tmp_path / "b",
+        binary_protobuf=True,
+        lbann_exe=driver,
+    )
+    assert load(tmp_path / "b" / "experiment.protobin").model == found.model
+    assert "--prototext=" + str(tmp_path / "b" / "experiment.protobin") in (tmp_path / "b" / "batch.sh").read_text()
+
+
+def test_a_dated_folder_is_made_where_the_environment_says(tmp_path, driver, monkeypatch):
+    monkeypatch.setenv("LBANN_EXPERIMENT_DIR", str(tmp_path / "all"))
+    for _ in range(2):
+        assert lbann.run(*experiment(), job_name="my job", lbann_exe=driver) == 0
+    names = sorted(one.name for one in (tmp_path / "all").iterdir())
+    assert len(names) == 2
+    assert all(name[8] == "_" and name[:8].isdecimal() and "_my_job_n1_ppn1" in name for name in names)
+
+
+def test_an_existing_script_is_replaced_only_when_asked(tmp_path, driver):
+    given = {"work_dir": tmp_path / "job", "lbann_exe": driver, "setup_only": True}
+    lbann.run(*experiment(), **given)
+    with pytest.raises(ConfigurationError, match="exists already: pass overwrite_script=True"):
+        lbann.run(*experiment(), **given)
+    assert lbann.run(*experiment(), overwrite_script=True, **given) == 0
+
+
+def test_one_process_is_started_without_a_launcher_by_this_python(tmp_path):
+    lbann.run(*experiment(), work_dir=tmp_path, setup_only=True)
+    lines = (tmp_path / "batch.sh").read_text().splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert f"{sys.executable} -m descend.lbann.driver --prototext={tmp_path}/experiment.prototext" in lines
+    assert lines[-1] == "exit ${status:-0}"
+
+
+@pytest.mark.slow
+def test_several_processes_of_this_machine_are_started_together(tmp_path, driver):
+    """Each process runs the driver once, and gets its rank."""
+    program = Path(driver)
+    program.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE"\n')
+    assert lbann.run(*experiment(), work_dir=tmp_path / "job", procs_per_node=2, lbann_exe=driver) == 0
+    said = (tmp_path / "job" / "out.log").read_text()
+    assert "rank 0 of 2" in said
+    assert "rank 1 of 2" in said
+
+
+HEADERS = {
+    "slurm": [
+        "#SBATCH --nodes=2",
+        "#SBATCH --job-name=lbann",
+        "#SBATCH --time=0:30:00",
+        "#SBATCH --partition=debug",
+        "#SBATCH --account=bank",
+        "#SBATCH --reservation=morning",
+        "#SBATCH --output={0}/out.log",
+        "#SBATCH --error={0}/err.log",
+        "#SBATCH --chdir={0}",
+    ],
+    "lsf": [
+        "#BSUB -nnodes 2",
+        "#BSUB -J lbann",
+        "#BSUB -W 0:30",
+        "#BSUB -q debug",
+        "#BSUB -G bank",
+        "#BSUB -U morning",
+    ],
+    "flux": ["#flux: --nodes=2", "#flux: --time-limit=30m", "#flux: --queue=debug", "#flux: --bank=bank"],
+    "openmpi": [],
+}
+STARTERS = {
+    "slurm": "srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --exclusive ",
+    "lsf": "jsrun --nrs 2 --rs_per_host 1 --tasks_per_rs 4 --launch_distribution packed --cpu_per_rs ALL_CPUS ",
+    "flux": "flux run --nodes=2 --ntasks=8 --exclusive ",
+    "openmpi": "mpiexec -n 8 --map-by ppr:4:node --exclusive ",
+}
+
+
+@pytest.mark.parametrize("scheduler", HEADERS)
+def test_a_script_has_its_schedulers_header_and_launcher(tmp_path, scheduler):
+    lbann.run(
+        *experiment(),
+        work_dir=tmp_path,
+        nodes=2,
+        procs_per_node=4,
+        time_limit=30,
+        scheduler=scheduler,
+        partition="debug",
+        account="bank",
+        reservation="morning",
+        launcher_args="--exclusive",
+        environment={"A_PATH": "/a b"},
+        setup_only=True,
+    )
+    lines = (tmp_path / "batch.sh").read_text().splitlines()
+    for wanted in HEADERS[scheduler]:
+        assert wanted.format(tmp_path) in lines
+    assert "export A_PATH='/a b'" in lines
+    launch = [line for line in lines if "descend.lbann.driver" in line]
+    assert len(launch) == 1
+    assert launch[0].startswith(STARTERS[scheduler])
+    assert lines[lines.index(launch[0]) + 1] == "status=$?"
+    assert subprocess.run(["bash", "-n", tmp_path / "batch.sh"], check=False).returncode == 0
+
+
+def test_a_job_is_submitted_with_its_script(tmp_path, monkeypatch):
+    """A stand-in for sbatch, since submission is all that happens here."""
+    program = tmp_path / "sbatch"
+    program.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/submitted\nexit 7\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    status = lbann.run(*experiment(), work_dir=tmp_path / "job", scheduler="slurm", batch_job=True)
+    assert status == 7
+    assert (tmp_path / "submitted").read_text() == f"{tmp_path}/job/batch.sh\n"
+
+
+def test_outside_of_an_allocation_slurm_gets_one_for_the_script(tmp_path, monkeypatch):
+    program = tmp_path / "salloc"
+    program.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert lbann.run(*experiment(), work_dir=tmp_path / "job", scheduler="slurm", partition="debug") == 0
+    asked = (tmp_path / "asked").read_text()
+    assert "--partition=debug" in asked
+    assert "--output" not in asked
+    assert asked.endswith(f"bash {tmp_path}/job/batch.sh\n")
+
+
+def test_what_cannot_be_run_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ConfigurationError, match="scheduler"):
+        lbann.run(*experiment(), work_dir=tmp_path / "a", scheduler="slrum")
+    with pytest.raises(ConfigurationError, match="nodes=2 needs a scheduler"):
+        lbann.run(*experiment(), work_dir=tmp_path / "a", nodes=2)
+    with pytest.raises(ConfigurationError, match="has no queue"):
+        lbann.run(*experiment(), work_dir=tmp_path / "a", batch_job=True)
+    with pytest.raises(ConfigurationError, match="by 'protobin' in the name"):
+        lbann.run(*experiment(), work_dir=tmp_path / "a", binary_protobuf=True, proto_file_name="x.prototext")
+    with pytest.raises(ConfigurationError, match="not a name of a variable"):
+        lbann.run(*experiment(), work_dir=tmp_path / "a", environment={"a b": 1})
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_launcher_for_centres_is_the_same():
+    launcher = descend.lbann.contrib.launcher
+    assert launcher.run is lbann.run
+    assert launcher.compute_center() == "unknown"
+    assert not launcher.is_lc_center()
+
+
+def test_a_script_of_ones_own(tmp_path, driver):
+    script = lbann.launcher.make_batch_script(work_dir=tmp_path / "job", environment={"COLOUR": "blue"})
+    script.add_command("echo before")
+    script.add_parallel_command([driver, "--flag"])
+    assert script.run() == 0
+    assert "before\ngot --flag" in (tmp_path / "job" / "out.log").read_text()
+
+
+def test_profiling_stands_before_the_driver(tmp_path):
+    lbann.run(*experiment(), work_dir=tmp_path, nvprof=True, setup_only=True)
+    assert f"nvprof --log-file {tmp_path}/nvprof_output_%p.nvvp.log " in (tmp_path / "batch.sh").read_text()
