@@ -28,7 +28,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 exclude_patterns = ["drawings"]
-smartquotes = False  # options of commands have two hyphens
+smartquotes_action = "D"  # dashes alone; quotation marks stay as they are
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "fieldlist"]

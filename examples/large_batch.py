@@ -36,7 +36,9 @@ def main(data: str = "fashion-mnist", batch_size: int = 4096, epochs: int = 10) 
     torch.manual_seed(0)
     module = network(train.fields["samples"].shape[-1])
     steps = epochs * -(-len(train) // batch_size)
-    schedule = descend.optim.schedules.PiecewisePolynomial(2e-2, warmup_steps=max(1, steps // 5), steps=steps)
+    schedule = descend.optim.schedules.PiecewisePolynomial(
+        2e-2, warmup_steps=max(1, steps // 5), steps=steps, initial=2e-3
+    )
     groups = descend.optim.groups.split(module, undecayed=["bias", "norm"], unscaled=["bias", "norm"])
     print(descend.optim.explain(descend.optim.LAMB(groups, lr=schedule, weight_decay=0.02), steps))
     result = descend.fit(

@@ -3,12 +3,13 @@
 import importlib
 import inspect
 import re
+from types import SimpleNamespace
 
 import pytest
 
 import descend
 from descend import errors
-from tools import api_pages, command_pages
+from tools import api_pages, command_pages, site_extension
 
 DIRECTIVE = re.compile(r"^\.\. auto(?:class|function|data):: ([\w.]+)", re.MULTILINE)
 ALIAS = re.compile(r"^   \* - ``([\w.]+)``$", re.MULTILINE)
@@ -81,3 +82,34 @@ def test_pages_are_written_where_they_differ_and_old_ones_removed(tmp_path):
     api_pages.write(tmp_path, {"a": "A"})
     assert (tmp_path / "a.rst").stat().st_mtime_ns == stamp
     assert {path.name for path in tmp_path.iterdir()} == {"a.rst", "index.rst", "kept.txt"}
+
+
+def test_options_in_a_help_text_are_code():
+    assert "As ``--args``." in command_pages.command_page()
+
+
+def test_the_build_reads_docstrings_and_points_links_into_the_site(tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "README.md").write_text("[a](a.py) [s](studies/README.md)")
+    connected = {}
+    app = SimpleNamespace(srcdir=docs, connect=lambda event, function, **options: connected.update({event: function}))
+    site_extension.setup(app, docs)
+    assert (docs / "reference" / "api" / "commands.rst").is_file()
+
+    lines = ["Sums `x`.", "", "Runs:  never."]
+    connected["autodoc-process-docstring"](app, "class", "X", descend.Sum, None, lines)
+    assert lines[:3] == ["Sums ``x``.", "", ":Runs: never."]
+    lines = [dict.__doc__]
+    connected["autodoc-process-docstring"](app, "data", "X", {}, None, lines)
+    assert lines == []
+
+    assert connected["autodoc-skip-member"](app, "class", "X", descend.Sum, False, None)
+    assert connected["autodoc-skip-member"](app, "class", "fit", descend.fit, False, None) is None
+
+    source = ["[c](../CONTRIBUTING.md#how)"]
+    connected["source-read"](app, "layers", source)
+    assert source == ["[c](/contributing.md#how)"]
+    connected["source-read"](app, "examples", source)
+    assert source == ["[a](../examples/a.py) [s](studies.md#studies-that-ship)"]

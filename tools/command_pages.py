@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 import typer.main
@@ -53,7 +54,7 @@ def command_page() -> str:
     lines = ["Commands and exit codes", "=======================", ""]
     for words, command in commands().items():
         title = f"descend {words}"
-        lines += [title, "-" * len(title), "", inline(" ".join((command.help or "").split())), ""]
+        lines += [title, "-" * len(title), "", _text(command.help), ""]
         lines += [".. code-block:: text", "", f"   {_usage(title, command)}", ""]
         lines += list(_rows(command))
     lines += ["Exit codes", "----------", "", ".. list-table::", ""]
@@ -69,6 +70,11 @@ def _usage(title: str, command: Any) -> str:
         word = word.strip("[]").removesuffix("]...") + ("..." if argument.nargs == -1 else "")
         words.append(word if argument.required else f"[{word}]")
     return " ".join(words)
+
+
+def _text(said: str | None) -> str:
+    """A help text, with options such as --check as code."""
+    return inline(re.sub(r"(?<![\w`-])--[a-z][\w-]*", r"`\g<0>`", " ".join((said or "").split())))
 
 
 def _arguments(command: Any) -> list[Any]:
@@ -90,7 +96,7 @@ def _rows(command: Any) -> Iterator[str]:
         else:
             name = ", ".join(f"``{word}``" for word in [*parameter.opts, *parameter.secondary_opts])
         default = parameter.default
-        said = inline(" ".join((parameter.help or "").split()))
+        said = _text(parameter.help)
         if default not in (None, False, ()) and not callable(default) and default is not ...:
             said += f" Default: ``{default}``."
         yield f"   * - {name}"
