@@ -181,7 +181,7 @@ def _task(model: Model, data: DataReader) -> StudyTask:
         )
     reads = {getattr(one.layer, "data_field", None) for one in plan.layers}
     fields = tuple(name for name in readers["train"].fields if name in reads)
-    splits = {_ROLES[role]: _rows(reader, fields) for role, reader in readers.items() if role in _ROLES}
+    splits: dict[str, Any] = {_ROLES[role]: _rows(reader, fields) for role, reader in readers.items() if role in _ROLES}
     return StudyTask(
         model=lambda: _Graph(plan, fields),
         loss=_column(0),

@@ -24,8 +24,6 @@ A file is TOML with the same names:
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -43,7 +41,6 @@ from descend.study.design.field_types import (
     needed_for_steps,
 )
 from descend.study.design.needs import Needs
-from descend.study.design.sampling import seed_of
 
 if TYPE_CHECKING:
     import os
@@ -172,10 +169,6 @@ class Study(BaseModel):
         """Updates of a trial at a batch size."""
         return (self.steps[batch_size],) if isinstance(self.steps, dict) else self.steps
 
-    def seed_of_arm(self, name: str) -> int:
-        """The seed from which the points and seeds of an arm are drawn."""
-        return self.seed if self.common_random_numbers else seed_of(self.seed, "arm", name)
-
     def trials_of(self, name: str) -> int:
         """Trials of a search of an arm."""
         own = self.arms[name].trials
@@ -192,12 +185,6 @@ class Study(BaseModel):
                 del made[name]
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
         return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
-
-    @property
-    def digest(self) -> str:
-        """A hash of the description; two studies with one digest are the same study."""
-        text = json.dumps(self.plain(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _name_of(workload: Any) -> str:

@@ -75,16 +75,21 @@ def score(study: Study, record: Record) -> float:
     return -value if study.lower else value
 
 
+def _seed_of_arm(study: Study, name: str) -> int:
+    """The seed from which the points and seeds of an arm are drawn."""
+    return study.seed if study.common_random_numbers else seed_of(study.seed, "arm", name)
+
+
 def _trial(study: Study, cell: Cell, phase: str, index: int, repeat: int, point: Mapping[str, object]) -> Trial:
     which = index if phase == "search" else repeat
-    seed = seed_of(study.seed_of_arm(cell.arm), phase, cell.search, which)
+    seed = seed_of(_seed_of_arm(study, cell.arm), phase, cell.search, which)
     configuration = study.arms[cell.arm].configuration(point)
     return Trial(cell.arm, cell.batch_size, cell.steps, cell.search, phase, index, repeat, seed, configuration)
 
 
 def _search(study: Study, cell: Cell) -> list[Trial]:
     space, count = study.arms[cell.arm].space, study.trials_of(cell.arm)
-    seed = study.seed_of_arm(cell.arm)
+    seed = _seed_of_arm(study, cell.arm)
     drawn = points(space, count, seed=seed, search=cell.search, sampler=study.sampler)
     return [_trial(study, cell, "search", index, 0, point) for index, point in enumerate(drawn)]
 

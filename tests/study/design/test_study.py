@@ -64,8 +64,8 @@ def test_the_plain_form_is_the_same_study(tmp_path):
     study = read_study(written(tmp_path, FILE))
     again = make_study(study.plain())
     assert again == study
-    assert again.digest == study.digest
-    assert make_study({**study.plain(), "seed": 3}).digest != study.digest
+    assert again.plain() == study.plain()
+    assert make_study({**study.plain(), "seed": 3}).plain() != study.plain()
 
 
 def test_infinite_settings_are_written_as_toml_has_them():
