@@ -169,7 +169,11 @@ class Rows:
         if self.case == "text":
             return self.x[index]
         if self.case == "images":
-            x = augmented(self.x[index]) if self.as_tensors else augmented_by_numpy(self.x[index], np.random)
+            x = (
+                augmented(self.x[index])
+                if self.as_tensors
+                else augmented_by_numpy(self.x[index], np.random.default_rng())
+            )
             return x, self.y[index]
         return self.x[index], self.y[index]
 
