@@ -44,8 +44,9 @@ def augmented(pixels: Any) -> Any:
     return (part.float() / 255 - MEAN) / DEVIATION
 
 
-def augmented_by_numpy(pixels: Any, rng: np.random.Generator) -> Any:
+def augmented_by_numpy(pixels: Any) -> Any:
     """The same in NumPy."""
+    rng = np.random.default_rng()
     padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
     top, left = rng.integers(0, 5, 2)
     part = padded[:, top : top + 28, left : left + 28]
@@ -169,12 +170,8 @@ class Rows:
         if self.case == "text":
             return self.x[index]
         if self.case == "images":
-            x = (
-                augmented(self.x[index])
-                if self.as_tensors
-                else augmented_by_numpy(self.x[index], np.random.default_rng())
-            )
-            return x, self.y[index]
+            make = augmented if self.as_tensors else augmented_by_numpy
+            return make(self.x[index]), self.y[index]
         return self.x[index], self.y[index]
 
 

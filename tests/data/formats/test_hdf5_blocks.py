@@ -30,11 +30,8 @@ def test_rows(tmp_path, way, dtype):
             ids = np.array(some, np.int64)
             found = rows.read(tmp_path / "a.h5", file["group/x"], ids)
             np.testing.assert_array_equal(found, X.astype(dtype)[ids])
-        assert pickle.loads(pickle.dumps(rows)).read(tmp_path / "a.h5", file["group/x"], np.array([5])).shape == (
-            1,
-            3,
-            4,
-        )
+        copy = pickle.loads(pickle.dumps(rows))
+        np.testing.assert_array_equal(copy.read(tmp_path / "a.h5", file["group/x"], ids), X.astype(dtype)[ids])
 
 
 def test_a_chunk_is_decoded_once_whatever_fits_into_memory(tmp_path, monkeypatch):
