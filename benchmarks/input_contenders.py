@@ -235,7 +235,7 @@ def of_webdataset(case: str, workers: int, folder: Path, batch: int) -> Epoch:
 
     def decoded(sample: tuple[bytes, bytes]) -> tuple[Any, int]:
         image = Image.open(io.BytesIO(sample[0])).convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-        return np.asarray(image).transpose(2, 0, 1), int(sample[1])
+        return np.asarray(image, np.float32).transpose(2, 0, 1) / 255, int(sample[1])
 
     shards = webdataset.WebDataset(f"{folder}/shard-{{000..003}}.tar", shardshuffle=4)
     samples = shards.shuffle(1000).to_tuple("jpg", "cls").map(decoded).batched(batch)
