@@ -44,8 +44,9 @@ def augmented(pixels: Any) -> Any:
     return (part.float() / 255 - MEAN) / DEVIATION
 
 
-def augmented_by_numpy(pixels: Any, rng: np.random.Generator) -> Any:
+def augmented_by_numpy(pixels: Any) -> Any:
     """The same in NumPy."""
+    rng = np.random.default_rng()
     padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
     top, left = rng.integers(0, 5, 2)
     part = padded[:, top : top + 28, left : left + 28]
@@ -169,8 +170,8 @@ class Rows:
         if self.case == "text":
             return self.x[index]
         if self.case == "images":
-            x = augmented(self.x[index]) if self.as_tensors else augmented_by_numpy(self.x[index], np.random)
-            return x, self.y[index]
+            make = augmented if self.as_tensors else augmented_by_numpy
+            return make(self.x[index]), self.y[index]
         return self.x[index], self.y[index]
 
 
@@ -234,7 +235,7 @@ def of_webdataset(case: str, workers: int, folder: Path, batch: int) -> Epoch:
 
     def decoded(sample: tuple[bytes, bytes]) -> tuple[Any, int]:
         image = Image.open(io.BytesIO(sample[0])).convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-        return np.asarray(image).transpose(2, 0, 1), int(sample[1])
+        return np.asarray(image, np.float32).transpose(2, 0, 1) / 255, int(sample[1])
 
     shards = webdataset.WebDataset(f"{folder}/shard-{{000..003}}.tar", shardshuffle=4)
     samples = shards.shuffle(1000).to_tuple("jpg", "cls").map(decoded).batched(batch)

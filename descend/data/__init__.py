@@ -2,6 +2,7 @@
 
     read                                a reader of files of any known format, or of objects that have samples
     normalize                           readers with normalized fields, by statistics of the training samples
+    transform                           a reader with a transformed field
     split                               readers of its parts: train, validate, test, tournament
     DataReader, Reader, transforms      descriptions: plain values that a text can contain
     check, open_readers                 check a description; open its readers, one for each role
@@ -33,6 +34,7 @@ from descend.data.readers import ArrayReader, open_readers
 from descend.data.samplers import ClassBalancedSampler, Sampler, WeightedSampler
 from descend.data.splits import split
 from descend.data.torch_data import Loading, brings_batches, open_data
+from descend.data.transformed import transform
 from descend.data.validate import check
 
 __all__ = [
@@ -68,4 +70,5 @@ __all__ = [
     "read",
     "register",
     "split",
+    "transform",
 ]

@@ -211,8 +211,8 @@ class TokenStore(Protocol):
         """The number of tokens up to the end of each document, its end token included."""
         ...
 
-    def tokens(self, start: int, stop: int) -> Array:
-        """The tokens with these numbers."""
+    def tokens(self, starts: NDArray[np.int64], count: int) -> Array:
+        """For each start the `count` tokens from there on, (n, count); anything behind the last token."""
         ...
 
     def place(self, document: int) -> str:
@@ -239,8 +239,11 @@ class FileBytes:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_contents"}
 
-    def tokens(self, start: int, stop: int) -> Array:
-        """The bytes with these numbers, with an end token behind each file."""
+    def tokens(self, starts: NDArray[np.int64], count: int) -> Array:
+        """Bytes, with an end token behind each file."""
+        return np.array([self._bytes(start, start + count) for start in starts.tolist()]).reshape(-1, count)
+
+    def _bytes(self, start: int, stop: int) -> Array:
         found = np.full(stop - start, _BYTES, np.uint16)
         for file in range(int(np.searchsorted(self.ends, start, side="right")), len(self._paths)):
             end = int(self.ends[file]) - 1  # of the end token
@@ -309,9 +312,10 @@ class TokenFile:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_mapped"}
 
-    def tokens(self, start: int, stop: int) -> Array:
-        """The tokens with these numbers."""
-        return np.asarray(self._mapped[start:stop])
+    def tokens(self, starts: NDArray[np.int64], count: int) -> Array:
+        """Of the mapped file."""
+        at = starts[:, None] + np.arange(count)
+        return np.take(self._mapped, at, mode="clip")
 
     def place(self, document: int) -> str:
         """What the maker of the pieces calls it."""
@@ -360,21 +364,30 @@ class Packed:
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The samples with these numbers."""
-        shape = (len(samples), self._length)
-        found = {
-            "input": np.full(shape, self._vocabulary.end, np.int64),
-            "target": np.full(shape, IGNORED, np.int64),
-            "document": np.full(shape, -1, np.int64),
-        }
-        for row, sample in enumerate(samples.tolist()):
-            start = sample * self._length
-            stop = min(start + self._length + 1, self._total)
-            tokens = self._store.tokens(start, stop).astype(np.int64)
-            documents = np.searchsorted(self._store.ends, np.arange(start, stop), side="right")
-            count = stop - start - 1
-            found["input"][row, :count] = tokens[:-1]
-            found["target"][row, :count] = np.where(documents[:-1] == documents[1:], tokens[1:], IGNORED)
-            found["document"][row, :count] = documents[:-1]
+        starts = samples * self._length
+        tokens = self._store.tokens(starts, self._length + 1).astype(np.int64)
+        documents = self._documents(starts)
+        inputs, targets = tokens[:, :-1].copy(), tokens[:, 1:].copy()
+        targets[documents[:, :-1] != documents[:, 1:]] = IGNORED
+        numbers = documents[:, :-1].copy()
+        for row in np.flatnonzero(starts + self._length >= self._total).tolist():  # filled up
+            count = self._total - int(starts[row]) - 1
+            inputs[row, count:], targets[row, count:], numbers[row, count:] = self._vocabulary.end, IGNORED, -1
+        return {"input": inputs, "target": targets, "document": numbers}
+
+    def _documents(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the document of each token of the samples that begin there, and of the one behind."""
+        ends = self._store.ends
+        first = np.searchsorted(ends, starts, side="right")
+        last = np.searchsorted(ends, starts + self._length, side="right")
+        found = np.zeros((len(starts), self._length + 1), np.int64)
+        counts = last - first
+        rows = np.repeat(np.arange(len(starts)), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        # An empty document has an end token, so no two documents begin at the same place.
+        found[rows, ends[np.repeat(first, counts) + within] - starts[rows]] = 1
+        np.cumsum(found, axis=1, out=found)
+        found += first[:, None]
         return found
 
     def place(self, sample: int) -> str:

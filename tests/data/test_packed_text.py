@@ -135,7 +135,7 @@ def test_tokens_are_written_once_and_removed():
     store = TokenFile([Piece(b"abc", (0, 0), ends=True)], Vocabulary(), str)
     path = store._path
     assert path.stat().st_size == 8
-    assert store.tokens(1, 4).tolist() == [98, 99, 256]
+    assert store.tokens(np.array([1, 0]), 3).tolist() == [[98, 99, 256], [97, 98, 99]]
     del store
     assert not path.exists()
 

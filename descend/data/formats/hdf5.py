@@ -18,6 +18,7 @@ import numpy as np
 from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat, library
+from descend.data.formats.hdf5_blocks import StoredRows
 from descend.data.nested_fields import native
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, nearest
@@ -51,6 +52,7 @@ class HDF5Source:
 
     def __init__(self, paths: Sequence[Path], options: ReadOptions) -> None:
         self._files: dict[Path, Any] = {}
+        self._stored = StoredRows()
         self._length = options.length
         self.left_out: dict[str, str] = {}
         self.classes: dict[str, list[str]] = {}
@@ -155,12 +157,14 @@ class HDF5Source:
             places.append(at)
             wanted, back = np.unique(rows, return_inverse=True)  # h5py takes increasing numbers only
             for name, inside in self._names.items():
-                for field, values in self._rows(name, self._open(path)[inside], wanted).items():
+                for field, values in self._rows(name, path, self._open(path)[inside], wanted).items():
                     parts[field].append(values[back])
         order = np.argsort(np.concatenate(places), kind="stable")
         return {name: np.concatenate(some)[order] for name, some in parts.items()}
 
-    def _rows(self, name: str, stored: Any, rows: NDArray[np.int64]) -> dict[str, Array]:
+    def _rows(self, name: str, path: Path, stored: Any, rows: NDArray[np.int64]) -> dict[str, Array]:
+        if name not in self._ragged and name not in self.classes and self.fields[name].dtype.kind != "U":
+            return {name: native(self._stored.read(path, stored, rows))}
         # One stretch is read whole if that is not much more than what is wanted: it is far faster than single rows.
         first, last = int(rows[0]), int(rows[-1]) + 1
         whole = last - first <= 4 * len(rows)
@@ -179,7 +183,7 @@ class HDF5Source:
             shape = np.asarray(values).shape
             flat = [numbers[text] for text in np.asarray(values).reshape(-1).tolist()]
             return {name: np.array(flat, dtype=np.int64).reshape(shape)}
-        return {name: np.asarray(values).astype(str) if self.fields[name].dtype.kind == "U" else native(values)}
+        return {name: np.asarray(values).astype(str)}
 
     def place(self, sample: int) -> str:
         """The file, and the index in it."""

@@ -73,8 +73,11 @@ def _shaped(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
 
 
 def _interpolated(x: Samples, rows: _Stretch, columns: _Stretch) -> Samples:
-    whole = is_pixels(x)
-    if whole:
+    if rows.low.size:  # the lines that are needed
+        begin = int(rows.low.min())
+        x = x[:, :, begin : int(rows.high.max()) + 1]
+        rows = _Stretch(rows.low - begin, rows.high - begin, rows.weight)
+    if is_pixels(x):
         weights = [np.rint(_shaped(one.weight, axis) * np.float32(ONE)) for one, axis in ((rows, 2), (columns, 3))]
         down, across = (like(x, weight.astype(np.int32)) for weight in weights)
         lines, second = (converted(along(x, at, 3), "int32") for at in (columns.low, columns.high))
