@@ -168,6 +168,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'descend' has no attribute '{name}'{_hint(name)}")
 
 
+# What other libraries call things that a search by letters does not find.
+_CALLED_HERE = {
+    "load_checkpoint": "load_weights",
+    "load_model": "load_weights",
+    "load_state_dict": "load_weights",
+    "ModelCheckpoint": "Checkpoint",
+    "LRFinder": "find_learning_rate",
+    "train": "fit",
+}
+
+
 def _hint(name: str) -> str:
     from descend.errors import nearest
 
@@ -175,6 +186,8 @@ def _hint(name: str) -> str:
         return ""
     if name.lower() in (rules := importlib.import_module("descend.rule_index").rules()):
         return f"; the optimizer for torch loops is descend.optim.{rules[name.lower()].name}"
+    if name in _CALLED_HERE:
+        return f"; did you mean '{_CALLED_HERE[name]}'?"
     known, bare = __dir__(), name.removeprefix("Callback")  # as LBANN calls them
     return nearest(bare if bare in known else name, known)
 

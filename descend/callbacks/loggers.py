@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from descend.arguments import check_instance, check_integer, check_path, check_string, require, shown
 from descend.callbacks.name_fields import require_extra
 from descend.callbacks.tensorboard import close_writer, missing_tensorboard, open_writer
+from descend.display import printable
 from descend.errors import ConfigurationError, DescendError, StorageError, warn
 from descend.train import Callback
 from descend.train.param_groups import group_learning_rates
@@ -231,7 +232,7 @@ class CSVLogger(Logger):
         """See `Logger.log`."""
         if self._line.get("step") != str(step):
             self._line, self._line_at = {"step": str(step)}, self._file.seek(0, io.SEEK_END)
-        self._line.update({name: repr(value) for name, value in values.items()})
+        self._line.update({printable(name): repr(value) for name, value in values.items()})
         if new := [name for name in self._line if name not in self._columns]:
             self._file.truncate(self._line_at)
             self._file.flush()

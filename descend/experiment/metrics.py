@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from descend.arguments import shown
+from descend.display import printable
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.accumulated_metrics import (
     AccumulatedMetric,
@@ -55,8 +57,24 @@ def build_metrics(wanted: Mapping[str, Any] | Iterable[str], loss: Any) -> dict[
             f"metrics must be a list of names such as 'accuracy', or a dictionary of functions, got {given!r}"
         )
     named: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {name: name for name in wanted}
+    check_metric_names(named)
     objective = loss_of(loss)
     return {name: _measure(name, measure, objective) for name, measure in named.items()}
+
+
+def check_metric_names(names: Iterable[Any]) -> None:
+    """Refuse names that a line, a table or a terminal cannot show as they are.
+
+    Raises:
+        ConfigurationError: a name is no text, or has a newline, a control character or a mark of direction.
+    """
+    problems = [
+        f"the name of a metric must be a text that can be printed in one line, got {shown(name)}"
+        for name in names
+        if not isinstance(name, str) or not name or printable(name) != name
+    ]
+    if problems:
+        raise ConfigurationError(problems)
 
 
 def _measure(name: Any, measure: Any, objective: Loss) -> Loss:

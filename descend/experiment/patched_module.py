@@ -46,13 +46,19 @@ def device_of(module: torch.nn.Module) -> torch.device:
     """Where the module is.
 
     Raises:
-        Unsupported: its weights are on several devices.
+        Unsupported: its weights are on several devices, or on none that holds numbers.
     """
     devices = {p.device for p in module.parameters()}
     if len(devices) > 1:
         places = ", ".join(sorted(map(str, devices)))
         raise Unsupported(f"the weights of {type(module).__name__} are on several devices ({places}); move them to one")
-    return devices.pop() if devices else torch.device("cpu")
+    device = devices.pop() if devices else torch.device("cpu")
+    if device.type == "meta":
+        raise Unsupported(
+            f"the weights of {type(module).__name__} are on the device 'meta', which holds no numbers: call "
+            "module.to_empty(device='cpu') and initialize them"
+        )
+    return device
 
 
 def _one_sample(task: ModuleTask, feed: Batches) -> None:

@@ -29,6 +29,7 @@ from descend.data.nested_fields import nested
 from descend.errors import ConfigurationError, nearest
 from descend.experiment.build_optimizer import build_optimizer
 from descend.experiment.losses import FunctionLoss, describe
+from descend.experiment.metrics import check_metric_names
 from descend.experiment.module_task import ModuleTask
 from descend.parameter_filter import ParameterInfo, matches
 from descend.strict_keywords import StrictKeywords
@@ -117,6 +118,7 @@ def metrics_of_phases(phases: Sequence[Phase], metrics: Any) -> dict[str, Callab
     if not isinstance(metrics, dict):
         raise ConfigurationError(f"{wanted}; got {shown(metrics)}, and there is no output of a module to compare")
     given = cast("dict[Any, Any]", metrics)
+    check_metric_names(given)
     problems = [f"{wanted}; {shown(name)} is {shown(one)}" for name, one in given.items() if not callable(one)]
     taken = {phase.name for phase in phases}
     problems += [f"metric '{name}' has the name of a phase; choose another one" for name in given if name in taken]

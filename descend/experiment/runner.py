@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.callbacks.console import say
+from descend.display import printable
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError, nearest
 from descend.experiment.best import Best, best_epoch, monitored_metric
 from descend.experiment.checkpoint import check_weights, load, restore, restore_weights, tensors_of
@@ -109,7 +110,7 @@ def _values_of(row: Mapping[str, Any]) -> str:
     """The measured values of a row of the history, without counts and times."""
     left_out = {"mode", "epoch", "step", "samples", "seconds"}
     numbers = {name: value for name, value in row.items() if name not in left_out and isinstance(value, (int, float))}
-    return ", ".join(f"{name} {value:.6g}" for name, value in numbers.items())
+    return ", ".join(f"{printable(name)} {value:.6g}" for name, value in numbers.items())
 
 
 def execute(run: Run) -> Result:

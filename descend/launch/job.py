@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from descend.arguments import check_each, check_integer, check_number, check_string, collect, require
+from descend.display import printable
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -148,6 +149,20 @@ class Job:
         return problems
 
 
+def _quoted(word: str) -> str:
+    """A word of a bash command; bytes of characters that a terminal would obey are written as escapes."""
+    if printable(word, keep="\n\t") == word:
+        return shlex.quote(word)
+    plain = {ord(one): f"\\{one}" for one in "\\'"}
+    shown = (
+        one.translate(plain)
+        if printable(one) == one
+        else "".join(f"\\x{byte:02x}" for byte in one.encode("utf-8", "surrogateescape"))
+        for one in word
+    )
+    return f"$'{''.join(shown)}'"
+
+
 def lines(job: Job, header: Sequence[str], meeting: Sequence[str], starter: Sequence[str], after: Sequence[str]) -> str:
     """The script of a job.
 
@@ -158,14 +173,14 @@ def lines(job: Job, header: Sequence[str], meeting: Sequence[str], starter: Sequ
         starter: The program that starts the ranks, with its arguments.
         after: Commands that follow, where `status` is the exit code.
     """
-    exports = [f"export {_name(name)}={shlex.quote(str(value))}" for name, value in job.environment.items()]
-    launch = shlex.join([*starter, *job.launcher_args, *job.command])
+    exports = [f"export {_name(name)}={_quoted(str(value))}" for name, value in job.environment.items()]
+    launch = " ".join(map(_quoted, [*starter, *job.launcher_args, *job.command]))
     return "\n".join(
         [
             "#!/bin/bash",
             *header,
             "",
-            f"cd {shlex.quote(str(job.work_dir))}",
+            f"cd {_quoted(str(job.work_dir))}",
             "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
             *exports,
             *meeting,

@@ -34,5 +34,8 @@ if not TYPE_CHECKING:  # type checkers accept only the names above
 
     def __getattr__(name: str) -> None:
         """Refuse an unknown name, such as torch's `Adagrad`, and suggest the nearest one."""
+        from descend.optim.compat.torch_optim import REFUSED
+
         close = "" if name.startswith("_") else nearest(name, __all__)
+        close = f": {REFUSED[name]}" if name in REFUSED else close
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'{close}")

@@ -13,6 +13,7 @@ from descend.errors import ConfigurationError, DescendError, nearest
 from descend.experiment.build_optimizer import build_optimizer
 from descend.experiment.losses import looked_at
 from descend.runtime.seeds import forked_rng
+from descend.strict_keywords import strict_keywords
 from descend.study.code import code_hashes
 from descend.study.design.arm import Arm, arm
 from descend.study.design.field_types import plain
@@ -41,6 +42,7 @@ _CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 _SPLITS = ("train", "validation", "test")
 
 
+@strict_keywords(epochs="a run is as long as steps= says, in updates: epochs × batches of an epoch")
 def compare(
     model: Callable[[], nn.Module] | nn.Module,
     loss: Any,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from descend.display import printable
 from descend.errors import Refused
 from descend.study.analysis import (
     Cost,
@@ -198,7 +199,7 @@ class Comparison:
         if kinds := Counter(remark.kind for remark in self.remarks):
             shown = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))
             lines.append(f"read the lints before you believe this: {shown}")
-        return "\n".join(lines)
+        return printable("\n".join(lines), keep="\n")
 
     def _why_not(self) -> str:
         """Why no arm is ranked: what holds for all groups, or what the tests say."""
@@ -293,7 +294,7 @@ class Comparison:
     @cached_property
     def table(self) -> str:
         """Every search of every arm, as text."""
-        rows = self.rows
+        rows = [[printable(text) for text in row] for row in self.rows]
         widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
         return "\n".join(
             "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows

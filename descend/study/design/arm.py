@@ -11,6 +11,8 @@ Settings are flat, with dotted names:
 from __future__ import annotations
 
 import datetime
+import importlib
+import inspect
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -149,6 +151,20 @@ def _at_least_0(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
+def _usual_rate(optimizer: Any) -> float:
+    """The learning rate that a class has by default, by which its range is as wide as those of our rules; or 0.01."""
+    if isinstance(optimizer, str):
+        module, _, name = optimizer.partition(":")
+        if module != "torch.optim":  # others are imported when the workload is, not for a description
+            return 1e-2
+        optimizer = getattr(importlib.import_module(module), name, None)
+    try:
+        usual = inspect.signature(optimizer).parameters["lr"].default
+    except (TypeError, ValueError, KeyError):
+        return 1e-2
+    return float(usual) if isinstance(usual, (int, float)) and usual > 0 else 1e-2
+
+
 def _no_setting(value: Any) -> bool:
     """Whether a value of a file is one that no optimizer takes and no record can hold: a date, a time, or NaN."""
     if isinstance(value, (list, tuple)):
@@ -186,7 +202,8 @@ def arm(value: Any) -> Arm:
         usual = float(dict(known.options)["lr"])
         return Arm(known.name, {"lr": log(usual / 100, usual * 100)}, fixed)
     if isinstance(value, str) or callable(value):
-        return Arm(value, {"lr": log(1e-5, 1.0)})
+        usual = _usual_rate(value)
+        return Arm(value, {"lr": log(usual / 100, usual * 100)})
     raise ConfigurationError(
         f"an arm is a name, a torch optimizer class, a table or an Arm, and not an object of {type(value).__name__}"
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
+from descend.display import printable
 from descend.errors import StorageError
 from descend.runtime.run_directory import write_beside
 from descend.study.report import tables
@@ -43,8 +44,8 @@ def write(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise StorageError(f"cannot make the directory {target.parent}: {error.strerror}") from error
     made = sections(comparison)
-    write_beside(target, _html(comparison, made))
-    write_beside(target.with_suffix(".md"), _markdown(comparison.study.name, made))
+    write_beside(target, printable(_html(comparison, made), keep="\n\t"))
+    write_beside(target.with_suffix(".md"), printable(_markdown(comparison.study.name, made), keep="\n"))
     write_beside(target.with_suffix(".csv"), _csv([tables.trials(comparison)]))
     others = [part for section in made for part in section.parts if isinstance(part, Table) and part.name != "trials"]
     write_beside(target.with_suffix(".tables.csv"), _long(others))
@@ -66,7 +67,7 @@ def _code(text: str) -> Markup:
 
 
 def _markdown(name: str, made: Sequence[Section]) -> str:
-    lines = [f"# {name}", ""]
+    lines = [f"# {printable(name)}", ""]
     for section in made:
         shown = [part for part in section.parts if isinstance(part, (str, Table)) and not _is_long(part)]
         if section.kind == "text" or not shown:
@@ -84,7 +85,7 @@ def _is_long(part: str | Table) -> bool:
 
 def _rows(table: Table) -> Iterator[str]:
     def cells(row: Iterable[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+        return f"| {' | '.join(printable(cell).replace('|', '/') for cell in row)} |"
 
     yield f"**{table.name}**"
     yield ""
@@ -118,11 +119,12 @@ def _long(made: Iterable[Table]) -> str:
 
 
 def _neutral(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula: an apostrophe stands before =, +, -, @, tab and return.
+    """A cell that no spreadsheet takes for a formula: an apostrophe stands before =, +, - and @.
 
-    Numbers stay as they are. Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
+    Control characters are escapes. Numbers stay as they are. Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
     """
-    if cell == "-" or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+    cell = printable(cell)
+    if cell == "-" or not cell.startswith(("=", "+", "-", "@")):
         return cell
     try:
         float(cell.replace(",", ""))
