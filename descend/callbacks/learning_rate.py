@@ -23,6 +23,7 @@ from descend.callbacks.console import say
 from descend.callbacks.name_fields import at_least, words
 from descend.errors import ConfigurationError, Unsupported
 from descend.graph.fields import described_openly
+from descend.launch.trainer_layout import current_trainer
 from descend.leniency import Deviation, refused
 from descend.train import Callback, Mode
 
@@ -71,7 +72,7 @@ class _LearningRate(Callback):
     def change(self, run: RunView, rate: float, epoch: int) -> None:
         """Set the learning rate and print it."""
         if rate != self.rate(run):
-            say(f"Model 0: changing global learning rate to {rate:g} at epoch {epoch}")
+            say(f"Model {current_trainer()[0]}: changing global learning rate to {rate:g} at epoch {epoch}")
             run.control.set_rate(rate, words(self.weights))
 
 
@@ -103,7 +104,8 @@ class _AtSteps(_LearningRate):
         rate = self.rate(epoch.run)
         if epoch.complete and rate != self.said:
             self.said = rate
-            say(f"Model 0: changing global learning rate to {rate:g} at epoch {epoch.finished}")
+            at = f"epoch {epoch.finished}"
+            say(f"Model {current_trainer()[0]}: changing global learning rate to {rate:g} at {at}")
 
     def scheduled(self, step: int) -> float:
         """The learning rate of the update after `step` updates."""
@@ -314,6 +316,11 @@ class PolyLearningRate(_AtSteps):
                 "PolyLearningRate: nobody knows the steps of an epoch of these data; set max_iter="
             )
         self.steps = self.max_iter or self.num_epochs * (steps_per_epoch or 0)
+
+    def after_epoch(self, epoch: EpochView) -> None:
+        """See `Callback.after_epoch`. As in LBANN, the rate is that of the steps done, which the next update has."""
+        if epoch.complete:
+            self.change(epoch.run, self.scheduled(epoch.step), epoch.finished)
 
     def scheduled(self, step: int) -> float:
         """See `_AtSteps.scheduled`."""

@@ -1,6 +1,7 @@
 import pytest
 
 import descend
+from descend.experiment import load, save_prototext
 from descend.lbann.driver.command_line import parse
 from descend.lbann.driver.run import free_run_dir, read_experiment
 from tests.lbann.driver.programs import MODEL, READER, TRAINER, experiment, listing, run, write
@@ -133,3 +134,22 @@ def test_a_folder_without_weights_is_an_error(capsys, monkeypatch, tmp_path):
     ended = run(capsys, monkeypatch, tmp_path, file, "--load_model_weights_dir=nothing")
     assert ended.code == 5
     assert "LoadModel: nothing holds neither files model_weights_" in ended.err
+
+
+def test_the_polynomial_rate_follows_the_steps_that_are_done(capsys, monkeypatch, tmp_path):
+    rate = "callback { poly_learning_rate { power: 1 num_epochs: 2 } }"
+    ended = run(capsys, monkeypatch, tmp_path, f"--prototext={write(tmp_path, experiment(rate))}")
+    said = [line for line in ended.out.splitlines() if "learning rate" in line]
+    assert said == [
+        "Model 0: changing global learning rate to 0.05 at epoch 1",
+        "Model 0: changing global learning rate to 0 at epoch 2",
+    ]
+
+
+def test_a_file_whose_name_says_protobin_is_binary(capsys, monkeypatch, tmp_path):
+    found = load(tmp_path / write(tmp_path, experiment()))
+    parts = {name: getattr(found, name) for name in ("trainer", "model", "data_reader", "optimizer")}
+    save_prototext(tmp_path / "e.protobin", binary=True, **parts)
+    whole = run(capsys, monkeypatch, tmp_path, "--prototext=experiment.prototext")
+    assert whole.code == 0
+    assert run(capsys, monkeypatch, tmp_path, "--prototext=e.protobin") == whole
