@@ -87,8 +87,8 @@ _ACCEPTED = (
         "trainer_create_two_models", "trainer_enable_subgrid_async_comm", "trainer_enable_topo_aware_subgrid",
     )),
     *(Option(name, int) for name in (
-        "num_io_threads", "max_io_thread_rngs", "rng_seeds_per_trainer_to_display", "smiles_buffer_size", "trainer_grid_height",
-        "trainer_primary_grid_size", "num-subgrids",
+        "num_io_threads", "max_io_thread_rngs", "rng_seeds_per_trainer_to_display", "smiles_buffer_size",
+        "trainer_grid_height", "trainer_primary_grid_size", "num-subgrids",
     )),
     *(Option(name, str) for name in ("caliper_config", "data_store_spill")),
 )  # fmt: skip
