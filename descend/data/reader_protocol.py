@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,10 +20,17 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Field:
-    """Shape and type of the array that a field holds for each sample."""
+    """Shape and type of the array that a field holds for each sample.
+
+    Args:
+        shape: Of one sample.
+        dtype: Of its numbers.
+        pieces: Sizes of the arrays that were flattened and joined to it, in their order; empty where it is one.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    pieces: tuple[int, ...] = field(default=(), compare=False)
 
 
 class SampleSource(Protocol):

@@ -80,7 +80,9 @@ def _open(reader: Reader, seed: int) -> dict[str, OpenReader]:
 
 def _fields(reader: Reader, source: SampleSource, chain: SampleTransforms) -> Mapping[str, Field]:
     """The fields after the transforms."""
-    fields = {**source.fields, SAMPLES: Field(chain.output_shape(), np.dtype(np.float32))}
+    before, shape = source.fields[SAMPLES], chain.output_shape()
+    pieces = before.pieces if shape == before.shape else ()
+    fields = {**source.fields, SAMPLES: Field(shape, np.dtype(np.float32), pieces)}
     if reader.gan_labelling:
         if LABELS not in fields:
             raise ConfigurationError("gan_labelling is set and the samples have no labels; remove it")

@@ -87,8 +87,10 @@ def check(experiment: Experiment, seed: int = 0) -> Checked:
     """
     errors: list[DescendError] = []
     readers = _readers(experiment, seed, errors)
-    fields = {name: field.shape for reader in (readers or {}).values() for name, field in reader.fields.items()}
-    plan = _attempt(lambda: check_graph(experiment.model, fields), errors) if readers else None
+    offered = {name: field for reader in (readers or {}).values() for name, field in reader.fields.items()}
+    fields = {name: field.shape for name, field in offered.items()}
+    pieces = {name: field.pieces for name, field in offered.items() if field.pieces}
+    plan = _attempt(lambda: check_graph(experiment.model, fields, pieces), errors) if readers else None
     algorithm = experiment.trainer.training_algo
     unit = None
     _attempt(lambda: _check_names(experiment, plan), errors)

@@ -17,6 +17,7 @@ as ten.
 from __future__ import annotations
 
 from collections import defaultdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import GraphError
@@ -45,19 +46,20 @@ __all__ = ["check"]
 _MAX_PROBLEMS = 100
 
 
-def check(model: Model, fields: Mapping[str, Shape]) -> Plan:
+def check(model: Model, fields: Mapping[str, Shape], pieces: Mapping[str, Shape] = MappingProxyType({})) -> Plan:
     """Work out every tensor of a model.
 
     Args:
         model: The description.
         fields: Shape for each sample of every field that the readers offer.
+        pieces: Sizes of the arrays that a reader has joined to a field, for those that are joined.
 
     Raises:
         GraphError: everything that does not fit, each problem with the layer, its place in the text, and what to do.
     """
     problems = ProblemList()
     with gc_paused():
-        plan = _plan(model, fields, problems)
+        plan = _plan(model, fields, pieces, problems)
     found = problems.found
     if len(found) > _MAX_PROBLEMS:
         found = [*found[:_MAX_PROBLEMS], f"and {len(found) - _MAX_PROBLEMS} more problems"]
@@ -66,7 +68,7 @@ def check(model: Model, fields: Mapping[str, Shape]) -> Plan:
     return plan
 
 
-def _plan(model: Model, fields: Mapping[str, Shape], problems: ProblemList) -> Plan:
+def _plan(model: Model, fields: Mapping[str, Shape], pieces: Mapping[str, Shape], problems: ProblemList) -> Plan:
     graph, weights = NodeGraph(model.layers, problems), WeightTable(problems)
     _check_model(model, problems)
     _check_names(model, graph.names, problems)
@@ -77,7 +79,7 @@ def _plan(model: Model, fields: Mapping[str, Shape], problems: ProblemList) -> P
     graph.add_layers(ordered)
     graph.add_readers(model)
     nodes = graph.placed()
-    ShapeInference(fields, graph, weights, problems).run(nodes)
+    ShapeInference(fields, graph, weights, problems, pieces).run(nodes)
     weights.check(model)
     notes = [f"{name} of model '{model.name}' is part of the format and read by nothing" for name in model.unread]
     mixed = any(any(layer.formats()) for layer in model.layers) or any(one.datatype for one in model.weights)

@@ -15,17 +15,16 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import descend.lbann
+from descend.lbann.driver.main import IMPORT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-__all__ = ["VARIABLE", "LbannFinder"]
-
-VARIABLE: Final = "DESCEND_LBANN_IMPORT"  # the driver switches this on where it is 1
+__all__ = ["LbannFinder"]
 
 
 class _SameModule(Loader):
@@ -66,4 +65,4 @@ class LbannFinder(MetaPathFinder):
 
 if not any(isinstance(finder, LbannFinder) for finder in sys.meta_path):
     sys.meta_path.insert(0, LbannFinder())
-    os.environ[VARIABLE] = "1"
+    os.environ[IMPORT_VARIABLE] = "1"  # the driver does the same then

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-__all__ = ["bin2text", "experiment_message", "generic_load", "save_prototext", "text2bin"]
+    from descend.experiment import Experiment
+
+__all__ = ["bin2text", "experiment_message", "generic_load", "save_prototext", "text2bin", "to_experiment"]
 
 
 def experiment_message(**parts: Any) -> Message:
@@ -33,6 +35,22 @@ def experiment_message(**parts: Any) -> Message:
         if value is not None:
             set_field(found, "experiment", name, value)
     return found
+
+
+def to_experiment(trainer: Any, model: Any, data_reader: Any, optimizer: Any) -> Experiment:
+    """The same as a value of `descend`, for `descend.run` in this process.
+
+    Args:
+        trainer: A trainer, or its message; `model`, `data_reader` and `optimizer` likewise.
+
+    Raises:
+        ConfigurationError: a value that has no place in an experiment.
+        TextError: everything that this package refuses in it.
+    """
+    from descend.experiment.text import classes
+
+    message = experiment_message(trainer=trainer, model=model, data_reader=data_reader, optimizer=optimizer)
+    return text.to_value(message, classes())
 
 
 def save_prototext(filename: str | os.PathLike[str], binary: bool = False, **parts: Any) -> None:

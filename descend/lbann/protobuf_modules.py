@@ -51,11 +51,20 @@ def module(file: str) -> ModuleType:
     found: Any = pool().FindFileByName(f"{file}.proto")
     made.__dict__["DESCRIPTOR"] = found
     for message, descriptor in found.message_types_by_name.items():
-        made.__dict__[message] = message_factory.GetMessageClass(descriptor)
+        made.__dict__[message] = _message_class(descriptor)
     for enum, members in enumerations(file).items():
         made.__dict__[enum] = members
         made.__dict__.update({member.name: int(member) for member in members})
     sys.modules[name] = made
+    return made
+
+
+def _message_class(descriptor: Any) -> Any:
+    """The class of a message; its inner messages are attributes, which Protobuf in pure Python leaves out."""
+    made: Any = message_factory.GetMessageClass(descriptor)
+    for inner in descriptor.nested_types:
+        if not hasattr(made, inner.name):
+            setattr(made, inner.name, _message_class(inner))
     return made
 
 

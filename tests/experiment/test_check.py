@@ -23,9 +23,9 @@ def checks(monkeypatch):
     """The graphs that were checked."""
     seen = []
 
-    def counted(model, fields, plain=module.check_graph):
+    def counted(model, fields, pieces, *, plain=module.check_graph):
         seen.append(model)
-        return plain(model, fields)
+        return plain(model, fields, pieces)
 
     monkeypatch.setattr(module, "check_graph", counted)
     return seen

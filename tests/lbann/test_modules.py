@@ -90,7 +90,9 @@ def test_a_module_of_a_script_counts_its_calls_itself():
             self.instance += 1
             return self.fc(self.fc(x))
 
+    lbann.modules.Module.global_count = 0
     twice = Twice()
+    assert (twice.name, lbann.modules.Module.global_count) == ("module1", 1)
     twice(lbann.Input(data_field="x"))
     twice(lbann.Input(data_field="x"))
     assert twice.instance == 2

@@ -1,5 +1,6 @@
 """The names of LBANN's front end, and what its programs do with them."""
 
+import os
 import subprocess
 import sys
 
@@ -84,6 +85,25 @@ def test_texts_are_merged_by_protobuf_itself_packed_messages_included():
     packed = "parameters { [type.googleapis.com/lbann_data.ClampOperator] { max: 2 } }"
     text_format.Merge(f'layer {{ name: "c" operator_layer {{ ops {{ {packed} }} }} }}', model)
     assert text.to_value(model, classes()).layers[0].ops[0] == descend.ops.Clamp(max=2.0)
+
+
+def test_messages_are_the_same_with_protobuf_in_pure_python():
+    code = """
+from google.protobuf import text_format
+from google.protobuf.internal import api_implementation
+import descend.lbann as lbann
+assert api_implementation.Type() == "python"
+step = lbann.callbacks_pb2.Callback.MinibatchScheduleStep(epoch=2)
+found = lbann.CallbackMinibatchSchedule(step=[step]).export_proto()
+assert found.minibatch_schedule.step[0].epoch == 2
+model = lbann.model_pb2.Model()
+packed = "parameters { [type.googleapis.com/lbann_data.ClampOperator] { max: 2 } }"
+text_format.Merge("layer { operator_layer { ops { %s } } }" % packed, model)
+assert model.layer[0].operator_layer.ops[0].parameters.type_url.endswith("ClampOperator")
+"""
+    environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_namespace_is_light():

@@ -2,9 +2,10 @@
 
 import pytest
 
+import descend
 import descend.lbann as lbann
 from descend.errors import ConfigurationError, TextError
-from descend.lbann.proto import bin2text, generic_load, save_prototext, text2bin
+from descend.lbann.proto import bin2text, generic_load, save_prototext, text2bin, to_experiment
 
 
 def test_text_and_binary_form_are_turned_into_each_other(tmp_path):
@@ -30,3 +31,43 @@ def test_parts_and_files_that_are_none_are_refused(tmp_path):
     with pytest.raises(TextError, match=r"bad\.prototext:1:17: .*did you mean 'name'"):
         text2bin(tmp_path / "bad.prototext", tmp_path / "bad.protobin")
     assert not (tmp_path / "bad.protobin").exists()
+
+
+def network(names):
+    """A small network and its callbacks, of the names of LBANN or of descend, which are alike."""
+    x, labels = names.Input(data_field="samples", name="x"), names.Input(data_field="labels", name="labels")
+    y = names.FullyConnected(x, num_neurons=10, has_bias=True, name="y")
+    predicted = names.Softmax(names.Clamp(y, min=-5, max=5, name="clamped"), name="predicted")
+    loss = names.CrossEntropy(predicted, labels, name="loss")
+    accuracy = names.Metric(names.CategoricalAccuracy(predicted, labels, name="a"), name="accuracy", unit="%")
+    return names.Model(1, x, objective_function=loss, metrics=[accuracy])
+
+
+def test_an_experiment_runs_in_this_process_to_the_same_bits_as_one_of_descend(tmp_path):
+    described = descend.zoo.digits()
+    ours = descend.run(
+        descend.Trainer(64, random_seed=3),
+        network(descend),
+        described,
+        descend.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8),
+        run_dir=tmp_path / "a",
+    )
+    algorithm = lbann.BatchedIterativeOptimizer("sgd", epoch_count=1)
+    found = to_experiment(
+        lbann.Trainer(64, random_seed=3, training_algo=algorithm),
+        network(lbann),
+        experiment_readers(described),
+        lbann.Adam(learn_rate=0.01, beta1=0.9, beta2=0.99, eps=1e-8),
+    )
+    theirs = descend.run(found.trainer, found.model, found.data_reader, found.optimizer, run_dir=tmp_path / "b")
+    assert [row["objective"] for row in theirs.history] == [row["objective"] for row in ours.history]
+    assert theirs.history[-1]["accuracy"] > 0.5
+
+
+def experiment_readers(readers):
+    """The message of some readers, as LBANN's programs have it."""
+    message = lbann.reader_pb2.DataReader()
+    for one in readers.reader:
+        reader = message.reader.add(name=one.name, role=one.role, shuffle=one.shuffle, fraction_of_data_to_use=1.0)
+        reader.transforms.add().scale.scale = 1 / 16
+    return message

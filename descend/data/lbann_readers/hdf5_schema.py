@@ -221,11 +221,16 @@ class SchemaSamples:
         self._files: OrderedDict[Path, Any] = OrderedDict()
         if not samples:
             raise DataError("the sample list is empty: it has 0 samples, and at least 1 is needed")
-        self._shapes = {name: values.shape for name, values in self._sample(0).items()}
+        first = self._parts(0)
+        self._shapes = {name: _joined(some).shape for name, some in first.items()}
         if num_labels and math.prod(self._shapes.get("labels", (1,))) != 1:
             raise DataError(f"num_labels is set and the label has the shape {self._shapes['labels']}; remove it")
         self.fields: Mapping[str, Field] = {
-            name: Field((num_labels,) if name == "labels" and num_labels else shape, np.dtype(np.float32))
+            name: Field(
+                (num_labels,) if name == "labels" and num_labels else shape,
+                np.dtype(np.float32),
+                tuple(one.size for one in first[name]) if len(first[name]) > 1 else (),
+            )
             for name, shape in self._shapes.items()
         }
 
@@ -253,19 +258,19 @@ class SchemaSamples:
         return f"sample {sample} ({self._samples[sample].path}, '{self._samples[sample].name}')"
 
     def _sample(self, number: int) -> dict[str, Array]:
+        return {name: _joined(some) for name, some in self._parts(number).items()}
+
+    def _parts(self, number: int) -> dict[str, list[Array]]:
+        """The values of each field of a sample, before they are joined."""
         sample = self._samples[number]
         try:
             group = self._file(sample.path)[sample.name]
-            values = {
+            return {
                 name: [leaf.values(np.asarray(group[leaf.path][()])) for leaf in leaves]
                 for name, leaves in self._leaves.items()
             }
         except (OSError, KeyError, ValueError, TypeError) as error:
             raise DataError(f"{self._place(number)} cannot be read: {error}") from error
-        return {
-            name: np.atleast_1d(some[0]) if len(some) == 1 else np.concatenate([one.reshape(-1) for one in some])
-            for name, some in values.items()
-        }
 
     def _file(self, path: Path) -> Any:
         """The file, open; the one that was not read for longest is closed for it."""
@@ -275,6 +280,11 @@ class SchemaSamples:
                 self._files.popitem(last=False)[1].close()
         self._files.move_to_end(path)
         return self._files[path]
+
+
+def _joined(some: Sequence[Array]) -> Array:
+    """One array as it is, at least one number long; several flattened and joined."""
+    return np.atleast_1d(some[0]) if len(some) == 1 else np.concatenate([one.reshape(-1) for one in some])
 
 
 def _names_in(path: Path) -> list[str]:

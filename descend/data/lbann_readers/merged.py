@@ -94,9 +94,12 @@ class JoinedFeatures:
         counts = [len(part) for part in (*parts, *([labels] if labels else []))]
         if len(set(counts)) != 1:
             raise DataError(f"the files must have equally many samples, got {', '.join(f'{n:,}' for n in counts)}")
-        width = sum(int(np.prod(part.fields["samples"].shape)) for part in parts)
+        widths = tuple(int(np.prod(part.fields["samples"].shape)) for part in parts)
         others = {name: one for name, one in labels.fields.items() if name != "samples"} if labels else {}
-        self.fields: Mapping[str, Field] = {"samples": Field((width,), np.dtype(np.float32)), **others}
+        self.fields: Mapping[str, Field] = {
+            "samples": Field((sum(widths),), np.dtype(np.float32), widths),
+            **others,
+        }
 
     def __len__(self) -> int:
         return len(self._parts[0])

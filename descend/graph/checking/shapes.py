@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from descend.errors import ConfigurationError
 from descend.graph.checking.problems import listed, name_of
-from descend.graph.kinds import Input
+from descend.graph.kinds import Input, Slice
 from descend.graph.layer import Incoming
 
 if TYPE_CHECKING:
@@ -34,12 +35,18 @@ class ShapeInference:
         graph: The nodes and which of them are inserted.
         weights: Receives the weights of each layer once its inputs are known.
         problems: Receives what does not fit.
+        pieces: Sizes of the arrays that a reader has joined to a field.
     """
 
     def __init__(
-        self, fields: Mapping[str, Shape], graph: NodeGraph, weights: WeightTable, problems: ProblemList
+        self,
+        fields: Mapping[str, Shape],
+        graph: NodeGraph,
+        weights: WeightTable,
+        problems: ProblemList,
+        pieces: Mapping[str, Shape] = MappingProxyType({}),
     ) -> None:
-        self._fields = fields
+        self._fields, self._pieces = fields, pieces
         self._graph = graph
         self._weights = weights
         self._problems = problems
@@ -98,6 +105,8 @@ class ShapeInference:
 
     def _infer(self, node: LayerNode) -> None:
         self._take_hint(node)
+        if isinstance(node.layer, Slice) and node.layer.get_slice_points_from_reader:
+            node.layer = node.layer.cut_like(self._pieces)
         layer = node.layer
         if layer.refusal is not None:
             self._problems.add(layer.where, f"layer '{layer.name}': kind {type(layer).__name__} {layer.refusal}")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import copy
+from itertools import accumulate, pairwise
 from math import prod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from descend.errors import GraphError
 from descend.graph.kinds.base import Entrywise, SameShape, per_dimension, window_shape
 from descend.graph.kinds.linear_and_convolution import Window, check_channels_first
 from descend.graph.layer import Incoming, Layer, Shape, shown
 from descend.leniency import Deviation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "Concatenation",
@@ -234,6 +238,9 @@ class Slice(Layer):
 
     Piece i goes from slice_points[i] up to, without, slice_points[i + 1]. The points rise; they need not begin at 0
     nor reach the end, and the gradient of what is left out is 0.
+
+    With get_slice_points_from_reader the points are those where a reader has joined arrays to one field: the field of
+    this name, or "samples" for independent and "responses" for dependent, LBANN's words.
     """
 
     message: ClassVar[str] = "Layer.Slice"
@@ -243,14 +250,30 @@ class Slice(Layer):
     slice_points: tuple[int, ...] = ()
     get_slice_points_from_reader: str = ""
 
+    def cut_like(self, pieces: Mapping[str, Shape]) -> Slice:
+        """The same layer with the points at which a field was joined; as it is where no such field is joined.
+
+        Args:
+            pieces: Sizes of the joined arrays by field.
+        """
+        asked = self.get_slice_points_from_reader
+        sizes = pieces.get({"independent": "samples", "dependent": "responses"}.get(asked, asked))
+        if sizes is None or self.slice_points:
+            return self
+        cut = copy.copy(self)
+        cut.slice_points, cut.get_slice_points_from_reader = tuple(accumulate(sizes, initial=0)), ""
+        return cut
+
     def output_shapes(self, inputs: tuple[Incoming, ...], children: int) -> tuple[Shape, ...]:
         """The shape of each piece."""
         (incoming,) = inputs
         shape, axis, points = incoming.shape, self.axis, self.slice_points
         if self.get_slice_points_from_reader:
-            raise GraphError(
-                "has get_slice_points_from_reader, which one project's reader alone can answer: write slice_points"
+            asked = self.get_slice_points_from_reader
+            why = (
+                "slice_points as well: leave one out" if points else "no reader joins such a field: write slice_points"
             )
+            raise GraphError(f"has get_slice_points_from_reader '{asked}', and {why}")
         if not 0 <= axis < len(shape):
             raise GraphError(f"has axis {axis}, and {incoming}: expected 0 to {len(shape) - 1}")
         if len(points) < 2 or list(points) != sorted(set(points)) or points[0] < 0 or points[-1] > shape[axis]:

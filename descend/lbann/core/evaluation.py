@@ -65,7 +65,8 @@ def evaluate(
     wanted = [layer for layer in layers if not layer.children] if outputs is None else _each(outputs)
     if not wanted:
         raise ConfigurationError("evaluate: no layer is without children; name the layers in outputs=[...]")
-    folder = Path(run_kwargs.pop("work_dir", None) or job_folder(None, "evaluate", 1, 1)).absolute()
+    options: dict[str, Any] = {"overwrite_script": True, **run_kwargs}
+    folder = Path(options.pop("work_dir", None) or job_folder(None, "evaluate", 1, 1)).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "data.npy", given)
     dump = CALLBACKS["CallbackDumpOutputs"](
@@ -75,14 +76,14 @@ def evaluate(
         format="npy",
     )
     callbacks = [*(model.callbacks if isinstance(model, Model) else ()), *(extra_callbacks or ()), dump]
-    options: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     if isinstance(model, Model):
-        options = {"weights": model.weights, "name": model.name, "amp": model.amp}
-        options |= {"objective_function": model.objective_function, "metrics": model.metrics}
-    trial = Model(int(training), layers, callbacks=callbacks, **options)
+        kept = {"weights": model.weights, "name": model.name, "amp": model.amp}
+        kept |= {"objective_function": model.objective_function, "metrics": model.metrics}
+    trial = Model(int(training), layers, callbacks=callbacks, **kept)
     algorithm = BatchedIterativeOptimizer("evaluate", num_iterations=1) if training else None
     trainer = Trainer(len(given), training_algo=algorithm)
-    status = launcher.run(trainer, trial, _reader(training), NoOptimizer(), work_dir=folder, **run_kwargs)
+    status = launcher.run(trainer, trial, _reader(training), NoOptimizer(), work_dir=folder, **options)
     if status:
         raise DescendError(f"evaluate: the driver ended with status {status}; its output is in {folder}/err.log")
     found = tuple(_dumped(folder / "outputs", layer.name) for layer in wanted)

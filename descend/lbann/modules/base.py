@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from descend import modules
 from descend.modules import (
@@ -25,6 +25,8 @@ __all__ = [
 
 class Module(modules.Module):
     """Base of a script's own modules: a call is `forward`. As in LBANN, `forward` itself counts `instance` up."""
+
+    prefix: ClassVar[str] = "module"  # counted here, where scripts set `global_count` back
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Make the layers of one more call; see `forward`."""

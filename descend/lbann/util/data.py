@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
 from descend.lbann.core.messages import new_message
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = [
-    "KEY_VARIABLE",
     "Dataset",
     "DistConvDataset",
     "Sample",
@@ -37,8 +36,6 @@ __all__ = [
     "construct_python_dataset_reader",
     "dataset_environment",
 ]
-
-KEY_VARIABLE: Final = "DESCEND_LBANN_DATASET_KEY"
 
 
 class _Fields:
@@ -102,7 +99,7 @@ class DistConvDataset(Dataset):
 
 @cache
 def _key() -> str:
-    return os.environ.get(KEY_VARIABLE) or secrets.token_hex(32)
+    return secrets.token_hex(32)
 
 
 _written: list[Path] = []
@@ -110,7 +107,11 @@ _written: list[Path] = []
 
 def dataset_environment() -> Mapping[str, str]:
     """The key for the driver, if this process has written data sets."""
-    return {KEY_VARIABLE: _key()} if _written else {}
+    if not _written:
+        return {}
+    from descend.data.formats.python_dataset import KEY_VARIABLE  # the room of data takes a while to import
+
+    return {KEY_VARIABLE: _key()}
 
 
 def construct_python_dataset_reader(

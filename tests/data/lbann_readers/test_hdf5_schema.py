@@ -52,6 +52,8 @@ def test_packed_fields(folder):
     (path / "experiment.yaml").write_text("inputs:\noutputs: {scalars: }\nclass:\n")
     reader = opened("hdf5_data_reader", path, **FIELDS, enable_labels=True, enable_responses=True, num_labels=3)
     found = everything(reader)
+    assert reader.fields["samples"].pieces == (np.size(truth[0]["inputs/p1"]), np.size(truth[0]["inputs/p0"]))
+    assert reader.fields["responses"].pieces == ()
     wanted = [np.append(one["inputs/p1"], 2 * one["inputs/p0"] - 1) for one in truth]
     np.testing.assert_allclose(found["samples"], wanted, rtol=1e-6)
     np.testing.assert_allclose(found["responses"], [one["outputs/scalars"] for one in truth], rtol=1e-6)

@@ -32,7 +32,9 @@ def test_features_of_several_files(tmp_path):
     found = everything(opened("merge_features", tmp_path, **fields, label_filename="labels.csv", label_col=1))
     np.testing.assert_allclose(found["samples"], np.column_stack((A, A[:, :2] * 2)), rtol=1e-6)
     np.testing.assert_array_equal(found["labels"].argmax(1), [0, 1, 2, 0, 1])
-    assert set(everything(opened("merge_features", tmp_path, **fields))) == {"samples"}
+    reader = opened("merge_features", tmp_path, **fields)
+    assert reader.fields["samples"].pieces == (3, 2)
+    assert set(everything(reader)) == {"samples"}
     np.savetxt(tmp_path / "f2.csv", B, delimiter=";", header="a;b;c", comments="")
     assert "equally many samples, got 5, 5, 4" in refusal("merge_features", tmp_path, **fields)
 

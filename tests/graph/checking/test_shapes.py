@@ -202,3 +202,22 @@ def test_layers_that_hint_at_each_other_are_named():
     first.hint_layer, second.hint_layer = second, first
     _, found = inferred(first, second)
     assert "layer 'first' (Constant) takes the dimensions of 'second', which is computed from it" in found
+
+
+@pytest.mark.parametrize("asked", ["independent", "samples"])
+def test_points_of_a_slice_are_where_a_reader_has_joined_arrays(asked):
+    x = g.Input(data_field="samples", name="x")
+    cut = g.Slice(x, get_slice_points_from_reader=asked, name="cut")
+    pieces = [g.Relu(cut, name=f"piece{i}") for i in range(3)]
+    model = g.Model(layers=pieces)
+    plan = g.check(model, {"samples": (9,)}, {"samples": (2, 4, 3)})
+    assert [one.output_shape for one in plan.layers if one.name.startswith("piece") and not one.inserted] == [
+        (2,),
+        (4,),
+        (3,),
+    ]
+    with pytest.raises(GraphError, match="and no reader joins such a field: write slice_points"):
+        g.check(model, {"samples": (9,)})
+    cut.slice_points = (0, 1, 2, 3)
+    with pytest.raises(GraphError, match="and slice_points as well: leave one out"):
+        g.check(model, {"samples": (9,)}, {"samples": (2, 4, 3)})

@@ -6,7 +6,6 @@ import descend
 import descend.lbann as lbann
 from descend.experiment.text import classes
 from descend.graph import text
-from descend.graph.text.schema import message_info
 from descend.lbann.proto import experiment_message
 
 
@@ -196,4 +195,29 @@ def test_messages_are_what_objects_are():
     layer = lbann.Input(data_field="samples", name="x")
     model = lbann.Model(1, [layer])
     assert text.render(experiment_message(model=model)) == text.render(experiment_message(model=model.export_proto()))
-    assert message_info("Layer").full_name == layer.export_proto().DESCRIPTOR.full_name
+    whole = lbann.lbann_pb2.LbannPB(model=model.export_proto(), trainer=lbann.Trainer(4).export_proto())
+    whole.optimizer.CopyFrom(lbann.SGD(learn_rate=0.5).export_proto())
+    assert (whole.model.num_epochs, whole.trainer.mini_batch_size, whole.optimizer.sgd.learn_rate) == (1, 4, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lbann.Relu(), "layers_pb2.Layer"),
+        (lambda: lbann.Sigmoid(), "layers_pb2.Layer"),
+        (lambda: lbann.ops.Sigmoid(), "operators_pb2.Operator"),
+        (lambda: lbann.Weights(), "weights_pb2.Weights"),
+        (lambda: lbann.HeNormalInitializer(), "weights_pb2.Initializer"),
+        (lambda: lbann.SGD(), "optimizers_pb2.Optimizer"),
+        (lambda: lbann.CallbackPrint(), "callbacks_pb2.Callback"),
+        (lambda: lbann.Metric(lbann.Relu()), "metrics_pb2.Metric"),
+        (lambda: lbann.PythonMetric(module="m", name="n"), "metrics_pb2.Metric"),
+        (lambda: lbann.ObjectiveFunction(), "objective_functions_pb2.ObjectiveFunction"),
+        (lambda: lbann.Model(1), "model_pb2.Model"),
+        (lambda: lbann.Trainer(1), "trainer_pb2.Trainer"),
+        (lambda: lbann.BatchedIterativeOptimizer("a"), "training_algorithm_pb2.TrainingAlgorithm"),
+    ],
+)
+def test_what_objects_export_is_of_the_class_that_scripts_know(make, message):
+    module, _, name = message.partition(".")
+    assert type(make().export_proto()) is getattr(getattr(lbann, module), name)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import descend.lbann as lbann
+from descend.data.formats.python_dataset import KEY_VARIABLE
 from descend.errors import ConfigurationError
 from descend.lbann.util import make_iterable, make_nd_array, str_list
 from descend.lbann.util.data import (
-    KEY_VARIABLE,
     Dataset,
     Sample,
     SampleDims,

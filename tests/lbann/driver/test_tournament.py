@@ -1,0 +1,55 @@
+"""Tournaments of trainers through LBANN's driver: its log lines, and a folder for each trainer."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.lbann.driver.programs import MODEL, OPTIMIZER, run, write
+
+TRAINER = """
+trainer { mini_batch_size: 4 random_seed: 7
+  training_algorithm { name: "ltfb" parameters { [type.googleapis.com/lbann_data.LTFB] {
+    local_training_algorithm { name: "local" parameters { [type.googleapis.com/lbann_data.SGD] {
+      stopping_criteria { max_batches: 4 } } } }
+    meta_learning_strategy { [type.googleapis.com/lbann_data.RandomPairwiseExchange] {
+      metric_name_strategy_map { key: "size" value: LOWER_IS_BETTER } exchange_strategy { checkpoint_binary {} } } }
+    stopping_criteria { max_tournaments: 2 } } } } }
+"""
+READERS = """
+data_reader {
+  reader { name: "synthetic" role: "train" num_samples: 8 synth_dimensions: "5" }
+  reader { name: "synthetic" role: "tournament" num_samples: 4 synth_dimensions: "5" }
+  reader { name: "synthetic" role: "test" num_samples: 4 synth_dimensions: "5" }
+}
+"""
+TEXT = TRAINER + MODEL.replace("MORE", 'callback { save_model { dir: "saved" } }') + OPTIMIZER + READERS
+LINE = re.compile(
+    r'LTFB \(model "m", step (\d)\): trainer (\d) selected model from trainer (\d) '
+    r"\(trainer (\d) score = ([\d.e+-]+), trainer (\d) score = ([\d.e+-]+)\)"
+)
+
+
+def test_one_trainer_plays_itself_in_every_round(capsys, monkeypatch, tmp_path):
+    ended = run(capsys, monkeypatch, tmp_path, f"--prototext={write(tmp_path, TEXT)}")
+    assert ended.code == 0, ended.err
+    found = LINE.findall(ended.out)
+    assert [line[:3] for line in found] == [("0", "0", "0"), ("1", "0", "0")]
+    assert all(line[4] == line[6] for line in found)
+    passes = [line for line in ended.out.splitlines() if "training epoch" in line and "objective" in line]
+    assert len(passes) == 6  # one more local run follows the last exchange
+
+
+@pytest.mark.slow
+def test_two_trainers_take_the_better_model_and_have_folders_of_their_own(tmp_path):
+    write(tmp_path, TEXT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "descend.lbann.driver", "--prototext=experiment.prototext", "--procs_per_trainer=1"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found = LINE.findall(ended.stdout)
+    assert {(step, trainer) for step, trainer, *_ in found} == {("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")}
+    for _, trainer, chosen, _, own, partner, other in found:
+        assert chosen == (trainer if float(own) <= float(other) else partner)
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {"trainer0", "trainer1"}
