@@ -264,7 +264,7 @@ def launch(
         own = [f"{name}={value}" for name, value in environment.items() if os.environ.get(name) != value]
         _print(f"{ranks} ranks on this machine: {shlex.join([*own, *command])}")
         return
-    raise typer.Exit(_started(command, environment))
+    raise typer.Exit(_started(command, environment, None if run_dir is None else Path(run_dir)))
 
 
 def _value_of(name: str, arguments: list[str]) -> str | None:
@@ -283,21 +283,30 @@ def _count_of(name: str, arguments: list[str]) -> int | None:
     return int(value) if value and value.isdecimal() else None
 
 
-def _started(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command, forward termination signals to it, and return its exit code."""
+def _started(command: list[str], environment: dict[str, str], run_dir: Path | None) -> int:
+    """Run a command, forward termination signals to it, show what it prints, and return its exit code."""
     import signal
     import subprocess
+    import threading
     from contextlib import suppress
 
-    with subprocess.Popen(command, env=environment, start_new_session=True) as process:
+    from descend.launch.cpp_frames import copy_without_frames
 
-        def passed_on(number: int, frame: object) -> None:
-            with suppress(ProcessLookupError):
-                process.send_signal(number)
+    process = subprocess.Popen(  # not `with`, which waits for the end of the pipe
+        command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, passed_on)
-        return process.wait()
+    def passed_on(number: int, frame: object) -> None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, passed_on)
+    copied = threading.Thread(target=copy_without_frames, args=(process.stderr or (), sys.stderr, run_dir), daemon=True)
+    copied.start()
+    code = process.wait()
+    copied.join(timeout=2)  # a process that a rank has left behind may hold the pipe open for longer
+    return code
 
 
 def _check_for_ranks(file: Path, ranks: int) -> None:

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from descend.arguments import check_choice, require
 from descend.errors import DAMAGED_FILE, ConfigurationError
 from descend.launch import Job, flux, local, lsf, mpi, slurm
+from descend.launch.cpp_frames import FrameFilter
 from descend.launch.job import LEAD_SECONDS
 
 if TYPE_CHECKING:
@@ -212,9 +213,11 @@ def run_shown(command: Sequence[str], folder: Path, environment: Mapping[str, st
 
 
 def _copy(stream: IO[str] | None, shown: IO[str], path: Path) -> None:
+    choose = FrameFilter()
     with path.open("a") as kept:
         for line in stream or ():
-            shown.write(line)
-            shown.flush()
+            if choose.shows(line):
+                shown.write(line)
+                shown.flush()
             kept.write(line)
             kept.flush()

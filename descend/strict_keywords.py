@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from descend.errors import DescendError
 
-__all__ = ["StrictKeywords", "canonical_names", "strict_keywords"]
+__all__ = ["StrictKeywords", "also_takes", "canonical_names", "strict_keywords"]
 
 _NOTHING: Mapping[str, str] = {}
 Given = ParamSpec("Given")
@@ -32,6 +32,8 @@ class StrictKeywords(type):
     @property
     def __signature__(cls) -> inspect.Signature:
         """The signature of `__init__`, for help() and editors; that of `__call__` says nothing."""
+        if cls.__init__ is object.__init__:
+            return inspect.Signature()
         _, *parameters = inspect.signature(cls.__init__).parameters.values()
         return inspect.Signature(parameters)
 
@@ -64,6 +66,30 @@ def strict_keywords(
         return checked
 
     return wrap
+
+
+def also_takes(
+    init: Callable[..., None], *left_out: str
+) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
+    """The same `__init__`, which help() and editors show with the parameters of another that it passes `**options` to.
+
+    Args:
+        init: The other one, of a base class.
+        left_out: Its parameters that are not passed on.
+    """
+
+    def show(own: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        base = inspect.signature(init).parameters
+        named = [one for one in inspect.signature(own).parameters.values() if one.kind not in _OPEN]
+        taken = {*left_out, *(one.name for one in named)}
+        rest = [one for one in base.values() if one.name not in taken]
+        cast("Any", own).__signature__ = inspect.Signature(sorted((*named, *rest), key=lambda one: one.kind))
+        return own
+
+    return show
+
+
+_OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _refuse_unknown(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("bridges", "checkpoints", "data", "fit", "optimizers")
+PAGES = ("bridges", "checkpoints", "data", "fit", "lbann", "optimizers")
 
 
 @pytest.mark.slow

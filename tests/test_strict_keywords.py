@@ -60,3 +60,50 @@ def test_descriptions_show_their_arguments():
     assert list(rate)[:3] == ["weights", "lr_max", "lr_min"]
     assert rate["weights"].default == ""
     assert rate["lr_max"].annotation == "float"
+
+
+ROOMS = [descend, descend.callbacks, descend.modules, descend.zoo, descend.models, descend.optim.schedules]
+PUBLIC = {
+    f"{room.__name__}.{name}": found
+    for room in ROOMS
+    for name in dir(room)
+    if not name.startswith("_")
+    if isinstance(found := getattr(room, name), type)
+    and found.__module__.startswith("descend")
+    and not issubclass(found, Enum)
+}
+ABSTRACT = {"descend.optim.schedules.Schedule", "descend.optim.schedules.StrictKeywords"}
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ABSTRACT])
+def test_classes_show_their_arguments(name):
+    """Parents of a layer are the only arguments without a name of their own."""
+    for parameter in inspect.signature(PUBLIC[name]).parameters.values():
+        assert parameter.kind is not parameter.VAR_KEYWORD
+        layers = issubclass(PUBLIC[name], descend.Layer)
+        assert parameter.kind is not parameter.VAR_POSITIONAL or (layers and parameter.name == "args")
+        assert parameter.annotation is not parameter.empty
+
+
+@pytest.mark.parametrize("name", [name for name, kind in PUBLIC.items() if issubclass(kind, descend.Layer)])
+def test_layers_take_what_they_show(name):
+    """Each keyword with its default makes the layer that none makes."""
+    kind = PUBLIC[name]
+    shown = inspect.signature(kind).parameters.values()
+    named = {one.name: one.default for one in shown if one.kind is one.KEYWORD_ONLY and one.default is not one.empty}
+    assert {"name", "parents", "where"} <= set(named)
+    with_all, with_none = kind(**{**named, "name": "a"}), kind(name="a")
+    assert [with_all.setting(field) for field in kind.own_fields()] == [
+        with_none.setting(field) for field in kind.own_fields()
+    ]
+
+
+def test_a_layer_is_called_as_its_call_says():
+    assert list(inspect.signature(descend.Input(data_field="x")).parameters) == ["parent"]
+
+
+def test_options_that_are_passed_on_are_shown_and_those_that_are_set_are_not():
+    shown = inspect.signature(descend.zoo.WideResNet50_2).parameters
+    assert "output_size" in shown
+    assert "small_images" in shown
+    assert not {"width", "bottleneck"} & set(shown)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import Any
 
 from tools import api_pages, command_pages
 from tools.docstrings import rst
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["setup"]
 
@@ -37,4 +36,9 @@ def _skip(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) 
 
 def _source(app: Any, name: str, source: list[str]) -> None:
     """Point links to pages outside of `docs/`, which readers of the repository follow, to their copies in the site."""
-    source[0] = source[0].replace("](../CONTRIBUTING.md", "](/contributing.md")
+    text = source[0]
+    if name == "examples":  # the list beside the examples, with links from here
+        text = (Path(app.srcdir).parent / "examples" / "README.md").read_text(encoding="utf-8")
+        text = text.replace("](studies/README.md)", "](studies.md#studies-that-ship)")
+        text = re.sub(r"\]\((\w+\.py)\)", r"](../examples/\1)", text)
+    source[0] = text.replace("](../CONTRIBUTING.md", "](/contributing.md")

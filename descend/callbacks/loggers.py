@@ -92,8 +92,23 @@ class Logger(Callback):
         """See `Callback.before_run`."""
         self._rows = len(run.history)
         if run.control.collectives.is_rank_zero:
-            self.begin(run)
+            self._begin(run)
             self._logs = True
+
+    def _begin(self, run: RunView) -> None:
+        """Begin, with errors of a tracking tool, such as a server that cannot be reached, in our words."""
+        try:
+            self.begin(run)
+        except (DescendError, OSError):
+            raise
+        except Exception as error:
+            if type(self).begin.__module__ != __name__:
+                raise  # a logger of one's own, whose author wants to see where
+            reason = next(iter(str(error).splitlines()), "")
+            raise ConfigurationError(
+                f"{type(self).__name__} cannot begin: {type(error).__name__}: {reason[:_SHOWN]}; correct its settings "
+                "or leave it out"
+            ) from error
 
     def after_step(self, step: StepView) -> None:
         """See `Callback.after_step`."""
@@ -324,7 +339,7 @@ class TensorBoardLogger(Logger):
 
 @dataclass
 class MLflowLogger(Logger):
-    """Logs to an MLflow server or folder: settings as parameters, numbers as metrics.
+    """Logs to an MLflow server or database: settings as parameters, numbers as metrics.
 
     A run that goes on from a checkpoint goes on as the same run of MLflow. What a killed process had logged after its
     checkpoint stays there, since MLflow cannot take metrics back; those steps then have two values.
@@ -335,7 +350,8 @@ class MLflowLogger(Logger):
 
     Args:
         experiment: Name of MLflow's experiment; it is made where it does not exist.
-        tracking_uri: The server or folder; None is MLflow's own, by `MLFLOW_TRACKING_URI`.
+        tracking_uri: The server, or a database such as "sqlite:///mlflow.db"; None is MLflow's own, by
+            `MLFLOW_TRACKING_URI`.
         run_name: Shown by MLflow; None is the model's name.
         tags: Texts by name.
         every_steps: As for `Logger`.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.arguments import check_bool, check_integer, check_number, require
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, warn
 from descend.torch_private import version_counter
 from descend.train import Callback
 
@@ -232,6 +232,8 @@ class SWA(_WeightAverage):
         """See `Callback.after_setup`."""
         super().after_setup(run)
         self.epochs_seen = 0
+        if self.average_buffers:
+            _warn_of_batch_statistics(run.module)
         if self.lr is not None and any(group.get("schedule") for group in run.optimizer.param_groups):
             raise ConfigurationError(
                 "SWA: lr sets a constant learning rate, and that of the optimizer is a schedule: leave lr out, and end "
@@ -259,6 +261,16 @@ class SWA(_WeightAverage):
         if finished > self.epochs_seen and since >= 0 and since % self.every_epochs == 0:
             self._add(1 / (self.count + 1))
         self.epochs_seen = max(finished, self.epochs_seen)
+
+
+def _warn_of_batch_statistics(module: torch.nn.Module) -> None:
+    """Say that averaged running statistics are not those of the averaged weights."""
+    if names := [name for name, _ in module.named_buffers() if name.endswith("running_mean")]:
+        more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
+        warn(
+            f"SWA: {names[0]}{more} averaged as the weights are, which is not the mean under the averaged weights; for "
+            "that call torch.optim.swa_utils.update_bn(loader, result.module) after the run"
+        )
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

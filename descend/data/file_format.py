@@ -7,6 +7,7 @@ one of its own with `register`.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -29,7 +30,7 @@ __all__ = ["FileFormat", "FileSource", "ReadOptions", "check_used", "file_format
 
 
 _LONGEST_SIDE = 65_536  # of an image
-_COMMON = ("role", "target", "label", "classes", "format", "skip_bad")
+_COMMON = ("role", "target", "label", "classes", "format", "skip_bad", "cache", "cache_bytes")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class ReadOptions:
             `tokenizers` library, or such a tokenizer.
         skip_bad: So many rows of a text that cannot be parsed become samples that cannot be read; one more is an error,
             as is the first one where this is 0.
+        cache: Keep samples on disk as they are after decoding, in this folder, or where True in
+            `$XDG_CACHE_HOME/descend/samples`; see `descend.data.sample_cache`.
+        cache_bytes: That the folder takes at most; caches that were not used for longest are removed for it.
     """
 
     role: str = "train"
@@ -68,6 +72,8 @@ class ReadOptions:
     tokenizer: Any = None
     format: str | None = None
     skip_bad: int = 0
+    cache: bool | str | os.PathLike[str] = False
+    cache_bytes: int = 2**34
 
     def is_class(self, name: str) -> bool:
         """Whether the text in this field names classes."""
@@ -237,7 +243,10 @@ def _wrong_values(options: ReadOptions) -> list[str]:
         check_bool("header", value["header"], also=(None,)),
         check_integer("length", value["length"], 1, also=(None,)),
         check_integer("skip_bad", value["skip_bad"], 0),
+        check_integer("cache_bytes", value["cache_bytes"], 1),
     )
+    if not isinstance(value["cache"], (bool, str, os.PathLike)) or value["cache"] == "":
+        found.append(f"cache must be a folder, True or False, got {shown(value['cache'])}")
     names: tuple[Any, ...] = value["target"]
     is_label = value["label"] is not None and names == (value["label"],)
     if not is_label and (wrong := [name for name in names if not isinstance(name, str)]):

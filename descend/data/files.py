@@ -20,6 +20,7 @@ from descend.data.description import ROLES
 from descend.data.file_format import FileFormat, FileSource, file_formats, options_of
 from descend.data.object_source import object_source
 from descend.data.paths import files_of, head, is_path
+from descend.data.sample_cache import cached
 from descend.errors import ConfigurationError, DataError, DescendError, nearest
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ def read(
     given = options_of(role, target, options)
     if not is_path(source) and (found := object_source(source, given)) is not None:
         name, opened = found
+        if given.cache:
+            raise ConfigurationError(
+                f"read: cache= knows files again by their names and times, and {type(source).__name__} is an object: "
+                "read the files that it reads"
+            )
     elif isinstance(source, Mapping):
         parts = {str(k): _open(part, given) for k, part in cast("Mapping[Any, Any]", source).items()}
         if not parts:
@@ -101,7 +107,8 @@ def _open(source: Any, options: ReadOptions) -> tuple[str, FileSource]:
         found = next(one for one in file_formats() if one.name == options.format)
     found.check(options)
     try:
-        return found.name, found.open(paths, options)
+        opened = found.open(paths, options)
+        return found.name, cached(opened, paths, options) if options.cache else opened
     except DataError as error:
         raise DataError([f"reader '{found.name}' for '{options.role}': {text}" for text in error.problems]) from error
     except DescendError:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from descend.data.file_format import FileSource, ReadOptions
     from descend.data.reader_protocol import Array
 
-__all__ = ["MAX_GATHERED_BYTES", "ReaderSource", "WholeDataset", "object_source"]
+__all__ = ["MAX_GATHERED_BYTES", "ReaderSource", "WholeDataset", "has_numbers", "object_source"]
 
 MAX_GATHERED_BYTES = 2**30
 _SAMPLE_BYTES = 128  # what a sample counts beside its arrays, so that endless streams of tiny ones end soon
@@ -80,7 +80,7 @@ def _reader_of(data: Any, role: str) -> Samples | None:
             data, own = loader.dataset, torch.utils.data.default_collate
             collate = None if loader.collate_fn is own else loader.collate_fn
         if isinstance(data, torch.utils.data.IterableDataset):
-            if _has_numbers(data, torch):
+            if has_numbers(data):
                 data = WholeDataset(data)
             else:
                 if loader is None:
@@ -97,10 +97,10 @@ def _reader_of(data: Any, role: str) -> Samples | None:
     return SampleReader(SamplePipeline(data, collate, 0, role))
 
 
-def _has_numbers(data: Any, torch: Any) -> bool:
-    """Whether a stream has its samples by number as well, as those of `streaming` do."""
+def has_numbers(data: Any) -> bool:
+    """Whether a stream of torch has its samples by number as well, as those of `streaming` do."""
     own = getattr(type(data), "__getitem__", None)
-    return own is not torch.utils.data.Dataset.__getitem__ and hasattr(data, "__len__")
+    return own is not sys.modules["torch"].utils.data.Dataset.__getitem__ and hasattr(data, "__len__")
 
 
 class WholeDataset:

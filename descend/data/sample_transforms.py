@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from descend.data.counter_rng import Draws, key_of
+from descend.data.read_threads import in_threads
 from descend.data.transforms import RESCALES, MixingTransform
 from descend.errors import DataError
 
@@ -91,12 +92,13 @@ class SampleTransforms:
         key = key_of("epoch", int(self.key), epoch) if which == 0 else key_of("image", which, int(self.key), epoch)
         draws = Draws(key, numbers)
         alone = self._alone
-        images: list[Array] = []
-        of_sample = draws
-        for row, number in enumerate(numbers.tolist()):
-            of_sample = draws.of_row(row)
-            image = cast("Any", self.source).images(number, which)
-            images.append(self._rest(image[None], of_sample, self.transforms[:alone]))
+        of_rows = [draws.of_row(row) for row in range(len(numbers))]
+
+        def transformed(row: int) -> Array:
+            image = cast("Any", self.source).images(int(numbers[row]), which)
+            return self._rest(image[None], of_rows[row], self.transforms[:alone])
+
+        images = in_threads(transformed, len(numbers))
         if odd := [at for at, image in enumerate(images) if image.shape != images[0].shape]:
             raise DataError(
                 f"images differ in shape: {images[odd[0]].shape[1:]} of sample {numbers[odd[0]]} and "
@@ -106,7 +108,7 @@ class SampleTransforms:
             )
         x = np.concatenate(images)
         reverse = bool(getattr(self.source, "blue_first", False)) and x.shape[1] == 3
-        return self._rest(x, draws.after(of_sample), self.transforms[alone:], reverse)
+        return self._rest(x, draws.after(of_rows[-1]), self.transforms[alone:], reverse)
 
     @cached_property
     def _alone(self) -> int:

@@ -23,7 +23,7 @@ from descend.data.file_pipeline import FilePipeline
 from descend.data.files import FileReader, read
 from descend.data.hugging_face import is_hugging_face, split_of_role
 from descend.data.map_dataset import SamplePipeline, SampleReader
-from descend.data.object_source import ReaderSource
+from descend.data.object_source import ReaderSource, WholeDataset, has_numbers
 from descend.data.paths import is_path
 from descend.data.readers import ArrayReader
 from descend.data.samplers import WeightedSampler
@@ -101,6 +101,8 @@ def open_data(data: Any, how: Loading) -> Batches | BatchIterable:
 
     if isinstance(data, DataLoader):
         return _of_loader(cast("DataLoader[Any]", data), how)
+    if isinstance(data, IterableDataset) and has_numbers(data):
+        return _of_samples(WholeDataset(data), how, None, None)
     if isinstance(data, IterableDataset):
         return _of_loader(DataLoader(cast("Any", data), batch_size=how.batch_size), how)
     if is_path(data) or is_hugging_face(data) or split_of_role(data, how.role) is not None:

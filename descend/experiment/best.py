@@ -14,6 +14,8 @@ from descend.callbacks.weight_average import evaluated_average
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
 from descend.experiment.checkpoint import load
 from descend.experiment.ranks import unwrapped
+from descend.optim.engine.evaluation import saved_averages
+from descend.optim.named_optimizers import rule_class
 from descend.runtime import newest_checkpoint, read_rows, read_weights
 from descend.runtime.dtensor import copy_into
 from descend.train.callback import Monitored
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from descend.train import Callback
 
-__all__ = ["Best", "best_epoch", "load_weights", "monitored_metric"]
+__all__ = ["Best", "best_epoch", "evaluated_weights", "load_weights", "monitored_metric"]
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ def load_weights(
         which: "best": by what `Checkpoint(keep_best=...)` or `EarlyStopping` monitored, else by the validation
             objective (of a run without validation, the training objective). "last": the newest. A number: the
             checkpoint after so many steps.
-        averaged: Whether the averages of `descend.EMA` or `descend.SWA` are loaded where the run had some, which are
-            what was evaluated; False loads the weights in training.
+        averaged: Whether the averages of `descend.EMA`, `descend.SWA` or a schedule-free rule are loaded where the run
+            had some, which are what was evaluated; False loads the weights in training.
 
     Returns:
         The checkpoint.
@@ -130,9 +132,7 @@ def load_weights(
         raise ConfigurationError(f"load_weights: module must be a torch.nn.Module, got a {type(module).__name__}")
     target = cast("torch.nn.Module", unwrapped(module))
     checkpoint = _chosen(Path(run_dir), which)
-    saved = read_weights(checkpoint)
-    if averaged:
-        saved |= evaluated_average(load(checkpoint).parts.get("callbacks", {}))
+    saved = evaluated_weights(checkpoint) if averaged else read_weights(checkpoint)
     own = {**dict(target.named_parameters()), **dict(target.named_buffers())}
     rows = [
         (name, _form(own.get(name)), _form(saved.get(name)))
@@ -146,6 +146,18 @@ def load_weights(
         for name, tensor in own.items():
             copy_into(tensor, saved[name])
     return checkpoint
+
+
+def evaluated_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Weights and buffers of a checkpoint as its run evaluates them: averages where it has some.
+
+    Raises:
+        StorageError: the checkpoint is damaged.
+    """
+    saved = load(checkpoint)
+    weights = dict(saved.weights)
+    weights |= saved_averages(saved.parts.get("optimizer", {}), weights, rule_class)
+    return weights | evaluated_average(saved.parts.get("callbacks", {}))
 
 
 def _form(tensor: torch.Tensor | None) -> str:

@@ -21,7 +21,7 @@ from descend.experiment.losses import FunctionLoss, describe, loss_of
 from descend.experiment.metrics import build_metrics
 from descend.experiment.module_task import ModuleTask
 from descend.experiment.patched_module import device_of, patched_for_training
-from descend.experiment.phases import PhasedTask, build_phased_optimizer, phases_of
+from descend.experiment.phases import PhasedTask, build_phased_optimizer, metrics_of_phases, phases_of
 from descend.experiment.population import trainer_seed
 from descend.experiment.precision import precision_of
 from descend.experiment.ranks import unwrapped
@@ -30,6 +30,8 @@ from descend.train import LTFB, BatchedIterativeOptimizer, Mode
 from descend.train.optimizers.phased import PhasedOptimizer
 from descend.train.patches.dropout import unsupported_dropout
 from descend.train.run import RunConfig
+from descend.train.strategies.local_sgd import LocalSGD
+from descend.train.transforms.accumulation import GradientAccumulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,25 +86,26 @@ class FitBuilder:
             self._algorithm.check(list(self._metrics), there)
 
     def _losses_of_phases(self) -> tuple[Loss, dict[str, Loss]]:
-        """The loss of the first phase, and those of all by name, which are what such a run measures.
+        """The loss of the first phase; those of all and metrics by name, which are what such a run measures.
 
         Raises:
             ConfigurationError: something was asked for that does not go with phases.
         """
         config = self.config
+        strategy = config.distribution.chosen()
         others = {
-            "metrics": config.metrics,
             "algorithm": config.algorithm,
-            "strategy": config.distribution.chosen(),
+            "strategy": strategy if not isinstance(strategy, (GradientAccumulation, LocalSGD)) else None,
             "shard_optimizer": config.distribution.shard_optimizer,
         }
         if asked := [name for name, value in others.items() if value]:
             raise ConfigurationError(
-                f"{', '.join(asked)}: does not go with phases; leave it out, and measure more with a callback that "
-                "calls run.control.record"
+                f"{', '.join(asked)}: does not go with phases; leave it out"
+                + ("" if "strategy" not in asked else ", or take GradientAccumulation or LocalSGD")
             )
         losses: dict[str, Loss] = {phase.name: FunctionLoss(phase.loss) for phase in self._phases}
-        return losses[self._phases[0].name], losses
+        measured = metrics_of_phases(self._phases, config.metrics)
+        return losses[self._phases[0].name], losses | {name: FunctionLoss(one) for name, one in measured.items()}
 
     def maker(self, stack: ExitStack, layout: TrainerLayout, world: Communicator) -> Callable[[TrainerContext], Run]:
         """What builds the run of each trainer of this process, in order; its readers and patches end with `stack`."""
@@ -139,13 +142,13 @@ class FitBuilder:
         sizes = (batching.micro_batch_size, batching.batch_norm_group_size)
         seed = trainer_seed(config.seed, context.number)
         check_names(module, callbacks, ["objective", *self._metrics])
-        optimizer = self._optimizer(module, world.world_size)
+        optimizer = self._optimizer(module)
         loading = self._loading(module, seed, sharing)
         feeds = _open(self._sources, loading, stack)
         files = files_of_feed(feeds[Mode.TRAIN])
         targets = config.data.targets if config.data.targets is not None or files is None else files.target or None
         if isinstance(optimizer, PhasedOptimizer):
-            task = PhasedTask(module, self._phases, optimizer, self._autocast)
+            task = PhasedTask(module, self._phases, optimizer, self._autocast, config.metrics)
             stack.callback(optimizer.release)
         else:
             task = ModuleTask(module, self._objective, self._metrics, targets, self._autocast)
@@ -178,12 +181,10 @@ class FitBuilder:
             store=context.store,
         )
 
-    def _optimizer(self, module: torch.nn.Module, ranks: int) -> torch.optim.Optimizer:
+    def _optimizer(self, module: torch.nn.Module) -> torch.optim.Optimizer:
         """The optimizer of the run, or those of its phases as one."""
         if not self._phases:
             return build_optimizer(self.config.optimizer, module)
-        if ranks > 1:
-            raise ConfigurationError(f"phases train on one rank, and this run has {ranks}; start one process")
         return build_phased_optimizer(self._phases, self.config.optimizer, module)
 
     def _lines(self, callbacks: tuple[Any, ...], trainers: int) -> tuple[ProgressLines, ...]:

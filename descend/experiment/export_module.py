@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import ConfigurationError, StorageError, nearest
+from descend.experiment.best import evaluated_weights
 from descend.experiment.inspect.memory_estimate import beyond_memory, machine_bytes
 from descend.graph import Layer, TorchModel, check, prediction_outputs
 from descend.lower import PlainModule
-from descend.runtime import generator, newest_checkpoint, read_weights
+from descend.runtime import generator, newest_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -105,4 +106,4 @@ def _tensors(weights: Any) -> Mapping[str, Any]:
     checkpoint = folder if (folder / "manifest.json").is_file() else newest_checkpoint(folder / "checkpoints")
     if checkpoint is None:
         raise StorageError(f"{folder} is neither a checkpoint nor a run directory with a checkpoint")
-    return read_weights(checkpoint)
+    return evaluated_weights(checkpoint)

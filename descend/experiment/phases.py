@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from descend.train.micro_batch import MicroBatch
 
-__all__ = ["Phase", "PhasedTask", "build_phased_optimizer", "phase_of_step", "phases_of"]
+__all__ = ["Phase", "PhasedTask", "build_phased_optimizer", "metrics_of_phases", "phase_of_step", "phases_of"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,26 @@ def phases_of(loss: Any) -> tuple[Phase, ...]:
     return phases
 
 
+def metrics_of_phases(phases: Sequence[Phase], metrics: Any) -> dict[str, Callable[..., Any]]:
+    """The metrics of a run of phases by name: functions of the module and the fields of a sample, as losses are.
+
+    Raises:
+        ConfigurationError: they are no functions by name, or one has the name of a phase.
+    """
+    wanted = "metrics of phases are a dict of functions (module, *fields) by name, measured in evaluations"
+    if not metrics:
+        return {}
+    if not isinstance(metrics, dict):
+        raise ConfigurationError(f"{wanted}; got {shown(metrics)}, and there is no output of a module to compare")
+    given = cast("dict[Any, Any]", metrics)
+    problems = [f"{wanted}; {shown(name)} is {shown(one)}" for name, one in given.items() if not callable(one)]
+    taken = {phase.name for phase in phases}
+    problems += [f"metric '{name}' has the name of a phase; choose another one" for name in given if name in taken]
+    if problems:
+        raise ConfigurationError(problems)
+    return {str(name): one for name, one in given.items()}
+
+
 def phase_of_step(phases: Sequence[Phase], step: int) -> Phase:
     """The phase of the update that follows `step` updates."""
     place = step % sum(phase.updates for phase in phases)
@@ -162,6 +182,7 @@ class PhasedTask(ModuleTask):
         phases: The phases.
         optimizer: Their optimizers.
         autocast: As for `ModuleTask`.
+        metrics: As for `metrics_of_phases`.
     """
 
     def __init__(
@@ -170,9 +191,12 @@ class PhasedTask(ModuleTask):
         phases: Sequence[Phase],
         optimizer: PhasedOptimizer,
         autocast: torch.dtype | None = None,
+        metrics: Any = None,
     ) -> None:
         super().__init__(module, FunctionLoss(phases[0].loss), {}, (), autocast)
         self._phases, self._optimizer = phases, optimizer
+        # What an evaluation measures beside the phases; a phase is what names a function and its calls.
+        self._extra_metrics = [Phase(name, one, ["*"]) for name, one in metrics_of_phases(phases, metrics).items()]
         self._fitting = set[str]()  # phases whose loss takes the fields of a sample
 
     def losses(self, micro_batch: MicroBatch) -> Losses:
@@ -180,7 +204,8 @@ class PhasedTask(ModuleTask):
         self._before_forward(micro_batch)
         with self._call.precision(micro_batch.fields):
             if not torch.is_grad_enabled():
-                found = {phase.name: self._ratio(phase, micro_batch.fields) for phase in self._phases}
+                measured = (*self._phases, *self._extra_metrics)
+                found = {phase.name: self._ratio(phase, micro_batch.fields) for phase in measured}
                 return Losses(found[self._phases[0].name], found)
             phase = phase_of_step(self._phases, micro_batch.step)
             self._optimizer.begin(phase.name)

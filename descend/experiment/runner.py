@@ -27,7 +27,7 @@ from descend.runtime import STOPPED, SaveRequest, SignalHandler, newest_checkpoi
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
 from descend.train import LTFB, Event, ExecutionContext, Mode
-from descend.train.evaluation import evaluate
+from descend.train.evaluation import evaluate, leave_averages
 from descend.train.population.runner import check_mutation
 from descend.train.views import announced
 
@@ -313,6 +313,8 @@ def finish(run: Run, reason: str, trains: bool = True) -> None:
         _forget_test(run)
         evaluate(run, Mode.TEST)
     run.store.save(run, SaveRequest("end"), final=True)
+    if trains:
+        leave_averages(run.optimizer)  # what was evaluated is what the module has at the end
 
 
 def save_stopped(run: Run, stopped: Stopped) -> str:

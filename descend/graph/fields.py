@@ -31,7 +31,16 @@ from typing import (
 
 from descend.errors import ConfigurationError, WrongType, nearest
 
-__all__ = ["FieldType", "described", "described_openly", "field_types", "refuse_unknown", "take_all"]
+__all__ = [
+    "FieldType",
+    "annotation_of",
+    "described",
+    "described_openly",
+    "field_types",
+    "refuse_unknown",
+    "shows_options",
+    "take_all",
+]
 
 _T = TypeVar("_T")
 
@@ -157,6 +166,23 @@ def field_types(cls: type, root: type = object) -> Mapping[str, FieldType]:
     return {
         name: _field_type(hints[name]) for name in names if get_origin(hints[name]) is not ClassVar and name != "where"
     }
+
+
+def annotation_of(cls: type, name: str) -> str:
+    """A field's annotation as it is written."""
+    annotations = next(found for base in cls.__mro__ if name in (found := get_annotations(base)))
+    return str(annotations[name])
+
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
+
+
+def shows_options(init: _Init) -> _Init:
+    """An `__init__` whose `**unknown`, which only serves to refuse keywords by name, is not shown by help()."""
+    signature = inspect.signature(init)
+    kept = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    cast("Any", init).__signature__ = signature.replace(parameters=kept)
+    return init
 
 
 def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ Shapes are those of one sample, without the mini-batch.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 from descend.errors import ConfigurationError, WrongType, nearest
 from descend.graph.enums import DataType
 from descend.graph.exported import Exported
-from descend.graph.fields import FieldType, described, field_types, refuse_unknown, take_all
+from descend.graph.fields import FieldType, annotation_of, described, field_types, refuse_unknown, take_all
 from descend.graph.layer_kind import Incoming, LayerKind, Shape, WeightSlot, shown
 from descend.graph.weights import Weights
 from descend.leniency import Deviation, refused
@@ -97,6 +98,26 @@ _COMMON: Mapping[str, FieldType] = {
 _LINKS = ("parents", "children", "weights", "hint_layer", "parallel_strategy")
 
 
+class _Signature:
+    """What `inspect.signature`, help() and editors show of a kind of layers: its own fields and their defaults."""
+
+    def __get__(self, layer: Layer | None, kind: type[Layer]) -> inspect.Signature:
+        if layer is not None:
+            raise AttributeError  # a layer is called with a parent; that signature is the one of `__call__`
+        _, *taken = inspect.signature(kind.__init__).parameters.values()
+        shown = {one.name: one for one in taken if one.kind is not one.VAR_KEYWORD}
+        if len(shown) < len(taken):  # it passes fields on
+            own = [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+                for name, (annotation, default) in kind.options().items()
+            ]
+            _, parents, *common = inspect.signature(Layer.__init__).parameters.values()
+            common = [one for one in common if one.kind is one.KEYWORD_ONLY]
+            shown = {parents.name: parents} | {one.name: one for one in (*own, *common)} | shown
+            shown[parents.name] = parents
+        return inspect.Signature(sorted(shown.values(), key=lambda one: one.kind))
+
+
 class Layer(LayerKind, Exported):
     """One operation of the graph. A layer is itself and equal to no other.
 
@@ -123,10 +144,10 @@ class Layer(LayerKind, Exported):
         children: Layers in the order in which they were attached, the order of the outputs of a kind with several.
     """
 
-    message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
     envelope: ClassVar[str | None] = "Layer"
     global_count: ClassVar[int] = 0  # of layers without a name
     where: str | None = None  # file:line:column of a layer that came from a text
+    __signature__ = _Signature()
     _serials: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(
@@ -184,6 +205,13 @@ class Layer(LayerKind, Exported):
         for child in _each(kind, "children", Layer, children):
             self.add_child(child)
         self.weights += _each(kind, "weights", Weights, weights)
+
+    @classmethod
+    def options(cls) -> Mapping[str, tuple[str, Any]]:
+        """The annotation and the default of each keyword argument of this kind, beside those of all layers."""
+        return {
+            name: (annotation_of(cls, name), cls.defaults.get(name, getattr(cls, name))) for name in cls.own_fields()
+        }
 
     @classmethod
     def own_fields(cls) -> Mapping[str, FieldType]:

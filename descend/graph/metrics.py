@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.graph.exported import Exported
-from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer, check_layer
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Metric(BaseMetric):
 
     message: ClassVar[str] = "Metric.LayerMetric"
 
+    @shows_options
     def __init__(
         self, layer: Layer | str, name: str | None = None, unit: str = "", *, where: str | None = None, **unknown: Any
     ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from descend.errors import ConfigurationError, nearest
 from descend.graph.enums import SubGraphCommunication
 from descend.graph.exported import Exported
-from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer
 from descend.graph.metrics import BaseMetric, Metric
 from descend.graph.objective import LayerTerm, ObjectiveFunction, Term
@@ -151,6 +151,7 @@ class Model(Exported):
     message: ClassVar[str] = "Model"
     where: str | None = None
 
+    @shows_options
     def __init__(
         self,
         epochs: int = 0,

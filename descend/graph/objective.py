@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from descend.errors import WrongType
 from descend.graph.exported import Exported
-from descend.graph.fields import FieldType, refuse_unknown, take_all
+from descend.graph.fields import FieldType, refuse_unknown, shows_options, take_all
 from descend.graph.layer import Layer, check_layer
 from descend.graph.weights import Weights
 from descend.leniency import Deviation, refused
@@ -34,6 +34,7 @@ class LayerTerm(Exported):
     message: ClassVar[str] = "ObjectiveFunction.LayerTerm"
     where: str | None = None
 
+    @shows_options
     def __init__(self, layer: Layer | str, scale: float = 1.0, *, where: str | None = None, **unknown: Any) -> None:
         refuse_unknown("LayerTerm", unknown, ("layer", "scale"))
         check_layer("LayerTerm", layer)
@@ -70,6 +71,7 @@ class L2WeightRegularization(Exported):
     message: ClassVar[str] = "ObjectiveFunction.L2WeightRegularization"
     where: str | None = None
 
+    @shows_options
     def __init__(
         self,
         weights: Weights | str | Iterable[Weights | str] = (),

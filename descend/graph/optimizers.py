@@ -21,6 +21,7 @@ w is the parameter, g the gradient of the mini-batch mean, t the number of updat
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -57,6 +58,7 @@ def _also_called(**aliases: str | tuple[str, ...]) -> Callable[[type[_T]], type[
             plain_init(self, *values, **canonical_names(cls.__name__, named, aliases))
 
         __init__.__doc__ = plain_init.__doc__
+        cast("Any", __init__).__signature__ = inspect.signature(plain_init)
         made.__init__ = __init__
         return cls
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from descend.graph.enums import DataType, ShardingStrategy
 from descend.graph.exported import Exported
-from descend.graph.fields import FieldType, described, refuse_unknown, take_all
+from descend.graph.fields import FieldType, described, refuse_unknown, shows_options, take_all
 from descend.graph.optimizers import Optimizer
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ class Weights(Exported):
     global_count: ClassVar[int] = 0
     where: str | None = None  # file:line:column of weights that came from a text
 
+    @shows_options
     def __init__(
         self,
         initializer: Initializer | None = None,

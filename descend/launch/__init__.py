@@ -3,7 +3,7 @@
 from descend.launch import flux, local, lsf, mpi, slurm
 from descend.launch.environment import SINGLE_PROCESS, RankEnvironment, detect, timeout_seconds
 from descend.launch.forecast import Forecast, Network, Profile, forecast, rank_counts
-from descend.launch.job import Job
+from descend.launch.job import Job, JobArray
 from descend.launch.local import cores
 from descend.launch.trainer_layout import TrainerLayout, as_trainer, current_trainer, layout_trainers
 
@@ -11,6 +11,7 @@ __all__ = [
     "SINGLE_PROCESS",
     "Forecast",
     "Job",
+    "JobArray",
     "Network",
     "Profile",
     "RankEnvironment",

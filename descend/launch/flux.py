@@ -43,7 +43,7 @@ def allocate(job: Job, path: str) -> list[str]:
 
 
 def _options(job: Job) -> list[str]:
-    require_unset(job, "flux", "reservation")
+    require_unset(job, "flux", "reservation", "array")
     given = {
         "job-name": job.job_name,
         "nodes": job.nodes,

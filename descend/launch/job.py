@@ -8,17 +8,42 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from descend.arguments import check_each, check_integer, check_number, check_string, collect
+from descend.arguments import check_each, check_integer, check_number, check_string, collect, require
 from descend.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["LEAD_SECONDS", "NODE_LOCAL", "Job", "clock", "lines", "require_unset"]
+__all__ = ["LEAD_SECONDS", "NODE_LOCAL", "Job", "JobArray", "clock", "lines", "require_unset"]
 
 NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp")
 LEAD_SECONDS = 120  # this long before its time limit a job gets a signal; the run saves and the job is requeued
+
+
+@dataclass(frozen=True)
+class JobArray:
+    """Many jobs of one script, its tasks, each with an allocation of its own on one node.
+
+    Args:
+        tasks: Number of them.
+        logs: Folder of their output, a file each, on a file system that all nodes share.
+        cores: Processors of a task.
+        memory_bytes: Main memory of a task; None for the default of the scheduler.
+        gpus: GPUs of a task.
+
+    Raises:
+        ConfigurationError: there are no tasks.
+    """
+
+    tasks: int
+    logs: Path
+    cores: int = 1
+    memory_bytes: int | None = None
+    gpus: int = 0
+
+    def __post_init__(self) -> None:
+        require(check_integer("tasks", self.tasks, 1))
 
 
 @dataclass(frozen=True)
@@ -38,6 +63,7 @@ class Job:
         launcher_args: More arguments of the program that starts the ranks, such as `["--exclusive"]`.
         environment: More environment variables of the job.
         procs_per_trainer: Ranks that share a model; None for all of them.
+        array: Its tasks, if it is an array of jobs.
 
     Raises:
         ConfigurationError: arguments of the wrong type or that contradict each other, all at once.
@@ -55,6 +81,7 @@ class Job:
     launcher_args: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     procs_per_trainer: int | None = None
+    array: JobArray | None = None
 
     @property
     def ranks(self) -> int:
@@ -108,6 +135,11 @@ class Job:
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             problems.append(f"work_dir {self.work_dir} cannot be written: no permission in {existing}; choose another")
         local = next((root for root in NODE_LOCAL if self.work_dir.is_relative_to(root)), None)
+        if self.array and (apart := next((root for root in NODE_LOCAL if self.array.logs.is_relative_to(root)), None)):
+            problems.append(
+                f"{self.array.logs} is below {apart}, which is local to each node, and the tasks of a job array run on "
+                "several: choose a directory of a shared file system"
+            )
         if self.nodes > 1 and local:
             problems.append(
                 f"work_dir {self.work_dir} is below {local}, which is local to each node, and {self.nodes} nodes share "

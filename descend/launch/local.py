@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from descend.arguments import check_integer, require
 from descend.errors import ConfigurationError
-from descend.launch.job import Job, lines
+from descend.launch.job import Job, lines, require_unset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +49,7 @@ def script(job: Job) -> str:
     Raises:
         ConfigurationError: the job has several nodes.
     """
+    require_unset(job, "this machine", "array")
     if job.nodes > 1:
         raise ConfigurationError(
             f"{job.nodes} nodes need a scheduler, and this is not an allocation: pass one (scheduler='slurm'), or "

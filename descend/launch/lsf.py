@@ -9,7 +9,7 @@ import math
 import shlex
 from typing import TYPE_CHECKING
 
-from descend.launch.job import Job, lines
+from descend.launch.job import Job, lines, require_unset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,7 @@ def detect(environment: Mapping[str, str]) -> bool:
 
 def script(job: Job) -> str:
     """The text for bsub; submits nothing."""
+    require_unset(job, "lsf", "array")
     files = ["-cwd", str(job.work_dir), "-o", "out.log", "-e", "err.log"]
     words = iter([*_options(job), *files])
     header = [f"#BSUB {option} {shlex.quote(value)}" for option, value in zip(words, words, strict=True)]

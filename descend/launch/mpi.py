@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from descend.launch.job import Job, lines
+from descend.launch.job import Job, lines, require_unset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,7 @@ def detect(environment: Mapping[str, str]) -> bool:
 
 def script(job: Job) -> str:
     """The text of the job; it is run with bash."""
+    require_unset(job, "mpiexec", "array")
     meeting = [
         'export MASTER_ADDR="${MASTER_ADDR:-$(hostname)}"',
         'export MASTER_PORT="${MASTER_PORT:-29500}"',

@@ -15,13 +15,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from descend import hooks
+from descend.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MODULES = ("contrib", "core", "launcher", "models", "modules", "proto", "util")
+_MODULES = ("contrib", "core", "launcher", "models", "modules", "onnx", "proto", "torch", "util")
 _SINGLE = {
     "Model": "core.model",
+    "SubgraphCommunication": "core.model",
     "Trainer": "core.trainer",
     "evaluate": "core.evaluation",
     "get_features": "core.features",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.graph import Convolution, Deconvolution
 from descend.modules.module import Module, activated, fill_weights
+from descend.strict_keywords import also_takes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -80,6 +81,7 @@ class ConvolutionModule(Module):
 class Convolution2dModule(ConvolutionModule):
     """ConvolutionModule for images."""
 
+    @also_takes(ConvolutionModule.__init__, "num_dims")
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(2, *args, **options)
 
@@ -87,5 +89,6 @@ class Convolution2dModule(ConvolutionModule):
 class Convolution3dModule(ConvolutionModule):
     """ConvolutionModule for volumes."""
 
+    @also_takes(ConvolutionModule.__init__, "num_dims")
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(3, *args, **options)

@@ -105,6 +105,12 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_CLASSES))
 
 
+def rule_class(name: str) -> type[Rule] | None:
+    """The class of a rule of this name, in any case, registered ones included; None where there is none."""
+    found: Any = _CLASSES.get(name.lower())
+    return None if found is None else found.rule_class
+
+
 def create(name: str, params: Iterable[Any], **options: Any) -> Optimizer:
     """The optimizer of a name, in any case.
 

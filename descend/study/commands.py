@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -116,14 +117,26 @@ def run(
     directory: Annotated[Path, typer.Argument(help="Where it is kept; one that was begun goes on.")],
     processes: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     executor: Annotated[
-        str, typer.Option(help="one, together, stacks, processes, or auto, which measures them.")
+        str, typer.Option(help="one, together, stacks, processes, ray, or auto, which measures the first four.")
     ] = "auto",
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster that is up, auto or HOST:PORT; without it Ray is started here.")
+    ] = None,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0, help="Leave after so long without a trial to claim, with exit code 75.")
+    ] = math.inf,
 ) -> None:
     """Run the study in FILE, or what is left of it. The same command on another machine helps."""
+    from descend.errors import ConfigurationError
     from descend.study.comparing import run_study
     from descend.study.design import read_study
     from descend.study.progress import StudyProgress
+    from descend.study.running.ray_pool import RayCluster
 
+    if address is not None and executor != "ray":
+        raise ConfigurationError("--address names a Ray cluster: say --executor ray")
+    if executor == "ray" and processes > 1:
+        raise ConfigurationError("--executor ray runs as many trials at once as its nodes can: remove --processes")
     study = read_study(file)
     if processes > 1:
         from descend.study.comparing import open_directory
@@ -131,10 +144,41 @@ def run(
 
         open_directory(study, directory)
         run_in_processes(directory, processes, executor)
-    result = run_study(study, directory, executor=executor, said=StudyProgress(study))
+    way = RayCluster(address) if executor == "ray" else executor
+    result = run_study(study, directory, executor=way, said=StudyProgress(study), idle_seconds=idle_seconds)
     result.report(directory)
     typer.echo(result.verdict)
     typer.echo(f"report: {directory / 'report.html'}")
+
+
+@app.command()
+def submit(
+    file: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
+    directory: Annotated[Path, typer.Argument(help="Where it is kept, on a file system that all nodes share.")],
+    slurm: Annotated[bool, typer.Option("--slurm", help="As a job array of Slurm.")] = False,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="Of the array; one for each trial that can run now, up to 16.")
+    ] = None,
+    executor: Annotated[str, typer.Option(help="By which each task runs its trials, as of run.")] = "one",
+    idle_seconds: Annotated[
+        float,
+        typer.Option(min=0, help="A task without a trial for so long gives its allocation back and queues again."),
+    ] = 120.0,
+    time_limit: Annotated[float | None, typer.Option(help="Minutes of a task.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Queue.")] = None,
+    account: Annotated[str | None, typer.Option(help="The account that is charged.")] = None,
+    reservation: Annotated[str | None, typer.Option(help="Name of a reservation.")] = None,
+    setup_only: Annotated[bool, typer.Option("--setup-only", help="Write the script and submit nothing.")] = False,
+) -> None:
+    """Run the study in FILE, or what is left of it, as jobs of a cluster's queue."""
+    from descend.errors import ConfigurationError
+    from descend.study.submit import ArrayOptions, submit_study
+
+    if not slurm:
+        raise ConfigurationError("descend study submit knows one scheduler: say --slurm")
+    options = ArrayOptions(executor, idle_seconds, time_limit, partition, account, reservation)
+    said = submit_study(file, directory, tasks, options, setup_only=setup_only)
+    typer.echo(said)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import math
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from descend.study.running.ray_pool import RayCluster
     from descend.study.running.trial import Record
 
 __all__ = ["compare", "open_directory", "opened", "read_directory", "run_study"]
@@ -194,26 +196,29 @@ def run_study(
     study: Study,
     directory: str | os.PathLike[str] | None = None,
     *,
-    executor: str | Executor = "auto",
+    executor: str | Executor | RayCluster = "auto",
     said: Callable[[dict[str, Record], Record], None] = lambda records, record: None,
+    idle_seconds: float = math.inf,
 ) -> Comparison:
     """Run a study to its end, or go on with one.
 
     Args:
         study: The description.
         directory: Where it is kept; None keeps nothing.
-        executor: "one", "together", "stacks", "processes", "auto", or one of your own.
+        executor: "one", "together", "stacks", "processes", "auto", "ray", or one of your own.
         said: Called with all records and the new one after each trial.
+        idle_seconds: Leave after so many seconds in which other processes held all trials that are left.
 
     Raises:
         ConfigurationError: the workload cannot be opened, or the directory holds another study.
+        Stopped: it was left before its end.
     """
     task, hashes = opened(study, check=not isinstance(executor, Executor))
     if directory is None:
         records = conduct(study, Memory(), executor=executor, task=task, said=said)
         return compare_records(study, records, hashes=hashes)
     with StudyDirectory(directory, study, hashes) as ledger:
-        records = conduct(study, ledger, executor=executor, task=task, said=said)
+        records = conduct(study, ledger, executor=executor, task=task, said=said, idle_seconds=idle_seconds)
         return compare_records(study, records, ledger.description()["amendments"], hashes, read_follow_ups(directory))
 
 

@@ -14,7 +14,7 @@ from descend.study.design.sampling import seed_of
 from descend.study.running.plan import score
 from descend.study.running.sequential import run_trial
 from descend.study.running.trial import Trial
-from descend.study.task import open_task
+from descend.study.task import task_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +36,7 @@ class _Reruns:
     def values(self, arm: str, configuration: Mapping[str, Any]) -> list[float]:
         """The compared number of each seed, larger is better."""
         study = self.comparison.study
-        own = {k.partition(".")[2]: v for k, v in configuration.items() if k.startswith("workload.")}
-        task = open_task(study.workload, {**study.workload_options, **own})
+        task = task_of(study, configuration)
         kind = study.arms[arm].optimizer
         found: list[float] = []
         for number in range(self.seeds):

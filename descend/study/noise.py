@@ -19,7 +19,7 @@ from descend.study.analysis import NoiseScale, noise_scale
 from descend.study.design.sampling import seed_of
 from descend.study.running.optimizer import is_ours, make
 from descend.study.running.trial import evaluation_steps
-from descend.study.task import StudyTask, open_task
+from descend.study.task import StudyTask, task_of
 from descend.train import Callback, Steps
 
 if TYPE_CHECKING:
@@ -131,8 +131,7 @@ def measure_noise(
         raise Unsupported(
             f"{cell.arm} runs {row.winner['optimizer']}; the noise scale is measured with rules of descend"
         )
-    own = {k.partition(".")[2]: v for k, v in row.winner.items() if k.startswith("workload.")}
-    task = open_task(study.workload, {**study.workload_options, **own})
+    task = task_of(study, row.winner)
     seed = seed_of(study.seed, "noise", cell.search)
     module = task.module(seed)
     options = {"parts": parts, "part_size": part_size, "repeats": repeats}

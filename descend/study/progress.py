@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
@@ -53,6 +54,8 @@ class StudyProgress:
 
 def duration(seconds: float) -> str:
     """`2 h 5 min`, `3 min 20 s`, `12 s`."""
+    if not math.isfinite(seconds):  # of a damaged record
+        return "an unknown time"
     whole = round(seconds)
     hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
     if hours:

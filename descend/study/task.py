@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["StudyTask", "Task", "open_task"]
+    from descend.study.design.study import Study
+
+__all__ = ["StudyTask", "Task", "open_task", "task_of"]
 
 _HELD_OUT = 5  # without validation samples every fifth of the training samples is held out
 _MOST_MEASURED = 2048  # training samples that the score on training data is taken from, at most
@@ -59,6 +61,7 @@ class StudyTask:
         validation: Likewise; without it a fifth of `train` is held out.
         test: Likewise; never looked at by a search.
         metrics: What may be compared beside the loss: names, or functions by name, as for `descend.fit`.
+        device: Where modules are put once they are made; None leaves them where `model` puts them.
 
     Attributes:
         traces: Steps of stacks of its modules as plain operations, by what they depend on, so that the next stack of
@@ -71,6 +74,7 @@ class StudyTask:
     validation: Any = None
     test: Any = None
     metrics: Mapping[str, Any] = field(default_factory=lambda: {"accuracy": "accuracy"})
+    device: str | None = None
     traces: dict[Any, Any] = field(default_factory=dict[Any, Any], init=False, repr=False, compare=False)
 
     def prepared(self) -> StudyTask:
@@ -132,13 +136,16 @@ class StudyTask:
             # torch.manual_seed notes its caller for devices to come, which takes longer than a small module.
             (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(seed)
             if not isinstance(self.model, torch.nn.Module):
-                return _made(self.model)
+                return self._placed(_made(self.model))
             module = copy.deepcopy(self.model)
             for layer in module.modules():
                 reset = getattr(layer, "reset_parameters", None)
                 if callable(reset):
                     reset()
-            return module
+            return self._placed(module)
+
+    def _placed(self, module: nn.Module) -> nn.Module:
+        return module if self.device is None else module.to(self.device)
 
     def fingerprint(self) -> str:
         """A hash of all samples of a prepared task."""
@@ -224,6 +231,16 @@ def open_task(workload: Any, options: Mapping[str, Any] | None = None) -> StudyT
             f"workload '{workload}' returned a {type(made).__name__}; it must be a descend.study.Task"
         )
     return made.prepared()
+
+
+def task_of(study: Study, configuration: Mapping[str, Any]) -> StudyTask:
+    """The task of a trial of a study: the workload with the arguments among its settings, on the study's device.
+
+    Raises:
+        ConfigurationError: as `open_task`.
+    """
+    own = {name.partition(".")[2]: value for name, value in configuration.items() if name.startswith("workload.")}
+    return replace(open_task(study.workload, {**study.workload_options, **own}), device=study.needs.device)
 
 
 def _without_a_script(workload: str, options: dict[str, Any]) -> StudyTask | None:

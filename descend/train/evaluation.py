@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from descend.optim import Optimizer
+from descend.optim import Optimizer, Rule
+from descend.optim.engine.evaluation import averages
 from descend.runtime import seed_evaluation
 from descend.runtime.seeds import forked_rng
 from descend.train.events import EvaluationView, Event, StepView
 from descend.train.interruption import interruptible, raise_if_stop_requested
 from descend.train.memory import retry_on_oom
 from descend.train.objective import Totals
+from descend.train.optimizers.phased import PhasedOptimizer
 from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.progress import Mode
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from descend.train.events import RunView
     from descend.train.run import Run
 
-__all__ = ["averaged", "evaluate"]
+__all__ = ["averaged", "evaluate", "leave_averages"]
 
 
 @torch.no_grad()
@@ -59,8 +61,20 @@ def evaluate(run: Run, mode: Mode) -> dict[str, float]:
 
 def averaged(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
     """Within this block parameters are those to evaluate, where the optimizer's rule trains at another point."""
-    has_it = isinstance(optimizer, (Optimizer, ZeroRedundancyOptimizer))
+    has_it = isinstance(optimizer, (Optimizer, ZeroRedundancyOptimizer, PhasedOptimizer))
     return optimizer.averaged() if has_it else contextlib.nullcontext()
+
+
+def leave_averages(optimizer: torch.optim.Optimizer) -> None:
+    """Put the parameters to evaluate in place for good, where the optimizer's rule trains at another point."""
+    rules = [group.get("rule") for group in optimizer.param_groups]
+    if not any(isinstance(rule, Rule) and averages(rule) for rule in rules):
+        return
+    with averaged(optimizer):
+        kept = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+    with torch.no_grad():
+        for p, value in kept:
+            p.copy_(value)
 
 
 def _measure(run: Run, mode: Mode, seen_by: RunView) -> tuple[Totals, int, list[float]]:

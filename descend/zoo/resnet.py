@@ -26,6 +26,7 @@ from descend.graph import (
     Weights,
 )
 from descend.modules import ConvolutionModule, FullyConnectedModule, Module
+from descend.strict_keywords import also_takes
 
 if TYPE_CHECKING:
     from descend.graph import Layer
@@ -176,6 +177,7 @@ class ResNet(Module):
 class ResNet18(ResNet):
     """ResNet of 18 layers; further options are those of ResNet."""
 
+    @also_takes(ResNet.__init__, "blocks", "bottleneck")
     def __init__(self, output_size: int, **options: Any) -> None:
         super().__init__(output_size, (2, 2, 2, 2), False, **options)
 
@@ -183,6 +185,7 @@ class ResNet18(ResNet):
 class ResNet34(ResNet):
     """ResNet of 34 layers; further options are those of ResNet."""
 
+    @also_takes(ResNet.__init__, "blocks", "bottleneck")
     def __init__(self, output_size: int, **options: Any) -> None:
         super().__init__(output_size, (3, 4, 6, 3), False, **options)
 
@@ -190,6 +193,7 @@ class ResNet34(ResNet):
 class ResNet50(ResNet):
     """ResNet of 50 layers; further options are those of ResNet."""
 
+    @also_takes(ResNet.__init__, "blocks", "bottleneck")
     def __init__(self, output_size: int, **options: Any) -> None:
         super().__init__(output_size, (3, 4, 6, 3), True, **options)
 
@@ -197,6 +201,7 @@ class ResNet50(ResNet):
 class ResNet101(ResNet):
     """ResNet of 101 layers; further options are those of ResNet."""
 
+    @also_takes(ResNet.__init__, "blocks", "bottleneck")
     def __init__(self, output_size: int, **options: Any) -> None:
         super().__init__(output_size, (3, 4, 23, 3), True, **options)
 
@@ -204,6 +209,7 @@ class ResNet101(ResNet):
 class ResNet152(ResNet):
     """ResNet of 152 layers; further options are those of ResNet."""
 
+    @also_takes(ResNet.__init__, "blocks", "bottleneck")
     def __init__(self, output_size: int, **options: Any) -> None:
         super().__init__(output_size, (3, 8, 36, 3), True, **options)
 
@@ -211,5 +217,6 @@ class ResNet152(ResNet):
 class WideResNet50_2(ResNet):  # noqa: N801  # the name that papers and LBANN use
     """ResNet50 with inner convolutions of twice the width. Zagoruyko and Komodakis 2016, arXiv 1605.07146."""
 
+    @also_takes(ResNet.__init__, "blocks", "bottleneck", "width")
     def __init__(self, output_size: int, **options: Any) -> None:
         super().__init__(output_size, (3, 4, 6, 3), True, width=2, **options)

@@ -234,3 +234,15 @@ def test_numbers_that_are_not_finite_are_logged_as_they_are(tmp_path):
 
     execute(work(Infinite(), CSVLogger(), epochs=1), tmp_path / "run")
     assert {line["train/ratio"] for line in table(tmp_path / "run" / "metrics.csv")} == {"inf"}
+
+
+def test_a_tool_that_cannot_begin_is_refused_in_words(tmp_path, monkeypatch):
+    """A server that does not answer, a store that the tool no longer has."""
+
+    def begin(self, run):
+        raise RuntimeError("no such store\nand more")
+
+    begin.__module__ = Logger.__module__  # as one of ours
+    monkeypatch.setattr(CSVLogger, "begin", begin)
+    with pytest.raises(ConfigurationError, match="CSVLogger cannot begin: RuntimeError: no such store; correct its"):
+        execute(work(CSVLogger(), epochs=1), tmp_path)

@@ -1,5 +1,6 @@
 import copy
 import functools
+import warnings
 
 import pytest
 import torch
@@ -170,3 +171,12 @@ def test_what_cannot_be_averaged_is_refused():
     ):
         with pytest.raises(ConfigurationError, match=words):
             make()
+
+
+def test_averaged_statistics_of_batch_norm_are_warned_of():
+    with pytest.warns(UserWarning, match=r"SWA: 1\.running_mean is averaged as the weights are.*update_bn"):
+        fit(net(), SWA(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(net(), SWA(0, average_buffers=False))
+        fit(nn.Linear(5, 3), SWA(0))

@@ -145,3 +145,10 @@ class Source:
 
 def test_an_object_with_numbers_is_read_by_number():
     same(read(Source()), {"x": X.numpy(), "y": Y.numpy()})
+
+
+def test_fit_takes_such_a_stream_by_number_as_well():
+    batches = list(open_data(RandomAccessStream(), Loading(batch_size=4, seed=1)).epoch(0))
+    ids = np.concatenate([batch.ids for batch in batches])
+    assert sorted(ids) == list(range(10))
+    np.testing.assert_array_equal(np.concatenate([batch.fields["y"] for batch in batches]), ids)

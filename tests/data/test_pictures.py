@@ -122,3 +122,19 @@ def test_transparent_palettes_are_converted_without_a_warning(recwarn):
     image.info["transparency"] = bytes(range(256))
     ImageForm("RGB", (4, 6), False).decode(encoded(image, transparency=bytes(range(256))))
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("turned", [1, 6])
+def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(tmp_path, turned):
+    """The result is that of the whole image, as far as eight bits and the compression allow."""
+    coarse = np.random.default_rng(0).integers(0, 256, (9, 12, 3)).astype(np.uint8)
+    image = Image.fromarray(coarse).resize((1200, 900), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = turned
+    image.save(tmp_path / "a.jpg", quality=95, exif=exif)
+    form = form_of_image(tmp_path / "a.jpg", (60, 80), "a.jpg")
+    upright = image if turned == 1 else image.rotate(-90, expand=True)
+    wanted = np.asarray(upright.resize((80, 60), Image.Resampling.BILINEAR)).transpose(2, 0, 1).astype(int)
+    found = form.decode(tmp_path / "a.jpg").astype(int)
+    assert np.abs(found - wanted).max() <= 6
+    assert np.abs(found - wanted).mean() < 1

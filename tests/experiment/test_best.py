@@ -128,3 +128,44 @@ def test_a_result_prints_a_few_lines(tmp_path):
     assert any(line.startswith("  validation objective ") and "accuracy" in line for line in lines)
     assert lines[-1] == f"  run_dir {tmp_path / 'run'}"
     assert len(lines) == 5
+
+
+def free(rule):
+    return lambda params: descend.optim.create(rule, params, lr=0.05)
+
+
+@pytest.mark.parametrize("rule", ["ScheduleFreeSGD", "ScheduleFreeAdamW"])
+def test_a_schedule_free_rule_leaves_and_loads_the_average_that_was_evaluated(tmp_path, rule):
+    """The average is x = y + (1 − 1/β)(z − y) of the saved training point y and its z."""
+    result = descend.fit(
+        net(), "cross_entropy", (X, Y), valid=(X[:7], Y[:7]), optimizer=free(rule), batch_size=10,
+        stop=descend.Epochs(3), run_dir=tmp_path / "run", verbose=False,
+    )  # fmt: skip
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-9"
+    trained_at = safetensors.torch.load_file(checkpoint / "weights.safetensors")
+    state = safetensors.torch.load_file(checkpoint / "training" / "optimizer.safetensors")
+    names = ("0.weight", "2.bias")
+    z = {name: next(x for key, x in state.items() if name in key and key.endswith("z")) for name in names}
+    again, training = net(), net()
+    descend.load_weights(again, tmp_path / "run", "last")
+    descend.load_weights(training, tmp_path / "run", "last", averaged=False)
+    for name, zs in z.items():
+        y = trained_at[name]
+        torch.testing.assert_close(again.state_dict()[name], y + (1 - 1 / 0.9) * (zs - y))
+        assert not torch.equal(again.state_dict()[name], y)
+        torch.testing.assert_close(training.state_dict()[name], y, rtol=0, atol=0)
+    torch.testing.assert_close(result.module.state_dict(), again.state_dict(), rtol=0, atol=0)
+    (last,) = [row for row in result.history if row["mode"] == "validation" and row["step"] == 9]
+    found = descend.evaluate(result.module, "cross_entropy", (X[:7], Y[:7]), batch_size=7)["objective"]
+    assert found == pytest.approx(last["objective"])
+
+
+def test_phases_are_evaluated_at_the_averages_of_their_rules():
+    phase = descend.Phase("a", lambda module, x, y: nn.functional.cross_entropy(module(x), y), weights=["*"])
+    result = descend.fit(
+        net(), [phase], (X, Y), valid=(X[:7], Y[:7]), optimizer=free("ScheduleFreeSGD"), batch_size=10,
+        stop=descend.Epochs(3), verbose=False,
+    )  # fmt: skip
+    (last,) = [row for row in result.history if row["mode"] == "validation" and row["step"] == 9]
+    found = descend.evaluate(result.module, "cross_entropy", (X[:7], Y[:7]), batch_size=7)["objective"]
+    assert found == pytest.approx(last["objective"])

@@ -169,8 +169,18 @@ def test_fields_by_name_and_rates_by_callbacks():
         ([*phases(), phases()[0]], {}, "two phases have the name 'discriminator'"),
         ([phases()[0], judge], {}, "a list of phases holds phases alone"),
         ([Phase("a", lambda gan: 0.0, ["*"])], {}, "phase 'a': loss .* is called with the module and 2 fields"),
-        (phases(), {"metrics": ["mse"]}, "metrics: does not go with phases"),
-        (phases(), {"strategy": descend.LocalSGD(steps=2)}, "strategy: does not go with phases"),
+        (
+            phases(),
+            {"metrics": ["mse"]},
+            "metrics of phases are a dict of functions .* by name, measured in evaluations",
+        ),
+        (phases(), {"metrics": {"generator": judge}}, "metric 'generator' has the name of a phase"),
+        (phases(), {"metrics": {"a": 1}}, "'a' is 1"),
+        (
+            phases(),
+            {"strategy": descend.MajorityVote()},
+            "strategy: does not go with phases; leave it out, or take Grad",
+        ),
     ],
 )
 def test_what_is_wrong_is_refused(what, more, words):
@@ -194,3 +204,31 @@ def test_what_is_wrong_is_refused(what, more, words):
 def test_a_wrong_phase_is_refused(make, words):
     with pytest.raises(ConfigurationError, match=words):
         make()
+
+
+def test_metrics_are_measured_over_all_samples_of_an_evaluation():
+    def distance(gan, real, noise):
+        return (gan.generator(noise) - real).abs().sum(), len(real)
+
+    result = fit(Gan(), valid=(REAL, NOISE), metrics={"distance": distance})
+    last = [row for row in result.history if row["mode"] == "validation"][-1]
+    with torch.no_grad():
+        by_hand = (result.module.generator(NOISE) - REAL).abs().sum() / len(REAL)
+    assert last["distance"] == pytest.approx(float(by_hand), rel=1e-12)
+    assert not any("distance" in row for row in result.history if row["mode"] == "train")
+
+
+def test_accumulated_mini_batches_are_those_of_one_twice_the_size():
+    """24 samples: 4 mini-batches of 6 are 2 updates, as 2 of 12."""
+    count = len(REAL) // 12 * 12
+    data = (REAL[:count], NOISE[:count])
+    two = fit(Gan(), data=data, strategy=descend.GradientAccumulation(every=2))
+    one = fit(Gan(), data=data, batch_size=12)
+    assert two.steps == one.steps
+    for p, q in zip(two.module.parameters(), one.module.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
+
+
+def test_local_steps_of_one_process_with_the_mean_are_plain_steps():
+    local = fit(Gan(), strategy=descend.LocalSGD(steps=3))
+    same(local.module, fit(Gan()).module)

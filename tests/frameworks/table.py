@@ -2,33 +2,40 @@
 
     python -m venv frameworks
     echo "torch==2.13.0" > only-this-torch.txt
-    frameworks/bin/pip install --constraint only-this-torch.txt torch==2.13.0 numpy lightning transformers accelerate
+    frameworks/bin/pip install --constraint only-this-torch.txt torch==2.13.0 numpy lightning transformers accelerate \\
+        torchmetrics mlflow-skinny wandb
     PYTHONPATH=. frameworks/bin/python tests/frameworks/table.py [NAME ...]
 
 It needs an environment of its own, so pytest does not collect it. For each framework the model trains six steps with
-torch's AdamW and with `descend.optim.AdamW` (float32); then ours trains three steps, is saved by the framework's own
+torch's AdamW and with `descend.optim.AdamW` (float32); then each trains three steps, is saved by the framework's own
 means, loaded into new objects and trained on. The weights must agree within 1e-6 with torch's, and to the bit with the
-run that was not interrupted. Frameworks of several ranks run on two gloo processes. The exit status is 1 if a row
-fails.
+run that was not interrupted, unless torch's own AdamW does not come to the same bits there either. Frameworks of
+several ranks run on two gloo processes. The last rows are of tools that `descend.fit` is given: what they hold must be
+the rows of the history, and of a run that was continued those of one that was not. The exit status is 1 if a row fails.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import socket
+import struct
 import sys
 import tempfile
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 import descend.optim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 STEPS, HALF, TOLERANCE = 6, 3, 1e-6
 OPTIONS: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.01}
@@ -173,20 +180,65 @@ def accelerate_loop(library: str, steps: int, before: Path | None, after: Path) 
 # ---- two ranks
 
 
+class Container:
+    """Optimizers of the parts of a model with their schedules, saved under flat names, as torchtitan has them."""
+
+    def __init__(self, parts: list[nn.Module], library: str) -> None:
+        self.parts = parts
+        self.optimizers = [adamw(library, part.parameters()) for part in parts]
+        half = [torch.optim.lr_scheduler.LambdaLR(one, lambda step: 1 / (1 + step)) for one in self.optimizers]
+        self.schedules = half
+
+    def zero_grad(self) -> None:
+        for one in self.optimizers:
+            one.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        torch.nn.utils.clip_grad_norm_([p for part in self.parts for p in part.parameters()], 0.05, foreach=True)
+        for one, schedule in zip(self.optimizers, self.schedules, strict=True):
+            one.step()
+            schedule.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `torch.distributed.checkpoint.stateful.Stateful`."""
+        from torch.distributed.checkpoint import state_dict as distributed
+
+        options = distributed.StateDictOptions(flatten_optimizer_state_dict=True)
+        found: dict[str, Any] = {"schedule": self.schedules[0].state_dict()}
+        for i, (part, one) in enumerate(zip(self.parts, self.optimizers, strict=True)):
+            flat = distributed.get_optimizer_state_dict(part, one, options=options)
+            found |= {f"{i}.{name}": value for name, value in flat.items()}
+        return found
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `torch.distributed.checkpoint.stateful.Stateful`."""
+        from torch.distributed.checkpoint import state_dict as distributed
+
+        options = distributed.StateDictOptions(flatten_optimizer_state_dict=True)
+        for i, (part, one) in enumerate(zip(self.parts, self.optimizers, strict=True)):
+            own = {name.removeprefix(f"{i}."): x for name, x in state.items() if name.startswith(f"{i}.")}
+            distributed.set_optimizer_state_dict(part, one, own, options=options)
+            self.schedules[i].load_state_dict(copy.deepcopy(state["schedule"]))
+
+
 def wrapped(kind: str, library: str) -> tuple[nn.Module, Any]:
     """Model and optimizer under a wrapper of torch.distributed."""
     model: Any = net()
     if kind.startswith("fsdp1"):
         from torch.distributed.fsdp import FullyShardedDataParallel
 
-        original = kind.endswith("original")
+        original = "original" in kind
         model = FullyShardedDataParallel(model, use_orig_params=original, device_id=torch.device("cpu"))
-    elif kind.startswith("fsdp2"):
+    elif kind.startswith(("fsdp2", "torchtitan")):
         from torch.distributed.fsdp import fully_shard
 
+        for layer in (model[0], model[2]) if kind == "torchtitan" else ():
+            fully_shard(layer)
         model = fully_shard(model)
     else:
         model = nn.parallel.DistributedDataParallel(model)
+    if kind == "torchtitan":
+        return model, Container([model[0], model[2]], library)
     if not kind.startswith("zero"):
         return model, adamw(library, model.parameters())
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -223,7 +275,13 @@ def transferred(kind: str, old: tuple[Any, Any], new: tuple[Any, Any], folder: s
             if rank == torch.distributed.get_rank():
                 state = copy.deepcopy(optimizer.state_dict())
                 other.load_state_dict(state)
-    elif kind.startswith("fsdp1"):
+    elif kind == "torchtitan":
+        states = {"model": model.state_dict(), "optimizer": optimizer}
+        checkpoint.save(states, checkpoint_id=folder)
+        states = {"model": again.state_dict(), "optimizer": other}
+        checkpoint.load(states, checkpoint_id=folder)
+        again.load_state_dict(states["model"])
+    elif kind in ("fsdp1", "fsdp1_original"):
         again.load_state_dict(model.state_dict())
         other.load_state_dict(Fsdp.optim_state_dict_to_load(again, other, Fsdp.optim_state_dict(model, optimizer)))
     else:
@@ -238,7 +296,18 @@ def transferred(kind: str, old: tuple[Any, Any], new: tuple[Any, Any], folder: s
         )
 
 
-KINDS = ["ddp", "ddp_dcp_flat", "fsdp1", "fsdp1_original", "fsdp2", "fsdp2_dcp_flat", "zero", "zero_buckets"]
+KINDS = {
+    "ddp": "DDP",
+    "ddp_dcp_flat": "DDP, flattened",
+    "fsdp1": "FSDP1, `use_orig_params=False`",
+    "fsdp1_original": "FSDP1, `use_orig_params=True`, `FSDP.optim_state_dict`",
+    "fsdp1_original_dcp": "FSDP1, `use_orig_params=True`",
+    "fsdp2": "FSDP2",
+    "fsdp2_dcp_flat": "FSDP2, flattened",
+    "zero": "ZeRO",
+    "zero_buckets": "ZeRO, `parameters_as_bucket_view=True`",
+    "torchtitan": "a loop as torchtitan's, flattened",
+}
 
 
 def rank_of(rank: int, port: int, kind: str, folder: str, results: Any) -> None:
@@ -253,11 +322,10 @@ def rank_of(rank: int, port: int, kind: str, folder: str, results: Any) -> None:
         for library in ("torch", "descend"):
             model, optimizer = wrapped(kind, library)
             train(model, optimizer, range(HALF), rank)
-            if library == "descend":
-                new = wrapped(kind, library)
-                transferred(kind, (model, optimizer), new, folder)
-                train(*new, range(HALF, STEPS), rank)
-                ends["resumed"] = outputs(new[0])
+            new = wrapped(kind, library)
+            transferred(kind, (model, optimizer), new, f"{folder}/{library}")
+            train(*new, range(HALF, STEPS), rank)
+            ends["resumed" if library == "descend" else "torch resumed"] = outputs(new[0])
             train(model, optimizer, range(HALF, STEPS), rank)
             ends[library] = outputs(model)
         found = {key: [x.numpy() for x in held] for key, held in ends.items()}
@@ -298,27 +366,141 @@ ALONE = {
 }
 
 
+# ---- tools that `fit` is given: what they hold after `epochs`, and what the history has, by name
+
+
+def fitted(folder: Path, epochs: int, **options: Any) -> Any:
+    """So many epochs of `fit`, from what the folder holds."""
+    import descend
+
+    torch.manual_seed(0)
+    module, labels = nn.Linear(4, 3), torch.arange(60) % 3
+    x = torch.eye(3, 4)[labels] + torch.randn(60, 4, generator=torch.Generator().manual_seed(2))
+    more: dict[str, Any] = {"run_dir": str(folder / "run"), "resume": True, "verbose": False, "valid": (x, labels)}
+    rule = lambda params: descend.optim.AdamW(params, lr=1e-2)  # noqa: E731
+    stop = descend.Epochs(epochs)
+    return descend.fit(
+        module, "cross_entropy", (x, labels), optimizer=rule, batch_size=7, stop=stop, **{**more, **options}
+    )
+
+
+def validation(result: Any, name: str) -> list[float]:
+    """A metric of every validation."""
+    return [row[name] for row in result.history if row["mode"] == "validation"]
+
+
+def torchmetrics_tool(folder: Path, epochs: int) -> tuple[list[float], list[float]]:
+    """F1 of torchmetrics over all samples, and of `fit` by its name."""
+    from torchmetrics.classification import MulticlassF1Score
+
+    metrics = {"theirs": MulticlassF1Score(3), "ours": "f1"}
+    result = fitted(folder, epochs, metrics=metrics)
+    return validation(result, "theirs"), validation(result, "ours")
+
+
+def mlflow_tool(folder: Path, epochs: int) -> tuple[list[float], list[float]]:
+    """The validation objective in MLflow's files."""
+    from mlflow import MlflowClient
+
+    import descend
+
+    place = f"sqlite:///{folder}/mlflow.db"
+    result = fitted(folder, epochs, callbacks=[descend.MLflowLogger(tracking_uri=place)])
+    client: Any = MlflowClient(tracking_uri=place)
+    (run,) = client.search_runs([client.get_experiment_by_name("descend").experiment_id])
+    held = client.get_metric_history(run.info.run_id, "validation/objective")
+    return [one.value for one in sorted(held, key=lambda one: one.step)], validation(result, "objective")
+
+
+def log_records(content: bytes) -> Iterator[bytes]:
+    """The records of W&B's files: LevelDB's log format after a header of 7 bytes.
+
+    Source: https://github.com/google/leveldb/blob/main/doc/log_format.md
+    """
+    place, record = 7, b""
+    while place + 7 <= len(content):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768  # the rest of a block has no room for a header
+            continue
+        length, kind = struct.unpack("<HB", content[place + 4 : place + 7])
+        record += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def wandb_tool(folder: Path, epochs: int) -> tuple[list[float], list[float]]:
+    """The validation objective in the files of W&B's offline runs."""
+    import json
+
+    from wandb.proto import wandb_internal_pb2
+
+    import descend
+
+    os.environ["WANDB_SILENT"] = "true"
+    logger = descend.WandbLogger(project="table", mode="offline", directory=str(folder))
+    result = fitted(folder, epochs, callbacks=[logger])
+    held: list[float] = []
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        for data in log_records(path.read_bytes()):
+            record: Any = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            if record.HasField("history"):
+                values = {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
+                }
+                held += [values["validation/objective"]] if "validation/objective" in values else []
+    return held, validation(result, "objective")
+
+
+TOOLS: dict[str, Any] = {"torchmetrics": torchmetrics_tool, "MLflow": mlflow_tool, "W&B, offline": wandb_tool}
+
+
+def tool_row(name: str) -> tuple[str, bool]:
+    """As `row`; the difference is between what the tool has and the history."""
+    try:
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+            whole = TOOLS[name](Path(one), STEPS)
+            TOOLS[name](Path(two), HALF)
+            resumed = TOOLS[name](Path(two), STEPS)
+    except Exception as problem:
+        traceback.print_exc()
+        return f"| {name} | {type(problem).__name__} | |", False
+    if len(whole[0]) != STEPS or len(whole[1]) != STEPS:
+        return f"| {name} | {len(whole[0])} of {STEPS} values | |", False
+    apart = max(abs(x - y) for x, y in zip(*whole, strict=True))
+    return f"| {name} | {apart:.1e} | {'yes' if whole == resumed else 'no'} |", apart <= TOLERANCE and whole == resumed
+
+
 def one_process(run: Any) -> dict[str, list[Tensor]]:
     """The ends of the three runs."""
     with tempfile.TemporaryDirectory() as folder:
-        half, *ends = (Path(folder, name) for name in ("half", "torch", "descend", "resumed"))
-        for path in (half, *ends):
-            path.mkdir()
-        found = {"torch": run("torch", STEPS, None, ends[0]), "descend": run("descend", STEPS, None, ends[1])}
-        run("descend", HALF, None, half)
-        return {**found, "resumed": run("descend", STEPS, half, ends[2])}
+        found: dict[str, list[Tensor]] = {}
+        for library, resumed in (("torch", "torch resumed"), ("descend", "resumed")):
+            whole, half, end = (Path(folder, f"{library} {name}") for name in ("whole", "half", "end"))
+            for path in (whole, half, end):
+                path.mkdir()
+            found[library] = run(library, STEPS, None, whole)
+            run(library, HALF, None, half)
+            found[resumed] = run(library, STEPS, half, end)
+        return found
 
 
 def row(name: str) -> tuple[str, bool]:
     """One row of the table, and whether it is right."""
+    if name in TOOLS:
+        return tool_row(name)
     try:
         ends = one_process(ALONE[name]) if name in ALONE else two_ranks(name)
     except Exception as problem:
         traceback.print_exc()
-        return f"| {name} | {type(problem).__name__} | |", False
+        return f"| {KINDS.get(name, name)} | {type(problem).__name__} | |", False
     apart = max(float((x - y).abs().max()) for x, y in zip(ends["descend"], ends["torch"], strict=True))
     exact = all(map(torch.equal, ends["descend"], ends["resumed"]))
-    return f"| {name} | {apart:.1e} | {'yes' if exact else 'no'} |", apart <= TOLERANCE and exact
+    control = all(map(torch.equal, ends["torch"], ends["torch resumed"]))
+    said = "yes" if exact else "no" if control else "no, nor torch's"
+    return f"| {KINDS.get(name, name)} | {apart:.1e} | {said} |", apart <= TOLERANCE and (exact or not control)
 
 
 def main() -> int:
@@ -327,8 +509,9 @@ def main() -> int:
     torch.set_num_threads(1)
     print("| framework | largest difference from torch's AdamW | resumed to the same bits |\n| --- | --- | --- |")  # noqa: T201
     right = True
-    for name in sys.argv[1:] or [*ALONE, *KINDS]:
-        text, good = row(name)
+    for name in sys.argv[1:] or [*ALONE, *KINDS, *TOOLS]:
+        with contextlib.redirect_stdout(sys.stderr):
+            text, good = row(name)
         print(text, flush=True)  # noqa: T201
         right = right and good
     return int(not right)

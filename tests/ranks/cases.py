@@ -221,7 +221,27 @@ def run():
     return descend.run(trainer, model, descend.zoo.digits(), descend.SGD(learn_rate=0.05, momentum=0.9), "run")
 
 
+def entropy(module, x, y):
+    """The loss of a phase: ignored labels are left out of numerator and denominator."""
+    return nn.functional.cross_entropy(module(x), y, reduction="sum"), (y != -100).sum()
+
+
+def decay(module, x, y):
+    """That of another."""
+    return (module(x) ** 2).sum(), len(x)
+
+
+def in_phases(**settings):
+    """Two phases, each of one layer; at 11 samples by 2 the last mini-batch has no sample for the second rank."""
+    phases = [descend.Phase("one", entropy, ["0.*"], updates=2), descend.Phase("two", decay, ["2.*"])]
+    return fit(loss=phases, some=data(11), batch_size=2, valid=data(5, (), 4), **settings)
+
+
 CASES = {
+    "phases": in_phases,
+    "phases with a metric and accumulation": lambda: in_phases(
+        metrics={"size": decay}, strategy=descend.GradientAccumulation(every=2)
+    ),
     "one batch": fit,
     "ignored on one rank": lambda: fit(some=data(ignored=(0, 1, 2, 3, 4)), shuffle=False),
     "partial batch": lambda: fit(batch_size=4, metrics=["accuracy"]),

@@ -8,6 +8,7 @@ from ranks.start import leave
 import descend
 
 EXACT = ("ignored on one rank", "partial batch", "fewer samples than ranks", "validation", "batch norm")
+EXACT += ("phases", "phases with a metric and accumulation")
 EXACT += ("batch norm in few groups", "K-FAC where ranks come through other layers")
 SHARED = ("unused weights", "weights that are frozen and thawed, sharded", "memory runs out on the second rank")
 SHARED += ("sparse gradients",)

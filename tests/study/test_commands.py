@@ -80,6 +80,18 @@ def test_a_study_from_lint_to_report(descend, file):
     assert "configurations were tried" in descend("minimize", "kept", "--arm", "sgd", "--to", "adam", "--seeds", "6")
 
 
+def test_what_names_a_ray_cluster_is_for_ray_alone(descend, file):
+    assert "say --executor ray" in descend("run", file, "runs", "--address", "auto", code=2)
+    assert "remove --processes" in descend("run", file, "runs", "--executor", "ray", "--processes", "2", code=2)
+
+
+def test_a_study_on_a_gpu_is_refused_before_it_runs_where_there_is_none(descend, file, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    file.write_text(file.read_text().replace("[arms.sgd]", "[needs]\ndevice = 'cuda'\n\n[arms.sgd]"))
+    assert "this machine has none that torch can use" in descend("run", file, "runs", code=2)
+    assert not list(Path("runs/records").iterdir())
+
+
 def test_a_new_study_is_a_file_that_can_be_read(descend, tmp_path):
     wanted = tmp_path / "t2.toml"
     given = ("--workload", "task.py:mlp", "--batch-size", "64", "--steps", "20", "--file", wanted)

@@ -31,7 +31,15 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.6, "1 min 0 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+        (float("nan"), "an unknown time"),
+        (float("inf"), "an unknown time"),
+    ],
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text

@@ -17,6 +17,7 @@ import numpy as np
 
 from descend.data.file_format import FileFormat
 from descend.data.pictures import form_of_image, is_image
+from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError
 
@@ -60,11 +61,19 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self._paths)
 
+    @property
+    def files(self) -> Sequence[Path]:
+        """The images, in the order of the samples."""
+        return self._paths
+
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """Images, decoded, and labels."""
         images = np.empty((len(samples), *self.fields["image"].shape), self.fields["image"].dtype)
-        for place, sample in enumerate(samples.tolist()):
-            images[place] = self._form.decode(self._paths[sample])
+
+        def decode(place: int) -> None:
+            images[place] = self._form.decode(self._paths[samples[place]])
+
+        in_threads(decode, len(samples))
         return {"image": images} if self._labels is None else {"image": images, "label": self._labels[samples]}
 
     def column(self, name: str) -> Array | None:

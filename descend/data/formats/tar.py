@@ -36,6 +36,7 @@ from descend.data.file_format import FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
 from descend.data.nested_fields import native
 from descend.data.pictures import ImageForm, form_of_image
+from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.tar_index import ShardIndex, index_of, key_and_ending, name_before
 from descend.errors import ConfigurationError, DataError, nearest
@@ -291,20 +292,26 @@ class TarShards:
 
     def _read(self, samples: NDArray[np.int64], forms: Mapping[str, _Form]) -> dict[str, Array]:
         rows: dict[str, list[Array]] = {name: [np.empty(0)] * len(samples) for name in forms}
+        contents: list[dict[str, bytes]] = [{} for _ in samples]
         lengths = {name: np.zeros(len(samples), np.int64) for name, form in forms.items() if form.length}
         endings = {form.ending for form in forms.values()}
         for shard, numbers, places in self._shards.split(samples):
             for at in np.argsort(numbers):  # in the order of the file
                 row, place = int(numbers[at]), int(places[at])
-                values: dict[str, Any] = {}
-                for ending in endings:
-                    values.update(_values(ending, self._member(shard, row, ending)))
-                for name, form in forms.items():
-                    if name not in values and form.field.dtype.kind != "f":
-                        raise ValueError(f"the sample has no '{name}'")
-                    rows[name][place] = form.fitted(name, values.get(name))
-                    if form.length is not None:
-                        lengths[name][place] = min(len(values[name]), form.length)
+                contents[place] = {ending: self._member(shard, row, ending) for ending in endings}
+
+        def decode(place: int) -> None:
+            values: dict[str, Any] = {}
+            for ending, content in contents[place].items():
+                values.update(_values(ending, content))
+            for name, form in forms.items():
+                if name not in values and form.field.dtype.kind != "f":
+                    raise ValueError(f"the sample has no '{name}'")
+                rows[name][place] = form.fitted(name, values.get(name))
+                if form.length is not None:
+                    lengths[name][place] = min(len(values[name]), form.length)
+
+        in_threads(decode, len(samples))
         return {
             **{name: np.stack(some) for name, some in rows.items()},
             **{name + LENGTH: some for name, some in lengths.items()},

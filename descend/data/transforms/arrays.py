@@ -14,7 +14,18 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["along", "converted", "flipped", "is_pixels", "like", "pixels_of", "replaced", "surrounded"]
+__all__ = [
+    "along",
+    "converted",
+    "copied",
+    "flipped",
+    "floats_of",
+    "is_pixels",
+    "like",
+    "pixels_of",
+    "replaced",
+    "surrounded",
+]
 
 
 def _torch() -> Any:
@@ -33,6 +44,16 @@ def converted(x: Any, dtype: str) -> Any:
     if isinstance(x, np.ndarray):
         return x.astype(dtype, copy=False)
     return x.to(getattr(_torch(), dtype))
+
+
+def copied(x: Any) -> Any:
+    """In memory of its own."""
+    return x.copy() if isinstance(x, np.ndarray) else x.clone()
+
+
+def floats_of(x: Any) -> Any:
+    """As float32 in memory of its own, for arithmetic in place."""
+    return x.astype(np.float32) if isinstance(x, np.ndarray) else x.to(_torch().float32, copy=True)
 
 
 def is_pixels(x: Any) -> bool:
@@ -70,7 +91,9 @@ def along(x: Any, indices: NDArray[np.int64], axis: int) -> Any:
         indices = indices[0]
     if indices.ndim == 1:
         at = like(x, indices)
-        return x[:, :, at] if axis == 2 else x[:, :, :, at]
+        if isinstance(x, np.ndarray):
+            return x.take(indices, axis)
+        return x.index_select(axis, at)
     of_each = like(x, indices[:, None, :, None] if axis == 2 else indices[:, None, None, :])
     return (
         np.take_along_axis(x, of_each, axis) if isinstance(x, np.ndarray) else _torch().take_along_dim(x, of_each, axis)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from descend.arguments import check_number, collect
-from descend.data.transforms.arrays import converted, is_pixels, like, pixels_of
+from descend.data.transforms.arrays import converted, copied, is_pixels, like, pixels_of
 from descend.data.transforms.base import ImageTransform, Samples, image_shape
 from descend.errors import ConfigurationError
 
@@ -176,7 +176,7 @@ class ColorJitter(_ColorTransform):
         self.output_shape(x.shape[1:])
         u = draws.uniform(3).astype(np.float32)
         which = draws.integers(6)
-        x = x.copy() if isinstance(x, np.ndarray) else x.clone()
+        x = copied(x)
         for number, sequence in enumerate(itertools.permutations(enumerate(ADJUSTMENTS))):
             chosen = which == number
             for column, name in sequence:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from descend.arguments import check_integer, check_number, collect
-from descend.data.transforms.arrays import along, flipped, like, replaced, surrounded
+from descend.data.transforms.arrays import along, copied, flipped, like, replaced, surrounded
 from descend.data.transforms.base import ImageTransform, Samples, Transform, image_shape
 from descend.errors import ConfigurationError
 
@@ -49,7 +49,9 @@ class _Flip(ImageTransform):
         """One draw a sample."""
         self.output_shape(x.shape[1:])
         chosen = draws.uniform(1)[:, 0] < self.p
-        return replaced(x, like(x, chosen.reshape(-1, 1, 1, 1)), flipped(x, self.axis))
+        found, at = copied(x), like(x, np.flatnonzero(chosen))
+        found[at] = flipped(x[at], self.axis)
+        return found
 
 
 class HorizontalFlip(_Flip):

@@ -77,10 +77,21 @@ def _interpolated(x: Samples, rows: _Stretch, columns: _Stretch) -> Samples:
     if whole:
         weights = [np.rint(_shaped(one.weight, axis) * np.float32(ONE)) for one, axis in ((rows, 2), (columns, 3))]
         down, across = (like(x, weight.astype(np.int32)) for weight in weights)
-        first, second = (converted(along(x, at, 3), "int32") for at in (columns.low, columns.high))
-        lines = (first * (ONE - across) + second * across) >> 4
+        lines, second = (converted(along(x, at, 3), "int32") for at in (columns.low, columns.high))
+        second -= lines  # in place, since most of the time would go into new memory
+        second *= across
+        lines *= ONE
+        lines += second
+        lines >>= 4
         above, below = along(lines, rows.low, 2), along(lines, rows.high, 2)
-        return converted(((((ONE - down) * above) >> 16) + ((down * below) >> 16) + 2) >> 2, "uint8")
+        above *= ONE - down
+        above >>= 16
+        below *= down
+        below >>= 16
+        above += below
+        above += 2
+        above >>= 2
+        return converted(above, "uint8")
     down, across = (like(x, _shaped(one.weight, axis)) for one, axis in ((rows, 2), (columns, 3)))
     first, second = (converted(along(x, at, 3), "float32") for at in (columns.low, columns.high))
     lines = first * (1 - across) + second * across

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.arguments import check_number, collect
-from descend.data.transforms.arrays import converted, like, replaced
+from descend.data.transforms.arrays import converted, floats_of, like, replaced
 from descend.data.transforms.base import Samples, Transform
 from descend.errors import ConfigurationError
 
@@ -38,7 +38,9 @@ class Scale(Transform):
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Multiply in float32."""
-        return converted(x, "float32") * float(np.float32(self.scale))
+        found = floats_of(x)
+        found *= float(np.float32(self.scale))
+        return found
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,17 @@ class _MeanAndStandardDeviation(Transform):
             )
         return shape
 
-    def _normalize(self, x: Samples) -> Samples:
+    def _normalize(self, x: Samples, scale: float | None = None) -> Samples:
         self.output_shape(x.shape[1:])
         column = (-1, *(1,) * (x.ndim - 2))
         numbers = (np.array(_numbers(text), dtype=np.float32).reshape(column) for text in (self.means, self.stddevs))
         m, s = (like(x, number) for number in numbers)
-        return (converted(x, "float32") - m) / s
+        found = floats_of(x)
+        if scale is not None:
+            found *= scale
+        found -= m
+        found /= s
+        return found
 
 
 def _numbers(text: str) -> list[float]:
@@ -117,7 +124,9 @@ class ToLBANNLayout(Transform):
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """Multiply by the float32 nearest to 1/255."""
-        return converted(x, "float32") * ONE_BY_WHITE
+        found = floats_of(x)
+        found *= ONE_BY_WHITE
+        return found
 
 
 class NormalizeToLBANNLayout(_MeanAndStandardDeviation):
@@ -127,7 +136,7 @@ class NormalizeToLBANNLayout(_MeanAndStandardDeviation):
 
     def apply(self, x: Samples, draws: Draws) -> Samples:
         """`ToLBANNLayout`, then `Normalize`."""
-        return self._normalize(converted(x, "float32") * ONE_BY_WHITE)
+        return self._normalize(x, ONE_BY_WHITE)
 
 
 # After one of these the values of a sample are no pixels of 0 to 255.

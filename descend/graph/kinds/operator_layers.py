@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import GraphError
-from descend.graph.fields import field_types
+from descend.graph.fields import annotation_of, field_types
 from descend.graph.kinds import operators
 from descend.graph.kinds.base import SameShape, same_shape
 from descend.graph.kinds.operators import Operator
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from descend.graph.enums import DataType
     from descend.graph.layer import Incoming, Shape
 
@@ -144,9 +146,21 @@ def _layer_of(operator: type[Operator], **usual: Any) -> type[OperatorLayer]:
         given = usual | {name: fields.pop(name) for name in own & fields.keys()}
         OperatorLayer.__init__(self, *args, ops=(operator(**given),), **fields)
 
-    return type(
-        operator.__name__, (OperatorLayer,), {"__init__": __init__, "__doc__": operator.__doc__, "__module__": __name__}
-    )
+    def options(cls: type[OperatorLayer]) -> Mapping[str, tuple[str, Any]]:
+        """See `Layer.options`."""
+        return {
+            name: (annotation_of(operator, name), usual.get(name, getattr(operator, name)))
+            for name in field_types(operator)
+            if name in own
+        }
+
+    body = {
+        "__init__": __init__,
+        "options": classmethod(options),
+        "__doc__": operator.__doc__,
+        "__module__": __name__,
+    }
+    return type(operator.__name__, (OperatorLayer,), body)
 
 
 Clamp = _layer_of(operators.Clamp, max=1.0)

@@ -65,5 +65,6 @@ def grid_search(
     lines = [["trainer", *names], *([str(n), *map(str, one)] for n, one in enumerate(combinations))]
     table.write_text("".join(",".join(line) + "\n" for line in lines))
     flags = [f"--procs_per_trainer={procs_per_trainer}", "--generate_multi_proto"]
-    file = folder / "experiment.trainer.prototext"
+    # Relative, because the driver puts a number behind every "trainer" of the path.
+    file = "experiment.trainer.prototext"
     script.add_parallel_command([lbann_exe or driver(), *words(lbann_args), *flags, f"--prototext={file}"])

@@ -9,7 +9,9 @@ from descend import graph
 from descend.graph import ObjectiveFunction, SubGraphCommunication
 from descend.hooks import hook
 
-__all__ = ["Model"]
+__all__ = ["Model", "SubgraphCommunication"]
+
+SubgraphCommunication = SubGraphCommunication  # the front end's spelling beside that of the schema
 
 
 class Model(graph.Model):

@@ -56,10 +56,7 @@ def run(
     those of `make_batch_script`.
 
     Args:
-        trainer: A trainer, or its message; so are the next three.
-        model: A model.
-        data_reader: A data reader.
-        optimizer: The default optimizer.
+        trainer: A trainer, or its message; `model`, `data_reader` and `optimizer` likewise.
         work_dir: The folder; None makes a dated one in the folder LBANN_EXPERIMENT_DIR, or else here.
         proto_file_name: Name of the experiment's file in it; `experiment.prototext`, or `.protobin`, without one.
         lbann_exe: Command of the driver, as a shell takes it.
@@ -68,8 +65,7 @@ def run(
         overwrite_script: Whether a `batch.sh` that exists is replaced.
         setup_only: Write the files and start nothing.
         batch_job: Submit the job and do not wait for it.
-        nvprof: Whether the driver runs under NVIDIA's profiler.
-        nvprof_output_name: Its file.
+        nvprof: Whether the driver runs under NVIDIA's profiler, whose file nvprof_output_name is.
         binary_protobuf: Write the experiment in Protobuf's binary form.
         experiment_dir: Older name of work_dir.
 
@@ -83,6 +79,10 @@ def run(
     require(check_choice("scheduler", kind, SCHEDULERS))
     folder = job_folder(work_dir or experiment_dir, job_name, nodes, procs_per_node)
     file = folder / (proto_file_name or f"experiment.proto{'bin' if binary_protobuf else 'text'}")
+    if binary_protobuf and "protobin" not in file.name:
+        raise ConfigurationError(
+            f"proto_file_name={file.name!r}: the driver reads binary files by 'protobin' in the name"
+        )
     wanted = (partition, account, reservation, launcher, launcher_args, environment)
     script = make_batch_script(folder, nodes, procs_per_node, time_limit, kind, job_name, *wanted)
     flags = [] if procs_per_trainer is None else [f"--procs_per_trainer={procs_per_trainer}"]

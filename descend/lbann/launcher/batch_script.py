@@ -229,6 +229,6 @@ def _for_the_driver(environment: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), **dataset_environment()}
 
 
-def words(given: str | Iterable[Any]) -> list[str]:
-    """A text as one piece, or the pieces of a list."""
-    return [given] if isinstance(given, str) else [str(one) for one in given]
+def words(given: str | Iterable[Any] | None) -> list[str]:
+    """A text as one piece, or the pieces of a list; nothing for None."""
+    return [given] if isinstance(given, str) else [str(one) for one in given or ()]

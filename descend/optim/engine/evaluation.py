@@ -10,22 +10,23 @@ Source: Defazio et al. 2024, "The Road Less Scheduled", https://arxiv.org/abs/24
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from descend.errors import RuleError, warn
-from descend.optim.engine.step_inputs import TensorUpdate, local
+from descend.optim.engine.step_inputs import TensorUpdate, local, named_entries, template
 from descend.optim.rules.base import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.step_inputs import Entry
 
-__all__ = ["EvaluationMode", "averages", "averaging_updates"]
+__all__ = ["EvaluationMode", "averages", "averaging_updates", "saved_averages"]
 
 
 def averages(rule: Rule) -> bool:
@@ -47,6 +48,34 @@ def averaging_updates(
         for p, name in zip(group["params"], called, strict=True)
         if "step" in state.get(p, {})
     ]
+
+
+@torch.no_grad()
+def saved_averages(
+    state: Mapping[str, Any], weights: Mapping[str, Tensor], rule_class: Callable[[str], type[Rule] | None]
+) -> dict[str, Tensor]:
+    """The averages of parameters whose training points are in a checkpoint; nothing for rules without one.
+
+    Args:
+        state: The optimizer's state as a checkpoint has it: `groups` with the options and the names of their weights,
+            and `weights`, what is remembered of each by its name.
+        weights: The training points by name.
+        rule_class: The class of a rule by its name; None where it is not known.
+    """
+    found: dict[str, Tensor] = {}
+    for group in state.get("groups", ()):
+        kind = rule_class(str(group.get("rule")))
+        if kind is None or kind.averaged is Rule.averaged:
+            continue
+        rule: Rule = kind(**{one.name: group[one.name] for one in fields(cast("Any", kind)) if one.name in group})
+        for name in group["weights"]:
+            entry, p = state["weights"].get(name, {}), weights.get(name)
+            if p is None or "step" not in entry:
+                continue
+            form = template(rule, p)
+            kept = form._replace(**{key: entry[key] for key in named_entries(form)})
+            found[name] = rule.averaged(entry.get("master", p), kept).to(p.dtype)
+    return found
 
 
 class EvaluationMode:

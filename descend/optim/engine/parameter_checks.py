@@ -135,9 +135,9 @@ def _kind(p: Any, place: str) -> Iterator[str]:
         yield f"{place} is {p.dtype} and only floating-point weights can be trained; make it a buffer of the module"
     elif not (p.is_leaf or p.retains_grad):
         yield f"{place} is computed from other tensors (not a leaf) and gets no gradient; detach it first"
-    elif p.layout is torch.strided and any(
-        stride == 0 and size > 1 for stride, size in zip(p.stride(), p.shape, strict=True)
-    ):
+    elif p.layout is not torch.strided:
+        yield f"{place} is stored as {p.layout}; gradients alone may be sparse, so train p.to_dense()"
+    elif any(stride == 0 and size > 1 for stride, size in zip(p.stride(), p.shape, strict=True)):
         yield f"{place} is expanded: several of its elements share memory; give it memory of its own with .clone()"
 
 

@@ -165,6 +165,8 @@ def check_gradient(g: Tensor, p: Tensor, name: str, rule: Rule | None = None, de
     """
     if g.layout is not torch.strided and dense_only:
         raise Unsupported(f"'{name}' has a sparse gradient, and {dense_only}; build the embedding with sparse=False")
+    if g.layout is torch.sparse_coo and g.sparse_dim() == 0:
+        raise RuleError(f"'{name}' has a sparse gradient without any dimension, so without rows; make it dense")
     if g.layout is not torch.strided and not (rule is not None and rule.rowwise and is_sparse(g)):
         owner = f"which {type(rule).__name__} does not take" if rule is not None else "and had dense ones before"
         raise RuleError(

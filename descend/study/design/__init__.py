@@ -2,6 +2,7 @@
 
 from descend.study.design.arm import Arm, arm
 from descend.study.design.lint import Remark, lint, lint_edges
+from descend.study.design.needs import Needs
 from descend.study.design.presets import PRESETS, preset
 from descend.study.design.sampling import points, seed_of
 from descend.study.design.space import Dimension, choice, integer, linear, log, one_minus_log
@@ -11,6 +12,7 @@ __all__ = [
     "PRESETS",
     "Arm",
     "Dimension",
+    "Needs",
     "Remark",
     "Study",
     "Target",

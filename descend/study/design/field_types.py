@@ -18,7 +18,16 @@ from descend.study.design.arm import Arm, arm
 from descend.study.design.sampling import SAMPLERS
 from descend.study.design.workload import check_form
 
-__all__ = ["Arms", "BatchSizes", "Sampler", "Shortlist", "Steps", "Workload", "needed_for_steps", "plain"]
+__all__ = [
+    "Arms",
+    "BatchSizes",
+    "Sampler",
+    "Shortlist",
+    "Steps",
+    "Workload",
+    "needed_for_steps",
+    "plain",
+]
 
 
 def plain(value: Any) -> Any:

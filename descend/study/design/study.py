@@ -42,6 +42,7 @@ from descend.study.design.field_types import (
     Workload,
     needed_for_steps,
 )
+from descend.study.design.needs import Needs
 from descend.study.design.sampling import seed_of
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class Target(BaseModel):
                 raise ConfigurationError([line for one in error.errors() for line in _line(one, "target.")]) from None
 
 
+MAX_TRIALS = 200_000  # all are held in memory, and planned anew whenever one ends
+
+
 class Study(BaseModel):
     """The description of a study.
 
@@ -105,6 +109,9 @@ class Study(BaseModel):
         margin: The largest difference of the compared number that does not matter; with it arms are also tested for
             equivalence.
         reference: What others found, shown beside the results: by the name of an arm, and anything else by its title.
+        needs: What one trial needs of a machine.
+        checkpoint_every: Updates from one checkpoint of a trial to the next, in the directory of the study; None
+            keeps none, and a trial that was interrupted begins anew.
 
     Raises:
         ConfigurationError: every problem at once.
@@ -134,6 +141,8 @@ class Study(BaseModel):
     target: Annotated[Target | None, Field(validate_default=True), AfterValidator(needed_for_steps)] = None
     margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     reference: dict[str, str | int | FiniteFloat] = Field(default_factory=dict)
+    needs: Needs = Needs()
+    checkpoint_every: int | None = Field(default=None, ge=1, strict=True)
 
     if not TYPE_CHECKING:  # whose signature is that of the fields
 
@@ -142,6 +151,17 @@ class Study(BaseModel):
                 super().__init__(**fields)
             except ValidationError as error:
                 raise ConfigurationError([line for one in error.errors() for line in _line(one)]) from None
+            if (count := self._most_trials()) > MAX_TRIALS:
+                raise ConfigurationError(
+                    f"a study of {count:,} trials with those that are repeated; at most {MAX_TRIALS:,} are planned: "
+                    "make trials, searches, seeds, batch_sizes or steps smaller, or studies of it"
+                )
+
+    def _most_trials(self) -> int:
+        """Trials of all searches, with all that may be repeated."""
+        budgets = sum(len(self.budgets(size)) for size in self.batch_sizes)
+        repeated = self.shortlist * self.shortlist_seeds + self.confirmation_seeds
+        return budgets * self.searches * sum(self.trials_of(name) + repeated for name in self.arms)
 
     @property
     def lower(self) -> bool:
@@ -166,8 +186,10 @@ class Study(BaseModel):
         made = self.model_dump(exclude={"arms", "workload"}, mode="json")
         if self.common_random_numbers:
             del made["common_random_numbers"]  # as in descriptions that were written before there was a choice
-        if self.margin is None:
-            del made["margin"]  # likewise
+        made["needs"] = self.needs.model_dump(exclude_defaults=True)
+        for name in ("margin", "needs", "checkpoint_every"):  # likewise
+            if not made[name]:
+                del made[name]
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
         return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
 
@@ -215,7 +237,8 @@ def _line(error: ErrorDetails, head: str = "") -> list[str]:
     """One problem that pydantic found, in our words."""
     place = head + ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        known = Target.model_fields if place.startswith("target.") else Study.model_fields
+        tables = {"target": Target.model_fields, "needs": Needs.model_fields}
+        known = tables.get(place.partition(".")[0], Study.model_fields) if "." in place else Study.model_fields
         return [f"there is no '{place}'{nearest(place.rpartition('.')[2], known) or ';'} fields are {', '.join(known)}"]
     if error["type"] == "missing":
         return [f"'{place}' is missing"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from descend.study.running.processes import (
 from descend.study.running.sequential import run_sequentially
 from descend.study.running.stack import Stack, slow_in_silence
 from descend.study.running.trial import RETRIED
+from descend.study.running.trial_ranks import run_on_ranks
+from descend.study.running.trial_setup import TrialSetup
 from descend.study.running.vmapped import can_run_vmapped, run_vmapped
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXECUTORS", "Executor", "check_name", "choose", "seconds_a_step"]
 
-EXECUTORS = ("auto", "one", "together", "stacks", "processes")
+EXECUTORS = ("auto", "one", "together", "stacks", "processes", "ray")
 _MOST_AT_ONCE = 64
 _MEASURED_STEPS = 12
 _EACH = 2  # trials that each process is measured with
@@ -77,6 +80,7 @@ def choose(
     kinds: dict[str, Any],
     *,
     forks: bool = True,
+    setup: TrialSetup | None = None,
 ) -> Executor:
     """The executor for similar trials.
 
@@ -84,9 +88,10 @@ def choose(
         task: A prepared task.
         trials: The trials to run.
         evaluations: Evaluations of each.
-        wanted: A name of `EXECUTORS`, or an executor, which is returned.
+        wanted: A name of `EXECUTORS` but "ray", or an executor, which is returned.
         kinds: Optimizer classes by arm, of arms that name no registered optimizer.
         forks: Whether "auto" may use several processes.
+        setup: How each trial is run; None is one process of one thread that saves nothing.
 
     Raises:
         ConfigurationError: there is no such executor, or it cannot run these trials.
@@ -94,15 +99,18 @@ def choose(
     if isinstance(wanted, Executor):
         return wanted
     check_name(wanted)
-    one = Executor("one", run_sequentially, 1, "asked for")
+    setup = setup or TrialSetup()
+    if setup.needs.ranks > 1:
+        return _on_ranks(setup, wanted)
+    one = Executor("one", functools.partial(run_sequentially, checkpoints=setup.checkpoints), 1, "asked for")
     if wanted == "one" or (wanted == "auto" and len(trials) == 1):
         return one
     together = Executor("together", run_vmapped, _MOST_AT_ONCE, "asked for")
     stacks = Executor("stacks", run_in_stacks, _MOST_AT_ONCE * cores(), "asked for")
-    processes = Executor("processes", run_in_forks, _MOST_AT_ONCE, "asked for")
+    processes = Executor("processes", functools.partial(run_in_forks, setup=setup), _MOST_AT_ONCE, "asked for")
     here = forks or wanted != "auto"
     apart = can_fork(task) if here else "the study runs in several processes"
-    joint = can_run_vmapped(task, trials, kinds) if wanted != "processes" else None
+    joint = (_alone(setup) or can_run_vmapped(task, trials, kinds)) if wanted != "processes" else None
     both = joint or (can_stack_in_processes(task) if here else apart)
     obstacles = {"together": joint, "stacks": both, "processes": apart}
     ways = {way.name: way for way in (together, stacks, processes)}
@@ -116,6 +124,25 @@ def choose(
     if len(possible) == 1:
         return dataclasses.replace(one, reason=joint or "")
     return _fastest(possible, task, trials, kinds, joint)
+
+
+def _on_ranks(setup: TrialSetup, wanted: str) -> Executor:
+    """The executor of trials that have several ranks each."""
+    if wanted not in ("auto", "one"):
+        raise ConfigurationError(
+            f"these trials cannot run {_HOW[wanted]}: each has {setup.needs.ranks} ranks on this machine; say "
+            "--executor one, or ray"
+        )
+    return Executor("one", functools.partial(run_on_ranks, setup=setup), 1, "each trial has several ranks")
+
+
+def _alone(setup: TrialSetup) -> str | None:
+    """Why trials of this setup cannot be stacked; None if they can."""
+    if setup.checkpoints is not None:
+        return "each trial is saved by itself (checkpoint_every)"
+    if setup.needs.device not in (None, "cpu"):
+        return "their modules are on a GPU"
+    return "a stack shares the processors, and each trial needs several" if setup.needs.cores > 1 else None
 
 
 _HOW = {"together": "together", "stacks": "in a stack for each process", "processes": "in processes"}

@@ -24,6 +24,7 @@ from descend.study.running.scores import Scorer
 from descend.study.running.sequential import run_trial
 from descend.study.running.stack import Stack
 from descend.study.running.trial import Record, Trial
+from descend.study.running.trial_setup import TrialSetup, trials_on_this_machine
 from descend.study.running.vmapped import run_vmapped
 
 if TYPE_CHECKING:
@@ -43,19 +44,26 @@ def can_fork(task: StudyTask) -> str | None:
         return "this system has no forks"
     if cores() < 2:
         return "there is one processor"
-    if torch.cuda.is_initialized() or any(part.device.type != "cpu" for part in task.train):
+    used = task.device not in (None, "cpu") or torch.cuda.is_initialized()
+    if used or any(part.device.type != "cpu" for part in task.train):
         return "a fork cannot use a device that its parent has begun to use"
     return None
 
 
 def run_in_forks(
-    task: StudyTask, trials: Sequence[Trial], evaluations: int, kinds: dict[str, Any] | None = None
+    task: StudyTask,
+    trials: Sequence[Trial],
+    evaluations: int,
+    kinds: dict[str, Any] | None = None,
+    *,
+    setup: TrialSetup | None = None,
 ) -> Iterator[Record]:
-    """Records of the trials as they end, in any order. Arguments are those of `run_one_by_one`.
+    """Records of the trials as they end, in any order. Arguments are those of `run_sequentially`, and the setup.
 
     Raises:
         Stopped: a signal asked for an end; trials under way are not recorded and run again.
     """
+    setup = setup or TrialSetup()
     number = _fork_context().Value("q", 0)
 
     def work() -> Iterator[bytes]:
@@ -65,11 +73,13 @@ def run_in_forks(
                 place, number.value = number.value, number.value + 1
             if place >= len(trials):
                 return
-            trial = trials[place]
-            yield run_trial(task, trial, evaluations, scorer=scorer, kind=(kinds or {}).get(trial.arm)).line().encode()
+            trial, kind = trials[place], (kinds or {}).get(trials[place].arm)
+            record = run_trial(task, trial, evaluations, scorer=scorer, kind=kind, checkpoints=setup.checkpoints)
+            yield record.line().encode()
 
     left = {trial.id: trial for trial in trials}
-    for line in forked([work] * min(cores(), len(trials))):
+    at_once = trials_on_this_machine(setup.needs, cores())
+    for line in forked([work] * min(at_once, len(trials)), setup.needs.cores):
         record = Record.read(line.decode())
         del left[record.trial.id]
         yield record
@@ -122,8 +132,8 @@ def _fork_context() -> Any:
 _SAID, _RAISED = b"=", b"!"
 
 
-def forked(works: Sequence[Callable[[], Iterable[bytes]]]) -> Iterator[bytes]:
-    """What functions say that run at the same time, each in a fork of this process with one thread.
+def forked(works: Sequence[Callable[[], Iterable[bytes]]], threads: int = 1) -> Iterator[bytes]:
+    """What functions say that run at the same time, each in a fork of this process with so many threads.
 
     A process that is killed says nothing more.
 
@@ -136,7 +146,7 @@ def forked(works: Sequence[Callable[[], Iterable[bytes]]]) -> Iterator[bytes]:
     try:
         for work in works:
             ours, theirs = _fork_context().Pipe(duplex=False)
-            process = _fork_context().Process(target=_in_fork, args=(work, theirs, parent), daemon=True)
+            process = _fork_context().Process(target=_in_fork, args=(work, theirs, parent, threads), daemon=True)
             process.start()
             theirs.close()  # so that the pipe ends with the process
             pipes[ours] = process
@@ -165,8 +175,8 @@ def _received(pipe: Any, pipes: dict[Any, Any]) -> bytes:
         return b""
 
 
-def _in_fork(work: Callable[[], Iterable[bytes]], pipe: Any, parent: int) -> None:
-    torch.set_num_threads(1)
+def _in_fork(work: Callable[[], Iterable[bytes]], pipe: Any, parent: int, threads: int) -> None:
+    torch.set_num_threads(threads)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # the parent ends its processes
     try:
         for said in work():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import multiprocessing
 import os
 import signal
@@ -11,14 +13,18 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError, DataError, DescendError, Stopped, StorageError
+from descend.launch import cores
 from descend.runtime import SignalHandler
 from descend.study.running.executor_choice import Executor, check_name, choose
 from descend.study.running.plan import check_records, pending
 from descend.study.running.processes import run_in_forks
+from descend.study.running.ray_pool import RayCluster
+from descend.study.running.record_keeper import RecordKeeper
 from descend.study.running.sequential import run_sequentially
-from descend.study.running.trial import RETRIED, Record, Trial
+from descend.study.running.trial_pool import conduct_in_pool
+from descend.study.running.trial_setup import TrialSetup, trials_on_this_machine
 from descend.study.running.trial_store import Ledger, StudyDirectory
-from descend.study.task import StudyTask, open_task
+from descend.study.task import StudyTask, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +32,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from multiprocessing.queues import SimpleQueue
 
+    from descend.study.design.needs import Needs
     from descend.study.design.study import Study
+    from descend.study.running.trial import Record, Trial
 
 __all__ = ["conduct", "run_in_processes"]
 
@@ -37,42 +45,48 @@ def conduct(
     study: Study,
     ledger: Ledger,
     *,
-    executor: str | Executor = "auto",
+    executor: str | Executor | RayCluster = "auto",
     task: StudyTask | None = None,
     forks: bool = True,
     said: Callable[[dict[str, Record], Record], None] = lambda records, record: None,
+    idle_seconds: float = math.inf,
 ) -> dict[str, Record]:
     """Run what is left of a study.
 
     Args:
         study: The study.
         ledger: Where trials are claimed and recorded.
-        executor: "one" by one, "together", in "processes", "auto", which measures a few steps of each, or one of your
-            own. What "auto" chose is kept in the ledger, and a resumed study uses the same.
+        executor: "one" by one, "together", in "processes", "auto", which measures a few steps of each, on "ray", or one
+            of your own. What "auto" chose is kept in the ledger, and a resumed study uses the same.
         task: The opened workload; without it that of the study is opened.
         forks: Whether "auto" may use several processes.
         said: Called with all records and the new one after each trial.
+        idle_seconds: After so many seconds in which other processes held all trials that are left, this one leaves.
 
     Returns:
         All records, by the id of the trial.
 
     Raises:
-        ConfigurationError: the workload or an optimizer cannot be made, or records are of other settings.
+        ConfigurationError: the workload or an optimizer cannot be made, records are of other settings, or the machine
+            has not what a trial needs.
         DescendError: a trial ended in an error that repeating did not mend.
-        Stopped: a signal asked for an end; trials under way run again.
+        Stopped: a signal asked for an end, or nothing was left to claim; trials under way run again.
     """
     if isinstance(executor, str):
         check_name(executor)
+        executor = RayCluster() if executor == "ray" else executor
     check_records(study, ledger.records())
+    setup = TrialSetup.of(study, ledger.path)
+    keeper = RecordKeeper(ledger, setup, said)
+    if isinstance(executor, RayCluster):
+        return conduct_in_pool(study, ledger, executor.pool(study, setup, task), keeper)
+    trials_on_this_machine(study.needs, cores())
     tasks = _Tasks(study, task)
-    ways = _Ways(study, tasks, ledger, executor, forks)
-    tried: dict[str, int] = {}
+    ways = _Ways(study, tasks, ledger, executor, forks, setup)
+    idle = _Idleness(idle_seconds)
     with SignalHandler() as stop:
         while True:
-            records = ledger.records()
-            settled = {name: one for name, one in records.items() if one.status not in RETRIED}
-            if broken := [one for name, one in records.items() if one.status in RETRIED and tried.get(name, 0) > 1]:
-                raise DescendError([f"{one.trial.id}: {one.status}: {one.message}" for one in broken[:5]])
+            settled = keeper.settled()
             left = pending(study, settled)
             if not left:
                 return settled
@@ -84,14 +98,32 @@ def conduct(
             if not mine and (mine := ledger.claim(left, 1)):  # others have all of these; help with something else
                 way = ways.of(mine)
             if not mine:
-                time.sleep(_POLL_SECONDS)
+                idle.wait(len(left))
                 continue
             for ended in _run(way, tasks.of(mine[0]), mine, study.evaluations, tasks.kinds):
-                ledger.record(*ended)
-                for record in ended:
-                    tried[record.trial.id] = tried.get(record.trial.id, 0) + 1
-                    said(records, record)
-                    records[record.trial.id] = record
+                keeper.keep(ended)
+            idle.end()
+
+
+class _Idleness:
+    """Waits while other processes hold all trials that are left, and no longer than so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began: float | None = None
+
+    def wait(self, left: int) -> None:
+        now = time.monotonic()
+        self._began = now if self._began is None else self._began
+        if now - self._began >= self._seconds:
+            raise Stopped(
+                f"other processes hold the {left} trials that can run now, for {self._seconds:g} seconds; run again to "
+                "help with those that follow"
+            )
+        time.sleep(_POLL_SECONDS)
+
+    def end(self) -> None:
+        self._began = None
 
 
 def _run(
@@ -124,7 +156,16 @@ _UNDIVIDED = {"processes": "one", "stacks": "together", "together": "one"}  # th
 class _Ways:
     """By which executor trials run: for each arm and batch size the same from its first trials to its last."""
 
-    def __init__(self, study: Study, tasks: _Tasks, ledger: Ledger, wanted: str | Executor, forks: bool) -> None:
+    def __init__(
+        self,
+        study: Study,
+        tasks: _Tasks,
+        ledger: Ledger,
+        wanted: str | Executor,
+        forks: bool,
+        setup: TrialSetup,
+    ) -> None:
+        self._setup = setup
         self._study, self._tasks, self._ledger = study, tasks, ledger
         self._wanted = wanted
         self._forks = forks
@@ -159,7 +200,8 @@ class _Ways:
 
     def _choose(self, trials: list[Trial], wanted: str | Executor) -> Executor:
         task = self._tasks.of(trials[0])
-        return choose(task, trials, self._study.evaluations, wanted, self._tasks.kinds, forks=self._forks)
+        kinds, looks = self._tasks.kinds, self._study.evaluations
+        return choose(task, trials, looks, wanted, kinds, forks=self._forks, setup=self._setup)
 
 
 class _Tasks:
@@ -167,20 +209,19 @@ class _Tasks:
 
     def __init__(self, study: Study, task: StudyTask | None) -> None:
         self._study = study
-        self._given = task
+        self._given = None if task is None else dataclasses.replace(task, device=study.needs.device)
         self._opened: dict[str, StudyTask] = {}
         self.kinds = {name: arm.optimizer for name, arm in study.arms.items() if not isinstance(arm.optimizer, str)}
 
     def of(self, trial: Trial) -> StudyTask:
-        own = {k.partition(".")[2]: v for k, v in trial.configuration.items() if k.startswith("workload.")}
-        options = {**self._study.workload_options, **own}
+        own = {name: value for name, value in trial.configuration.items() if name.startswith("workload.")}
         if self._given is not None and not own:
             return self._given
-        key = repr(sorted(options.items()))
+        key = repr(sorted(own.items()))
         if key not in self._opened:
             if len(self._opened) > 8:  # data sets in memory; an argument that is searched over makes many
                 self._opened.clear()
-            self._opened[key] = open_task(self._study.workload, options)
+            self._opened[key] = task_of(self._study, own)
         return self._opened[key]
 
 
@@ -204,7 +245,8 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
         raise ConfigurationError(f"processes must be an integer >= 1, got {processes}")
     context = multiprocessing.get_context("spawn")
     said = context.SimpleQueue()
-    workers = [context.Process(target=work, args=(str(path), executor, said)) for _ in range(processes)]
+    visible = _shared_gpus(StudyDirectory(path).study().needs, processes)
+    workers = [context.Process(target=work, args=(str(path), executor, said, own)) for own in visible]
     for worker in workers:
         worker.start()
     with SignalHandler() as stop:
@@ -226,6 +268,27 @@ def run_in_processes(path: str | os.PathLike[str], processes: int, executor: str
         raise _KINDS.get(failed[0] or 0, DescendError)([*dict.fromkeys(problems), count])
 
 
+def _shared_gpus(needs: Needs, processes: int) -> Sequence[str | None]:
+    """What CUDA_VISIBLE_DEVICES is in each of some processes; None leaves it as it is.
+
+    Raises:
+        ConfigurationError: the machine has not what a trial in each of them needs.
+    """
+    room = trials_on_this_machine(needs, cores())
+    if not needs.gpus:
+        return [None] * processes
+    if processes > room:
+        raise ConfigurationError(
+            f"{processes} processes run as many trials at once, of {needs} each, and this machine has room for {room}: "
+            f"say --processes {room}"
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = visible.split(",") if visible else [str(number) for number in range(processes * needs.all_gpus)]
+    return [",".join(names[start : start + needs.all_gpus]) for start in range(0, len(names), needs.all_gpus)][
+        :processes
+    ]
+
+
 _KINDS = {kind.exit_code: kind for kind in (ConfigurationError, DataError, StorageError, Stopped)}
 
 
@@ -233,24 +296,28 @@ def _alive(workers: Iterable[SpawnProcess]) -> bool:
     return any(worker.is_alive() for worker in workers)
 
 
-def work(path: str, executor: str, said: SimpleQueue[list[str]] | None = None) -> None:
+def work(path: str, executor: str, said: SimpleQueue[list[str]] | None = None, gpus: str | None = None) -> None:
     """What one process does. It ends in good order when the process that started it is gone.
 
     Args:
         path: The directory of the study.
         executor: As for `conduct`.
         said: Is given what is wrong, where something is.
+        gpus: The GPUs that it uses, as in CUDA_VISIBLE_DEVICES; None for all.
     """
     import torch
 
     from descend.study.running.trial_store import read_frozen
 
-    torch.set_num_threads(1)
+    if gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus  # read when CUDA is used first
+    study = read_frozen(path)
+    torch.set_num_threads(study.needs.cores)
     if (parent := multiprocessing.parent_process()) is not None:
         threading.Thread(target=_ask_for_an_end_after, args=(parent,), daemon=True).start()
     try:
         with StudyDirectory(path) as directory:
-            conduct(read_frozen(path), directory, executor=executor, forks=False)
+            conduct(study, directory, executor=executor, forks=False)
     except Stopped as request:
         raise SystemExit(request.exit_code) from None
     except DescendError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.callbacks import Checkpoint
 from descend.errors import NumericalError, Stopped
 from descend.experiment.fit import fit
 from descend.study.running.optimizer import make, multipliers, schedule_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from descend.optim.schedules import Schedule
+    from descend.study.running.trial_setup import TrialCheckpoints
     from descend.study.task import StudyTask
     from descend.train.events import RunView, StepView
 
@@ -34,16 +36,29 @@ class _ScoreRecorder(Callback):
     Reads: the module, in evaluation mode. Changes nothing.
     """
 
+    remembers = ("steps", "scores", "seconds")
+
     def __init__(self, scorer: Scorer, at: tuple[int, ...], *, test: bool = False) -> None:
         self.scorer, self.at = scorer, frozenset(at)
         self.last = max(at) if test else None  # the update after which the test samples are looked at, once
         self.now = 0
         self.steps: list[int] = []
         self.scores: dict[str, dict[str, list[float]]] = {}
+        self._began, self._before = time.perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """That the trial took, with those of its processes that were interrupted until their last checkpoint."""
+        return self._before + time.perf_counter() - self._began
+
+    @seconds.setter
+    def seconds(self, before: float) -> None:
+        self._before = before
 
     def before_run(self, run: RunView) -> None:
-        """Score the untrained module."""
-        self._look(run.module, 0)
+        """Score the untrained module, unless a checkpoint has its scores."""
+        if not self.steps:
+            self._look(run.module, 0)
 
     def before_step(self, step: StepView) -> None:
         """Know which update is under way, for one that is not finite."""
@@ -58,9 +73,11 @@ class _ScoreRecorder(Callback):
     def _look(self, module: torch.nn.Module, step: int) -> None:
         training = module.training
         module.eval()
+        place = next((p.device for p in module.parameters()), torch.device("cpu"))
 
         def call(*rows: torch.Tensor) -> Any:
-            return self.scorer.ratios(module(*rows[:-1]), rows[-1])
+            *inputs, target = (part.to(place) for part in rows)
+            return self.scorer.ratios(module(*inputs), target)
 
         found = self.scorer.take_all(call) | (self.scorer.take_test(call) if step == self.last else {})
         module.train(training)
@@ -101,9 +118,15 @@ class _Rates(Callback):
 
 
 def run_trial(
-    task: StudyTask, trial: Trial, evaluations: int, *, scorer: Scorer | None = None, kind: Any = None
+    task: StudyTask,
+    trial: Trial,
+    evaluations: int,
+    *,
+    scorer: Scorer | None = None,
+    kind: Any = None,
+    checkpoints: TrialCheckpoints | None = None,
 ) -> Record:
-    """Run a trial to its end, whatever comes of it.
+    """Run a trial to its end, whatever comes of it. One that has a checkpoint goes on from there, to the same bits.
 
     Args:
         task: A prepared task.
@@ -111,11 +134,11 @@ def run_trial(
         evaluations: Looks at the scores.
         scorer: Of the task, where several trials share it.
         kind: Optimizer class of an arm that has no name for it.
+        checkpoints: Where it is saved, and goes on from; None saves nothing.
 
     Raises:
         Stopped: a signal asked for an end; the trial is not recorded and runs again.
     """
-    began = time.perf_counter()
     at = evaluation_steps(trial.steps, evaluations)
     looks = _ScoreRecorder(scorer or Scorer(task), at, test=trial.phase == "confirmation")
     status, failed_at, message = "done", None, ""
@@ -125,6 +148,7 @@ def run_trial(
         foreign = kind is not None or ":" in trial.configuration["optimizer"]
         schedule = schedule_of(trial.configuration, trial.steps)
         rates = [_Rates(schedule, multipliers(trial.configuration, module))] if foreign else []
+        saving = [] if checkpoints is None else [Checkpoint(every_steps=checkpoints.every_steps, keep=1)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fit(
@@ -135,7 +159,9 @@ def run_trial(
                 batch_size=trial.batch_size,
                 stop=Steps(trial.steps),
                 seed=trial.seed,
-                callbacks=[*rates, looks],
+                callbacks=[*rates, looks, *saving],
+                run_dir=None if checkpoints is None else checkpoints.run_dir(trial),
+                resume=checkpoints is not None,
                 verbose=False,
             )
     except NumericalError:
@@ -150,7 +176,7 @@ def run_trial(
         status, message = "error", f"{type(error).__name__}: {error}"
     if status == "done":
         status, failed_at = status_of(looks.steps, looks.scores["train"]["loss"])
-    return Record(trial, status, tuple(looks.steps), looks.scores, failed_at, message, time.perf_counter() - began)
+    return Record(trial, status, tuple(looks.steps), looks.scores, failed_at, message, looks.seconds)
 
 
 def status_of(steps: Iterable[int], losses: list[float]) -> tuple[str, int | None]:
@@ -162,7 +188,12 @@ def status_of(steps: Iterable[int], losses: list[float]) -> tuple[str, int | Non
 
 
 def run_sequentially(
-    task: StudyTask, trials: Iterable[Trial], evaluations: int, kinds: dict[str, Any] | None = None
+    task: StudyTask,
+    trials: Iterable[Trial],
+    evaluations: int,
+    kinds: dict[str, Any] | None = None,
+    *,
+    checkpoints: TrialCheckpoints | None = None,
 ) -> Iterator[Record]:
     """Records of the trials as they end.
 
@@ -171,7 +202,9 @@ def run_sequentially(
         trials: What is run.
         evaluations: Looks at the scores of each.
         kinds: Optimizer classes by arm, of arms that have no name for them.
+        checkpoints: Where trials are saved.
     """
     scorer = Scorer(task)
     for trial in trials:
-        yield run_trial(task, trial, evaluations, scorer=scorer, kind=(kinds or {}).get(trial.arm))
+        kind = (kinds or {}).get(trial.arm)
+        yield run_trial(task, trial, evaluations, scorer=scorer, kind=kind, checkpoints=checkpoints)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import platform
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError
 from descend.runtime.run_directory import write_beside
@@ -112,11 +112,17 @@ def _text(plain: dict[str, Any]) -> str:
 
 def _changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """Fields that differ. Arms are compared one by one."""
-    plain_old = {**old, **{f"arms.{name}": one for name, one in old.get("arms", {}).items()}}
-    plain_new = json.loads(json.dumps({**new, **{f"arms.{name}": one for name, one in new.get("arms", {}).items()}}))
+    plain_old = {**old, **_arms(old)}
+    plain_new = json.loads(json.dumps({**new, **_arms(new)}))
     names = [name for name in dict.fromkeys([*plain_old, *plain_new]) if name != "arms"]
     pairs = {name: (plain_old.get(name), plain_new.get(name)) for name in names}
     return {prefix + name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _arms(plain: dict[str, Any]) -> dict[str, Any]:
+    """Arms under names of their own; none where a damaged file has something else."""
+    arms = plain.get("arms")
+    return {f"arms.{name}": one for name, one in cast("dict[str, Any]", arms).items()} if isinstance(arms, dict) else {}
 
 
 def _versions() -> dict[str, str]:
@@ -125,6 +131,7 @@ def _versions() -> dict[str, str]:
     return {"descend": __version__, "python": platform.python_version(), **others}
 
 
+_CHANGES = ("name", "target", "batch_sizes", "reference", "needs", "checkpoint_every")
 _EXTENDS = ("trials", "searches", "confirmation_seeds", "shortlist", "shortlist_seeds")
 
 
@@ -132,7 +139,7 @@ def _may_change(name: str, pair: tuple[Any, Any]) -> bool:
     """Whether old records stay valid: more of something, another arm, name, target or code."""
     old, new = pair
     if name in _EXTENDS:
-        return new >= old
+        return isinstance(old, int) and new >= old
     if name.startswith("arms."):
         return old is None
-    return name in ("name", "target", "batch_sizes", "reference") or name.startswith(("hashes.code", "made_with."))
+    return name in _CHANGES or name.startswith(("hashes.code", "made_with."))

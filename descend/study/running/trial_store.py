@@ -5,6 +5,7 @@ records/NAME.jsonl    a line per trial, a file per process            `RecordFil
 executors/ID          the executor of a kind of trials, so that a
                       resumed study computes the same bits            `ExecutorFiles`
 leases/ID             the process that runs a trial                   `TrialLeases`
+trials/ID/            checkpoints of a trial under way                `TrialCheckpoints`
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ __all__ = ["Ledger", "Memory", "StudyDirectory", "read_frozen"]
 class Ledger(Protocol):
     """What running a study needs of its records: the interface of `Memory` and `StudyDirectory`."""
 
+    @property
+    def path(self) -> Path | None:
+        """The directory of the study; None where nothing is written."""
+        ...
+
     def records(self) -> dict[str, Record]:
         """All finished trials by id. A trial that ended in an error can be claimed again, and its record replaced."""
         ...
@@ -55,6 +61,8 @@ class Ledger(Protocol):
 
 class Memory:
     """A ledger of one process, without files."""
+
+    path = None
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}

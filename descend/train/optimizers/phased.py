@@ -5,12 +5,15 @@ The task, which computes the losses, says by `begin` which one; only its paramet
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.optim import Optimizer
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
 __all__ = ["PhasedOptimizer"]
 
@@ -62,8 +65,9 @@ class PhasedOptimizer(torch.optim.Optimizer):
                 p.requires_grad_(True)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One update of the parameters of the part that was begun."""
-        loss = self.parts[self._current].step(closure)
+        """One update of the parameters of the part that was begun, here or on the ranks that have samples."""
+        held = [name for name, part in self.parts.items() if any(p.grad is not None for p in _parameters(part))]
+        loss = self.parts[held[0] if len(held) == 1 else self._current].step(closure)
         self.release()
         return loss
 
@@ -72,6 +76,15 @@ class PhasedOptimizer(torch.optim.Optimizer):
         self.release()
         for part in self.parts.values():
             part.zero_grad(set_to_none)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Generator[None]:
+        """See `descend.optim.Optimizer.averaged`; all parts at once."""
+        with contextlib.ExitStack() as stack:
+            for part in self.parts.values():
+                if isinstance(part, Optimizer):
+                    stack.enter_context(part.averaged())
+            yield
 
     def regrouped(self) -> None:
         """See `descend.optim.Optimizer.regrouped`."""

@@ -23,7 +23,7 @@ def test_each_combination_is_an_experiment_of_its_own(tmp_path):
         (0.2, 8),
     ]
     assert (tmp_path / "hyperparameters.csv").read_text().splitlines()[:2] == ["trainer,rate,size", "0,0.1,4"]
-    flags = f"--procs_per_trainer=2 --generate_multi_proto --prototext={tmp_path}/experiment.trainer.prototext"
+    flags = "--procs_per_trainer=2 --generate_multi_proto --prototext=experiment.trainer.prototext"
     assert f"driver {flags}" in script.text()
 
 

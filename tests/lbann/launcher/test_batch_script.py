@@ -47,6 +47,7 @@ def test_the_driver_is_run_in_a_folder_of_its_own(tmp_path, driver, capfd):
         work_dir=folder,
         lbann_exe=driver,
         lbann_args="--disable_cuda --num_epochs=4",
+        launcher_args=None,
         procs_per_trainer=1,
         environment={"COLOUR": "dark red", "STATUS": 3},
     )
@@ -205,6 +206,8 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(tmp_path):
         lbann.run(*experiment(), work_dir=tmp_path / "a", nodes=2)
     with pytest.raises(ConfigurationError, match="has no queue"):
         lbann.run(*experiment(), work_dir=tmp_path / "a", batch_job=True)
+    with pytest.raises(ConfigurationError, match="by 'protobin' in the name"):
+        lbann.run(*experiment(), work_dir=tmp_path / "a", binary_protobuf=True, proto_file_name="x.prototext")
     with pytest.raises(ConfigurationError, match="not a name of a variable"):
         lbann.run(*experiment(), work_dir=tmp_path / "a", environment={"a b": 1})
     assert not (tmp_path / "a").exists()

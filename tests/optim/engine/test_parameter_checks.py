@@ -52,6 +52,7 @@ def test_groups_that_cannot_be_read(group: Any, words: str) -> None:
         (torch.zeros(2, dtype=torch.complex64), "train torch.view_as_real"),
         (torch.zeros(2, requires_grad=True) * 2, "not a leaf"),
         (torch.zeros(1).expand(3), "is expanded"),
+        (torch.eye(3).to_sparse(), "is stored as torch.sparse_coo; gradients alone may be sparse"),
         (torch.nn.LazyLinear(3).weight, "has no shape yet: run the lazy module once"),
     ],
 )

@@ -108,6 +108,8 @@ def test_gradients_that_cannot_be_used_name_the_parameter():
     check_gradient(sparse, p, "w", SGD())
     with pytest.raises(RuleError, match=r"'w' has a sparse gradient .* which LAMB does not take"):
         check_gradient(sparse, p, "w", LAMB())
+    with pytest.raises(RuleError, match="'w' has a sparse gradient without any dimension, so without rows"):
+        check_gradient(torch.tensor(1.0).to_sparse(), parameter(), "w", SGD())
     with pytest.raises(Unsupported, match="'w' has a sparse gradient, and no"):
         check_gradient(sparse, p, "w", SGD(), "no")
     with pytest.raises(RuleError, match=r"'w' is \(4, 2\) on cpu and its gradient \(2, 4\)"):

@@ -205,3 +205,9 @@ def test_a_study_made_in_python_is_refused_in_our_words():
 def test_a_target_says_what_is_wrong_with_it(fields, reported):
     with pytest.raises(ConfigurationError, match=reported):
         Target(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"searches": 2**31}, {"trials": 10**12}, {"confirmation_seeds": 10**9}])
+def test_a_study_of_more_trials_than_can_be_planned_is_refused(fields):
+    with pytest.raises(ConfigurationError, match=r"trials with those that are repeated; at most 200,000"):
+        Study(workload="t.py:t", batch_sizes=(8,), steps=(2,), arms={"a": Arm("SGD", {"lr": log(0.1, 1)})}, **fields)

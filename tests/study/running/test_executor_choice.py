@@ -3,6 +3,7 @@
 import re
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ from study_tasks import mlp, trial
 from torch import nn
 
 from descend.errors import ConfigurationError
-from descend.study.design import Study
+from descend.study.design import Needs, Study
 from descend.study.running import executor_choice as choose
 from descend.study.running.scheduler import conduct
+from descend.study.running.sequential import run_sequentially
 from descend.study.running.stack import Stack
 from descend.study.running.trial import Record
+from descend.study.running.trial_setup import TrialCheckpoints, TrialSetup
 from descend.study.running.trial_store import Memory
 from descend.study.task import StudyTask
 
@@ -80,6 +83,36 @@ def test_processes_are_measured_where_a_run_is_long_enough_to_gain_by_them(monke
     chosen = choose.choose(None, [trial(i, steps=steps) for i in range(5)], 1, "auto", {})
     assert asked == measured
     assert chosen.name == measured[-1]
+
+
+SAVED = TrialSetup(checkpoints=TrialCheckpoints(Path("trials"), 5))
+
+
+@pytest.mark.parametrize(
+    ("setup", "said"),
+    [
+        (SAVED, r"each trial is saved by itself \(checkpoint_every\)"),
+        (TrialSetup(Needs(device="cuda")), "their modules are on a GPU"),
+        (TrialSetup(Needs(cores=2)), "each trial needs several"),
+        (TrialSetup(Needs(ranks=2)), "each has 2 ranks on this machine; say --executor one, or ray"),
+    ],
+)
+def test_what_a_trial_needs_may_forbid_a_stack(setup, said):
+    task, trials = mlp(width=4).prepared(), [trial(i) for i in range(4)]
+    for wanted in ("together", "stacks"):
+        with pytest.raises(ConfigurationError, match=said):
+            choose.choose(task, trials, 1, wanted, {}, setup=setup)
+    assert choose.choose(task, trials, 1, "one", {}, setup=setup).name == "one"
+
+
+def test_processes_save_their_trials(tmp_path, monkeypatch):
+    monkeypatch.setattr(choose, "can_fork", lambda task: None)
+    setup = TrialSetup(checkpoints=TrialCheckpoints(tmp_path, 2))
+    task, trials = mlp(width=4).prepared(), [trial(i, steps=3) for i in range(2)]
+    way = choose.choose(task, trials, 1, "processes", {}, setup=setup)
+    found = {record.trial.id: record.scores for record in way.run(task, trials, 1, {})}
+    assert found == {record.trial.id: record.scores for record in run_sequentially(task, trials, 1)}
+    assert all((setup.checkpoints.run_dir(one) / "checkpoints" / "step-3").is_dir() for one in trials)
 
 
 def test_an_unknown_executor_is_a_mistake_of_a_finished_study_too():

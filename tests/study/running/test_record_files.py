@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,60 @@ def test_what_is_no_record_is_named_with_its_line(tmp_path, change):
     (tmp_path / "a.jsonl").write_text(f"{record(TRIALS[1]).line()}\n{json.dumps(plain | change)}\n")
     with pytest.raises(StorageError, match=r"a\.jsonl:2: not a record of a trial: .*; the line is damaged"):
         RecordFiles(tmp_path).records()
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Files that were flushed to the disk, of a clock that the test sets."""
+    calls, clock = [], [100.0]
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (calls.append(os.fstat(file).st_size), fsync(file)))
+    monkeypatch.setattr("descend.study.running.record_files.time.monotonic", lambda: clock[0])
+    return calls, clock
+
+
+def test_records_reach_the_disk_after_a_second_and_at_the_end(tmp_path, synced):
+    calls, clock = synced
+    files = RecordFiles(tmp_path)
+    for now, count in ((100.0, 0), (101.0, 0), (101.25, 1), (102.0, 1), (102.5, 2)):
+        clock[0] = now
+        files.append(record(TRIALS[0]))
+        assert len(calls) == count
+    files.close()
+    (file,) = tmp_path.iterdir()
+    assert calls[-1] == file.stat().st_size
+    assert len(calls) == 3
+    files.close()  # once is enough
+    assert len(calls) == 3
+
+
+def test_a_closed_file_is_closed_and_a_later_record_is_appended_to_it(tmp_path):
+    files = RecordFiles(tmp_path)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    files.append(record(TRIALS[0]))
+    files.close()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    files.append(record(TRIALS[1]))
+    files.close()
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o644 & ~_umask()
+    assert set(RecordFiles(tmp_path).records()) == {TRIALS[0].id, TRIALS[1].id}
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_lines_are_read_from_where_the_last_look_ended(tmp_path):
+    """A line that was cut off is read whole once the rest of it has come."""
+    file = written(tmp_path, record(TRIALS[0]), record(TRIALS[1]), record(TRIALS[2]))
+    text = file.read_bytes()
+    first = text.index(b"\n") + 1
+    file.write_bytes(text[: first + 20])
+    files = RecordFiles(tmp_path)
+    assert list(files.records()) == [TRIALS[0].id]
+    file.write_bytes(b"x" * first + text[first:])  # what was read before is not looked at again
+    assert list(files.records()) == [one.id for one in TRIALS]
+    assert files.cut_off() == []

@@ -15,12 +15,12 @@ import torch
 from study_tasks import mlp
 from torch import nn
 
-from descend.errors import ConfigurationError, DescendError, StorageError
+from descend.errors import ConfigurationError, DescendError, Stopped, StorageError
 from descend.study.comparing import read_directory
-from descend.study.design import Arm, Study, log
+from descend.study.design import Arm, Needs, Study, log
 from descend.study.progress import status_of
 from descend.study.running import executor_choice as choose
-from descend.study.running import processes, stack
+from descend.study.running import processes, scheduler, stack, trial_setup
 from descend.study.running import trial_leases as leases
 from descend.study.running import vmapped as together
 from descend.study.running.plan import pending, total_trials
@@ -329,6 +329,32 @@ def test_what_cannot_run_together_is_refused_only_when_asked_for():
         conduct(small, Memory(), executor="together")
     with pytest.raises(ConfigurationError, match="did you mean 'together'"):
         conduct(small, Memory(), executor="togther")
+
+
+def test_a_process_leaves_when_others_hold_all_that_is_left(tmp_path):
+    with StudyDirectory(tmp_path, study()) as holder, StudyDirectory(tmp_path) as helper:
+        holder.claim(pending(study(), {}), 100)
+        with pytest.raises(Stopped, match=r"other processes hold the 16 trials that can run now, for 0 seconds"):
+            conduct(study(), helper, executor="one", idle_seconds=0)
+
+
+def test_too_little_of_a_machine_is_refused_before_anything_runs(monkeypatch):
+    monkeypatch.setattr(trial_setup, "_gpus", lambda: 0)
+    for executor in ("auto", "one", "processes"):
+        with pytest.raises(ConfigurationError, match="1 GPUs and this machine has none that torch can use"):
+            conduct(study(needs={"device": "cuda"}), Memory(), executor=executor, said=None)
+
+
+def test_processes_have_gpus_of_their_own(monkeypatch):
+    monkeypatch.setattr(trial_setup, "_gpus", lambda: 5)
+    monkeypatch.setattr(scheduler, "cores", lambda: 8)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert scheduler._shared_gpus(Needs(gpus=2), 2) == ["0,1", "2,3"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,3,5,4,1")
+    assert scheduler._shared_gpus(Needs(gpus=1, ranks=2), 2) == ["7,3", "5,4"]
+    assert scheduler._shared_gpus(Needs(cores=4), 3) == [None, None, None]
+    with pytest.raises(ConfigurationError, match=r"of 1 processor, 2 GPUs each, .*: say --processes 2"):
+        scheduler._shared_gpus(Needs(gpus=2), 3)
 
 
 def test_a_process_helps_with_another_arm_in_that_arms_own_way(tmp_path):

@@ -8,6 +8,7 @@ from study_tasks import mlp, trial
 from torch import nn
 
 from descend.study.running.sequential import run_trial
+from descend.study.running.trial_setup import TrialCheckpoints
 from descend.study.task import StudyTask
 
 TASK = mlp().prepared()
@@ -103,3 +104,46 @@ def test_roles_reach_foreign_optimizers_too():
     frozen = trial(optimizer="torch.optim:SGD", lr=0.1, **{"roles.bias+head+matrix.lr_mult": 0.0})
     record = run_trial(TASK, frozen, 3)
     assert record.scores["train"]["loss"][0] == record.scores["train"]["loss"][-1]
+
+
+class _Killed(BaseException):
+    """What no handler of errors catches, as a kill."""
+
+
+def noisy(dies_at=None):
+    """A task whose steps draw random numbers, and which counts its steps."""
+    steps = []
+
+    class Net(nn.Sequential):
+        def forward(self, x):
+            if torch.is_grad_enabled():
+                steps.append(1)
+                if len(steps) == dies_at:
+                    raise _Killed
+            return super().forward(x)
+
+    def model():
+        return Net(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 10))
+
+    base = mlp()
+    return StudyTask(model, base.loss, base.train, base.validation).prepared(), steps
+
+
+def test_a_trial_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
+    saved = TrialCheckpoints(tmp_path, 10)
+    one = trial(momentum=0.9, schedule="cosine")
+    whole = run_trial(noisy()[0], one, 4)
+    with pytest.raises(_Killed):
+        run_trial(noisy(dies_at=38)[0], one, 4, checkpoints=saved)
+    task, steps = noisy()
+    again = run_trial(task, one, 4, checkpoints=saved)
+    assert (again.status, again.steps, again.scores) == (whole.status, whole.steps, whole.scores)
+    assert len(steps) == 45 - 30
+    assert run_trial(task, one, 4, checkpoints=saved).scores == whole.scores  # killed before it was recorded
+    assert len(steps) == 45 - 30
+
+
+def test_the_seconds_of_a_trial_are_those_of_all_its_processes(tmp_path):
+    saved = TrialCheckpoints(tmp_path, 10)
+    first = run_trial(noisy()[0], trial(), 2, checkpoints=saved)
+    assert run_trial(noisy()[0], trial(), 2, checkpoints=saved).seconds > first.seconds / 2

@@ -33,6 +33,13 @@ def test_a_damaged_description_is_an_error(tmp_path, text):
             again()
 
 
+def test_what_a_trial_needs_may_change(tmp_path):
+    write(tmp_path)
+    write(tmp_path, needs={"cores": 2}, checkpoint_every=50)
+    assert StudyFile(tmp_path).read()["amendments"] == [{"needs": [None, {"cores": 2}], "checkpoint_every": [None, 50]}]
+    assert StudyFile(tmp_path).study().needs.cores == 2
+
+
 def test_extending_is_an_amendment_and_another_study_is_refused(tmp_path):
     write(tmp_path)
     write(tmp_path, trials=16)
@@ -81,3 +88,18 @@ def test_a_study_that_this_version_does_not_know_is_reported_with_its_file(tmp_p
 def test_a_directory_that_holds_no_study_is_a_mistake(tmp_path):
     with pytest.raises(ConfigurationError, match="holds no study"):
         StudyFile(tmp_path / "none").read()
+
+
+@pytest.mark.parametrize("change", [{"made_with": {"arms": 1, "torch": "x"}}, {"study": {"searches": [[1]]}}])
+def test_parts_of_another_kind_are_other_settings_and_no_crash(tmp_path, change):
+    write(tmp_path)
+    plain = json.loads((tmp_path / "study.json").read_text())
+    for part, values in change.items():
+        plain[part] |= values
+    (tmp_path / "study.json").write_text(json.dumps(plain))
+    if "study" in change:
+        with pytest.raises(ConfigurationError, match=r"holds a study whose searches is \[\[1\]\]"):
+            write(tmp_path)
+    else:
+        write(tmp_path)
+        assert StudyFile(tmp_path).study() == study()

@@ -15,6 +15,7 @@ from descend.train import BatchedIterativeOptimizer, Mode
 from descend.train.memory import RemoteOutOfMemory
 from descend.train.micro_batch import split_into_micro_batches
 from descend.train.objective import Totals
+from descend.train.precision import Precision
 from descend.train.run import RunConfig
 from descend.train.strategies import buckets
 from descend.train.strategies.data_parallel import DataParallel, all_gather_names
@@ -239,3 +240,103 @@ def test_names_of_all_ranks_each_once_in_the_order_of_ranks():
         on_ranks(3, lambda communicator: all_gather_names(names[communicator.rank], communicator))
         == [["b", "a", "c"]] * 3
     )
+
+
+def test_what_a_rank_needs_to_know_of_the_strategy_is_what_it_says():
+    assert (DataParallel.reduces_gradients, DataParallel.divides_early, DataParallel.overlaps) == (True, True, True)
+    assert not DataParallel.pads_evaluation
+    run, lockstep = on_ranks(1, lambda c: (run_on(c), None))[0][0], on_ranks(2, lambda c: run_on(c, Lockstep()))[0]
+    assert run.strategy.can_repeat_step
+    assert not lockstep.strategy.can_repeat_step
+
+
+@pytest.mark.parametrize(("size", "divisor"), [(1, 1.0), (7, 4.0), (8, 8.0), (10, 8.0)])
+def test_gradients_are_sent_divided_by_the_largest_power_of_two_within_the_mini_batch(size, divisor):
+    def act(communicator):
+        run = run_on(communicator)
+        with run.strategy.accumulating(share(communicator, size=size)):
+            return run.strategy._divided_by
+
+    assert on_ranks(2, act) == [divisor] * 2
+
+
+def test_without_early_division_they_are_sent_as_they_are(monkeypatch):
+    monkeypatch.setattr(DataParallel, "divides_early", False)
+
+    def act(communicator):
+        run = run_on(communicator)
+        with run.strategy.accumulating(share(communicator)):
+            return run.strategy._divided_by
+
+    assert on_ranks(2, act) == [1.0] * 2
+
+
+def test_the_loss_scale_is_taken_out_of_the_sum():
+    class Scaled(Precision):
+        def scale(self, start):
+            return 8 * start
+
+        def unscale(self, optimizer):
+            for p in optimizer.param_groups[0]["params"]:
+                p.grad.div_(8)
+
+    def act(communicator):
+        run = run_on(communicator)
+        run.precision = Scaled()
+        reduced(run, share(communicator))
+        return [p.grad.clone() for p in run.task.module.parameters()]
+
+    for own in on_ranks(2, act):
+        for found, reference in zip(own, expected()[1], strict=True):
+            torch.testing.assert_close(found, reference, rtol=1e-12, atol=1e-14)
+
+
+def test_buffers_that_change_on_one_rank_alone_are_noticed_by_all():
+    class Buffered(Regression):
+        def __init__(self, changes):
+            super().__init__()
+            self.module.register_buffer("count", torch.zeros((), dtype=torch.int64))
+            self.changes = changes
+
+        def losses(self, micro_batch):
+            if self.changes:
+                self.module.count.add_(1)
+            return super().losses(micro_batch)
+
+    def act(communicator):
+        run = run_on(communicator, Buffered(changing and communicator.rank == 1))
+        reduced(run, share(communicator))
+        return run.strategy._buffers_changed
+
+    for changing in (False, True):
+        assert on_ranks(2, act) == [changing] * 2
+
+
+def test_an_evaluation_of_ranks_in_lockstep_is_not_padded_and_has_no_backward_pass():
+    def act(communicator):
+        run = run_on(communicator, Lockstep(), 2)
+        batch = share(communicator, (0, 1, 10))
+        return len(list(run.strategy.micro_batches(batch, training=False))), run.task.calls
+
+    assert on_ranks(2, act) == [(1, []), (5, [])]
+
+
+def test_padding_has_backward_passes_too_unless_nothing_is_trained():
+    class Counted(Lockstep):
+        def losses(self, micro_batch):
+            found = super().losses(micro_batch)
+            if found.objective.numerator.requires_grad:
+                found.objective.numerator.register_hook(lambda grad: self.backwards.append(float(grad)))
+            return found
+
+    def act(communicator):
+        task = Counted()
+        task.backwards = []
+        task.module.requires_grad_(trained)
+        reduced(run_on(communicator, task, 2), share(communicator, (0, 1, 10)))
+        return task.backwards
+
+    trained = True
+    assert on_ranks(2, act) == [[1.0, 0.0, 0.0, 0.0, 0.0], [1.0] * 5]
+    trained = False
+    assert on_ranks(2, act) == [[], []]

@@ -1,0 +1,36 @@
+import os
+import threading
+
+import pytest
+
+from descend.data.read_threads import in_threads
+
+
+def test_results_are_in_order_and_from_several_threads():
+    used = set()
+    together = threading.Barrier(2, timeout=20)
+
+    def task(number):
+        used.add(threading.get_ident())
+        if number < 2:
+            together.wait()  # two tasks at once, or none
+        return number * number
+
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor")
+    assert in_threads(task, 50) == [number * number for number in range(50)]
+    assert len(used) > 1
+
+
+def test_the_first_error_is_raised():
+    def task(number):
+        if number >= 3:
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="3"):
+        in_threads(task, 20)
+
+
+def test_few_tasks_need_no_threads():
+    assert in_threads(lambda _: threading.current_thread(), 2) == [threading.current_thread()] * 2
+    assert in_threads(str, 0) == []

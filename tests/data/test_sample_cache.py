@@ -1,0 +1,157 @@
+"""Samples come from the cache with the same bits, and only from a cache of the same data and settings."""
+
+import multiprocessing
+import os
+import pickle
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from descend.data import files, read
+from descend.data.formats.image_files import ImageFiles
+from descend.errors import ConfigurationError, DataError
+
+RNG = np.random.default_rng(0)
+IDS = np.array([3, 0, 3, 5])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six images of two classes."""
+    for number in range(6):
+        path = tmp_path / "data" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RNG.integers(0, 256, (20, 30, 3)).astype(np.uint8)).save(path)
+    return tmp_path
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The numbers of the samples that are decoded, in order."""
+    numbers = []
+    original = ImageFiles.read
+
+    def counting(self, samples):
+        numbers.extend(samples.tolist())
+        return original(self, samples)
+
+    monkeypatch.setattr(ImageFiles, "read", counting)
+    return numbers
+
+
+def opened(folder, **options):
+    return read(folder / "data", image_size=8, **{"cache": folder / "cache", **options})
+
+
+def same(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(found[name], values)
+        assert found[name].dtype == values.dtype
+        assert found[name].flags.c_contiguous
+
+
+def test_each_sample_is_decoded_once(folder, decoded):
+    wanted = read(folder / "data", image_size=8).read(IDS)
+    decoded.clear()
+    first = opened(folder)
+    same(first.read(IDS), wanted)
+    assert sorted(set(decoded)) == [0, 3, 5]
+    decoded.clear()
+    for reader in (first, opened(folder), pickle.loads(pickle.dumps(first))):
+        same(reader.read(IDS), wanted)
+    assert decoded == []
+    opened(folder).read(np.arange(6))
+    assert decoded == [1, 2, 4]
+    assert first.classes == {"label": ["a", "b"]}
+
+
+def test_other_settings_and_other_content_have_other_caches(folder, decoded):
+    opened(folder).read(IDS)
+    decoded.clear()
+    assert read(folder / "data", image_size=9, cache=folder / "cache").read(IDS)["image"].shape == (4, 3, 9, 9)
+    assert set(decoded) == {0, 3, 5}
+    path = folder / "data" / "b" / "3.png"
+    Image.fromarray(np.zeros((20, 30, 3), np.uint8)).save(path)
+    os.utime(path, ns=(0, time.time_ns() + 10**9))
+    found = opened(folder).read(np.arange(6))["image"]
+    assert not found[np.flatnonzero(read(folder / "data").column("label") == 1)[1]].any()
+    assert len(list((folder / "cache").glob("*.samples"))) == 3
+
+
+def test_a_damaged_record_is_decoded_again(folder, decoded):
+    wanted = opened(folder).read(IDS)
+    [path] = (folder / "cache").glob("*.samples")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # in sample 3 of 6
+    path.write_bytes(content)
+    decoded.clear()
+    same(opened(folder).read(IDS), wanted)
+    assert set(decoded) == {3}
+    decoded.clear()
+    same(opened(folder).read(IDS), wanted)
+    assert decoded == []
+
+
+def test_the_folder_is_bounded(folder, decoded):
+    record = 3 * 8 * 8 + 8 + 4
+    reader = opened(folder, cache_bytes=4 * record)
+    wanted = reader.read(np.arange(6))
+    decoded.clear()
+    same(reader.read(np.arange(6)), wanted)
+    assert decoded == [4, 5]
+    other = folder / "cache" / "notes.txt"
+    other.write_text("not ours")
+    before = set((folder / "cache").glob("*.samples"))
+    read(folder / "data", image_size=7, cache=folder / "cache", cache_bytes=6 * record).read(IDS)
+    assert before.isdisjoint((folder / "cache").glob("*.samples"))
+    assert other.exists()
+    with pytest.raises(ConfigurationError, match="a sample has 200 bytes and cache_bytes is 100"):
+        opened(folder, cache_bytes=100)
+
+
+def test_a_full_disk_costs_time_alone(folder, decoded, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("descend.data.sample_cache.os.pwrite", full)
+    reader = opened(folder)
+    wanted = reader.read(IDS)
+    same(reader.read(IDS), wanted)
+    assert len(decoded) == 8
+
+
+def _read_all(folder):
+    reader = opened(folder)
+    return [reader.read(np.random.default_rng(seed).permutation(6))["image"].sum() for seed in range(20)]
+
+
+@pytest.mark.slow
+def test_several_processes(folder):
+    wanted = read(folder / "data", image_size=8).read(np.arange(6))["image"].sum()
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        for sums in pool.map(_read_all, [folder] * 6):
+            assert set(sums) == {wanted}
+
+
+def test_text_and_objects_have_no_cache(folder):
+    (folder / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    with pytest.raises(ConfigurationError, match="'b' is text of any length"):
+        read(folder / "t.csv", cache=folder / "cache")
+    assert read(folder / "t.csv", cache=folder / "cache", label="b").read(np.array([1]))["b"].tolist() == [1]
+    with pytest.raises(ConfigurationError, match="cache"):
+        read({"x": np.zeros(3)}, cache=True)
+    with pytest.raises(ConfigurationError, match="cache must be a folder, True or False"):
+        read(folder / "t.csv", cache=3)
+    (folder / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be used"):
+        read(folder / "t.csv", cache=folder / "file", label="b")
+
+
+def test_the_default_folder(folder, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "home"))
+    opened(folder, cache=True).read(IDS)
+    assert len(list((folder / "home" / "descend" / "samples").iterdir())) == 2
+    assert files.read(folder / "data", image_size=8).read(IDS)["image"].shape == (4, 3, 8, 8)

@@ -1,0 +1,178 @@
+"""Programs as LBANN's users write them, run by the real driver; each also with an expectation that is wrong.
+
+A caller sees the exit code alone: that the wrong expectation fails shows that the right one was looked at.
+"""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import descend.zoo
+
+ROOT = Path(__file__).parents[2]
+DIGITS = Path(descend.zoo.__file__).parent / "digits"
+
+# A script that is its own data reader, with one layer; the expectation comes from NumPy in float64.
+OWN_READER = """
+import os, sys
+import numpy as np
+import lbann
+import lbann.contrib.launcher
+
+np.random.seed(3)
+data = np.random.normal(size=(17, 5, 3)).astype(np.float32)
+
+def get_sample(index): return data[index].reshape(-1)
+def num_samples(): return len(data)
+def sample_dims(): return (data[0].size,)
+
+def reader(role):
+    message = lbann.reader_pb2.Reader(name="python", role=role, fraction_of_data_to_use=1.0)
+    message.python.module = os.path.basename(os.path.realpath(__file__))[:-3]
+    message.python.module_dir = os.path.dirname(os.path.realpath(__file__))
+    message.python.sample_function = "get_sample"
+    message.python.num_samples_function = "num_samples"
+    message.python.sample_dims_function = "sample_dims"
+    return message
+
+if __name__ == "__main__":
+    x = lbann.Reshape(lbann.Input(data_field="samples"), dims=[5, 3])
+    # Zero weights, so that gradients go to the input as well.
+    zero = lbann.Weights(optimizer=lbann.SGD(), initializer=lbann.ConstantInitializer(value=0.0))
+    x = lbann.Sum(x, lbann.WeightsLayer(weights=zero, dims=[5, 3]))
+    z = lbann.L2Norm2(lbann.Tanh(x))
+    value = np.mean(np.sum(np.tanh(data.astype(np.float64)) ** 2, axis=(1, 2)))
+    tolerance = 8 * value * np.finfo(np.float32).eps
+    value += float(sys.argv[1])
+    callbacks = [
+        lbann.CallbackCheckMetric(metric="z", lower_bound=value - tolerance, upper_bound=value + tolerance,
+                                  error_on_failure=True, execution_modes="test"),
+        lbann.CallbackCheckGradients(error_on_failure=True),
+    ]
+    model = lbann.Model(0, layers=list(lbann.traverse_layer_graph(x)), objective_function=z,
+                        metrics=[lbann.Metric(z, name="z")], callbacks=callbacks)
+    readers = lbann.reader_pb2.DataReader()
+    readers.reader.extend([reader("train"), reader("test")])
+    sys.exit(lbann.contrib.launcher.run(lbann.Trainer(mini_batch_size=5), model, readers, lbann.NoOptimizer(),
+                                        work_dir="work", overwrite_script=True))
+"""
+
+# A data set of the script's own, which goes to the driver as a signed pickle.
+OWN_DATASET = """
+import sys
+import numpy as np
+import lbann
+from lbann.util.data import Dataset, Sample, SampleDims, construct_python_dataset_reader
+
+class Squares(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return Sample(sample=np.array([i, 2 * i]), response=np.array([i * i]))
+    def get_sample_dims(self): return SampleDims(sample=(2,), response=1)
+
+if __name__ == "__main__":
+    x, y = lbann.Input(data_field="samples"), lbann.Input(data_field="responses")
+    z = lbann.L1Norm(y)
+    want = 17.5 + float(sys.argv[1])  # the mean of the squares of 0 to 7
+    check = lbann.CallbackCheckMetric(metric="z", lower_bound=want - 1e-4, upper_bound=want + 1e-4,
+                                      error_on_failure=True, execution_modes="test")
+    model = lbann.Model(0, layers=lbann.traverse_layer_graph([x, y]), objective_function=[z, lbann.L1Norm(x)],
+                        metrics=lbann.Metric(z, name="z"), callbacks=check)
+    readers = lbann.reader_pb2.DataReader()
+    readers.reader.extend([construct_python_dataset_reader(Squares(), role=role) for role in ("train", "test")])
+    sys.exit(lbann.run(lbann.Trainer(3), model, readers, lbann.SGD(learn_rate=0.1), work_dir="work"))
+"""
+
+# LeNet, as LBANN's quick start has it, on MNIST's files.
+LENET = """
+import sys
+import google.protobuf.text_format
+import lbann
+import lbann.contrib.args, lbann.models
+
+images = lbann.Input(data_field="samples")
+labels = lbann.Input(data_field="labels")
+large = lbann.Upsample(images, upsample_mode="nearest", num_dims=2, scale_factors_i=4)  # these digits are 8 x 8
+preds = lbann.Softmax(lbann.models.LeNet(10)(large))
+loss = lbann.CrossEntropy(preds, labels)
+acc = lbann.CategoricalAccuracy(preds, labels)
+callbacks = [
+    lbann.CallbackPrintModelDescription(), lbann.CallbackPrint(), lbann.CallbackTimer(),
+    lbann.CallbackCheckMetric(metric="accuracy", lower_bound=80, upper_bound=100, error_on_failure=True,
+                              execution_modes="test"),
+    lbann.CallbackCheckMetric(metric="accuracy", lower_bound=101, upper_bound=102, execution_modes="test"),
+]
+model = lbann.Model(2, layers=lbann.traverse_layer_graph([images, labels]), objective_function=loss,
+                    metrics=[lbann.Metric(acc, name="accuracy", unit="%")], callbacks=callbacks)
+message = lbann.lbann_pb2.LbannPB()
+with open("data_reader_mnist.prototext") as f:
+    google.protobuf.text_format.Merge(f.read(), message)
+sys.exit(lbann.run(lbann.Trainer(64, random_seed=1), model, message.data_reader,
+                   lbann.SGD(learn_rate=0.05, momentum=0.9), work_dir="work", job_name="lenet"))
+"""
+
+EVALUATION = """
+import numpy as np
+import lbann
+
+h = lbann.Reshape(lbann.Input(data_field="samples"), dims=[2, 2])
+y, t = lbann.Relu(h), lbann.Reduction(h, mode="sum")
+data = np.random.default_rng(0).normal(size=(5, 2, 2)).astype(np.float32)
+first, second = lbann.evaluate(h, data)
+np.testing.assert_array_equal(first.reshape(5, 2, 2), np.maximum(data, 0))
+np.testing.assert_allclose(second.ravel(), data.sum((1, 2)), rtol=1e-5)
+model = lbann.Model(1, h)
+np.testing.assert_allclose(model(data, outputs=t).ravel(), data.sum((1, 2)), rtol=1e-5)
+assert model.callbacks == [] and model.epochs == 1
+"""
+
+
+def run_program(folder, code, *arguments):
+    """A program in a folder of its own."""
+    (folder / "program.py").write_text(code)
+    command = [sys.executable, "-m", "descend.lbann", "program.py", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """The digits of this package as MNIST's files, and a reader of them as LBANN has one."""
+    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):
+        (tmp_path / kind).write_bytes(gzip.decompress((DIGITS / f"{kind}.gz").read_bytes()))
+    readers = "".join(
+        f"""
+        reader {{ name: "mnist" role: "{role}" shuffle: true data_filedir: "{tmp_path}/"
+          data_filename: "images-idx3-ubyte" label_filename: "labels-idx1-ubyte" validation_fraction: {fraction}
+          fraction_of_data_to_use: 1.0 transforms {{ scale {{ scale: 0.0625 }} }} }}"""
+        for role, fraction in (("train", 0.1), ("test", 0))
+    )
+    (tmp_path / "data_reader_mnist.prototext").write_text(f"data_reader {{ {readers} }}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("off", "status"), [("0", 0), ("0.01", 4)])
+@pytest.mark.parametrize("code", [OWN_READER, OWN_DATASET], ids=["reader", "dataset"])
+def test_expectations_hold_and_wrong_ones_fail(tmp_path, code, off, status):
+    done = run_program(tmp_path, code, off)
+    assert done.returncode == status, done.stderr
+    assert ("CheckMetric: test z is" in done.stderr) == bool(status)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mnist")
+def test_lenet_of_the_quick_start_learns(tmp_path):
+    """The lines on standard output are those that LBANN's tests look for."""
+    done = run_program(tmp_path, LENET)
+    assert done.returncode == 0, done.stderr
+    assert "model0 (instance 0) training epoch 1 objective function : " in done.stdout
+    assert "model0 (instance 0) test accuracy : " in done.stdout
+    assert "which is not in [101, 102]" in done.stderr  # of the expectation that only warns
+    assert (tmp_path / "work" / "out.log").read_text() == done.stdout
+
+
+@pytest.mark.slow
+def test_outputs_of_layers_are_computed_for_given_inputs(tmp_path):
+    done = run_program(tmp_path, EVALUATION)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,140 @@
+"""Pages of the site: their Python works from top to bottom in an empty folder, and the commands they name exist."""
+
+import inspect
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+import descend
+from descend.optim import named_optimizers
+from tools.command_pages import commands
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {
+    str(path.relative_to(DOCS).with_suffix("")): path.read_text()
+    for folder in ("tutorials", "how-to", "migration")
+    for path in sorted((DOCS / folder).glob("*.md"))
+}
+ALL = {**{path.stem: path.read_text() for path in DOCS.glob("*.md")}, **PAGES}
+SLOW = {"tutorials/digits_to_ranks", "tutorials/first_comparison", "tutorials/small_gpt", "tutorials/ten_minutes"}
+
+
+def blocks(text, language):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
+        for page, text in PAGES.items()
+        if blocks(text, "python")
+    ],
+)
+def test_python(page, tmp_path, monkeypatch):
+    """A page says `<!-- needs: NAME -->` where it is about a library that need not be installed."""
+    for name in re.findall(r"<!-- needs: (\w+) -->", PAGES[page]):
+        pytest.importorskip(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(named_optimizers, "_CLASSES", dict(named_optimizers._CLASSES))  # a page registers its own
+    state = torch.random.get_rng_state()
+    module = types.ModuleType("page")  # classes of a page say that they are from there
+    monkeypatch.setitem(sys.modules, "page", module)
+    try:
+        for code in blocks(PAGES[page], "python"):
+            exec(compile(code, f"{page}.md", "exec", dont_inherit=True), vars(module))
+    finally:
+        torch.random.set_rng_state(state)
+
+
+def lines(text):
+    found = [line.split(" #")[0].strip() for code in blocks(text, "(?:sh|bash)") for line in code.splitlines()]
+    return [line for line in found if line.startswith("descend ")]
+
+
+@pytest.mark.parametrize("page", [page for page, text in ALL.items() if lines(text)])
+def test_commands_exist_with_their_options(page):
+    known = commands()
+    for line in lines(ALL[page]):
+        words = shlex.split(line)[1:]
+        name = " ".join(words[:2]) if words[0] == "study" else words[0]
+        if name.startswith("--"):
+            continue  # an option of `descend` itself
+        options = {
+            option for parameter in known[name].params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        if name == "launch":  # passes what follows its file on
+            options |= {option for parameter in known["run"].params for option in parameter.opts}
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert used <= options, line
+
+
+def test_every_page_is_in_the_index_of_its_folder():
+    for page in PAGES:
+        folder, _, name = page.partition("/")
+        assert name == "index" or re.search(rf"^{name}$", PAGES[f"{folder}/index"], re.MULTILINE), page
+
+
+def test_names_in_words_exist():
+    """`descend.X.Y` in running text or code is a public name."""
+    for page, text in PAGES.items():
+        for name in set(re.findall(r"\bdescend((?:\.[A-Za-z_]\w*)+)", text)):
+            thing = descend
+            for part in name.strip(".").split("."):
+                if part in ("com", "md"):
+                    break
+                thing = getattr(thing, part)
+            assert thing is not None, (page, name)
+
+
+# Torch's name of an optimizer and of its arguments, where ours is another one.
+OPTIMIZERS = {"Adagrad": "AdaGrad", "RMSprop": "RMSProp", "Adadelta": "AdaDelta", "NAdam": "Nadam"}
+ARGUMENTS = {
+    "alpha": ["rho"],
+    "betas": ["beta1", "beta2"],
+    "etas": ["eta_minus", "eta_plus"],
+    "step_sizes": ["step_min", "step_max"],
+    "momentum_decay": ["schedule_decay"],
+    "initial_accumulator_value": ["initial"],
+}
+OF_ADAFACTOR = {"eps": ["eps1", "eps2"]}
+# How torch computes, and what has no number to compare: the form of decay, and the scale of Muon, None for "original".
+OTHER = {"foreach", "fused", "capturable", "differentiable", "maximize", "decoupled_weight_decay", "adjust_lr_fn"}
+
+
+def differing_defaults():
+    for name in (
+        "SGD",
+        "Adagrad",
+        "RMSprop",
+        "Adadelta",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "Rprop",
+        "Adafactor",
+        "Muon",
+    ):
+        theirs = inspect.signature(getattr(torch.optim, name)).parameters
+        ours = inspect.signature(getattr(descend.optim, OPTIMIZERS.get(name, name))).parameters
+        for argument, parameter in theirs.items():
+            if parameter.default is parameter.empty or argument in OTHER:
+                continue
+            names = (OF_ADAFACTOR if name == "Adafactor" else {}).get(argument, ARGUMENTS.get(argument, [argument]))
+            values = [ours[one].default for one in names]
+            if parameter.default != (values[0] if len(values) == 1 else tuple(values)):
+                yield name, argument, parameter.default, values[0]
+
+
+def test_every_default_that_differs_from_torch_is_in_the_table():
+    rows = re.findall(
+        r"^\| `(\w+)` \| `(\w+)`[^|]*\| ([\d.e-]+) \| ([\d.e-]+) \|$", PAGES["migration/torch_loop"], re.M
+    )
+    table = [(name, argument, float(torchs), float(ours)) for name, argument, torchs, ours in rows]
+    assert table == [(name, argument, float(a), float(b)) for name, argument, a, b in differing_defaults()]
