@@ -77,7 +77,6 @@ class LayerKind:
         hinted: The shape that the other layer has given.
     """
 
-    message: ClassVar[str] = "OwnKind"  # in the text; each of LBANN's kinds has a message of its own
     defaults: ClassVar[Mapping[str, Any]] = {}
     num_parents: ClassVar[int | None] = 1
     refusal: ClassVar[str | None] = None
