@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from descend.errors import ConfigurationError, warn
 from descend.graph import BatchNormalization, BatchwiseReduceSum, EntrywiseBatchNormalization
+from descend.graph.layer import refuses
 from descend.leniency import Deviation
 from descend.train.memory import part_size
 
@@ -75,7 +76,7 @@ def _starved(planned: PlannedLayer, sizes: set[int], group: int) -> list[str]:
     return [
         f"layer '{planned.name}' ({type(planned.layer).__name__}) {problem}; {remedy}"
         for problem in found
-        if planned.layer.refuses(Deviation.ONE_SAMPLE_STATISTICS, problem)
+        if refuses(planned.layer, Deviation.ONE_SAMPLE_STATISTICS, problem)
     ]
 
 

@@ -256,7 +256,7 @@ class _TopDirectory:
 
 
 def _check(runs: Sequence[Run], world: Communicator) -> None:
-    """Refuse trainers whose models cannot be exchanged.
+    """Refuse trainers of a tournament whose models cannot be exchanged; without one each may have a model of its own.
 
     Raises:
         ConfigurationError: weights differ between trainers; a table says which. Or a model that was taken over could
@@ -271,11 +271,11 @@ def _check(runs: Sequence[Run], world: Communicator) -> None:
         }
         for run in runs
     ]
-    if any(form != forms[0] for form in forms):
+    exchanged = isinstance(runs[0].config.algorithm, LTFB)
+    if exchanged and any(form != forms[0] for form in forms):
         raise ConfigurationError("the trainers' models differ in names or shapes of weights; make them equal")
-    world.require_equal(
-        {**forms[0], "algorithm": repr(runs[0].config.algorithm)}, "the trainers' models and algorithms"
-    )
+    equal = {**forms[0], "algorithm": repr(runs[0].config.algorithm)} if exchanged else {"algorithm": "no tournament"}
+    world.require_equal(equal, "the trainers' models and algorithms")
 
 
 def _chosen(population: Population) -> tuple[dict[int, Path], int]:

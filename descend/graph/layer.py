@@ -29,7 +29,7 @@ from descend.graph.layer_kind import Incoming, LayerKind, Shape, WeightSlot, sho
 from descend.graph.weights import Weights
 from descend.leniency import Deviation, refused
 
-__all__ = ["Incoming", "Layer", "ParallelStrategy", "Setting", "Shape", "WeightSlot", "check_layer", "shown"]
+__all__ = ["Incoming", "Layer", "ParallelStrategy", "Setting", "Shape", "WeightSlot", "check_layer", "refuses", "shown"]
 
 
 @described
@@ -222,16 +222,6 @@ class Layer(LayerKind, Exported, envelope="Layer"):
         """The formats that it asks for, of its inputs and of its outputs."""
         return (self.datatype, self.datatype)
 
-    def refuses(self, deviation: Deviation, problem: str) -> bool:
-        """Whether something that LBANN runs is an error of this layer; where it is allowed, a warning says so.
-
-        Args:
-            deviation: What is deviated from.
-            problem: Continues a sentence that begins with the layer's name and kind.
-        """
-        place = f"{self.where}: " if self.where else ""
-        return refused(deviation, f"{place}layer '{self.name}' ({type(self).__name__}) {problem}")
-
     def add_parent(self, parent: Layer | str) -> None:
         """Attach a parent; this layer becomes the last child of it."""
         self.parents.append(parent)
@@ -313,6 +303,18 @@ def _own_kind(name: str) -> type[Layer]:
             f"there is no kind of layers '{name}'{nearest(name, known) or ';'} import the module that defines it first"
         )
     return known[name]
+
+
+def refuses(layer: Layer, deviation: Deviation, problem: str) -> bool:
+    """Whether something that LBANN runs is an error of a layer; where it is allowed, a warning says so.
+
+    Args:
+        layer: The layer.
+        deviation: What is deviated from.
+        problem: Continues a sentence that begins with the layer's name and kind.
+    """
+    place = f"{layer.where}: " if layer.where else ""
+    return refused(deviation, f"{place}layer '{layer.name}' ({type(layer).__name__}) {problem}")
 
 
 def check_layer(owner: str, given: Any) -> None:

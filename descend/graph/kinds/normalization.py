@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from descend.errors import GraphError
 from descend.graph.kinds.base import Entrywise
-from descend.graph.layer import WeightSlot, shown
+from descend.graph.layer import WeightSlot, refuses, shown
 from descend.graph.weights import ConstantInitializer
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class BatchNormalization(Entrywise):
         """The shape of the input."""
         _check_decay(self.setting("decay"), self.setting("epsilon"))
         problem = "has scale_init or bias_init, which LBANN reads and does not use"
-        if (self.scale_init not in (0.0, 1.0) or self.bias_init != 0.0) and self.refuses(
-            Deviation.SETTING_WITHOUT_EFFECT, problem
+        if (self.scale_init not in (0.0, 1.0) or self.bias_init != 0.0) and refuses(
+            self, Deviation.SETTING_WITHOUT_EFFECT, problem
         ):
             raise GraphError(
                 f"{problem}: give it weights instead, weights=[Weights(ConstantInitializer(value=...)), ...]"

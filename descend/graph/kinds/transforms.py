@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from descend.errors import GraphError
 from descend.graph.kinds.base import Entrywise, SameShape, per_dimension, window_shape
 from descend.graph.kinds.linear_and_convolution import Window, check_channels_first
-from descend.graph.layer import Incoming, Layer, Shape, shown
+from descend.graph.layer import Incoming, Layer, Shape, refuses, shown
 from descend.leniency import Deviation
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Reshape(Layer):
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
         """`dims` with −1 worked out."""
         (incoming,) = inputs
-        if not self.dims and incoming.size == 1 and not self.refuses(Deviation.RESHAPE_TO_SCALAR, "has no dims"):
+        if not self.dims and incoming.size == 1 and not refuses(self, Deviation.RESHAPE_TO_SCALAR, "has no dims"):
             return (1,)
         known = prod(size for size in self.dims if size != -1)
         if not self.dims or self.dims.count(-1) > 1 or any(size < 1 and size != -1 for size in self.dims):
@@ -283,7 +283,7 @@ class Slice(Layer):
             )
         pieces, taken = len(points) - 1, max(children, 1)
         problem = f"has slice_points for {pieces} pieces and {children} children"
-        if pieces < taken or (pieces > taken and self.refuses(Deviation.SPARE_SLICE_POINTS, problem)):
+        if pieces < taken or (pieces > taken and refuses(self, Deviation.SPARE_SLICE_POINTS, problem)):
             raise GraphError(f"{problem}; give each piece a child (a Dummy for one that is not wanted)")
         sizes = [end - begin for begin, end in pairwise(points)][:taken]
         return tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes)

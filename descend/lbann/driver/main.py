@@ -92,9 +92,11 @@ def files_of(line: CommandLine) -> list[str]:
     several = [whole, metadata] if whole else [model, optimizer, reader, metadata]
     if not line.get("generate_multi_proto"):
         return [file for files in several for file in files]
-    from descend.launch.trainer_layout import current_trainer
+    from descend.launch import detect, layout_trainers
 
-    trainer = current_trainer()[0]
+    ranks = detect()
+    layout = layout_trainers(ranks.world_size, procs_per_trainer=line.get("procs_per_trainer"))
+    trainer = layout.of_rank(ranks.rank)[0]
     return [_of_trainer(files, trainer) for files in several if files]
 
 

@@ -50,7 +50,9 @@ def test_each_trainer_has_a_file_with_its_number(monkeypatch):
     assert files_of(line) == ["d/e.trainer0.prototext"]
     line = parse(["--prototext=a", "--prototext=b", "--generate_multi_proto"], {})
     assert files_of(line) == ["a"]
-    monkeypatch.setattr("descend.launch.trainer_layout.current_trainer", lambda: (2, 3))
+    for name, value in {"RANK": "4", "WORLD_SIZE": "6", "LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "6"}.items():
+        monkeypatch.setenv(name, value)
+    line = parse(["--prototext=a", "--prototext=b", "--generate_multi_proto", "--procs_per_trainer=2"], {})
     with pytest.raises(ConfigurationError, match="trainer 2 has no file among a, b"):
         files_of(line)
 

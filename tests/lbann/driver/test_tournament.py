@@ -53,3 +53,21 @@ def test_two_trainers_take_the_better_model_and_have_folders_of_their_own(tmp_pa
     for _, trainer, chosen, _, own, partner, other in found:
         assert chosen == (trainer if float(own) <= float(other) else partner)
     assert {path.name for path in (tmp_path / "saved").iterdir()} == {"trainer0", "trainer1"}
+
+
+@pytest.mark.slow
+def test_each_trainer_may_have_a_file_and_a_model_of_its_own(tmp_path):
+    text = "trainer { mini_batch_size: 4 random_seed: 7 }" + TEXT.removeprefix(TRAINER)
+    for trainer in (0, 1):
+        write(tmp_path, text.replace("num_neurons: 3", f"num_neurons: {3 + trainer}"), f"e.trainer{trainer}")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "descend.lbann.driver", "--prototext=e.trainer", "--generate_multi_proto"]
+    ended = subprocess.run(
+        [*command, "--procs_per_trainer=1"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    saved = {path.parts[-3]: path.name for path in (tmp_path / "saved").rglob("*.bin")}
+    assert saved == {
+        "trainer0": "model_weights_y_linearity_weights_3x5.bin",
+        "trainer1": "model_weights_y_linearity_weights_4x5.bin",
+    }
