@@ -78,7 +78,8 @@ def cluster(monkeypatch):
     from ray.cluster_utils import Cluster
 
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    for name, value in {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}.items():
+    own = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # 15 by itself: a busy machine starves workers
+    for name, value in {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **own}.items():
         monkeypatch.setenv(name, value)
     up = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     yield up
