@@ -26,9 +26,10 @@ def test_python(code, tmp_path):
     assert done.returncode == 0
 
 
-def test_the_file_is_a_study():
-    (text,) = blocks("toml")
-    study = make_study(tomllib.loads(text))
+def test_the_file_is_a_study_and_says_what_its_trials_need():
+    text, needs = (tomllib.loads(block) for block in blocks("toml"))
+    study = make_study(text | needs)
+    assert study.needs.all_cores == 8
     assert study.arms["nesterov"].space["roles.vectors.lr_mult"].size == "2 decades"
 
 

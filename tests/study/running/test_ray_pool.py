@@ -78,7 +78,8 @@ def cluster(monkeypatch):
     from ray.cluster_utils import Cluster
 
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-    for name, value in {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}.items():
+    own = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # 15 by itself: a busy machine starves workers
+    for name, value in {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", **own}.items():
         monkeypatch.setenv(name, value)
     up = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     yield up
@@ -104,17 +105,17 @@ def test_workers_a_node_and_the_driver_are_killed_and_the_report_is_that_of_an_u
     killed = []
 
     def said(records, record):
-        if len(killed) < 3 and (busy := workers()):
+        if len(killed) < 2 and (busy := workers()):
             killed.append(chance.choice(busy))
             os.kill(killed[-1], signal.SIGKILL)
-        elif len(killed) == 3:
+        elif len(killed) == 2:
             killed.append(cluster.remove_node(node, allow_graceful=False))
 
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*runs again")
         result = run_study(described, tmp_path / "ray", executor=RayCluster(cluster.address), said=said)
-    assert len(killed) == 4
+    assert len(killed) == 3
     assert result.report(tmp_path / "ray").read_bytes() == undisturbed(described, tmp_path).read_bytes()
     lines = [line for file in (tmp_path / "ray" / "records").iterdir() for line in file.read_text().splitlines()]
     assert len(lines) == len(StudyDirectory(tmp_path / "ray").records()) == total_trials(described)
