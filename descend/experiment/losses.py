@@ -197,8 +197,8 @@ class FunctionLoss(Loss):
             signature.bind(None, *[None] * targets)
         except TypeError as error:
             raise ConfigurationError(
-                f"loss {describe(self.function)}{signature} is called with the output and {targets} targets: {error}; "
-                "targets= says which fields of a sample are targets"
+                f"loss or metric {describe(self.function)}{signature} is called with the output and {targets} "
+                f"targets: {error}; targets= says which fields of a sample are targets"
             ) from None
         self.fits = True
 

@@ -168,6 +168,7 @@ def _accuracy(ignored: int | None, probabilities: bool) -> Callable[..., tuple[T
         counted = classes == classes if ignored is None else classes != ignored
         return ((output.argmax(1) == classes) & counted).sum().double(), counted.sum()
 
+    accuracy.__qualname__ = "accuracy"  # errors call it by the name that the user gave
     return accuracy
 
 
