@@ -56,6 +56,8 @@ class _LearningRate(Callback):
     def after_setup(self, run: RunView) -> None:
         """See `Callback.after_setup`."""
         rates = {name: run.control.rates()[name] for name in run.control.select(words(self.weights))}
+        if not rates:  # nothing is trained, so no rate will be asked for
+            return
         self.begin(next(iter(rates.values())), run.steps_per_epoch[Mode.TRAIN])
         if len(set(rates.values())) > 1:
             shown = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
@@ -67,7 +69,8 @@ class _LearningRate(Callback):
 
     def rate(self, run: RunView) -> float:
         """The current learning rate."""
-        return run.control.rates()[next(iter(run.control.select(words(self.weights))))]
+        names = run.control.select(words(self.weights))
+        return run.control.rates()[next(iter(names))] if names else 0.0
 
     def change(self, run: RunView, rate: float, epoch: int) -> None:
         """Set the learning rate and print it."""

@@ -453,8 +453,8 @@ def loss_of(loss: Any) -> Loss:
     if callable(loss):
         return FunctionLoss(loss)
     raise ConfigurationError(
-        "loss must be a loss module of torch, a name such as 'cross_entropy', or a function (output, *targets), got "
-        f"{loss!r}"
+        f"loss must be a loss module of torch, a name such as 'cross_entropy', or a function (output, *targets), got "
+        f"{loss!r}; of a module that computes its loss itself, write loss=lambda output: output.loss"
     )
 
 

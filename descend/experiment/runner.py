@@ -9,6 +9,7 @@ result_of          what came of it
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from descend.runtime.seeds import forked_rng
 from descend.train import LTFB, Event, ExecutionContext, Mode
 from descend.train.evaluation import evaluate, leave_averages
 from descend.train.population.runner import check_mutation
+from descend.train.transforms.check_finite import CheckFinite
 from descend.train.views import announced
 
 if TYPE_CHECKING:
@@ -313,9 +315,32 @@ def finish(run: Run, reason: str, trains: bool = True) -> None:
     if Mode.TEST in run.data and trains:
         _forget_test(run)
         evaluate(run, Mode.TEST)
+    if trains:
+        _require_objective(run)
     run.store.save(run, SaveRequest("end"), final=True)
     if trains:
         leave_averages(run.optimizer)  # what was evaluated is what the module has at the end
+
+
+def _require_objective(run: Run) -> None:
+    """Refuse to end a run as if nothing was wrong whose objective is infinite or undefined.
+
+    Gradients may be finite all the same, for example where a loss divides by a count of zero.
+
+    Raises:
+        NumericalError: unless the run allows what is not finite, or skips it.
+    """
+    value = run.state.values.get("train/objective", 0.0)
+    if (
+        not math.isfinite(value)
+        and not run.history.nothing_counted
+        and run.transforms.one(CheckFinite).on_nonfinite == "stop"
+    ):
+        raise NumericalError(
+            f"the training objective of the last epoch is {value}, although all gradients were finite: look at the "
+            "loss and at what it divides by (the sum of weights or of counted targets may be 0), or pass "
+            "on_nonfinite='allow'"
+        )
 
 
 def save_stopped(run: Run, stopped: Stopped) -> str:

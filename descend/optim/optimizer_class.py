@@ -151,6 +151,6 @@ def _spread(title: str, alias: str, names: tuple[str, ...], values: Any, given: 
 
 
 def _docstring(rule: type[Rule], doc: str) -> str:
-    equations = sys.modules[rule.__module__].__doc__ or ""
+    equations = getattr(sys.modules.get(rule.__module__), "__doc__", "") or ""
     parts = [doc, inspect.cleandoc(rule.__doc__ or ""), inspect.cleandoc(equations)]
     return "\n\n".join(part for part in parts if part)

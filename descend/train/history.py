@@ -22,10 +22,13 @@ class RunHistory:
 
     Args:
         run: The run.
+
+    Attributes:
+        nothing_counted: Whether no sample of the newest training epoch counted, which leaves its objective undefined.
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self._run, self.nothing_counted = run, False
 
     def record(self, mode: Mode, values: Mapping[str, float], samples: int, seconds: float) -> None:
         """Add the outcome of an epoch, with the learning rates in force at its end, or of an evaluation."""

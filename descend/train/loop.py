@@ -65,7 +65,8 @@ def _epoch(run: Run, stop: Stop) -> str | None:
     run.callbacks.fire(Event.BEFORE_EPOCH, before)
     reason = _steps(run, stop, progress)
     state.step_began, progress.reporting = None, True
-    values = progress.totals.over(run.communicator).values(run.task.computed) | run.external_metrics()
+    totals = progress.totals.over(run.communicator)
+    values, run.history.nothing_counted = totals.values(run.task.computed) | run.external_metrics(), totals.is_empty
     seen, position = (context.samples - progress.samples_before, total), context.position
     if progress.skipped:
         values["skipped_steps"] = float(progress.skipped)

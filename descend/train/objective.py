@@ -174,6 +174,12 @@ class Totals:
             everything.join(Totals(state))
         return everything
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was counted in the objective: its numerator and denominator are 0. Waits for the device."""
+        self.state()
+        return self._sums.get("objective", (0.0, 0.0)) == (0.0, 0.0)
+
     def values(
         self, computed: Mapping[str, Callable[[Mapping[str, torch.Tensor]], float]] = MappingProxyType({})
     ) -> dict[str, float]:

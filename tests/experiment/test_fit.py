@@ -748,6 +748,7 @@ def test_an_overflow_of_the_sum_alone_is_no_fault():
     module = nn.Linear(5, 3)
     with torch.no_grad():
         module.weight.zero_()
+        module.bias.zero_()
     step = functools.partial(torch.optim.SGD, lr=1e-38)
     result = fit(module, lambda o, y: o.sum() * 3e37, (torch.ones(10, 5), Y), optimizer=step, stop=descend.Steps(1))
     assert result.steps == 1

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import warnings
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from run_builder import Parts, execute
 from safetensors.torch import load_file
 from toys import Regression, data
 
+import descend
 from descend.callbacks import CheckMetric, Checkpoint
 from descend.callbacks.console import say
 from descend.errors import ConfigurationError, NumericalError, Stopped, StorageError
@@ -413,3 +415,27 @@ def test_a_checkpoint_of_the_first_format_is_refused_in_words_and_gives_its_weig
         execute(work(epochs=2), tmp_path, resume=True)
     result = execute(work(epochs=0), tmp_path, resume=True, weights_only=True)
     assert all(torch.equal(value, weights[name]) for name, value in result.weights.items())
+
+
+def fit_linear(loss, directory, policy="stop"):
+    data = torch.ones(6, 2), torch.ones(6, 1)
+    settings = {"batch_size": 3, "stop": descend.Epochs(1), "on_nonfinite": policy, "optimizer": descend.SGD(lr=0.1)}
+    return descend.fit(torch.nn.Linear(2, 1), loss, data, run_dir=directory, verbose=False, **settings)
+
+
+@pytest.mark.parametrize("shift", [0.0, math.nan])
+def test_a_run_does_not_end_as_if_nothing_was_wrong_with_an_objective_that_is_not_finite(shift, tmp_path):
+    """A loss over a count of 0, or with a NaN that no gradient sees: all gradients are finite."""
+
+    def loss(output, target):
+        return shift - (output - target).square().sum(), 0.0
+
+    with pytest.raises(NumericalError, match=r"the training objective of the last epoch is (-inf|nan), ") as caught:
+        fit_linear(loss, tmp_path / "stop")
+    assert "the state after 2 updates is saved in" in str(caught.value)
+    assert not math.isfinite(fit_linear(loss, tmp_path / "allow", "allow").history[-1]["objective"])
+
+
+def test_an_epoch_in_which_nothing_counts_is_no_fault(tmp_path):
+    result = fit_linear(lambda output, target: (0.0 * output.sum(), 0.0), tmp_path)
+    assert math.isnan(result.history[-1]["objective"])
