@@ -88,7 +88,8 @@ class Distributed:
 
     @staticmethod
     def recv(tensor, group, group_src):
-        waiting = group.threads.messages[group_src, group.rank]
+        with group.threads.changed:  # two threads that ask for one key at once would each make a list of their own
+            waiting = group.threads.messages[group_src, group.rank]
         group.threads.wait(lambda: waiting)
         sent = waiting.pop(0)
         assert (sent.dtype, sent.shape) == (tensor.dtype, tensor.shape)
