@@ -66,3 +66,41 @@ def test_who_comes_late_to_a_void_lease_gives_back_the_new_one(tmp_path, monkeyp
     assert not second.take("a")
     assert list(tmp_path.iterdir()) == [lease]
     assert not TrialLeases(tmp_path).take("a")
+
+
+def test_the_heartbeat_is_several_times_as_fast_as_a_lease_is_void():
+    assert trial_leases.LEASE_SECONDS == 60.0
+    assert trial_leases._HEARTBEAT_SECONDS == 10.0
+
+
+def test_a_lease_that_was_lost_is_not_held_any_more(tmp_path):
+    """Otherwise this process would release the lease of the one that has it now."""
+    dead, living = TrialLeases(tmp_path), TrialLeases(tmp_path)
+    dead.take("a")
+    (lease,) = tmp_path.iterdir()
+    os.utime(lease, (0, 0))
+    assert living.take("a")
+    dead.renew()
+    assert dead._held == {}
+    dead.close()
+    assert list(tmp_path.iterdir()) != []
+    living.close()
+    assert living._held == {}
+
+
+def test_heartbeats_begin_again_after_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(trial_leases, "_HEARTBEAT_SECONDS", 0.01)
+    leases = TrialLeases(tmp_path)
+    for _ in range(2):
+        leases.take("a")
+        (lease,) = tmp_path.iterdir()
+        os.utime(lease, (0, 0))
+        leases.start_heartbeats()
+        thread = leases._thread
+        assert thread.daemon  # a process that fails must not wait for it
+        deadline = time.monotonic() + 10
+        while lease.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert lease.stat().st_mtime > 0
+        leases.close()
+        assert not thread.is_alive()

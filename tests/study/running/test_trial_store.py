@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,63 @@ def test_a_place_that_cannot_be_written_is_an_error_and_a_file_a_mistake(tmp_pat
     for refused in (lambda: directory.decide("a", "one"), lambda: StudyDirectory(tmp_path / "other", study())):
         with pytest.raises(StorageError, match=r"No space left on device; is the disk full"):
             refused()
+
+
+def test_the_folders_of_a_study_may_be_there_already_and_its_description_is_kept(tmp_path):
+    (tmp_path / "leases").mkdir()
+    StudyDirectory(tmp_path, study(), {"code": "abc"})
+    again = StudyDirectory(tmp_path, study(), {"code": "abc"})
+    assert again.description()["study"] == study().plain()
+    assert again.study() == study()
+
+
+def leases(directory):
+    return {path.name for path in (directory / "leases").iterdir()}
+
+
+def test_a_lease_ends_with_the_record_of_its_trial_and_all_end_with_the_process(tmp_path):
+    with StudyDirectory(tmp_path, study()) as directory:
+        assert directory.claim(TRIALS, 3) == TRIALS[:3]
+        assert len(leases(tmp_path)) == 3
+        directory.record(record(TRIALS[0]))
+        assert len(leases(tmp_path)) == 2
+        assert any(thread.name == "descend-claims" for thread in threading.enumerate())
+    assert leases(tmp_path) == set()
+    assert not any(thread.name == "descend-claims" for thread in threading.enumerate())
+
+
+def test_a_trial_that_ended_before_it_was_claimed_is_given_back(tmp_path):
+    StudyDirectory(tmp_path, study())
+    one, other = StudyDirectory(tmp_path), StudyDirectory(tmp_path)
+    with one:
+        one.record(record(TRIALS[0]))  # which `other` has not read yet
+        assert other.claim(TRIALS, 2) == [TRIALS[1]]
+        assert len(leases(tmp_path)) == 1
+
+
+def test_a_heartbeat_renews_what_is_claimed(tmp_path):
+    directory = StudyDirectory(tmp_path, study())
+    directory.claim(TRIALS, 1)
+    (lease,) = (tmp_path / "leases").iterdir()
+    os.utime(lease, (0, 0))
+    directory.beat()
+    assert lease.stat().st_mtime > 0
+
+
+def test_a_record_that_was_cut_off_is_named_by_its_file(tmp_path):
+    with StudyDirectory(tmp_path, study()) as directory:
+        directory.record(record(TRIALS[0]))
+    (file,) = (tmp_path / "records").iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    directory = StudyDirectory(tmp_path)
+    assert directory.records() == {}
+    assert directory.cut_off() == [file]
+
+
+def test_records_are_on_the_disk_when_the_process_is_done(tmp_path, monkeypatch):
+    synced = []
+    with StudyDirectory(tmp_path, study()) as directory:
+        directory.record(record(TRIALS[0]))
+        fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file)))
+    assert len(synced) == 1
