@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import warnings
 import weakref
@@ -9,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from descend.callbacks.console import muted
-from descend.errors import ConfigurationError
+from descend.data import Batches
+from descend.errors import ConfigurationError, DescendError
 from descend.runtime.dtensor import copy_into, full_tensor, is_sharded, mesh_size
 from descend.torch_private import reset_reducer
 from descend.train import KFAC
@@ -20,8 +23,9 @@ from descend.train.optimizers.zero import ZeroRedundancyOptimizer
 from descend.train.strategies.fsdp import require_fsdp, reshard
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping, Sequence
 
+    from descend.data import Feed
     from descend.runtime import Communicator
     from descend.train.run import Run
 
@@ -98,12 +102,16 @@ def scratch_directory() -> Generator[Path]:
 def require_same_configuration(run: Run) -> None:
     """Compare what the ranks are about to do, and broadcast parameters and buffers of rank zero to all.
 
+    Where those differed, rank zero says so.
+
     Raises:
-        ConfigurationError: a mini-batch cannot be shared among ranks, or the ranks are set to do different things.
+        ConfigurationError: a mini-batch cannot be shared among ranks, the ranks are set to do different things, or
+            their first samples differ.
     """
     communicator, module = run.communicator, run.task.module
     _check_shards(run)
     run.strategy.world.require_equal(_facts(run), "the settings of the run")
+    _compare_samples(run)
     if communicator.world_size == 1:
         return
     if run.task.micro_batch_unit is None and not run.task.needs_lockstep:
@@ -112,11 +120,72 @@ def require_same_configuration(run: Run) -> None:
             "batch norm declare how many samples share statistics, as in batch_norm_group_size=64, or start one rank"
         )
     tensors = [*module.parameters(), *module.buffers()]
+    if not _are_equal([tensor for tensor in tensors if not is_sharded(tensor)], communicator):
+        run.say("the weights differ between ranks: those of rank 0 are broadcast to all")
     communicator.broadcast(0, [tensor for tensor in tensors if not is_sharded(tensor)])
     for tensor in (tensor for tensor in tensors if is_sharded(tensor)):
         values = full_tensor(tensor)
         communicator.broadcast(0, [values])
         copy_into(tensor, values)
+
+
+def _are_equal(tensors: Sequence[torch.Tensor], communicator: Communicator) -> bool:
+    """Whether all ranks hold the same tensors, by sums of their bits, which take one reading of them."""
+    sums = [bits_sum(tensor) for tensor in tensors]
+    own = torch.stack(sums) if sums else torch.zeros(0, dtype=torch.int64, device=communicator.device)
+    of_all = communicator.all_gather_cat(own[None].to(communicator.device))
+    return bool((of_all == of_all[:1]).all())
+
+
+def bits_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of the bit patterns of all elements, as int64 that may wrap around; 0 without dense memory."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return torch.zeros((), dtype=torch.int64)
+    flat = tensor.detach().reshape(-1)
+    flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    return flat.view(_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _compare_samples(run: Run) -> None:
+    """Compare the content of the first and the last sample of each mode, where reading one twice gives the same.
+
+    Raises:
+        ConfigurationError: they differ between ranks.
+    """
+    world = run.strategy.world
+    if world.world_size == 1:
+        return
+    own = {str(mode): sample_digest(feed) for mode, feed in run.data.items()}
+    of_all = world.all_gather_object(own)
+    known = {mode: digest for mode, digest in own.items() if all(one.get(mode) for one in of_all)}
+    world.require_equal({f"{mode} samples, the first and the last": known[mode] for mode in known}, "the data")
+
+
+def sample_digest(feed: Feed) -> str | None:
+    """A hash of the first and the last sample; None where they cannot be read by their numbers, or draw at random."""
+    if not isinstance(feed, Batches) or not feed.num_samples:
+        return None
+    ids = np.array([0, len(feed.reader) - 1], dtype=np.int64)
+    try:
+        first, again = (_digest(feed.reader.read(ids)) for _ in range(2))
+    except DescendError:  # which the run reports where it reads this sample
+        return None
+    return first if first == again else None
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(fields):
+        values = fields[name]
+        if isinstance(values, torch.Tensor):
+            values = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        array = np.asarray(values)
+        content = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
+        digest.update(name.encode() + content)
+    return digest.hexdigest()
 
 
 def _check_shards(run: Run) -> None:

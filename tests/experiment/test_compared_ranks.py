@@ -1,0 +1,120 @@
+"""What ranks compare by its content before the first step: their weights and their first and last samples."""
+
+import numpy as np
+import pytest
+import torch
+from thread_ranks import on_ranks
+from toys import Regression
+
+from descend.data import ArrayReader, Batches
+from descend.errors import ConfigurationError, DataError
+from descend.experiment.build import build_run
+from descend.experiment.ranks import bits_sum, require_same_configuration, sample_digest
+from descend.train import BatchedIterativeOptimizer, Mode
+from descend.train.run import RunConfig
+
+X = np.random.default_rng(0).normal(size=(12, 3))
+Y = X.sum(1, keepdims=True)
+
+
+class Changing:
+    """A reader that gives something else each time, as augmentation by a generator of one's own does."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __len__(self):
+        return 12
+
+    def read(self, indices, epoch=0):
+        self.count += 1
+        return {"x": X[indices] + self.count, "y": Y[indices]}
+
+
+class Unreadable(Changing):
+    def read(self, indices, epoch=0):
+        raise DataError("sample 0 cannot be read")
+
+
+def prepared(communicator, reader=None, change=lambda module: None):
+    """The weights after the ranks were compared, and what was said."""
+    task, said = Regression(), []
+    change(task.module)
+    run = build_run(
+        RunConfig("model0", 0, BatchedIterativeOptimizer(), say=said.append),
+        task=task,
+        optimizer=torch.optim.SGD(task.module.parameters(), lr=0.1),
+        data={Mode.TRAIN: Batches(reader or ArrayReader({"x": X, "y": Y}), 4, seed=0, shuffle=False)},
+        world=communicator,
+        micro_batch_size=4,
+    )
+    require_same_configuration(run)
+    return task.module.weight.detach().clone(), said
+
+
+def test_equal_ranks_have_nothing_to_say():
+    assert [said for _, said in on_ranks(2, prepared)] == [[], []]
+
+
+@pytest.mark.parametrize("bit", [0, 51, 63])
+def test_weights_that_differ_in_one_bit_are_broadcast_and_that_is_said(bit):
+    def act(communicator):
+        def change(module):
+            if communicator.rank == 1:
+                module.weight.data.view(torch.int64)[0, 1] ^= torch.tensor(1).bitwise_left_shift(torch.tensor(bit))
+
+        return prepared(communicator, change=change)
+
+    (first, said), (second, _) = on_ranks(2, act)
+    assert torch.equal(first, second)
+    assert said == ["the weights differ between ranks: those of rank 0 are broadcast to all"]
+
+
+@pytest.mark.parametrize("row", [0, 11])
+def test_samples_that_differ_are_refused(row):
+    def act(communicator):
+        y = Y.copy()
+        y[row] += communicator.rank
+        return prepared(communicator, ArrayReader({"x": X, "y": y}))
+
+    with pytest.raises(ConfigurationError, match="the data differ between ranks; make them equal:") as caught:
+        on_ranks(2, act)
+    assert "train samples, the first and the last" in str(caught.value)
+
+
+def test_samples_that_are_drawn_anew_or_cannot_be_read_are_not_compared():
+    for kind in (Changing, Unreadable):
+        assert sample_digest(Batches(kind(), 4, 0, False)) is None
+        assert [said for _, said in on_ranks(2, lambda communicator, kind=kind: prepared(communicator, kind()))] == [
+            [],
+            [],
+        ]
+    assert sample_digest(iter(())) is None
+
+
+def test_a_digest_is_of_names_and_contents_of_arrays_tensors_and_texts():
+    def digest(**fields):
+        return sample_digest(Batches(ArrayReader(fields), 1, 0, False))
+
+    rows = np.arange(6.0).reshape(3, 2)
+    assert digest(a=rows) == digest(a=rows.copy())
+    found = {digest(a=rows), digest(b=rows), digest(a=rows + 1), digest(a=rows[::-1].copy())}
+    assert len(found) == 4
+    assert digest(a=rows + np.array([[0], [1], [0]])) == digest(a=rows)  # a sample between the first and the last
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.complex128, torch.bool, torch.int64]
+)
+def test_bits_of_tensors_of_every_type_and_shape_are_summed(dtype):
+    x = torch.ones(3, 4, dtype=dtype)
+    y = x.clone()
+    y[1, 2] = 0
+    assert bits_sum(x) == bits_sum(x.t()) != bits_sum(y)
+    assert bits_sum(torch.ones((), dtype=dtype)) == bits_sum(torch.ones(1, dtype=dtype))
+    assert bits_sum(torch.empty(0, dtype=dtype)) == 0
+
+
+def test_what_has_no_dense_memory_counts_as_nothing():
+    assert bits_sum(torch.ones(2, 2).to_sparse()) == 0
+    assert bits_sum(torch.ones(2, device="meta")) == 0
