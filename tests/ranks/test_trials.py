@@ -27,7 +27,8 @@ def test_seconds_end_all_ranks_at_one_step(tmp_path):
     check_codes(ended, 0)
     assert len({json.dumps(rank.left) for rank in ended}) == 1
     assert ended[0].left["reason"].endswith("of 3 seconds")
-    assert 1 < ended[0].left["steps"] < 3 / 0.04  # all wait for the slowest rank, which sleeps 0.06 s a step; the next 0.04
+    # All wait for the slowest rank, which sleeps 0.06 s a step; the next one sleeps 0.04 s.
+    assert 1 < ended[0].left["steps"] < 3 / 0.04
 
 
 @pytest.mark.slow
