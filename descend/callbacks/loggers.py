@@ -102,7 +102,7 @@ class Logger(Callback):
             self.begin(run)
         except (DescendError, OSError):
             raise
-        except Exception as error:
+        except Exception as error:  # a library of others, each with errors of its own
             if type(self).begin.__module__ != __name__:
                 raise  # a logger of one's own, whose author wants to see where
             reason = next(iter(str(error).splitlines()), "")

@@ -56,7 +56,7 @@ class PickledSamples:
             self._dataset: Any = pickle.loads(data)
             self._count = len(self._dataset)
             dims = self._dataset.get_sample_dims()
-        except Exception as error:
+        except Exception as error:  # code of the user, which may raise anything
             raise DataError(
                 f"the data set in {self._path} cannot be used: {type(error).__name__}: {error}; its module is looked "
                 f"for in {folder}"
@@ -88,7 +88,7 @@ class PickledSamples:
                 with ONE_AT_A_TIME:
                     sample = self._dataset[number]
                 given = {name: getattr(sample, own) for own, name in _FIELDS.items() if name in rows}
-            except Exception as error:
+            except Exception as error:  # code of the user, which may raise anything
                 raise DataError(f"{self._path}, sample {number} raises {type(error).__name__}: {error}") from error
             for name, values in given.items():
                 self._filler.fill(rows[name][place], values, number)

@@ -77,7 +77,7 @@ def imported(module: str, folder: str) -> ModuleType:
         assert spec.loader is not None
         made = sys.modules[module] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(made)
-    except Exception as error:
+    except Exception as error:  # code of the user, which may raise anything
         raise DataError(
             f"the module '{module}' cannot be imported ({type(error).__name__}: {error}); it is looked for in {place}"
         ) from error
@@ -198,7 +198,7 @@ def _called(function: Callable[[], Any], what: str) -> Any:
     try:
         with ONE_AT_A_TIME:
             return function()
-    except Exception as error:
+    except Exception as error:  # code of the user, which may raise anything
         raise DataError(f"{what} raises {type(error).__name__}: {error}") from error
 
 

@@ -29,7 +29,7 @@ from descend.graph import (
     kinds,
     traverse_layer_graph,
 )
-from descend.graph.kinds import *  # noqa: F403
+from descend.graph.kinds import *  # noqa: F403  # the names of all kinds are LBANN's
 
 __all__ = [
     "BaseMetric",
