@@ -6,7 +6,7 @@ there and is repaired here. No other file of the package names a private part of
 
 Importing this module does not import torch; each function imports what it needs.
 
-    tensors         version_counter, view_base, tensor_address, foreach_copy, all_finite,
+    tensors         version_counter, view_base, tensor_address, foreach_copy, AllFinite,
                     is_functorch_wrapped
     storages        storage_identity, storage_use_count
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
 __all__ = [
-    "all_finite",
+    "AllFinite",
     "aoti_compile",
     "batch_norm_class",
     "clone_store",
@@ -100,22 +100,27 @@ def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> N
     copy_all(destinations, sources)
 
 
-def all_finite(tensors: Sequence[Tensor]) -> bool:
+class AllFinite:
     """Whether every element of dense, real tensors on a CPU is finite, in one call for all of them.
 
     It is the function that torch's `GradScaler` calls, with a scale of 1: each element is written back as it is. Sums
     take a call a tensor, and tests of each element ten times as long.
-
-    Args:
-        tensors: Of any floating-point types and shapes.
     """
-    import torch
 
-    name = "_amp_foreach_non_finite_check_and_unscale_"
-    look: Callable[[Sequence[Tensor], Tensor, Tensor], None] = getattr(torch, name)
-    found = torch.zeros((), device="cpu")
-    look(tensors, found, torch.ones((), device="cpu"))
-    return not found.item()
+    def __init__(self) -> None:
+        import torch
+
+        self._found, self._scale = torch.zeros((), device="cpu"), torch.ones((), device="cpu")
+        name = "_amp_foreach_non_finite_check_and_unscale_"
+        self._look: Callable[[Sequence[Tensor], Tensor, Tensor], None] = getattr(torch, name)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> bool:
+        """Look at tensors of any floating-point types and shapes."""
+        self._look(tensors, self._found, self._scale)
+        if self._found.item() == 0.0:
+            return True
+        self._found.zero_()
+        return False
 
 
 def is_functorch_wrapped(x: Tensor) -> bool:

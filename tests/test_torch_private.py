@@ -33,15 +33,15 @@ def test_version_counter_counts_writes_to_a_tensor_and_its_views():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_all_finite_finds_one_bad_element_among_many_tensors_and_changes_none(dtype):
+def test_a_look_finds_one_bad_element_among_many_tensors_and_changes_none(dtype):
     tensors = [torch.randn(3, 5).to(dtype), torch.randn(4, 2).to(dtype).t(), torch.randn(2, dtype=torch.float64)]
     tensors[0][0, 0] = torch.finfo(dtype).smallest_normal / 4
     before = [x.clone() for x in tensors]
-    assert torch_private.all_finite(tensors)
+    assert torch_private.AllFinite()(tensors)
     assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))
     for bad in (float("nan"), float("inf"), -float("inf")):
         tensors[1][1, 3] = bad
-        assert not torch_private.all_finite(tensors)
+        assert not torch_private.AllFinite()(tensors)
 
 
 def test_view_base_is_the_tensor_that_a_view_was_taken_of():
