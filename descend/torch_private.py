@@ -12,7 +12,8 @@ Importing this module does not import torch; each function imports what it needs
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, compiled_call, set_compiled_call
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
-    distributed     reset_reducer, collectives_begun, default_store, clone_store, disable_elastic_restarts
+    distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
+                    disable_elastic_restarts
     compilers       aoti_compile, load_aoti, operator_schema, private_operator
 """
 
@@ -53,6 +54,7 @@ __all__ = [
     "private_operator",
     "reset_reducer",
     "set_compiled_call",
+    "shard_region",
     "step_is_observed",
     "storage_identity",
     "storage_use_count",
@@ -236,6 +238,15 @@ def dynamo_is_imported() -> bool:
 
 
 # ---- distributed
+
+
+def shard_region(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and sizes of this rank's shard of a DTensor, of which the class itself tells only the sizes."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    sharded: Any = tensor
+    sizes, offsets = compute_local_shape_and_global_offset(sharded.shape, sharded.device_mesh, sharded.placements)
+    return tuple(offsets), tuple(sizes)
 
 
 def reset_reducer(module: nn.parallel.DistributedDataParallel) -> None:
