@@ -146,7 +146,7 @@ class _Fork:
         """Whether it takes too long, or waits for something that does not come."""
         now = time.monotonic()
         used = processor_seconds.get(self.process, 0.0)
-        if used > self.used + 0.05 or not processor_seconds:
+        if used > self.used + 0.015 or not processor_seconds:
             self.used, self.last_use = used, now
         idle = now - self.last_use > max(LEAST_IDLE_SECONDS, 2 * self.job.longest)
         return idle or now - self.began > LEAST_SECONDS + 4 * self.job.seconds
