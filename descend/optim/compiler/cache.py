@@ -49,6 +49,7 @@ SOURCES = (
     "compiler/kernel.h",
     "compiler/layout.py",
     "compiler/native.py",
+    "compiler/noise.h",
     "compiler/partition.py",
     "compiler/trace.py",
     "engine/arena_buffers.py",
