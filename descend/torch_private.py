@@ -14,7 +14,7 @@ Importing this module does not import torch; each function imports what it needs
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
     distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
                     disable_elastic_restarts
-    compilers       aoti_compile, load_aoti, operator_schema, private_operator
+    compilers       operator_schema, private_operator
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor, nn
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllFinite",
-    "aoti_compile",
     "batch_norm_class",
     "clone_store",
     "collectives_begun",
@@ -46,7 +45,6 @@ __all__ = [
     "has_hooks",
     "instance_norm_class",
     "is_functorch_wrapped",
-    "load_aoti",
     "mark_outside_graphs",
     "norm_class",
     "operator_schema",
@@ -282,25 +280,6 @@ def disable_elastic_restarts() -> None:
 
 
 # ---- compilers
-
-
-def aoti_compile(program: torch.export.ExportedProgram, path: str, options: Mapping[str, Any]) -> None:
-    """Compile an exported program ahead of time into a package at `path`. Documented, yet under a private name."""
-    import torch
-
-    inductor: Any = getattr(torch, "_inductor")  # noqa: B009
-    inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=dict(options))
-
-
-def load_aoti(path: str, device_index: int) -> Any:
-    """The loader of a package made by `aoti_compile`: `boxed_run(list)` and `get_metadata()`.
-
-    torch's public `aoti_load_package` is the same call, and imports the compiler first, which takes seconds.
-    """
-    import torch
-
-    private: Any = getattr(torch, "_C")  # noqa: B009
-    return private._aoti.AOTIModelPackageLoader(path, "model", False, 1, device_index)
 
 
 def operator_schema(operator: Any) -> Any:

@@ -206,20 +206,6 @@ def test_an_elastic_agent_asked_to_stop_restarts_nothing(monkeypatch: pytest.Mon
     assert agent._remaining_restarts == 0
 
 
-@pytest.mark.slow  # runs a compiler
-def test_a_compiled_package_computes_what_the_module_does(tmp_path: Path):
-    module = nn.Linear(3, 2)
-    program = torch.export.export(module, (torch.ones(4, 3),))
-    path = str(tmp_path / "linear.pt2")
-    with torch.no_grad():
-        torch_private.aoti_compile(program, path, {"aot_inductor.metadata": {"name": "linear"}})
-        loader = torch_private.load_aoti(path, -1)
-        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-        (found,) = loader.boxed_run([x])
-        torch.testing.assert_close(found, module(x))
-    assert loader.get_metadata()["name"] == "linear"
-
-
 def test_schemas_say_what_is_written_and_what_is_shared():
     aten: Any = torch.ops.aten
     assert torch_private.operator_schema(aten.add_.Tensor).is_mutable
@@ -299,7 +285,7 @@ def reaches_into_torch(path: Path, known: set[str]) -> set[str]:
 def test_no_other_file_reaches_into_torch():
     own = Path(torch_private.__file__)
     known = private_names(ast.parse(own.read_text()))
-    assert {"_version", "_foreach_copy_", "_BatchNorm", "_restart_workers", "_aoti"} <= known
+    assert {"_version", "_foreach_copy_", "_BatchNorm", "_restart_workers"} <= known
     found = {
         str(path.relative_to(PACKAGE)): names
         for path in sorted(PACKAGE.rglob("*.py"))
