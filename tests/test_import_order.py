@@ -23,7 +23,7 @@ ORDER = [
     {"launcher", "modules"},
     {"zoo", "onnx"},
     {"study", "models"},
-    {"lbann"},
+    {"lbann", "view"},
     {"__main__", "__init__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}

@@ -294,7 +294,7 @@ def _extent(chart: Chart, which: int) -> tuple[float, float]:
     if axis.log:
         factor = (high / low) ** 0.04 if high > low else 2.0
         return low / factor, high * factor
-    room = (high - low) * 0.04 or max(abs(high) * 0.05, 0.5)
+    room = (high - low) * 0.04 or abs(high) * 0.5 or 0.5
     return low - room, high + room
 
 

@@ -64,10 +64,12 @@ def draw(specs: Sequence[Mapping[str, Any]], labels: Sequence[str] = (), *, seco
     return [_labelled(svg, label) for svg, label in zip(found, labels or [""] * len(found), strict=True)]
 
 
-def drawn_or_nothing(specs: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> tuple[list[str], str]:
+def drawn_or_nothing(
+    specs: Sequence[Mapping[str, Any]], labels: Sequence[str], seconds: float = 120.0
+) -> tuple[list[str], str]:
     """The same, or empty texts and the reason why there are no pictures."""
     try:
-        return draw(specs, labels), ""
+        return draw(specs, labels, seconds=seconds), ""
     except DescendError as error:
         return [""] * len(specs), str(error)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import html
-import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,12 @@ from markupsafe import Markup
 from descend.display import printable
 from descend.pages.chart import vega_lite
 from descend.pages.draw import drawn_or_nothing
-from descend.pages.parts import Figure, Table
+from descend.pages.parts import Figure, Section, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["Numbered", "number", "page", "text_with_code"]
+__all__ = ["Live", "Numbered", "number", "page", "text_with_code"]
 
 _HERE = Path(__file__).parent
 
@@ -54,49 +53,86 @@ class Numbered:
         return f"{self.kind.lower()}-{self.number:02d}-{words}".rstrip("-")
 
 
-def number(parts: Iterable[Any], *, charts: bool = True) -> tuple[list[Any], str]:
-    """The parts of a page with tables and figures numbered, and why figures were not drawn, or "".
+def number(sections: Iterable[Section], *, charts: bool = True, seconds: float = 120.0) -> tuple[list[Section], str]:
+    """Sections with their tables and figures numbered, and why figures were not drawn, or "".
 
     Args:
-        parts: Tables and figures; everything else stays as it is. Figures that would show nothing are left out.
+        sections: Of a page. Figures that would show nothing are left out.
         charts: Whether figures are drawn.
+        seconds: The longest time that drawing may take.
     """
-    found: list[Any] = []
-    counts = {Table: 0, Figure: 0}
-    kept = [part for part in parts if not (isinstance(part, Figure) and part.chart.is_empty)]
-    figures = [part for part in kept if isinstance(part, Figure)]
+    kept = [
+        replace(section, parts=tuple(part for part in section.parts if not _is_empty(part))) for section in sections
+    ]
+    figures = [part for section in kept for part in section.parts if isinstance(part, Figure)]
     specs = [{"title": None, "description": printable(part.title), **vega_lite(part.chart)} for part in figures]
     drawn, reason = [""] * len(specs), ""
     if charts and figures:
-        drawn, reason = drawn_or_nothing(specs, [part.title for part in figures])
+        drawn, reason = drawn_or_nothing(specs, [part.title for part in figures], seconds)
     ready = iter(zip(specs, drawn, strict=True))
-    for part in kept:
+    counts = {Table: 0, Figure: 0}
+
+    def numbered(part: Any) -> Any:
         if not isinstance(part, (Table, Figure)):
-            found.append(part)
-            continue
+            return part
         counts[type(part)] += 1
-        spec, svg = next(ready) if isinstance(part, Figure) else (None, "")
-        found.append(Numbered(part, counts[type(part)], spec, svg))
-    return found, reason
+        if isinstance(part, Table):
+            return Numbered(part, counts[Table])
+        spec, svg = next(ready)
+        return Numbered(part, counts[Figure], spec, svg)
+
+    return [replace(section, parts=tuple(map(numbered, section.parts))) for section in kept], reason
 
 
-def page(template: Path, **values: Any) -> str:
+def _is_empty(part: Any) -> bool:
+    return isinstance(part, Figure) and part.chart.is_empty
+
+
+@dataclass(frozen=True)
+class Live:
+    """What a page that is served needs to bring itself up to date.
+
+    Attributes:
+        stamp: Changes whenever there is something new.
+        url: Where the stamp is asked for.
+        home: Where the list of all pages is; "" for none.
+    """
+
+    stamp: str
+    url: str
+    home: str = ""
+
+
+def page(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    subtitle: str = "",
+    reason: str = "",
+    ranked: bool = False,
+    live: Live | None = None,
+) -> str:
     """The text of a page.
 
     Args:
-        template: A file that extends `page.html.jinja`.
-        values: What it shows; every text is escaped.
+        title: Its title.
+        sections: With tables and figures numbered.
+        subtitle: Below the title.
+        reason: Why figures were not drawn; shown above everything.
+        ranked: Whether a verdict ranks.
+        live: Of a page that is served.
     """
-    folders = [str(template.parent), str(_HERE)]
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(str(_HERE)), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["code"] = text_with_code
     environment.filters["drawing"] = Markup  # of SVG that was drawn here, whose text is escaped
-    environment.filters["json"] = lambda value: Markup(json.dumps(value).replace("<", "\\u003c"))
-    for name, file in (("style", "page.css"), ("script", "page.js")):
-        values[name] = Markup((_HERE / file).read_text(encoding="utf-8"))
-    return printable(environment.get_template(template.name).render(**values), keep="\n\t")
+    own = {name: Markup((_HERE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
+    own["live_js"] = Markup((_HERE / "live.js").read_text(encoding="utf-8"))
+    text = environment.get_template("page.html.jinja").render(
+        title=title, sections=sections, subtitle=subtitle, reason=reason, ranked=ranked, live=live, **own
+    )
+    return printable(text, keep="\n\t")
 
 
 def text_with_code(text: str) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from descend.display import printable
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from descend.pages.chart import Chart
 
-__all__ = ["Figure", "Table", "as_csv", "as_latex", "neutral"]
+__all__ = ["Drawing", "Figure", "Links", "Section", "Table", "as_csv", "as_latex", "neutral"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,47 @@ class Figure:
     title: str
     chart: Chart
     caption: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawing that is SVG already, such as a graph of layers.
+
+    Attributes:
+        label: What it shows.
+        svg: The drawing, with its text escaped.
+    """
+
+    label: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links to other pages.
+
+    Attributes:
+        label: What they lead to.
+        places: Address and text of each.
+    """
+
+    label: str
+    places: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes:
+        title: Its head.
+        parts: Sentences, tables, figures and drawings.
+        kind: "verdict" and "text" are shown in their own ways.
+    """
+
+    title: str
+    parts: tuple[Any, ...]
+    kind: str = ""
 
 
 def as_csv(made: Iterable[Table]) -> str:

@@ -1,11 +1,9 @@
 """Pages: numbers of tables and figures, and texts from outside."""
 
-from types import SimpleNamespace
-
 from descend.pages import html
 from descend.pages.chart import Axis, Chart, Line
-from descend.pages.html import number, page, text_with_code
-from descend.pages.parts import Figure, Table
+from descend.pages.html import Live, number, page, text_with_code
+from descend.pages.parts import Figure, Section, Table
 
 CHART = Chart((Line("a", ((1.0, 2.0),)),), Axis("x"), Axis("y"))
 EMPTY = Chart((), Axis("x"), Axis("y"))
@@ -28,8 +26,9 @@ def test_tables_and_figures_are_counted_apart_and_empty_figures_left_out():
 
 
 def test_charts_that_cannot_be_drawn_leave_a_reason(monkeypatch):
-    monkeypatch.setattr(html, "drawn_or_nothing", lambda specs, labels: ([""] * len(specs), "no library"))
-    (figure,), reason = number([Figure("First", CHART)])
+    monkeypatch.setattr(html, "drawn_or_nothing", lambda specs, *more: ([""] * len(specs), "no library"))
+    (section,), reason = number([Section("s", (Figure("First", CHART),))])
+    (figure,) = section.parts
     assert (figure.svg, reason) == ("", "no library")
 
 
@@ -37,14 +36,17 @@ def test_code_is_marked_and_everything_is_escaped():
     assert text_with_code("run `a <b>` & <i>") == "run <code>a &lt;b&gt;</code> &amp; &lt;i&gt;"
 
 
-def test_a_page_has_no_characters_that_a_browser_obeys(tmp_path):
-    template = tmp_path / "t.html.jinja"
-    template.write_text('{% extends "page.html.jinja" %}')
+def test_a_page_has_no_characters_that_a_browser_obeys():
     hostile = "<script>x</script>\x1b\u202e"
-    parts, _ = number((hostile, Table(hostile, (hostile,), ((hostile,),))))
-    section = SimpleNamespace(title=hostile, kind="", parts=parts)
-    text = page(template, title=hostile, sections=[section], reason=hostile)
+    sections, _ = number([Section(hostile, (hostile, Table(hostile, (hostile,), ((hostile,),))))])
+    text = page(hostile, sections, reason=hostile, subtitle=hostile, live=Live(hostile, hostile, hostile))
     assert "<script>x" not in text
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert text.count("&lt;script&gt;x") > 5
+
+
+def test_only_a_page_that_is_served_asks_for_news():
+    assert "fetch(" not in page("t", [])
+    assert "connect-src 'none'" in page("t", [])
+    assert "fetch(" in page("t", [], live=Live("1", "stamp"))

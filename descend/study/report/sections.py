@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from descend.pages.parts import Figure
+from descend.pages.parts import Figure, Section
 from descend.study.report import figures, tables
 from descend.study.report.methods import COMMAND, methods
 from descend.study.report.tables import where
@@ -17,22 +16,7 @@ if TYPE_CHECKING:
     from descend.pages.parts import Table
     from descend.study.results import Comparison, Group
 
-__all__ = ["Section", "sections"]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the report.
-
-    Attributes:
-        title: Its head.
-        parts: Sentences, tables and figures.
-        kind: "verdict" and "text" are shown in their own ways.
-    """
-
-    title: str
-    parts: tuple[str | Table | Figure, ...]
-    kind: str = ""
+__all__ = ["sections"]
 
 
 def sections(comparison: Comparison) -> list[Section]:

@@ -16,27 +16,26 @@ import csv
 import io
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from descend.display import printable
 from descend.errors import StorageError
-from descend.pages.html import Numbered, number, page
+from descend.pages.html import Live, Numbered, number, page
 from descend.pages.parts import Table, as_csv, as_latex, neutral
 from descend.runtime.run_directory import write_beside
 from descend.study.report import tables
-from descend.study.report.sections import Section, sections
+from descend.study.report.sections import sections
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
 
+    from descend.pages.parts import Section
     from descend.study.results import Comparison
 
-__all__ = ["write"]
+__all__ = ["report_page", "write"]
 
-_TEMPLATE = Path(__file__).parent / "report.html.jinja"
 _PART = re.compile(r"(table|figure)-\d\d+-?[a-z0-9-]*\.(csv|tex|vl\.json|svg)")
 
 
@@ -50,30 +49,24 @@ def write(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise StorageError(f"cannot make the directory {target.parent}: {error.strerror}") from error
     made = sections(comparison)
-    parts, reason = number([part for section in made for part in section.parts])
-    shown = _numbered(made, parts)
-    ranked, name = comparison.ranked, comparison.study.name
-    write_beside(target, page(_TEMPLATE, title=name, sections=shown, ranked=ranked, reason=reason, live=False))
+    shown, reason = number(made)
+    name = comparison.study.name
+    write_beside(target, page(name, shown, ranked=comparison.ranked, reason=reason))
     write_beside(target.with_suffix(".md"), printable(_markdown(name, shown), keep="\n"))
     write_beside(target.with_suffix(".csv"), as_csv([tables.trials(comparison)]))
     others = [part for section in made for part in section.parts if isinstance(part, Table) and part.name != "trials"]
     write_beside(target.with_suffix(".tables.csv"), _long(others))
-    _write_parts(target.with_suffix(".parts"), [part for part in parts if isinstance(part, Numbered)])
+    _write_parts(
+        target.with_suffix(".parts"),
+        [part for section in shown for part in section.parts if isinstance(part, Numbered)],
+    )
     return target
 
 
-def _numbered(made: Sequence[Section], parts: Sequence[str | Numbered]) -> list[Section]:
-    """The sections with their parts as they are numbered; figures that show nothing are not among these."""
-    left = list(parts)
-    found: list[Section] = []
-    for section in made:
-        kept = [left.pop(0) for part in section.parts if left and _is_of(left[0], part)]
-        found.append(replace(section, parts=tuple(kept)))
-    return found
-
-
-def _is_of(numbered: str | Numbered, part: object) -> bool:
-    return (numbered.part if isinstance(numbered, Numbered) else numbered) is part
+def report_page(comparison: Comparison, live: Live) -> str:
+    """The text of `report.html`, to be served."""
+    shown, reason = number(sections(comparison))
+    return page(comparison.study.name, shown, ranked=comparison.ranked, reason=reason, live=live)
 
 
 def _write_parts(folder: Path, parts: Sequence[Numbered]) -> None:
