@@ -11,9 +11,9 @@ EMPTY = Chart((), Axis("x"), Axis("y"))
 
 def test_tables_and_figures_are_counted_apart_and_empty_figures_left_out():
     table = Table("of: Things & more", ("a",), (("1",),))
-    parts, reason = number(
-        ["text", Figure("First", CHART), table, Figure("No", EMPTY), Figure("Last", CHART), table], charts=False
-    )
+    given = ("text", Figure("First", CHART), table, Figure("No", EMPTY), Figure("Last", CHART), table)
+    (section,), reason = number([Section("s", given)], charts=False)
+    parts = section.parts
     assert reason == ""
     assert parts[0] == "text"
     assert [one.stem for one in parts[1:]] == [
