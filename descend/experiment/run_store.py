@@ -20,6 +20,8 @@ from descend.exit_codes import exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture, load, restore, tensors_of
 from descend.experiment.ranks import scratch_directory
+from descend.experiment.run_page.write import write_after_run
+from descend.graph import Plan
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
 from descend.runtime.sharded_save import stage_shards
 from descend.train.store import RunStore
@@ -176,6 +178,8 @@ class DirectoryStore(NoFiles):
                 "save_seconds": self._checkpoints.longest_seconds,
             }
             self._files.note_end({"reason": run.state.end, **end, "step": run.state.step, **saves})
+            plan = getattr(run.task.module, "plan", None)
+            write_after_run(self._files.path, self._files.log, plan if isinstance(plan, Plan) else None)
 
     # ---- rows and checkpoints
 
