@@ -447,8 +447,7 @@ def trials(comparison: Comparison) -> Table:
             name,
             record.status if record.failed_at is None else f"{record.status} at update {record.failed_at}",
             f"{record.trial.seed}",
-            short(record.final("train", study.metric)),
-            short(record.final("validation", study.metric)),
+            *(short(record.final(split, study.metric)) for split in study.compared_splits),
             *((short(record.final("test", study.metric)) if "test" in record.scores else "",) if tested else ()),
             ", ".join(
                 f"{key}={short(record.trial.configuration[key])}"

@@ -174,7 +174,7 @@ space = { lr = { linear = [-0.1, 0.5] } }
         "arms.a: schedule 'cosine': warmup_fraction is 1.5; expected a part from 0 to 1",
         "arms.b: 'lr' is 'fast'; expected a number of at least 0",
         "arms.b: 'weight_decay' is -1.0; expected a number of at least 0",
-        "arms.b: 'shedule.warmup_power' begins with none of schedule, roles, workload; did you mean 'schedule'?",
+        "arms.b: 'shedule.warmup_power' begins with none of schedule, roles, workload, phases; did you",
         "arms.c: optimizer is 3; expected a rule's name",
         "arms.d: fixed is 0.1; expected a table",
         "arms.e: trials must be an integer >= 1, got 'many'",
