@@ -309,6 +309,29 @@ def noise(
 
 
 @app.command()
+def sharpness(
+    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    arm: Annotated[str, typer.Option(help="Whose winner is trained once more.")],
+    looks: Annotated[int, typer.Option(min=1, help="Places along the run, and as many in its first tenth.")] = 5,
+    iterations: Annotated[int, typer.Option(min=1, help="Of Lanczos' method at each place, at most.")] = 30,
+) -> None:
+    """Measure the largest Hessian eigenvalue along the run of an arm's winner, and how stable its steps are."""
+    from descend.study.comparing import read_directory
+    from descend.study.follow_up import best_row
+    from descend.study.follow_up_store import save_follow_up
+    from descend.study.noise import measure_sharpness
+
+    comparison = read_directory(directory)
+    points = measure_sharpness(comparison, best_row(comparison, arm), looks=looks, iterations=iterations)
+    command = f"descend study sharpness DIRECTORY --arm {arm} --looks {looks} --iterations {iterations}"
+    rows = [{"step": step, **values} for step, values in points]
+    save_follow_up(directory, {"kind": "sharpness", "command": command, "arm": arm, "points": rows}, arm)
+    for row in rows:
+        stable = f", {row['stability']:.3g} of the limit of stability" if "stability" in row else ""
+        typer.echo(f"after {row['step']} updates: {row['sharpness']:.4g}{stable}")
+
+
+@app.command()
 def export(
     directory: Annotated[Path, typer.Argument(help="Of the study.")],
     path: Annotated[Path, typer.Argument(help="A directory for tensorboard, a journal file for optuna.")],

@@ -43,6 +43,7 @@ __all__ = [
     "published",
     "results",
     "scaling",
+    "sharpness",
     "short",
     "stated",
     "swaps",
@@ -432,6 +433,22 @@ def noise(found: dict[str, Any]) -> Table:
         f"`{found['command']}`"
     )
     return Table(f"noise scale of {found['arm']}", heads, tuple(rows), note)
+
+
+def sharpness(found: dict[str, Any]) -> Table:
+    """The largest Hessian eigenvalue along a run, and how stable its steps are."""
+    columns = ("sharpness", "sharpness_error", "hessian_smallest", "preconditioned_sharpness", "stability")
+    rows = [
+        (f"{one['step']}", *("" if one.get(name) is None else short(float(one[name])) for name in columns))
+        for one in found["points"]
+    ]
+    heads = ("update", "largest eigenvalue", "its error", "smallest eigenvalue", "preconditioned", "stability")
+    note = (
+        "Of the Hessian of the objective on the first mini-batch, by Lanczos' method. Stability is learning rate times "
+        "curvature over the limit of the rule: above 1 a step along the sharpest direction overshoots; empty where "
+        f"no limit is known of a rule. `{found['command']}`"
+    )
+    return Table(f"sharpness of {found['arm']}", heads, tuple(rows), note)
 
 
 def _ends(pair: Sequence[float]) -> str:
