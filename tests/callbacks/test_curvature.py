@@ -86,7 +86,7 @@ class Snapshots(descend.Callback):
         self.state = [step.optimizer.state[p] for p in step.module.parameters()] if "v" in state else None
 
 
-@pytest.mark.parametrize("attention", [False, True])
+@pytest.mark.parametrize("attention", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_sharpness_is_the_top_of_the_dense_hessian(attention):
     module, look, seen = net(attention), Sharpness(every_steps=3, iterations=60, tolerance=1e-7), Snapshots(3)
     before = [b.clone() for b in net(attention).buffers()]
