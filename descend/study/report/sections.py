@@ -130,5 +130,6 @@ def _tunability(comparison: Comparison, group: Group) -> Iterator[Table | Figure
 
 def _followed(comparison: Comparison) -> Iterator[Table]:
     kinds = {"swap": tables.swaps, "minimize": tables.needed, "noise": tables.noise}
+    kinds["sharpness"] = tables.sharpness
     for found in comparison.follow_ups:
         yield kinds[found["kind"]](found)
