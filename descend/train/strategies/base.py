@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
 
 import torch
 
+from descend.torch_private import run_backward
 from descend.train.micro_batch import MicroBatch, split_into_micro_batches
 from descend.train.nonfinite_report import diagnose_batch
 from descend.train.objective import Ratio
@@ -276,7 +277,7 @@ def divisor_of(denominator: torch.Tensor | float) -> torch.Tensor | float:
 def start_backward(precision: Precision, top: torch.Tensor, divisor: torch.Tensor | float) -> None:
     """Add the gradients of top / divisor; nothing where every trained parameter has been frozen since."""
     if top.requires_grad:
-        torch.autograd.backward(top, precision.scale(_start(top, divisor)))
+        run_backward(top, precision.scale(_start(top, divisor)))
 
 
 def _start(top: torch.Tensor, divisor: torch.Tensor | float) -> torch.Tensor:
