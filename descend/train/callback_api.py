@@ -201,9 +201,15 @@ class RunControl:
     # The objective once more
 
     def last_batch(self, mode: Mode, or_first: bool = False) -> Batch | None:
-        """The newest mini-batch of a mode; where there was none, the first one of its data if that is asked for."""
+        """The newest mini-batch of a mode.
+
+        With `or_first` it is the first one of the data where there was none, or where the newest is what was left over
+        at the end of an epoch and has fewer samples.
+        """
         newest, feed = self._run.state.batches.get(mode), self._run.data.get(mode)
-        if newest is not None or feed is None or not or_first:
+        if feed is None or not or_first:
+            return newest
+        if newest is not None and not (newest.last and (feed.last_size or 0) < (feed.first_size or 0)):
             return newest
         with contextlib.closing(feed.epoch(0)) as batches:
             return next(batches, None)
