@@ -128,5 +128,6 @@ def test_a_function_gets_the_path_as_lbann_has_it_where_files_lie_in_the_current
 
 def test_a_module_may_import_its_neighbours(tmp_path):
     (tmp_path / "beside_a_metric.py").write_text("VALUE = 2.5\n")
-    metric = module(tmp_path, "from beside_a_metric import VALUE\ndef evaluate(path, rank):\n    return VALUE\n", "asks")
+    text = "from beside_a_metric import VALUE\ndef evaluate(path, rank):\n    return VALUE\n"
+    metric = module(tmp_path, text, "asks")
     assert ExternalMetrics([metric], "t/m")(tmp_path) == {"score": 2.5}
