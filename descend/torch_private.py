@@ -6,6 +6,7 @@ there and is repaired here. No other file of the package names a private part of
 
 Importing this module does not import torch; each function imports what it needs.
 
+    autograd        run_backward
     tensors         version_counter, view_base, tensor_address, foreach_copy, AllFinite,
                     is_functorch_wrapped
     storages        storage_identity, storage_use_count
@@ -51,6 +52,7 @@ __all__ = [
     "plain_state_dict",
     "private_operator",
     "reset_reducer",
+    "run_backward",
     "set_compiled_call",
     "shard_region",
     "step_is_observed",
@@ -60,6 +62,24 @@ __all__ = [
     "version_counter",
     "view_base",
 ]
+
+
+# ---- autograd
+
+
+def run_backward(top: Tensor, start: Tensor) -> None:
+    """Add the gradients of top, whose own gradient is start, of the same shape.
+
+    `torch.autograd.backward` with a start compares the two shapes symbolically, and imports SymPy and torch.fx for
+    that: a second, which is most of the time of a short run. This is what it calls after its checks.
+    """
+    import torch
+
+    if type(top) is not torch.Tensor:  # subclasses may have a backward pass of their own
+        torch.autograd.backward(top, start)
+        return
+    engine: Any = torch.autograd.graph._engine_run_backward
+    engine((top,), (start,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 # ---- tensors

@@ -22,6 +22,17 @@ from descend import torch_private
 PACKAGE = Path(torch_private.__file__).parent
 
 
+def test_run_backward_adds_the_gradients_that_torch_adds():
+    x, y = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    start = torch.tensor(0.25)
+    torch.autograd.backward((x @ y).square().sum(), start)
+    expected = [x.grad, y.grad]
+    x.grad, y.grad = None, torch.ones(4)  # one is made, the other is added to
+    torch_private.run_backward((x @ y).square().sum(), start)
+    assert torch.equal(x.grad, expected[0])
+    assert torch.equal(y.grad, expected[1] + 1)
+
+
 def test_version_counter_counts_writes_to_a_tensor_and_its_views():
     x = torch.zeros(4)
     before = torch_private.version_counter(x)

@@ -205,9 +205,17 @@ class RunControl:
     # The objective once more
 
     def last_batch(self, mode: Mode, or_first: bool = False) -> Batch | None:
-        """The newest mini-batch of a mode; where there was none, the first one of its data if that is asked for."""
-        newest = self._run.state.batches.get(mode)
-        return self.first_batch(mode) if newest is None and or_first else newest
+        """The newest mini-batch of a mode.
+
+        With `or_first` it is the first one of the data where there was none, or where the newest is what was left over
+        at the end of an epoch and has fewer samples.
+        """
+        newest, feed = self._run.state.batches.get(mode), self._run.data.get(mode)
+        if feed is None or not or_first:
+            return newest
+        if newest is not None and not (newest.last and (feed.last_size or 0) < (feed.first_size or 0)):
+            return newest
+        return self.first_batch(mode)
 
     def first_batch(self, mode: Mode) -> Batch | None:
         """The first mini-batch of the first epoch of a mode; None where it has no data."""
