@@ -9,7 +9,7 @@ Importing this module does not import torch; each function imports what it needs
     autograd        run_backward
     tensors         version_counter, view_base, tensor_address, foreach_copy, AllFinite,
                     is_functorch_wrapped
-    storages        storage_identity, storage_use_count
+    storages        storage_identity, storage_use_count, weak_storage
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, compiled_call, set_compiled_call
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
@@ -61,6 +61,7 @@ __all__ = [
     "tensor_address",
     "version_counter",
     "view_base",
+    "weak_storage",
 ]
 
 
@@ -110,6 +111,16 @@ def storage_use_count(storage: torch.UntypedStorage) -> int:
     import torch
 
     return cast("Any", torch)._C._storage_Use_Count(cast("Any", storage)._cdata)
+
+
+def weak_storage(storage: torch.UntypedStorage) -> Callable[[], bool]:
+    """Whether a storage is gone, as a function that keeps no memory; as long as it exists the identity is not reused.
+
+    Python's weak references are to the object of Python, which torch makes anew at each call of `untyped_storage`.
+    """
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(cast("Any", storage)).expired
 
 
 def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

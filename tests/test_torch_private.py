@@ -68,6 +68,17 @@ def test_tensor_address_differs_between_tensors_and_stays():
     assert torch_private.tensor_address(x) != 0
 
 
+def test_weak_storage_tells_when_the_last_tensor_is_gone_and_keeps_no_memory():
+    x = torch.zeros(1000)
+    view, count = x[1:], torch_private.storage_use_count(x.untyped_storage())
+    gone = torch_private.weak_storage(x.untyped_storage())
+    assert torch_private.storage_use_count(x.untyped_storage()) == count
+    del x
+    assert not gone()
+    del view
+    assert gone()
+
+
 def test_foreach_copy_copies_each_and_casts():
     to = [torch.zeros(2), torch.zeros(3, dtype=torch.float64)]
     torch_private.foreach_copy(to, [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0])])
