@@ -20,6 +20,7 @@ memory and removed with the reader. Bytes of plain files are taken from the file
 
 from __future__ import annotations
 
+import codecs
 import os
 import tempfile
 import weakref
@@ -58,6 +59,7 @@ __all__ = [
     "Vocabulary",
     "pieces_of",
     "samples_of_tables",
+    "text_begin",
     "vocabulary_of",
 ]
 
@@ -166,6 +168,23 @@ def _of_file(path: Path) -> Any:
         raise DataError(f"{path} is not a JSON file of the tokenizers library: {reason}") from error
 
 
+def text_begin(path: Path) -> int:
+    """The first byte of a text: behind the mark of UTF-8, which is no part of it.
+
+    Raises:
+        DataError: the text is in UTF-16.
+    """
+    with path.open("rb") as file:
+        begin = file.read(3)
+    _check_mark(begin, str(path))
+    return len(codecs.BOM_UTF8) if begin == codecs.BOM_UTF8 else 0
+
+
+def _check_mark(begin: bytes, place: str) -> None:
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{place} is in UTF-16, and text is read as UTF-8: save it as that")
+
+
 def pieces_of(stream: Any, number: int, separator: bytes | None) -> Iterator[Piece]:
     """The documents of a file, in pieces that end at lines; those of white space alone are left out.
 
@@ -175,8 +194,12 @@ def pieces_of(stream: Any, number: int, separator: bytes | None) -> Iterator[Pie
         separator: Between documents; None for one document.
     """
     kept = len(separator or b".") - 1  # a separator may begin in the last bytes
-    rest, origin, given = b"", 0, 0  # where the document begins, and how much of it is given already
+    rest, origin, given, begun = b"", 0, 0, False  # where the document begins, and how much of it is given already
     while block := stream.read(PIECE_BYTES):
+        if not begun:
+            _check_mark(block, "the text")
+            origin = len(codecs.BOM_UTF8) if block.startswith(codecs.BOM_UTF8) else 0
+            block, begun = block[origin:], True
         rest += block
         if separator:
             *documents, rest = rest.split(separator)
@@ -228,13 +251,16 @@ class FileBytes:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        sizes = [(path, path.stat().st_size) for path in paths]
-        self._paths = [path for path, size in sizes if size]
-        self.ends = np.cumsum(np.array([size + 1 for _, size in sizes if size], dtype=np.int64))
+        begins = {path: text_begin(path) for path in paths}
+        sizes = {path: path.stat().st_size - begin for path, begin in begins.items()}
+        self._paths = [path for path in paths if sizes[path] > 0]
+        self._begins = [begins[path] for path in self._paths]
+        self.ends = np.cumsum(np.array([sizes[path] + 1 for path in self._paths], dtype=np.int64))
 
     @cached_property
     def _contents(self) -> list[Array]:
-        return [np.memmap(path, np.uint8, mode="r") for path in self._paths]
+        pairs = zip(self._paths, self._begins, strict=True)
+        return [np.memmap(path, np.uint8, mode="r")[begin:] for path, begin in pairs]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_contents"}
