@@ -102,7 +102,8 @@ class FileSource(Protocol):
     """The samples of some files of one format, in the order of the files. Must be picklable before the first read.
 
     A source that has the values of a field without reading the other fields may have a method `column(name)`, which
-    returns them for all samples, (n, *shape), or None.
+    returns them for all samples, (n, *shape), or None. One that has some fields at less cost than all may have a method
+    `read_fields(samples, names)`, which gives these as `read` does.
 
     `read` may raise any exception; the caller finds the sample that is responsible and names it.
     """

@@ -268,7 +268,9 @@ class FileReader:
             raise DataError(f"there is no sample {wrong[0]:,}: {self.name} has {len(self):,}, counted from 0")
         ids = ids.astype(np.int64, copy=False)
         try:
-            found = self._at(epoch).read(ids)
+            source = self._at(epoch)
+            some = getattr(source, "read_fields", None)
+            found = source.read(ids) if some is None else some(ids, frozenset(self.names.values()))
         except Exception as error:  # of any library, and of any kind: files may contain anything
             raise self._blame(ids, epoch, error) from error
         return {name: found[old] for name, old in self.names.items()}
