@@ -366,7 +366,7 @@ class ObjectiveProbe:
             return float(self._value(batch))
 
     def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-        """Its gradient by name, with respect to all trained parameters or to these; 0 where it does not depend on one."""
+        """Its gradient by name, with respect to all trained parameters or to these; 0 where it depends on none."""
         parameters = self._run.control.trained if parameters is None else parameters
         with torch.enable_grad(), self._buffers_kept():
             value = self._value(batch)
