@@ -37,6 +37,7 @@ from descend.optim.engine.settings import (
     Schedule,
     resolve,
     shown,
+    unread_keys,
 )
 from descend.optim.engine.state_proxy import State
 from descend.optim.rule_check import check_rule
@@ -211,7 +212,10 @@ class Optimizer(torch.optim.Optimizer):
         if group["schedule"] is not None:
             self._groups.settings.start_schedule(i, group, self.updates)
         self._groups.settings.check_common(group, where)
-        check_rule(resolve(group, where).rule)
+        rule = resolve(group, where).rule
+        check_rule(rule)
+        for key in unread_keys(group, rule):
+            warn(f"{where}: nothing here reads {key!r}; that is right if a wrapper keeps it there")
         names = step_inputs.names_of([*self.param_groups, group])
         parameter_checks.check([*self.param_groups, group], names, self.title)
         if not group["params"]:
