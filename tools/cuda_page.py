@@ -80,7 +80,7 @@ def _page(figures: list[tuple[str, str]], outcomes: list[tuple[str, str]], bench
 
 def main() -> int:
     """Run everything and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "speed_cuda.md")
     page: Path = parser.parse_args().page
     code, said = _run([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"], 120)

@@ -52,32 +52,32 @@ class Host:
 
 @pytest.fixture
 def log(monkeypatch):
-    told = []
+    seen = []
     events = []
 
     def event():
-        events.append(Pretended(told, f"event {len(events)}"))
+        events.append(Pretended(seen, f"event {len(events)}"))
         return events[-1]
 
     @contextlib.contextmanager
     def within(stream):
-        told.append(f"in {stream.name}")
+        seen.append(f"in {stream.name}")
         yield
-        told.append("out")
+        seen.append("out")
 
-    copies, compute = Pretended(told, "copies"), Pretended(told, "compute")
+    copies, compute = Pretended(seen, "copies"), Pretended(seen, "compute")
     monkeypatch.setattr(gpu_copies, "_stream", lambda device: copies)
     monkeypatch.setattr(gpu_copies, "_sent", type(gpu_copies._sent)())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: compute)
     monkeypatch.setattr(torch.cuda, "stream", within)
     monkeypatch.setattr(torch.cuda, "Event", event)
-    return told, events
+    return seen, events
 
 
 def test_a_batch_is_copied_beside_the_step_and_the_next_launches_wait(log):
-    told, _ = log
-    gpu_copies.send_to_gpu(Host(told), torch.device("cuda:0"))
-    assert told == [
+    seen, _ = log
+    gpu_copies.send_to_gpu(Host(seen), torch.device("cuda:0"))
+    assert seen == [
         "pin",
         "in copies",
         "copy",
@@ -89,21 +89,21 @@ def test_a_batch_is_copied_beside_the_step_and_the_next_launches_wait(log):
 
 
 def test_page_locked_memory_is_kept_until_its_copy_is_done(log):
-    told, events = log
+    seen, events = log
     for _ in range(3):
-        gpu_copies.send_to_gpu(Host(told), torch.device("cuda:0"))
+        gpu_copies.send_to_gpu(Host(seen), torch.device("cuda:0"))
     assert len(gpu_copies._sent) == 3
     events[0].done = events[1].done = True
-    gpu_copies.send_to_gpu(Host(told, pinned=True), torch.device("cuda:0"))
+    gpu_copies.send_to_gpu(Host(seen, pinned=True), torch.device("cuda:0"))
     assert len(gpu_copies._sent) == 2
-    assert told.count("pin") == 3
+    assert seen.count("pin") == 3
 
 
 def test_the_run_sends_batches_so(log, monkeypatch):
-    told, _ = log
+    seen, _ = log
     x = torch.zeros(2)
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking: told.append("copy") or self)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking: seen.append("copy") or self)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     assert Communicator(device=torch.device("cuda:0")).to_device(x) is x
-    assert told == ["in copies", "copy", "record in copies", "out", "compute waits for event 0"]
+    assert seen == ["in copies", "copy", "record in copies", "out", "compute waits for event 0"]

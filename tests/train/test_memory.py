@@ -45,7 +45,7 @@ def test_what_libraries_say_where_their_own_memory_does_not_fit_is_known(said):
     assert out_of_memory(RuntimeError(said))
 
 
-def test_what_a_failed_pass_held_is_freed_before_others_are_told():
+def test_what_a_failed_pass_held_is_freed_before_others_hear_of_it():
     held = []
 
     def forward():
