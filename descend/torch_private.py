@@ -79,7 +79,7 @@ def run_backward(top: Tensor, start: Tensor) -> None:
     if type(top) is not torch.Tensor:  # subclasses may have a backward pass of their own
         torch.autograd.backward(top, start)
         return
-    engine: Any = torch.autograd.graph._engine_run_backward
+    engine: Any = torch.autograd.graph._engine_run_backward  # pyright: ignore[reportPrivateUsage]  # see above
     engine((top,), (start,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 

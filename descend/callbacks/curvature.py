@@ -209,15 +209,15 @@ class Sharpness(Callback):
         import torch
 
         control = run.control
-        batch = None if self.samples == "first" else control.last_batch(Mode.TRAIN)
+        batch = None if self.samples == "first" else control.probe.last_batch(Mode.TRAIN)
         if batch is None:
-            batch = control.first_batch(Mode.TRAIN)
+            batch = control.probe.first_batch(Mode.TRAIN)
         if batch is None:
             raise ConfigurationError("Sharpness needs training data, and the run has none")
         draw = control.generator("sharpness", step)
         trained = control.trained
         start = [torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p) for p in trained.values()]
-        with control.hessian(batch) as product:
+        with control.probe.hessian(batch) as product:
             ends = lanczos(product, start, self.iterations, self.tolerance)
             values = {"sharpness": ends.largest, "sharpness_error": ends.error, "hessian_smallest": ends.smallest}
             values |= self._stability(run, product, start)

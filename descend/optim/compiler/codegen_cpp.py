@@ -200,7 +200,7 @@ def emit_cpp(text: Trace, dtype: str, low: str | None) -> str:
     """
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
     bodies = [line for i, call in enumerate(calls(text)) for line in _function(i, call)]
-    headers = [HEADER.read_text(), *([NOISE.read_text()] if text.draws else [])]
+    headers = [HEADER.read_text(encoding="utf-8"), *([NOISE.read_text(encoding="utf-8")] if text.draws else [])]
     return "\n".join([*headers, *types, *bodies, ""])
 
 

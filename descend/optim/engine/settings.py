@@ -70,6 +70,9 @@ COUNTERS = ("updates", "skipped", "seed")
 # Keys that SAM and schedule-free wrappers put into groups, although they are or resemble options of rules or of torch.
 _OF_WRAPPERS = frozenset({"rho", "sam_eps", "step", "lr_max", "weight_sum", "foreach", "fused", "capturable"})
 
+# Words of other libraries for options: who writes them means the option.
+_OF_LIBRARIES = frozenset({"learning_rate", "learn_rate", "eta", "wd", "weight_decay_rate", "l2"})
+
 # What says nothing about the update: our schedule, which rules made the group, a label that scripts give it, why its
 # weights take no sparse gradients although the rule goes by rows, and whether a saved state is one of eval().
 OWN_KEYS = frozenset({"schedule", "reasons", "name", "dense_only", "evaluating", *COMMON_KEYS, *COUNTERS})
@@ -212,8 +215,8 @@ def is_of_others(key: str, rule: type[Rule]) -> bool:
     Wrappers around optimizers keep counts and options of their own in the groups that they share with them: Lookahead
     `counter`, SAM `rho` and `adaptive`, layer-wise rates of timm `lr_scale`.
     """
-    if key in _OF_WRAPPERS:
-        return True
+    if key in _OF_WRAPPERS or key in _OF_LIBRARIES:
+        return key in _OF_WRAPPERS
     options = {name for info in rules().values() for name, _ in info.options} | set(ALIASES)
     return not (key in options or key in TORCH_FORMS or nearest(key, [*rule_fields(rule), *ALIASES, *OPTIONS]))
 
