@@ -14,8 +14,11 @@ TORCH_OLDEST         := 2.11.0
 TORCH_OLDEST_OPTIONS ?=
 TESTS_OF_OLDEST      := tests/optim/rules tests/optim/engine tests/train tests/runtime tests/callbacks
 
+# Whose torch sees a GPU: `make cuda CUDA_PYTHON=python3` where another environment has torch's build for CUDA.
+CUDA_PYTHON ?= $(BIN)/python
+
 .DEFAULT_GOAL := help
-.PHONY: help newcomer demo test test-slow test-oldest lint types figures drawings coverage mutants docs schema check clean
+.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs schema check clean
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -56,6 +59,13 @@ test-oldest: $(OLDEST)/tools
 # Builds the wheel, installs it into a fresh environment in an empty folder, and does there what README and docs say.
 newcomer:
 	@$(PYTHON) tests/newcomer/run.py
+
+# The checks and benchmarks that need a GPU, in ten minutes; writes docs/speed_cuda.md.
+ifeq ($(CUDA_PYTHON),$(BIN)/python)
+cuda: $(VENV)/tools
+endif
+cuda:
+	@$(CUDA_PYTHON) tools/cuda_page.py
 
 lint: $(VENV)/tools
 	$(BIN)/ruff check
