@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
 from descend.lbann.core.messages import new_message
+from descend.lbann.util.sample_pool import DataReader
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from types import ModuleType
 
 __all__ = [
+    "DataReader",
     "Dataset",
     "DistConvDataset",
     "Sample",

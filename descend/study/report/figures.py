@@ -99,6 +99,7 @@ def _numbered(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
 def curves(comparison: Comparison, group: Group, split: str) -> Chart:
     """The metric over the run, median over all re-runs of each arm, with the range of the middle half."""
     study = comparison.study
+    metric = "loss" if study.split == "finetuned" else study.metric  # of the run itself, not of what follows it
     lines: list[Line] = []
     for arm in study.arms:
         runs = [
@@ -109,14 +110,13 @@ def curves(comparison: Comparison, group: Group, split: str) -> Chart:
             and record.status in ("done", "collapsed")
         ]
         if runs:
-            table = np.array([record.scores[split][study.metric] for record in runs])
+            table = np.array([record.scores[split][metric] for record in runs])
             low, middle, high = np.quantile(table, (0.25, 0.5, 0.75), axis=0).tolist()
             at = [float(step) for step in runs[0].steps]
             points, band = tuple(zip(at, middle, strict=True)), tuple(zip(at, low, high, strict=True))
             lines.append(Line(arm, points, band))
-    return Chart(
-        tuple(lines), Axis("updates"), Axis(f"{study.metric}, {'training' if split == 'train' else split} samples")
-    )
+    samples = "training" if split == "train" else split
+    return Chart(tuple(lines), Axis("updates"), Axis(f"{metric}, {samples} samples"))
 
 
 def budget(comparison: Comparison, group: Group) -> Chart:

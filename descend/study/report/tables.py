@@ -43,6 +43,7 @@ __all__ = [
     "published",
     "results",
     "scaling",
+    "sharpness",
     "short",
     "stated",
     "swaps",
@@ -417,6 +418,22 @@ def noise(found: dict[str, Any]) -> Table:
     return Table(f"noise scale of {found['arm']}", heads, tuple(rows), note)
 
 
+def sharpness(found: dict[str, Any]) -> Table:
+    """The largest Hessian eigenvalue along a run, and how stable its steps are."""
+    columns = ("sharpness", "sharpness_error", "hessian_smallest", "preconditioned_sharpness", "stability")
+    rows = [
+        (f"{one['step']}", *("" if one.get(name) is None else short(float(one[name])) for name in columns))
+        for one in found["points"]
+    ]
+    heads = ("update", "largest eigenvalue", "its error", "smallest eigenvalue", "preconditioned", "stability")
+    note = (
+        "Of the Hessian of the objective on the first mini-batch, by Lanczos' method. Stability is learning rate times "
+        "curvature over the limit of the rule: above 1 a step along the sharpest direction overshoots; empty where "
+        f"no limit is known of a rule. `{found['command']}`"
+    )
+    return Table(f"sharpness of {found['arm']}", heads, tuple(rows), note)
+
+
 def _ends(pair: Sequence[float]) -> str:
     return f"[{short(float(pair[0]))}, {short(float(pair[1]))}]"
 
@@ -430,8 +447,7 @@ def trials(comparison: Comparison) -> Table:
             name,
             record.status if record.failed_at is None else f"{record.status} at update {record.failed_at}",
             f"{record.trial.seed}",
-            short(record.final("train", study.metric)),
-            short(record.final("validation", study.metric)),
+            *(short(record.final(split, study.metric)) for split in study.compared_splits),
             *((short(record.final("test", study.metric)) if "test" in record.scores else "",) if tested else ()),
             ", ".join(
                 f"{key}={short(record.trial.configuration[key])}"
