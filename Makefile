@@ -18,7 +18,7 @@ TESTS_OF_OLDEST      := tests/optim/rules tests/optim/engine tests/train tests/r
 CUDA_PYTHON ?= $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs schema check clean
+.PHONY: help newcomer cuda demo test test-slow test-oldest lint types figures drawings coverage mutants docs pages schema check clean
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -96,6 +96,10 @@ docs: $(VENV)/docs-tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
 	@$(BIN)/python tools/site_links.py build/site
 	@echo "the site is in build/site/index.html"
+
+# Pictures of run pages and reports, to be looked at.
+pages: $(VENV)/tools
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.page_shots
 
 schema: $(VENV)/tools
 	$(BIN)/python hatch_build.py

@@ -106,7 +106,8 @@ def _results(comparison: Comparison) -> Iterator[str | Table | Figure]:
 def _curves(comparison: Comparison, group: Group) -> Iterator[Figure]:
     for split, samples in (("validation", "validation"), ("train", "training")):
         shown = "Median over the re-runs of all searches; the band holds the middle half. Records: phase confirmation."
-        title = f"{comparison.study.metric} of {samples} samples during training, {where(group)}"
+        metric = "loss" if comparison.study.split == "finetuned" else comparison.study.metric  # as in the figure
+        title = f"{metric} of {samples} samples during training, {where(group)}"
         yield Figure(title[:1].upper() + title[1:], figures.curves(comparison, group, split), shown)
 
 
