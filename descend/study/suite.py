@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from descend.errors import ConfigurationError, Refused
 from descend.runtime.run_directory import write_beside
 from descend.study.analysis.intervals import median
-from descend.study.analysis.profiles import LIMIT, Profile, performance_profiles, time_of_searches
+from descend.study.analysis.profiles import LIMIT, PerformanceProfile, performance_profiles, time_of_searches
 from descend.study.design.study import Study, make_study
 from descend.study.running.plan import confirmed
 
@@ -132,7 +132,7 @@ class SuiteScore:
     """
 
     axis: Axis
-    profiles: Mapping[str, Profile]
+    profiles: Mapping[str, PerformanceProfile]
     by_search: Mapping[str, tuple[float, ...]]
     nobody: tuple[str, ...]
 

@@ -26,7 +26,6 @@ from descend.train.stopping import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -61,11 +60,12 @@ class RunControl:
     Attributes:
         collectives: Communication between ranks, and their clock.
         files: The run directory.
+        probe: The objective, its gradient and its Hessian once more.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.collectives, self.files = Collectives(run.communicator), RunFiles(run)
+        self.collectives, self.files, self.probe = Collectives(run.communicator), RunFiles(run), ObjectiveProbe(run)
 
     # Weights
 
@@ -207,27 +207,11 @@ class RunControl:
     def last_batch(self, mode: Mode, or_first: bool = False) -> Batch | None:
         """The newest mini-batch of a mode; where there was none, the first one of its data if that is asked for."""
         newest = self._run.state.batches.get(mode)
-        return self.first_batch(mode) if newest is None and or_first else newest
-
-    def first_batch(self, mode: Mode) -> Batch | None:
-        """The first mini-batch of the first epoch of a mode; None where it has no data."""
-        feed = self._run.data.get(mode)
-        if feed is None:
-            return None
-        with contextlib.closing(feed.epoch(0)) as batches:
-            return next(batches, None)
-
-    def objective(self, batch: Batch) -> float:
-        """The objective on a mini-batch with the present parameters; changes nothing."""
-        return ObjectiveProbe(self._run).objective(batch)
+        return self.probe.first_batch(mode) if newest is None and or_first else newest
 
     def gradients(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Its gradient by the name of the parameter; changes nothing."""
-        return ObjectiveProbe(self._run).gradients(batch, self.trained)
-
-    def hessian(self, batch: Batch) -> AbstractContextManager[HessianProduct]:
-        """The product of its Hessian with a vector, within a block. See `ObjectiveProbe.hessian`."""
-        return ObjectiveProbe(self._run).hessian(batch, self.trained)
+        """The gradient of the objective on a mini-batch by the name of the parameter; changes nothing."""
+        return self.probe.gradients(batch, self.trained)
 
     # Other ranks
 
@@ -262,6 +246,7 @@ class RunControl:
 
 
 _MOVED = {
+    "objective": ("probe", "objective"),
     "ids": ("collectives", "ids"),
     "first": ("collectives", "is_rank_zero"),
     "now": ("collectives", "now"),
@@ -366,6 +351,14 @@ class ObjectiveProbe:
         """The objective on a mini-batch with the present parameters."""
         with torch.no_grad(), self._buffers_kept():
             return float(self._value(batch))
+
+    def first_batch(self, mode: Mode) -> Batch | None:
+        """The first mini-batch of the first epoch of a mode; None where it has no data."""
+        feed = self._run.data.get(mode)
+        if feed is None:
+            return None
+        with contextlib.closing(feed.epoch(0)) as batches:
+            return next(batches, None)
 
     def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Its gradient with respect to `parameters`, by name; 0 where it does not depend on one."""

@@ -25,13 +25,13 @@ from descend.study.analysis.intervals import median
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LIMIT", "Profile", "performance_profiles", "time_of_searches"]
+__all__ = ["LIMIT", "PerformanceProfile", "performance_profiles", "time_of_searches"]
 
 LIMIT = 4.0  # τmax of AlgoPerf
 
 
 @dataclass(frozen=True)
-class Profile:
+class PerformanceProfile:
     """How an arm does over all workloads.
 
     Attributes:
@@ -55,7 +55,9 @@ class Profile:
         return math.fsum(within) / len(within)
 
 
-def performance_profiles(times: Mapping[str, Mapping[str, float]], limit: float = LIMIT) -> dict[str, Profile]:
+def performance_profiles(
+    times: Mapping[str, Mapping[str, float]], limit: float = LIMIT
+) -> dict[str, PerformanceProfile]:
     """The profile of each arm.
 
     Args:
@@ -81,7 +83,7 @@ def performance_profiles(times: Mapping[str, Mapping[str, float]], limit: float 
         raise Refused(problems)
     best = {name: min(own[name] for own in times.values()) for name in workloads}
     return {
-        arm: Profile(
+        arm: PerformanceProfile(
             {name: own[name] for name in workloads},
             {name: own[name] / best[name] if math.isfinite(own[name]) else math.inf for name in workloads},
             limit,
