@@ -25,7 +25,7 @@ def sections(comparison: Comparison) -> list[Section]:
     found = [
         Section("Verdict", tuple(comparison.verdict.splitlines()), "verdict"),
         Section("What was compared", tuple(_compared(comparison))),
-        Section("Cost", (tables.bill(comparison),)),
+        Section("Cost", tuple(filter(None, (tables.bill(comparison), tables.lineage(comparison))))),
         Section("Results of the arms", tuple(_results(comparison))),
     ]
     for group in comparison.groups:
