@@ -308,7 +308,7 @@ def trace(settings: Any, low_precision: bool) -> Trace:
     rule, script = settings.rule, _Script()
     if rule.whole_tensor:
         raise Untraceable("it needs the shape of its tensor")
-    form = rule.init(torch.empty(2, 3, device="meta"))
+    form = rule.init(torch.zeros(2, 3, device="cpu"))  # the device "meta" would import SymPy: a second
     entries = {
         name: script.input(STATE + name, "number" if value.ndim == 0 else "element")
         for name, value in named_entries(form).items()

@@ -1,7 +1,6 @@
 """`lbann.run` with a stand-in for the driver: the folder, the script, the output, the exit status."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
