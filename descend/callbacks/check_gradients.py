@@ -101,7 +101,7 @@ class CheckGradients(Callback):
     def _check(self, run: RunView, mode: Mode) -> None:
         if mode not in modes_of(self.execution_modes):
             return
-        batch = run.control.last_batch(mode, or_first=True)
+        batch = run.control.probe.last_batch(mode, or_first=True)
         if batch is None:
             return
         differences = self._differences(run, batch)
@@ -118,11 +118,11 @@ class CheckGradients(Callback):
         warn(problem)
 
     def _differences(self, run: RunView, batch: Batch) -> list[_Difference]:
-        objective = run.control.objective(batch)
+        objective = run.control.probe.objective(batch)
         epsilon = _EPSILON**0.9
         h = self.step_size or abs(objective) * math.sqrt(epsilon) or math.sqrt(epsilon)
         allowed = (epsilon * abs(objective) / h + h**4 / 18) ** 0.9
-        gradients, trained = run.control.gradients(batch), run.control.trained
+        gradients, trained = run.control.probe.gradients(batch), run.control.trained
         return [
             _Difference(name, i, float(gradient), _numerical(run, batch, trained[name], i, h), allowed)
             for name, of_weights in gradients.items()
@@ -137,7 +137,7 @@ def _numerical(run: RunView, batch: Batch, weights: torch.Tensor, i: int, h: flo
 
     def f(offset: float) -> float:
         entry.copy_(before + offset)
-        return run.control.objective(batch)
+        return run.control.probe.objective(batch)
 
     try:
         return (f(-2 * h) - 8 * f(-h) + 8 * f(h) - f(2 * h)) / (12 * h)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from descend.callbacks.console import say
 from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
+from descend.experiment.run_page.write import write_after_run
 from descend.experiment.run_store import DirectoryStore, NoFiles, facts_of, logging_to
 from descend.experiment.runner import (
     Result,
@@ -253,6 +254,7 @@ class _TopDirectory:
         finally:
             if self.files is not None:
                 self.files.note_end({"exit_code": code})
+                write_after_run(self.files.path, self.files.log)
 
 
 def _check(runs: Sequence[Run], world: Communicator) -> None:

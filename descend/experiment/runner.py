@@ -241,14 +241,14 @@ def begin_or_resume(run: Run, checkpoint: Path | None) -> None:
         _resume(run, checkpoint)
         return
     if checkpoint is not None:
-        restore_weights(load(checkpoint), run)
+        restore_weights(load(checkpoint, run), run)
         run.strategy.synchronize("the weights of a checkpoint")
     run.store.begin(run, checkpoint)
 
 
 def _resume(run: Run, checkpoint: Path) -> None:
     """Bring the run to where a checkpoint stands, and show what is different now."""
-    saved, store = load(checkpoint), run.store
+    saved, store = load(checkpoint, run), run.store
     check_weights(saved, run)
     times, row_seconds = {}, {}
     if isinstance(store, DirectoryStore):
@@ -286,7 +286,7 @@ def diff_settings(run: Run, run_dir: str | os.PathLike[str]) -> None:
     checkpoint = newest_checkpoint(Path(run_dir) / "checkpoints")
     if checkpoint is None:
         raise StorageError(f"there is no checkpoint in {run_dir}, so there is nothing to compare with")
-    if not _shown(load(checkpoint), run):
+    if not _shown(load(checkpoint, run), run):
         say(f"nothing has changed since {checkpoint}")
 
 

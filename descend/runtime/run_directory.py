@@ -7,6 +7,7 @@ YYYYmmdd_HHMMSS_NAME/
     log.txt                  everything that was printed, with restarts and errors
     checkpoints/step-N/      weights and state, see checkpoint.py
     checkpoints.json         which of them this run wrote, for which purpose, and the training time until then
+    report.html              everything of it that can be shown, see experiment/run_page
     owner.json               the process that owns the directory, while it runs; see directory_lock.py
 """
 
@@ -119,7 +120,15 @@ def _has_owner(path: Path) -> bool:
 
 RESTART = "restart"  # the mode of a row of metrics.jsonl that marks one
 
-_OF_A_RUN = ("experiment.prototext", "run.json", "metrics.jsonl", "log.txt", "checkpoints", "checkpoints.json")
+_OF_A_RUN = (
+    "experiment.prototext",
+    "run.json",
+    "metrics.jsonl",
+    "log.txt",
+    "checkpoints",
+    "checkpoints.json",
+    "report.html",
+)
 
 
 class _Lines:

@@ -46,6 +46,8 @@ class KernelLaunch(ctypes.Structure):
         ("sums", ctypes.c_void_p),
         ("units", ctypes.c_int64),
         ("threads", ctypes.c_int64),
+        ("key", ctypes.c_void_p),
+        ("updates", ctypes.c_void_p),
     )
 
 
