@@ -126,3 +126,13 @@ def test_a_kind_that_is_not_there_is_refused_with_the_nearest():
     wrong = 'layer { name: "y" own_kind { kind: "Blend" setting { name: "shape" numbers: 1 } } }'
     with pytest.raises(TextError, match="Blend has no field 'shape'; did you mean 'share'"):
         g.from_text(wrong)
+
+
+def test_several_parents_and_children_are_attached_at_once():
+    a, b, c, d = (g.Identity(name=name) for name in "abcd")
+    c.add_parent([a, b])
+    assert (c.parents, a.children, b.children) == ([a, b], [c], [c])
+    a.add_child((d, b))
+    assert (a.children, d.parents, b.parents) == ([c, d, b], [a], [a])
+    c.add_parent("by name")
+    assert c.parents == [a, b, "by name"]

@@ -379,7 +379,7 @@ def _trace(
 ) -> Trace:
     """The text for weights of this shape, whose state has entries of these kinds."""
     rule = settings.rule
-    form = rule.init(torch.empty(shape, device="meta"))
+    form = rule.init(torch.zeros(shape, device="cpu"))  # the device "meta" would import SymPy: a second
     entries = {
         name: script.input(STATE + name, kind_of(tuple(value.shape))) for name, value in named_entries(form).items()
     }
