@@ -11,10 +11,11 @@ runs give equal checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from descend.arguments import shown
 from descend.errors import DescendError, StorageError, table, warn
 from descend.runtime import Snapshot, flatten, read_state, read_weights, unflatten
 from descend.runtime.dtensor import copy_into
@@ -26,7 +27,16 @@ if TYPE_CHECKING:
 
     from descend.train.run import Run
 
-__all__ = ["LoadedCheckpoint", "capture", "check_weights", "load", "restore", "restore_weights", "tensors_of"]
+__all__ = [
+    "LoadedCheckpoint",
+    "as_storage_error",
+    "capture",
+    "check_weights",
+    "load",
+    "restore",
+    "restore_weights",
+    "tensors_of",
+]
 
 _RESET = "pass weights_only=True (--weights-only) to begin anew with the weights that fit"
 
@@ -70,12 +80,14 @@ def load(checkpoint: Path) -> LoadedCheckpoint:
         StorageError: it is damaged, or was not written by this package.
     """
     weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
-    with _as_storage_error(checkpoint):
-        parts = unflatten(plain.get("parts", {}), tensors)  # format 1 has none
+    with as_storage_error(checkpoint):
+        parts: Any = unflatten(plain.get("parts", {}), tensors)  # format 1 has none
+        if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in cast("Any", parts).values()):
+            raise TypeError(f"parts must be states by name, got {shown(parts)}")
         return LoadedCheckpoint(checkpoint, weights, dict(plain["settings"]), parts)
 
 
-class _as_storage_error:  # noqa: N801  # used as a word of the `with` statement
+class as_storage_error:  # noqa: N801  # used as a word of the `with` statement
     """Any error that the state of a checkpoint leads to is an error about the checkpoint.
 
     Args:
@@ -144,13 +156,13 @@ def restore(
             f"it; nothing was changed: continue the run with that version, or {_RESET}"
         )
     if "optimizer" in parts:
-        with _as_storage_error(saved.checkpoint):
+        with as_storage_error(saved.checkpoint):
             for group in saved.parts["optimizer"]["groups"]:
                 for option in keep_options:
                     group.pop(option, None)
     loaded: list[str] = []
     for name, part in parts.items():
-        with _as_storage_error(saved.checkpoint, name, loaded):
+        with as_storage_error(saved.checkpoint, name, loaded):
             part.load_state_dict(saved.parts[name])
         loaded.append(name)
     if reset_optimizer:
