@@ -68,6 +68,7 @@ app = typer.Typer(
     add_completion=True,  # --install-completion for bash, zsh and fish
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 120},
 )
 app.add_typer(study, name="study")
 

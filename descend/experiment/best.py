@@ -12,7 +12,7 @@ import torch
 
 from descend.callbacks.weight_average import evaluated_average
 from descend.errors import DAMAGED_FILE, ConfigurationError, StorageError, table
-from descend.experiment.checkpoint import load
+from descend.experiment.checkpoint import as_storage_error, load
 from descend.experiment.ranks import unwrapped
 from descend.optim.engine.evaluation import saved_averages
 from descend.optim.named_optimizers import rule_class
@@ -156,8 +156,10 @@ def evaluated_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     """
     saved = load(checkpoint)
     weights = dict(saved.weights)
-    weights |= saved_averages(saved.parts.get("optimizer", {}), weights, rule_class)
-    return weights | evaluated_average(saved.parts.get("callbacks", {}))
+    with as_storage_error(checkpoint):
+        weights |= saved_averages(saved.parts.get("optimizer", {}), weights, rule_class)
+        weights |= evaluated_average(saved.parts.get("callbacks", {}))
+    return weights
 
 
 def _form(tensor: torch.Tensor | None) -> str:
