@@ -72,7 +72,7 @@ def cropped(image: Any, rng: Any = np.random) -> Any:
 
 
 def packed(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The corpus as rows of tokens, each document followed by `END`, and the token after each, −100 across documents."""
+    """The corpus as rows of tokens, `END` behind each document, and the token after each, −100 across documents."""
     documents = (folder / "corpus.txt").read_bytes().split(b"\n\n")
     ended = [np.append(np.frombuffer(one, np.uint8).astype(np.int64), END) for one in documents if one]
     tokens = np.concatenate(ended)
