@@ -4,6 +4,7 @@ import gzip
 import os
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -124,7 +125,7 @@ def test_descriptions_of_saved_data_sets_are_no_data(folder):
     assert names(files_of(root), root) == ["set/data-0.arrow"]
 
 
-@pytest.mark.parametrize("kind", ["npy", "npz", "arrow", "txt"])
+@pytest.mark.parametrize("kind", ["npy", "npz", "arrow", "txt", "h5", "bin", "idx"])
 def test_a_file_that_is_cut_while_it_is_read(tmp_path, kind):
     """Without the check the process would end by SIGBUS."""
     path = tmp_path / f"a.{kind}"
@@ -135,6 +136,13 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path, kind):
         np.savez(path, x=values)
     elif kind == "arrow":
         feather.write_feather(pa.table({"x": values}), path, compression="uncompressed", chunksize=10_000)
+    elif kind == "h5":
+        with h5py.File(path, "w") as file:
+            file["x"] = values
+    elif kind == "bin":
+        path.write_bytes(bytes(3073) * 20)
+    elif kind == "idx":
+        path.write_bytes(b"\0\0\x08\x01" + (50_000).to_bytes(4, "big") + bytes(50_000))
     else:
         path.write_bytes(b"some text " * 10_000)
     reader = read(path)
