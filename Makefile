@@ -82,6 +82,7 @@ drawings:
 
 coverage: $(VENV)/tools
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term --cov-report=html:build/coverage
+	@echo "coverage: $$($(BIN)/python -m coverage report --format=total) %"
 
 mutants: $(VENV)/tools
 	@$(BIN)/python tools/mutants.py

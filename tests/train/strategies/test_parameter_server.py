@@ -19,6 +19,7 @@ from descend.train import BatchedIterativeOptimizer, Callbacks, Epochs, Mode
 from descend.train.loop import train
 from descend.train.run import RunConfig
 from descend.train.strategies import channel
+from descend.train.strategies.delayed import SimulatedDelays
 from descend.train.strategies.parameter_server import BatchQueue, ParameterServer, ParameterServerRank, Worker
 from descend.train.strategies.worker_pool import PendingGradient
 
@@ -292,3 +293,39 @@ def test_what_asynchronous_may_be():
     assert ParameterServer.of(ParameterServer(seed=3)).written == f"asynchronous={ParameterServer(seed=3)!r}"
     with pytest.raises(ConfigurationError, match=r"asynchronous must be descend.ParameterServer\(\) or None, got True"):
         ParameterServer.of(True)
+
+
+def test_each_rank_has_its_own_strategy_and_one_process_makes_delays(threads):
+    described = ParameterServer(delays=[2, 1])
+    assert described.delays == (2, 1)
+    assert hash(described) == hash(ParameterServer(delays=(2, 1)))
+    assert ParameterServer() == ParameterServer(delays=(), largest_delay=0, seed=0, every_steps=1)
+    assert (described.oldest, ParameterServer(largest_delay=3).oldest, ParameterServer().oldest) == (2, 3, 0)
+    assert type(described.create(Communicator())) is SimulatedDelays
+    for world, kind in [(Communicator(0, 2), ParameterServerRank), (Communicator(1, 2), Worker)]:
+        made = ParameterServer().create(world)
+        assert type(made) is kind
+        assert made.world is world
+
+
+def test_the_gradient_that_is_being_applied_is_not_lost_with_a_checkpoint():
+    """The mini-batches of gradients that are under way, and of the one at hand, are handed out again."""
+    pool = SimpleNamespace(pending=[pending(2)])
+    server = ParameterServerRank(Communicator(0, 2), pool)
+    server._queue.begin(FEED, 1, 0, 0)
+    assert handed_out(server._queue, 4) == [0, 1, 2, 3]
+    assert server.own_state() == {"epoch": 1, "next": 4, "again": [2]}
+    server._newest = pending(0)
+    state = server.own_state()
+    assert state == {"epoch": 1, "next": 4, "again": [0, 2]}
+    again = ParameterServerRank(Communicator(0, 2), pool)
+    again.load_own_state(state)
+    again._queue.begin(FEED, 1, 2, 8)
+    assert handed_out(again._queue, 6) == [0, 2, 4, 5]
+
+
+def test_a_server_begins_busy():
+    """The first update may wait for a compiler, and workers must not take that for a crash."""
+    world = Communicator(0, 2)
+    ParameterServerRank(world, SimpleNamespace())
+    assert world.status.is_busy
