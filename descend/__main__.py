@@ -39,6 +39,9 @@ _SYNONYMS = {
     "optimizer": "optimizers",
     "benchmark": "plan",
     "onnx": "export",
+    "dashboard": "view",
+    "serve": "view",
+    "compare": "view",
 }
 
 
@@ -372,6 +375,52 @@ def lineage(
 
     save(run_dir, output)
     _print(f"drawn in {output}")
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="Of a run or a study, finished or under way.")],
+) -> None:
+    """Write report.html into DIRECTORY: charts, tables and settings of the run or study, in one file."""
+    from descend.view.subjects import subjects
+
+    (subject,) = subjects([directory])[:1]
+    if subject.folder != directory.resolve():
+        raise ConfigurationError(f"{directory} is neither a run nor a study; name one of those in it")
+    if subject.is_study:
+        from descend.study.comparing import read_directory
+
+        _print(read_directory(directory).report(directory))
+        return
+    from descend.experiment.run_page import write_run_page
+
+    _print(write_run_page(directory))
+
+
+@app.command()
+def view(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_OR_STUDY...", help="Directories of runs and studies, or one that holds these."),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser", help="Also open it in a browser.")] = False,
+) -> None:
+    """Serve live pages of runs and studies on 127.0.0.1, until Ctrl-C; several runs are compared."""
+    from descend.view import serve
+    from descend.view.subjects import subjects
+
+    shown = subjects(directories)
+
+    def ready(url: str) -> None:
+        _print(f"{len(shown)} {'page' if len(shown) == 1 else 'pages'} at {url}  (Ctrl-C ends it)")
+        sys.stdout.flush()
+        if browser:
+            import webbrowser
+
+            webbrowser.open(url)
+
+    serve(shown, port, ready)
 
 
 @app.command()

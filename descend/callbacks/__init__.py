@@ -9,6 +9,7 @@ from descend.callbacks.check_metric import CheckMetric
 from descend.callbacks.check_values import CheckDataset, CheckNaN, CheckSmall
 from descend.callbacks.checkpoint import Checkpoint
 from descend.callbacks.confusion_matrix import ConfusionMatrix
+from descend.callbacks.curvature import Sharpness
 from descend.callbacks.describe import ComputeModelSize, DispIOStats, DumpModelGraph, PrintModelDescription
 from descend.callbacks.dump import DumpErrorSignals, DumpGradients, DumpMBIndices, DumpOutputs, DumpWeights
 from descend.callbacks.early_stopping import EarlyStopping
@@ -110,6 +111,7 @@ __all__ = [
     "SaveTopKModels",
     "SetLearningRate",
     "SetWeightsValue",
+    "Sharpness",
     "StepLearningRate",
     "StepMinibatch",
     "SummarizeImages",

@@ -208,7 +208,7 @@ def _best_checkpoint(run_dir: Path, folder: Path) -> Path:
 def _recorded_metric(run_dir: Path) -> Monitored | None:
     """What the run monitored, from its run.json; None where that is not there."""
     try:
-        noted = json.loads((run_dir / "run.json").read_text())["monitored"]
+        noted = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["monitored"]
         metric, direction, restored = noted["metric"], noted["direction"], noted["restored"]
     except DAMAGED_FILE:
         return None
@@ -220,7 +220,7 @@ def _recorded_metric(run_dir: Path) -> Monitored | None:
 
 def _has_ended(run_dir: Path) -> bool:
     """Whether the run came to its end, where the best weights are put back."""
-    end = json.loads((run_dir / "run.json").read_text()).get("end")
+    end = json.loads((run_dir / "run.json").read_text(encoding="utf-8")).get("end")
     return isinstance(end, dict) and cast("dict[str, Any]", end).get("exit_code") == 0
 
 

@@ -327,6 +327,8 @@ class TorchLoss(Loss):
 
     def _outputs(self, output: Any) -> tuple[Tensor, ...]:
         if isinstance(output, Tensor):
+            if self.outputs == 1:
+                return (output,)
             output = (output,)
         if not isinstance(output, (tuple, list)) or not all(isinstance(o, Tensor) for o in output[: self.outputs]):
             raise ConfigurationError(

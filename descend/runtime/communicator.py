@@ -81,7 +81,7 @@ class RankStatus:
 
     @contextmanager
     def busy(self) -> Generator[None]:
-        """Within this block this rank works for all ranks and counts as hung only without a heartbeat."""
+        """Within this block this rank works for all ranks, which wait as long as it computes, reads or writes."""
         before, self.is_busy = self.is_busy, True
         try:
             yield

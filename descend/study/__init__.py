@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from descend.study.design import read_study as read_study
     from descend.study.follow_up import minimize_difference as minimize_difference
     from descend.study.follow_up import swap_setting as swap_setting
+    from descend.study.phases import FineTuning as FineTuning
+    from descend.study.phases import PretrainingPhase as PretrainingPhase
     from descend.study.results import Comparison as Comparison
     from descend.study.task import StudyTask as StudyTask
     from descend.study.task import Task as Task
@@ -41,6 +43,8 @@ _ROOMS = ("analysis", "simulate")
 _NAMES = {
     "Arm": "design",
     "Comparison": "results",
+    "FineTuning": "phases",
+    "PretrainingPhase": "phases",
     "Study": "design",
     "Target": "design",
     "StudyTask": "task",
@@ -63,6 +67,8 @@ _NAMES = {
 __all__ = [
     "Arm",
     "Comparison",
+    "FineTuning",
+    "PretrainingPhase",
     "Study",
     "StudyTask",
     "Target",

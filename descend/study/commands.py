@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from descend.study.design.study import Study
 
 __all__ = ["app"]
 
@@ -88,27 +91,38 @@ def new(
 def lint(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) -> None:
     """Check FILE and say what looks unfair. Exits with 1 when something does; starts nothing."""
     from descend.study.design import lint as look
-    from descend.study.design import read_study
     from descend.study.design.workload import missing
 
-    study = read_study(file)
-    remarks = look(study)
-    if lack := missing(study.workload):
-        typer.echo(f"note: workload '{study.workload}': {lack}")
-    for remark in remarks:
-        typer.echo(str(remark))
-    if not remarks:
+    found = 0
+    for name, study in _studies(file).items():
+        remarks = look(study)
+        found += len(remarks)
+        if name:
+            typer.echo(f"{name}:")
+        if lack := missing(study.workload):
+            typer.echo(f"note: workload '{study.workload}': {lack}")
+        for remark in remarks:
+            typer.echo(str(remark))
+    if not found:
         typer.echo(f"{file}: nothing unfair found; the arms are matched in budget, freedom and width of their ranges")
-    raise typer.Exit(1 if remarks else 0)
+    raise typer.Exit(1 if found else 0)
+
+
+def _studies(file: Path) -> dict[str, Study]:
+    """The studies of a file by the names of their workloads; "" is that of a file with one."""
+    from descend.study.design import read_study
+    from descend.study.suite import is_suite, read_suite
+
+    return read_suite(file) if is_suite(file) else {"": read_study(file)}
 
 
 @app.command()
 def plan(file: Annotated[Path, typer.Argument(help="The study, a TOML file.")]) -> None:
     """Say what FILE costs, from a few measured steps of each arm."""
-    from descend.study.design import read_study
     from descend.study.plan import plan_study
 
-    typer.echo(plan_study(read_study(file)))
+    for name, study in _studies(file).items():
+        typer.echo(f"{name}:\n{plan_study(study)}" if name else plan_study(study))
 
 
 @app.command()
@@ -126,10 +140,12 @@ def run(
         float, typer.Option(min=0, help="Leave after so long without a trial to claim, with exit code 75.")
     ] = math.inf,
 ) -> None:
-    """Run the study in FILE, or what is left of it. The same command on another machine helps."""
+    """Run the study in FILE, or what is left of it. The same command on another machine helps.
+
+    A file with several workloads is a study of each, in DIRECTORY/NAME.
+    """
     from descend.errors import ConfigurationError
     from descend.study.comparing import run_study
-    from descend.study.design import read_study
     from descend.study.progress import StudyProgress
     from descend.study.running.ray_pool import RayCluster
 
@@ -137,18 +153,40 @@ def run(
         raise ConfigurationError("--address names a Ray cluster: say --executor ray")
     if executor == "ray" and processes > 1:
         raise ConfigurationError("--executor ray runs as many trials at once as its nodes can: remove --processes")
-    study = read_study(file)
-    if processes > 1:
-        from descend.study.comparing import open_directory
-        from descend.study.running.scheduler import run_in_processes
-
-        open_directory(study, directory)
-        run_in_processes(directory, processes, executor)
     way = RayCluster(address) if executor == "ray" else executor
-    result = run_study(study, directory, executor=way, said=StudyProgress(study), idle_seconds=idle_seconds)
-    result.report(directory)
-    typer.echo(result.verdict)
-    typer.echo(f"report: {directory / 'report.html'}")
+    studies = _studies(file)
+    for name, study in studies.items():
+        place = directory / name
+        if processes > 1:
+            from descend.study.comparing import open_directory
+            from descend.study.running.scheduler import run_in_processes
+
+            open_directory(study, place)
+            run_in_processes(place, processes, executor)
+        result = run_study(study, place, executor=way, said=StudyProgress(study), idle_seconds=idle_seconds)
+        result.report(place)
+        typer.echo(result.verdict)
+        typer.echo(f"report: {place / 'report.html'}")
+    if "" not in studies:
+        typer.echo(f"next: descend study score {directory}")
+
+
+@app.command()
+def score(
+    directories: Annotated[list[Path], typer.Argument(help="Of studies, or one that holds several.")],
+    axis: Annotated[str, typer.Option(help="steps, or seconds of training on one machine.")] = "steps",
+    limit: Annotated[float, typer.Option(help="Largest ratio to the fastest arm that counts.")] = 4.0,
+) -> None:
+    """Performance profiles and a score of all arms over several workloads, by the time to their targets."""
+    from descend.errors import ConfigurationError
+    from descend.study.suite import score_suite, studies_in, write_score
+
+    if axis not in ("steps", "seconds"):
+        raise ConfigurationError(f"--axis must be steps or seconds, got '{axis}'")
+    found = score_suite(studies_in(directories), axis, limit)
+    typer.echo(found.text.rstrip())
+    if len(directories) == 1:
+        typer.echo(f"written: {write_score(found, directories[0])}")
 
 
 @app.command()
@@ -173,9 +211,12 @@ def submit(
     """Run the study in FILE, or what is left of it, as jobs of a cluster's queue."""
     from descend.errors import ConfigurationError
     from descend.study.submit import ArrayOptions, submit_study
+    from descend.study.suite import is_suite
 
     if not slurm:
         raise ConfigurationError("descend study submit knows one scheduler: say --slurm")
+    if is_suite(file):
+        raise ConfigurationError(f"{file} has several workloads, and a job array runs one: give each a file of its own")
     options = ArrayOptions(executor, idle_seconds, time_limit, partition, account, reservation)
     said = submit_study(file, directory, tasks, options, setup_only=setup_only)
     typer.echo(said)
@@ -306,6 +347,29 @@ def noise(
     for one in points:
         shown = one.refused if one.found is None else f"{one.found.scale:.4g} samples"
         typer.echo(f"after {one.step} updates: {shown}")
+
+
+@app.command()
+def sharpness(
+    directory: Annotated[Path, typer.Argument(help="Of a finished study.")],
+    arm: Annotated[str, typer.Option(help="Whose winner is trained once more.")],
+    looks: Annotated[int, typer.Option(min=1, help="Places along the run, and as many in its first tenth.")] = 5,
+    iterations: Annotated[int, typer.Option(min=1, help="Of Lanczos' method at each place, at most.")] = 30,
+) -> None:
+    """Measure the largest Hessian eigenvalue along the run of an arm's winner, and how stable its steps are."""
+    from descend.study.comparing import read_directory
+    from descend.study.follow_up import best_row
+    from descend.study.follow_up_store import save_follow_up
+    from descend.study.noise import measure_sharpness
+
+    comparison = read_directory(directory)
+    points = measure_sharpness(comparison, best_row(comparison, arm), looks=looks, iterations=iterations)
+    command = f"descend study sharpness DIRECTORY --arm {arm} --looks {looks} --iterations {iterations}"
+    rows = [{"step": step, **values} for step, values in points]
+    save_follow_up(directory, {"kind": "sharpness", "command": command, "arm": arm, "points": rows}, arm)
+    for row in rows:
+        stable = f", {row['stability']:.3g} of the limit of stability" if "stability" in row else ""
+        typer.echo(f"after {row['step']} updates: {row['sharpness']:.4g}{stable}")
 
 
 @app.command()

@@ -20,6 +20,7 @@ from descend.study.design.field_types import plain
 from descend.study.design.parameter_roles import unmatched
 from descend.study.design.study import Study, make_study
 from descend.study.follow_up_store import read_follow_ups
+from descend.study.phases import phase_problems, phase_settings
 from descend.study.results import Comparison, compare_records
 from descend.study.running.executor_choice import Executor
 from descend.study.running.optimizer import make
@@ -257,7 +258,7 @@ def opened(study: Study, check: bool = True) -> tuple[StudyTask, dict[str, str]]
         task = _first_task(study)
     except ConfigurationError as error:  # what can be said without a workload is said with it
         raise ConfigurationError([*error.problems, *(_arm_problems(study, None) if check else [])]) from error
-    problems = _metric_problems(study, task)
+    problems = [*_metric_problems(study, task), *_phase_problems(study, task)]
     if check:
         problems += [*_size_problems(study, task), *_score_problems(study, task), *_arm_problems(study, task)]
     if problems:
@@ -277,11 +278,24 @@ def _size_problems(study: Study, task: StudyTask) -> list[str]:
 
 
 def _metric_problems(study: Study, task: StudyTask) -> list[str]:
-    known = ("loss", *task.metrics)
+    of, what = task, "the workload"
+    if study.split == "finetuned":
+        if task.fine_tuning is None:
+            return ["split = 'finetuned' compares fine-tuned weights, and the workload has no fine_tuning"]
+        of, what = task.fine_tuning.task, "the fine tuning of the workload"
+    problems: list[str] = []
+    if study.judge == "test" and of.test is None:
+        problems.append(f"judge = 'test' compares on test samples, and {what} has none: give its Task test=")
+    known = ("loss", *of.metrics)
     if study.metric in known:
-        return []
+        return problems
     close = nearest(study.metric, known)
-    return [f"the workload has no metric '{study.metric}'{close or ';'} it has {', '.join(known)}"]
+    return [*problems, f"{what} has no metric '{study.metric}'{close or ';'} it has {', '.join(known)}"]
+
+
+def _phase_problems(study: Study, task: StudyTask) -> list[str]:
+    names = [name for one in study.arms.values() for name in (*one.fixed, *one.space)]
+    return phase_problems(task, names, [steps for size in study.batch_sizes for steps in study.budgets(size)])
 
 
 def _score_problems(study: Study, task: StudyTask) -> list[str]:
@@ -330,8 +344,11 @@ def _arm_problems(study: Study, task: StudyTask | None) -> list[str]:
     for name, one in study.arms.items():
         module = torch.nn.Linear(1, 1) if task is None else task.module(study.seed)
         own = [] if task is None else unmatched([*one.fixed, *one.space], module)
+        steps = study.budgets(study.batch_sizes[0])[0]
         for point in _corners(one):
-            own += _refused(one, point, study.budgets(study.batch_sizes[0])[0], module)
+            own += _refused(one, one.configuration(point), steps, module)
+            for phase in () if task is None else task.phases:
+                own += _refused(one, phase_settings(one.configuration(point), phase.name), steps, module)
         problems.extend(f"arms.{name}: {problem}" for problem in dict.fromkeys(own))
     return problems
 
@@ -342,11 +359,11 @@ def _corners(one: Arm) -> list[dict[str, Any]]:
     return [middle, *({**middle, key: end} for key, dimension in one.space.items() for end in dimension.ends)]
 
 
-def _refused(one: Arm, point: Mapping[str, Any], steps: int, module: nn.Module) -> list[str]:
+def _refused(one: Arm, configuration: Mapping[str, Any], steps: int, module: nn.Module) -> list[str]:
     """Why an arm's optimizer cannot be made."""
     kind = None if isinstance(one.optimizer, str) else one.optimizer
     try:
-        build_optimizer(make(one.configuration(point), steps, module, kind), module)
+        build_optimizer(make(configuration, steps, module, kind), module)
     except DescendError as error:
         return list(error.problems)
     except (TypeError, ValueError) as error:  # how optimizers of other libraries refuse an option

@@ -26,7 +26,7 @@ def save_follow_up(directory: str | os.PathLike[str], found: dict[str, Any], wha
 
     Args:
         directory: Of the study.
-        found: The answer as plain values; `kind` is "swap", "minimize" or "noise".
+        found: The answer as plain values; `kind` is "swap", "minimize", "noise" or "sharpness".
         what: Says which question of its kind it was.
     """
     folder = Path(directory) / _FOLDER
@@ -54,16 +54,23 @@ _SHAPES: dict[str, dict[str, type]] = {  # of each kind of answer, and of the ro
     "swap": {"setting": str, "cells": list},
     "minimize": {"arm": str, "reference": str, "rule": str, "tried": int, "needed": dict, "taken_back": dict},
     "noise": {"arm": str, "parts": int, "part_size": int, "repeats": int, "points": list},
+    "sharpness": {"arm": str, "points": list},
 }
-_ROWS = {"cells": ("arm", "giver", "median", "interval", "change"), "points": ("step", "scale", "interval", "said")}
+_ROWS = {  # of the lists of each kind
+    "swap": {"cells": ("arm", "giver", "median", "interval", "change")},
+    "noise": {"points": ("step", "scale", "interval", "said")},
+    "sharpness": {"points": ("step", "sharpness", "sharpness_error", "hessian_smallest")},
+}
+_WITHOUT_SEEDS = ("noise", "sharpness")
 
 
 def _checked(found: Any) -> dict[str, Any]:
-    shape = {"command": str, **_SHAPES[found["kind"]]} | ({} if found["kind"] == "noise" else {"seeds": int})
+    shape = {"command": str, **_SHAPES[found["kind"]]}
+    shape |= {} if found["kind"] in _WITHOUT_SEEDS else {"seeds": int}
     for name, kind in shape.items():
         if not isinstance(found[name], kind):
             raise TypeError(f"{name} is {found[name]!r:.40}")
-    for name, columns in _ROWS.items():
+    for name, columns in _ROWS.get(found["kind"], {}).items():
         for row in found.get(name, []):
             _ = [row[column] for column in columns]
     return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from descend.callbacks import Sharpness
 from descend.errors import Refused, Unsupported
 from descend.experiment.fit import fit
 from descend.experiment.losses import loss_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from descend.study.results import Comparison, ResultRow
     from descend.train.events import RunView, StepView
 
-__all__ = ["NoisePoint", "measure_noise", "noise_at"]
+__all__ = ["NoisePoint", "measure_noise", "measure_sharpness", "noise_at"]
 
 
 @dataclass(frozen=True)
@@ -126,16 +127,57 @@ def measure_noise(
         Unsupported: the winner's optimizer is of another library.
         NumericalError: the run diverged.
     """
-    study, cell = comparison.study, row.cell
-    if not is_ours(row.winner):
-        raise Unsupported(
-            f"{cell.arm} runs {row.winner['optimizer']}; the noise scale is measured with rules of descend"
-        )
-    task = task_of(study, row.winner)
-    seed = seed_of(study.seed, "noise", cell.search)
-    module = task.module(seed)
+    task = _followed(comparison, row, "the noise scale")
     options = {"parts": parts, "part_size": part_size, "repeats": repeats}
-    watching = _NoiseRecorder(task, evaluation_steps(cell.steps, looks), options)
+    watching = _NoiseRecorder(task, evaluation_steps(row.cell.steps, looks), options)
+    _train_again(comparison, row, task, "noise", watching)
+    return tuple(watching.points)
+
+
+def measure_sharpness(
+    comparison: Comparison, row: ResultRow, *, looks: int = 5, iterations: int = 30
+) -> tuple[tuple[int, dict[str, float]], ...]:
+    """The largest Hessian eigenvalue along the run of a winner, densely in the first tenth, where a warm-up is.
+
+    Args:
+        comparison: The study.
+        row: Whose winner.
+        looks: At how many places after the first weights, at equal distances, and as many in the first tenth.
+        iterations: Of Lanczos' method at each place, at most.
+
+    Returns:
+        Updates made, and what `descend.callbacks.Sharpness` records.
+
+    Raises:
+        Unsupported: the winner's optimizer is of another library, or an operation has no second derivative.
+        NumericalError: the run diverged.
+    """
+    task = _followed(comparison, row, "sharpness")
+    early = evaluation_steps(max(1, row.cell.steps // 10), looks)
+    at = tuple(sorted({*early, *evaluation_steps(row.cell.steps, looks)}))
+    watching = Sharpness(at=at, iterations=iterations)
+    _train_again(comparison, row, task, "sharpness", watching)
+    return tuple(watching.found)
+
+
+def _followed(comparison: Comparison, row: ResultRow, what: str) -> StudyTask:
+    """The task of a winner.
+
+    Raises:
+        Unsupported: its run cannot be followed.
+    """
+    if not is_ours(row.winner):
+        raise Unsupported(f"{row.cell.arm} runs {row.winner['optimizer']}; {what} is measured with rules of descend")
+    task = task_of(comparison.study, row.winner)
+    if task.phases:
+        raise Unsupported(f"{what} is measured in trials of one phase, and the workload has {len(task.phases) + 1}")
+    return task
+
+
+def _train_again(comparison: Comparison, row: ResultRow, task: StudyTask, what: str, watching: Callback) -> None:
+    """Run a winner once more with a fresh seed."""
+    cell, seed = row.cell, seed_of(comparison.study.seed, what, row.cell.search)
+    module = task.module(seed)
     fit(
         module,
         task.loss,
@@ -147,4 +189,3 @@ def measure_noise(
         callbacks=[watching],
         verbose=False,
     )
-    return tuple(watching.points)

@@ -34,7 +34,7 @@ from descend.study.analysis import (
 )
 from descend.study.analysis.ranking import LEVEL, compare_searches
 from descend.study.design.lint import Remark, lint, lint_edges
-from descend.study.running.plan import Cell, cells, confirmed, needed, pending, planned, score, winner
+from descend.study.running.plan import Cell, cells, confirmed, natural, needed, pending, planned, score, winner
 from descend.study.running.trial import RETRIED, Record
 from descend.train.metric_direction import range_of
 
@@ -182,7 +182,10 @@ class Comparison:
         """What is compared."""
         if self.study.select == "steps" and self.study.target is not None:
             return f"steps to {self.study.metric} {self.study.target.value:g} on {self.study.split} samples"
-        return f"{self.study.metric} on {self.study.split} samples"
+        study = self.study
+        if study.split == "finetuned":
+            return f"{study.metric} after fine tuning, on {'test' if study.judge == 'test' else 'validation'} samples"
+        return f"{study.metric} on {'test' if study.judge == 'test' else study.split} samples"
 
     @cached_property
     def verdict(self) -> str:
@@ -341,9 +344,8 @@ class Comparison:
         for record in self.records.values():
             trial = record.trial
             if trial.arm in spent:
-                spent[trial.arm].append(
-                    Spent(trial.steps, trial.steps * trial.batch_size, record.status, record.seconds)
-                )
+                samples = trial.steps * trial.batch_size if record.samples is None else record.samples
+                spent[trial.arm].append(Spent(trial.steps, samples, record.status, record.seconds))
         return {name: cost(listed) for name, listed in spent.items()}
 
     @cached_property
@@ -414,8 +416,8 @@ def _group(study: Study, batch_size: int, steps: int, records: Mapping[str, Reco
     return Group(batch_size, steps, tuple(rows), ranking, causes)
 
 
-def _natural(study: Study, record: Record) -> float:
-    """The compared number of a record in its own units; a failure is the worst infinity."""
+def _chosen_by(study: Study, record: Record) -> float:
+    """The number by which a record is chosen, in its own units; a failure is the worst infinity."""
     value = score(study, record)
     return -value if study.lower or study.select == "steps" else value
 
@@ -426,10 +428,10 @@ def _row(study: Study, cell: Cell, records: Mapping[str, Record]) -> ResultRow |
     if not again or best is None:
         return None
     trials = [records[trial.id] for trial in needed(study, cell, records) if trial.phase == "search"]
-    values = tuple(_natural(study, record) for record in again)
-    searched = tuple(_natural(study, record) for record in trials)
+    values = tuple(natural(study, record) for record in again)
+    searched = tuple(_chosen_by(study, record) for record in trials)
     lower = study.lower or study.select == "steps"
-    train = tuple(record.final("train", study.metric) for record in again)
+    train = tuple(record.final(study.compared_splits[0], study.metric) for record in again)
     reached = None
     if study.target is not None:
         reached = sum(_reaches(study, record) for record in again)
@@ -450,7 +452,7 @@ def _reaches(study: Study, record: Record) -> bool:
     assert study.target is not None
     if study.select == "steps":
         return math.isfinite(score(study, record))
-    value = record.final(study.split, study.metric)
+    value = natural(study, record)
     return value <= study.target.value if study.lower else value >= study.target.value
 
 
@@ -458,7 +460,7 @@ def _cause(study: Study, pair: Pair, rows: Sequence[ResultRow], records: Mapping
     """Training beside validation, by the medians of the searches; empty where they cannot be compared."""
     sign = -1.0 if study.lower else 1.0
     intervals: list[Interval] = []
-    for split in ("train", "validation"):
+    for split in study.compared_splits:
         medians = [
             [
                 sign

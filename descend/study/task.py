@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from descend.study.design.study import Study
+    from descend.study.phases import FineTuning, PretrainingPhase
 
 __all__ = ["StudyTask", "Task", "open_task", "task_of"]
 
@@ -62,6 +63,8 @@ class StudyTask:
         test: Likewise; never looked at by a search.
         metrics: What may be compared beside the loss: names, or functions by name, as for `descend.fit`.
         device: Where modules are put once they are made; None leaves them where `model` puts them.
+        phases: Later parts of a trial, on other samples and the same weights.
+        fine_tuning: What the trained weights are tried at in the end; its scores are the split "finetuned".
 
     Attributes:
         traces: Steps of stacks of its modules as plain operations, by what they depend on, so that the next stack of
@@ -75,6 +78,8 @@ class StudyTask:
     test: Any = None
     metrics: Mapping[str, Any] = field(default_factory=lambda: {"accuracy": "accuracy"})
     device: str | None = None
+    phases: tuple[PretrainingPhase, ...] = ()
+    fine_tuning: FineTuning | None = None
     traces: dict[Any, Any] = field(default_factory=dict[Any, Any], init=False, repr=False, compare=False)
 
     def prepared(self) -> StudyTask:
@@ -89,7 +94,9 @@ class StudyTask:
             held, kept = torch.from_numpy(chosen[:cut]), torch.from_numpy(np.sort(chosen[cut:]))
             train, validation = tuple(part[kept] for part in train), tuple(part[held] for part in train)
         test = None if self.test is None else self._rows(self.test, "test")
-        return replace(self, train=train, validation=validation, test=test)
+        phases, last = tuple(phase.prepared() for phase in self.phases), self.fine_tuning
+        fine_tuning = None if last is None else last.prepared()
+        return replace(self, train=train, validation=validation, test=test, phases=phases, fine_tuning=fine_tuning)
 
     def _rows(self, data: Any, role: str) -> tuple[Tensor, ...]:
         """All samples in memory, inputs in the order in which the module takes them and the target last."""
@@ -144,16 +151,25 @@ class StudyTask:
                     reset()
             return self._placed(module)
 
+    def on_device(self, device: str | None) -> StudyTask:
+        """The same with its modules, those of its phases included, put on a device."""
+        phases = tuple(replace(phase, task=phase.task.on_device(device)) for phase in self.phases)
+        last = self.fine_tuning
+        last = None if last is None else replace(last, task=last.task.on_device(device))
+        return replace(self, device=device, phases=phases, fine_tuning=last)
+
     def _placed(self, module: nn.Module) -> nn.Module:
         return module if self.device is None else module.to(self.device)
 
     def fingerprint(self) -> str:
-        """A hash of all samples of a prepared task."""
+        """A hash of all samples of a prepared task, those of its phases included."""
         digest = hashlib.sha256()
         for part in (*self.train, *self.validation, *(self.test or ())):
             array = part.detach().cpu().contiguous().numpy()
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(array.tobytes())
+        for later in (*self.phases, *([] if self.fine_tuning is None else [self.fine_tuning])):
+            digest.update(later.task.fingerprint().encode())
         return digest.hexdigest()[:16]
 
 
@@ -240,7 +256,8 @@ def task_of(study: Study, configuration: Mapping[str, Any]) -> StudyTask:
         ConfigurationError: as `open_task`.
     """
     own = {name.partition(".")[2]: value for name, value in configuration.items() if name.startswith("workload.")}
-    return replace(open_task(study.workload, {**study.workload_options, **own}), device=study.needs.device)
+    task = open_task(study.workload, {**study.workload_options, **own})
+    return task if study.needs.device is None else task.on_device(study.needs.device)
 
 
 def _without_a_script(workload: str, options: dict[str, Any]) -> StudyTask | None:

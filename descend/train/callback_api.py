@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.attention
 
 from descend.data import Batches
-from descend.errors import ConfigurationError, nearest
+from descend.errors import ConfigurationError, Unsupported, nearest
 from descend.runtime import generator, seed_step
 from descend.train.layers import weights_of_layer
 from descend.train.micro_batch import MicroBatch
@@ -24,7 +25,7 @@ from descend.train.progress import Mode
 from descend.train.stopping import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from descend.data import Batch
     from descend.runtime import Communicator
     from descend.train.run import Run
+
+    HessianProduct = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 __all__ = ["Collectives", "ObjectiveProbe", "RunControl", "RunFiles"]
 
@@ -57,11 +60,13 @@ class RunControl:
     Attributes:
         collectives: Communication between ranks, and their clock.
         files: The run directory.
+        probe: The objective on mini-batches, once more.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self.collectives, self.files = Collectives(run.communicator), RunFiles(run)
+        self.probe = ObjectiveProbe(run)
 
     # Weights
 
@@ -198,24 +203,6 @@ class RunControl:
         loss. Waits for the device."""
         return float(self._run.state.signal_divisor) * self._run.precision.loss_scale
 
-    # The objective once more
-
-    def last_batch(self, mode: Mode, or_first: bool = False) -> Batch | None:
-        """The newest mini-batch of a mode; where there was none, the first one of its data if that is asked for."""
-        newest, feed = self._run.state.batches.get(mode), self._run.data.get(mode)
-        if newest is not None or feed is None or not or_first:
-            return newest
-        with contextlib.closing(feed.epoch(0)) as batches:
-            return next(batches, None)
-
-    def objective(self, batch: Batch) -> float:
-        """The objective on a mini-batch with the present parameters; changes nothing."""
-        return ObjectiveProbe(self._run).objective(batch)
-
-    def gradients(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Its gradient by the name of the parameter; changes nothing."""
-        return ObjectiveProbe(self._run).gradients(batch, self.trained)
-
     # Other ranks
 
     @property
@@ -242,7 +229,7 @@ class RunControl:
         return generator(self._run.seed, "callback", *names)
 
     def __getattr__(self, name: str) -> Any:
-        """What had its place here before `collectives` and `files` were objects of their own."""
+        """What had its place here before `collectives`, `files` and `probe` were objects of their own."""
         if name not in _MOVED:
             raise AttributeError(f"RunControl has no attribute '{name}'{nearest(name, dir(self))}")
         return getattr(getattr(self, _MOVED[name][0]), _MOVED[name][1])
@@ -255,6 +242,9 @@ _MOVED = {
     "keeps_files": ("files", "are_kept"),
     "summary_dir": ("files", "summary_dir"),
     "restore": ("files", "restore"),
+    "last_batch": ("probe", "last_batch"),
+    "objective": ("probe", "objective"),
+    "gradients": ("probe", "gradients"),
 }
 
 
@@ -349,13 +339,35 @@ class ObjectiveProbe:
     def __init__(self, run: Run) -> None:
         self._run = run
 
+    def last_batch(self, mode: Mode, or_first: bool = False) -> Batch | None:
+        """The newest mini-batch of a mode.
+
+        With `or_first` it is the first one of the data where there was none, or where the newest is what was left over
+        at the end of an epoch and has fewer samples.
+        """
+        newest, feed = self._run.state.batches.get(mode), self._run.data.get(mode)
+        if feed is None or not or_first:
+            return newest
+        if newest is not None and not (newest.last and (feed.last_size or 0) < (feed.first_size or 0)):
+            return newest
+        return self.first_batch(mode)
+
+    def first_batch(self, mode: Mode) -> Batch | None:
+        """The first mini-batch of the first epoch of a mode; None where it has no data."""
+        feed = self._run.data.get(mode)
+        if feed is None:
+            return None
+        with contextlib.closing(feed.epoch(0)) as batches:
+            return next(batches, None)
+
     def objective(self, batch: Batch) -> float:
         """The objective on a mini-batch with the present parameters."""
         with torch.no_grad(), self._buffers_kept():
             return float(self._value(batch))
 
-    def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Its gradient with respect to `parameters`, by name; 0 where it does not depend on one."""
+    def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+        """Its gradient by name, with respect to all trained parameters or to these; 0 where it depends on none."""
+        parameters = self._run.control.trained if parameters is None else parameters
         with torch.enable_grad(), self._buffers_kept():
             value = self._value(batch)
             if not (parameters and value.requires_grad):
@@ -363,14 +375,51 @@ class ObjectiveProbe:
             found = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
         return dict(zip(parameters, found, strict=True))
 
+    @contextlib.contextmanager
+    def hessian(self, batch: Batch) -> Generator[HessianProduct]:
+        """The Hessian of the objective with respect to the trained parameters, as its product with a vector.
+
+        Within the block a function takes tensors shaped like these parameters and returns Hv likewise. Each call is one
+        backward pass through the gradient, whose graph is kept. With several ranks it is the Hessian of the whole
+        mini-batch, and each call a collective one.
+
+        Args:
+            batch: The share of this rank.
+
+        Raises:
+            Unsupported: from the function, where an operation of the module has no second derivative.
+        """
+        communicator, held = self._run.communicator, list(self._run.control.trained.values())
+        # The faster kernels of attention have no second derivative.
+        math_only = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+        with torch.enable_grad(), self._buffers_kept(), math_only:
+            top, bottom, penalty = self._ratio(batch)
+            counted = communicator.all_reduce(torch.as_tensor(bottom, dtype=torch.float64).detach().clone())
+            value = top / counted.to(top.dtype)
+            value = value if penalty is None else value + penalty / communicator.world_size
+            slope = torch.autograd.grad(value, held, create_graph=True, materialize_grads=True)
+
+            def product(vector: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+                try:
+                    own = torch.autograd.grad(slope, held, list(vector), retain_graph=True, materialize_grads=True)
+                except RuntimeError as error:
+                    raise Unsupported(f"the module has no second derivative: {error}") from error
+                return [communicator.all_reduce(part.contiguous()) for part in own]
+
+            yield product
+
     def _value(self, batch: Batch) -> torch.Tensor:
+        top, bottom, penalty = self._ratio(batch)
+        return top / bottom if penalty is None else top / bottom + penalty
+
+    def _ratio(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | float, torch.Tensor | None]:
+        """Numerator and denominator of the objective, and the penalty on parameters."""
         run = self._run
         fields = {name: run.communicator.to_device(array) for name, array in batch.fields.items()}
         step = run.state.step
         seed_step(run.seed, step, batch.position)  # the same masks each time
         top, bottom = run.task.losses(MicroBatch(fields, batch, step, 0, len(batch.ids), batch.position)).objective
-        penalty = run.task.penalty()
-        return top / bottom if penalty is None else top / bottom + penalty
+        return top, bottom, run.task.penalty()
 
     @contextlib.contextmanager
     def _buffers_kept(self) -> Generator[None]:

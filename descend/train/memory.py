@@ -122,8 +122,6 @@ def retry_on_oom(
         attempt: Computes with the samples.
         undo: Takes back what an attempt that failed has left.
     """
-    import torch
-
     size = memory.micro_batch_size
     while True:
         samples = part_size(size.samples, count, unit)
@@ -138,6 +136,8 @@ def retry_on_oom(
             size.samples = part_size(-(-min(samples, count) // 2), count, unit)
         undo()
         if memory.communicator.device.type == "cuda":
+            import torch  # here, because descriptions are checked without it
+
             torch.cuda.empty_cache()
         memory.say(f"out of memory: micro-batches of {size.samples:,} from here on, the same updates")
 

@@ -21,7 +21,7 @@ from descend.optim.compiler.trace import Op, Ref, Trace, Untraceable
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-__all__ = ["HEADER", "TYPES", "Call", "calls", "emit_cpp", "expression", "is_exact", "type_of"]
+__all__ = ["HEADER", "TYPES", "Call", "calls", "emit_cpp", "expression", "is_exact", "kind_of", "type_of"]
 
 HEADER = Path(__file__).with_name("kernel.h")
 NOISE = Path(__file__).with_name("noise.h")
@@ -201,7 +201,7 @@ def emit_cpp(text: Trace, dtype: str, low: str | None) -> str:
     """
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
     bodies = [line for i, call in enumerate(calls(text)) for line in _function(i, call)]
-    headers = [HEADER.read_text(), *([NOISE.read_text()] if text.draws else [])]
+    headers = [HEADER.read_text(encoding="utf-8"), *([NOISE.read_text(encoding="utf-8")] if text.draws else [])]
     return "\n".join([*headers, *types, *bodies, ""])
 
 
@@ -219,7 +219,7 @@ def _stage(name: str, call: Call, kernel: Kernel) -> Iterator[str]:
     """The functions of one kernel: a pass over one unit; and its numbers, with the walk over some units."""
     k, ops = call.kernels.index(kernel), kernel.text.ops
     pointers = [f"{type_of(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.held)]
-    numbers = [f"{_kind(ops[at])} x{at}" for at in kernel.numbers]
+    numbers = [f"{kind_of(ops[at])} x{at}" for at in kernel.numbers]
     sums = [f"double& s{i}" for i in range(len(kernel.sums))]
     place = ["uint64_t block, uint64_t key, uint32_t update"] if kernel.noises else []
     yield f"static inline void {name}_unit({', '.join(['int64_t n', *pointers, *numbers, *sums, *place])}) {{"
@@ -227,7 +227,7 @@ def _stage(name: str, call: Call, kernel: Kernel) -> Iterator[str]:
     yield "}"
     yield f"static void {name}(const Work& w, int64_t from, int64_t to) {{"
     yield "  const int64_t tensor = w.tensor[from];"
-    yield from (f"  {_kind(ops[at])} y{at};" for at in kernel.numbers)
+    yield from (f"  {kind_of(ops[at])} y{at};" for at in kernel.numbers)
     yield "  {"
     yield from (f"    {line}" for line in _numbers(call, kernel))
     yield "  }"
@@ -262,7 +262,7 @@ def _numbers(call: Call, kernel: Kernel) -> Iterator[str]:
             x = f"std::sqrt({x})" if ops[at].name == "norm" else x
         else:
             x = expression(ops[at])
-        yield f"const {_kind(ops[at])} x{at} = {x};"
+        yield f"const {kind_of(ops[at])} x{at} = {x};"
     yield from (f"y{at} = x{at};" for at in kernel.numbers)
 
 
@@ -311,7 +311,7 @@ def _element(kernel: Kernel) -> Iterator[str]:
             yield f"    const {type_of(name).removeprefix('const ')} x{at} = {old};"
     for at in kernel.order:
         if at not in kernel.loads:
-            yield f"    const {_kind(ops[at])} x{at} = {expression(ops[at])};"
+            yield f"    const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
     for i, at in enumerate(kernel.sums):
         x = f"x{ops[at].refs[0]}"
         yield f"    part{i}[j] = {x} * {x};" if ops[at].name == "norm" else f"    part{i}[j] = {x};"
@@ -319,15 +319,16 @@ def _element(kernel: Kernel) -> Iterator[str]:
         yield f"    {place[name]} = x{at};"
 
 
-def _kind(op: Op) -> str:
+def kind_of(op: Op) -> str:
+    """The type of a value: L of weights that have a master, bool, or T."""
     return "L" if op.name == "narrow" else "bool" if op.boolean else "T"
 
 
 def expression(op: Op) -> str:
-    """An operation on values `x0`, `x1`, ... by their place in the text.
+    """An operation on values x0, x1, ... of type T.
 
     Raises:
-        Untraceable: It has no form here.
+        Untraceable: It has no form in C++ here.
     """
     args = [_value(x) for x in op.args]
     named = {key: _value(x) for key, x in op.kwargs}

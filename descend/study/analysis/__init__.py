@@ -33,6 +33,7 @@ from descend.study.analysis.intervals import (
     success_interval,
 )
 from descend.study.analysis.power import detectable_difference, detectable_in_spreads, searches_needed, seeds_needed
+from descend.study.analysis.profiles import PerformanceProfile, performance_profiles
 from descend.study.analysis.ranking import Pair, Ranking, Tuning, check_budgets, rank, train_beside_validation
 from descend.study.analysis.scaling import (
     CriticalBatchSize,
@@ -65,6 +66,7 @@ __all__ = [
     "MinimalDifference",
     "NoiseScale",
     "Pair",
+    "PerformanceProfile",
     "Ranking",
     "Refused",
     "Ridge",
@@ -93,6 +95,7 @@ __all__ = [
     "median_interval",
     "minimal_difference",
     "noise_scale",
+    "performance_profiles",
     "probability_best",
     "rank",
     "searches_needed",

@@ -6,6 +6,7 @@ Settings are flat, with dotted names:
     schedule.warmup_power             options of the schedule, whose peak is `lr`
     roles.bias+norm.lr_mult           options of the weights of some roles; `roles.vectors.optimizer` gives them a rule
     workload.gamma_0                  arguments of the workload, e.g. label smoothing or an initial scale
+    phases.long.lr                    options of a later phase of the workload, see `descend.study.phases`
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE_OPTIONS", "Arm", "arm", "flat"]
 
-HEADS = ("schedule", "roles", "workload")  # of dotted names
+HEADS = ("schedule", "roles", "workload", "phases")  # of dotted names
 ENGINE_OPTIONS = ("lr", "weight_decay", "decay", "rescale_grad", "clip_value", "lr_mult", "scaled")
 _SHORT = {  # names that people say for a rule with a setting
     "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
@@ -114,7 +115,36 @@ class Arm:
         found += [
             f"'{name}' is {value!r}; expected a setting" for name, value in self.fixed.items() if _no_setting(value)
         ]
-        return found + self._unknown([name for name in names if "." not in name])
+        found += self._unknown([name for name in names if "." not in name])
+        return found + self._phase_problems(values)
+
+    def _phase_problems(self, values: Mapping[str, list[Any]]) -> list[str]:
+        """The same of the settings of later phases, each as if it were an arm of its own."""
+        own = {name: listed for name, listed in values.items() if name.startswith("phases.")}
+        found = [f"'{name}' must be phases.PHASE.SETTING" for name in own if name.count(".") < 2]
+        by_phase: dict[str, dict[str, list[Any]]] = {}
+        for name, listed in own.items():
+            _, phase, rest = (*name.split(".", 2), "")[:3]
+            if rest:
+                by_phase.setdefault(phase, {})[rest] = listed
+        for phase, settings in by_phase.items():
+            wrong = check_roles(list(settings))
+            wrong += self._unknown([name for name in settings if "." not in name and name not in _OF_ARM])
+            schedule = settings.get("schedule", [self.schedule])[0]
+            wrong += check_schedule(schedule, _part(settings, "schedule"))
+            wrong += [
+                f"'{name}' belongs to the whole trial, and not to a phase"
+                for name in settings
+                if name.startswith(("workload.", "phases.")) or name == "optimizer"
+            ]
+            wrong += [
+                f"'{name}' is {value!r}; expected a number of at least 0"
+                for name in ("lr", "weight_decay", "lr_mult")
+                for value in settings.get(name, [])
+                if not _at_least_0(value)
+            ]
+            found += [f"phases.{phase}: {one}" for one in wrong]
+        return found
 
     def _unknown(self, names: list[str]) -> list[str]:
         """Options that no rule of ours has; those of other libraries are seen when the class is called."""
@@ -145,6 +175,9 @@ class Arm:
             "fixed": dict(self.fixed),
             "space": {name: one.plain() for name, one in self.space.items()},
         }
+
+
+_OF_ARM = ("optimizer", "schedule")
 
 
 def _at_least_0(value: Any) -> bool:

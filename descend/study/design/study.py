@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["Study", "Target", "make_study", "read_study"]
+__all__ = ["Protocol", "Study", "Target", "make_study", "read_study"]
 
 
 class Target(BaseModel):
@@ -77,7 +77,36 @@ class Target(BaseModel):
 MAX_TRIALS = 200_000  # all are held in memory, and planned anew whenever one ends
 
 
-class Study(BaseModel):
+class Protocol(BaseModel):
+    """What a study was preceded by, who may tune, and on which samples is judged. A part of `Study`.
+
+    Attributes:
+        split: "validation", "train" or "finetuned", on which winners are chosen. Never the test split.
+        judge: "selection" compares winners on the samples by which they were chosen, "test" on the test samples, which
+            are looked at once, at the end of each re-run.
+        ruleset: "external" tunes every arm alike, by the same number of trials; "self-tuning" tunes nothing: arms
+            search over nothing, a search is one trial, and the optimizer has to do without. None asks for neither.
+        rounds: Directories of earlier studies that led to this one, seen from the working directory; their cost is
+            added up in the report.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    split: Literal["validation", "train", "finetuned"] = "validation"
+    judge: Literal["selection", "test"] = "selection"
+    ruleset: Literal["external", "self-tuning"] | None = None
+    rounds: tuple[str, ...] = ()
+
+    @property
+    def compared_splits(self) -> tuple[str, str]:
+        """Where the scores on training and on held samples stand that are set beside each other."""
+        return ("finetuned train", "finetuned") if self.split == "finetuned" else ("train", "validation")
+
+
+_LATER = ("margin", "needs", "checkpoint_every", "ruleset", "rounds")  # fields that say nothing by default
+
+
+class Study(Protocol):
     """The description of a study.
 
     Attributes:
@@ -96,7 +125,6 @@ class Study(BaseModel):
             Without it two arms of one optimizer are independent repetitions, as an A/A study wants them.
         metric: What is compared: "loss", "accuracy" or the name of a metric of the task.
         lower_is_better: Whether the best is the least; by default for "loss" alone.
-        split: "validation" or "train", on which winners are chosen. Never the test split.
         select: "value" chooses by the metric at the end, "steps" by steps to the target.
         evaluations: Looks at the metric in a trial, at equal distances, the same for every arm.
         shortlist: Trials of a search that are repeated before one is chosen.
@@ -114,8 +142,6 @@ class Study(BaseModel):
         ConfigurationError: every problem at once.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
-
     name: str = "study"
     workload: Workload
     workload_options: dict[str, Any] = Field(default_factory=dict)
@@ -129,7 +155,6 @@ class Study(BaseModel):
     common_random_numbers: bool = True
     metric: str = "accuracy"
     lower_is_better: bool | None = None
-    split: Literal["validation", "train"] = "validation"
     select: Literal["value", "steps"] = "value"
     evaluations: int = Field(default=10, ge=1)
     shortlist: Shortlist = 3
@@ -148,17 +173,13 @@ class Study(BaseModel):
                 super().__init__(**fields)
             except ValidationError as error:
                 raise ConfigurationError([line for one in error.errors() for line in _line(one)]) from None
-            if (count := self._most_trials()) > MAX_TRIALS:
+            if problems := protocol_problems(self):
+                raise ConfigurationError(problems)
+            if (count := _most_trials(self)) > MAX_TRIALS:
                 raise ConfigurationError(
                     f"a study of {count:,} trials with those that are repeated; at most {MAX_TRIALS:,} are planned: "
                     "make trials, searches, seeds, batch_sizes or steps smaller, or studies of it"
                 )
-
-    def _most_trials(self) -> int:
-        """Trials of all searches, with all that may be repeated."""
-        budgets = sum(len(self.budgets(size)) for size in self.batch_sizes)
-        repeated = self.shortlist * self.shortlist_seeds + self.confirmation_seeds
-        return budgets * self.searches * sum(self.trials_of(name) + repeated for name in self.arms)
 
     @property
     def lower(self) -> bool:
@@ -177,14 +198,51 @@ class Study(BaseModel):
     def plain(self) -> dict[str, Any]:
         """The description as plain values, e.g. for a file."""
         made = self.model_dump(exclude={"arms", "workload"}, mode="json")
+        inherited = {name: made.pop(name) for name in Protocol.model_fields}
+        made = {name: value for head in made for name, value in _followed(head, made[head], inherited)}
         if self.common_random_numbers:
             del made["common_random_numbers"]  # as in descriptions that were written before there was a choice
         made["needs"] = self.needs.model_dump(exclude_defaults=True)
-        for name in ("margin", "needs", "checkpoint_every"):  # likewise
-            if not made[name]:
-                del made[name]
+        for name in [name for name in _LATER if not made[name]]:  # likewise
+            del made[name]
+        if self.judge == "selection":
+            del made["judge"]
         workload = self.workload if isinstance(self.workload, str) else _name_of(self.workload)
         return {"workload": workload, **made, "arms": {name: one.plain() for name, one in self.arms.items()}}
+
+
+def _most_trials(study: Study) -> int:
+    """Trials of all searches, with all that may be repeated."""
+    budgets = sum(len(study.budgets(size)) for size in study.batch_sizes)
+    repeated = study.shortlist * study.shortlist_seeds + study.confirmation_seeds
+    return budgets * study.searches * sum(study.trials_of(name) + repeated for name in study.arms)
+
+
+def protocol_problems(study: Study) -> list[str]:
+    """What contradicts itself in who may tune and what is judged."""
+    problems: list[str] = []
+    if study.select == "steps" and study.judge == "test":
+        problems.append("select = 'steps' counts steps on the split of the study, and judge = 'test' has one score")
+    if study.select == "steps" and study.split == "finetuned":
+        problems.append("select = 'steps' counts steps during a trial, and split = 'finetuned' is known at its end")
+    if study.ruleset == "external":
+        counts = {study.trials_of(name) for name in study.arms}
+        if len(counts) > 1:
+            problems.append(f"ruleset = 'external' gives every arm the same trials, and they have {sorted(counts)}")
+    if study.ruleset == "self-tuning":
+        problems += [
+            f"arms.{name}: ruleset = 'self-tuning' searches over nothing, and this arm over {', '.join(arm.space)}"
+            for name, arm in study.arms.items()
+            if arm.space
+        ]
+        if any(study.trials_of(name) != 1 for name in study.arms):
+            problems.append("ruleset = 'self-tuning' has one trial a search: say trials = 1 and shortlist = 1")
+    return problems
+
+
+def _followed(name: str, value: Any, inherited: dict[str, Any]) -> list[tuple[str, Any]]:
+    """A field and, after the direction of the metric, those of the protocol: their order in files of every version."""
+    return [(name, value), *(inherited.items() if name == "lower_is_better" else ())]
 
 
 def _name_of(workload: Any) -> str:

@@ -6,12 +6,12 @@ Nothing here depends on when or where a study ran.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from descend.errors import Refused
+from descend.pages.parts import Table
 from descend.study.analysis import (
     best_rate_by_decay,
     detectable_difference,
@@ -43,6 +43,7 @@ __all__ = [
     "published",
     "results",
     "scaling",
+    "sharpness",
     "short",
     "stated",
     "swaps",
@@ -52,23 +53,6 @@ __all__ = [
     "where",
     "winners",
 ]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells under heads.
-
-    Attributes:
-        name: In the CSV file.
-        heads: Of the columns.
-        rows: As text.
-        note: Remarks on it, and the records that it was computed from.
-    """
-
-    name: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
 
 
 def short(value: Any) -> str:
@@ -434,6 +418,22 @@ def noise(found: dict[str, Any]) -> Table:
     return Table(f"noise scale of {found['arm']}", heads, tuple(rows), note)
 
 
+def sharpness(found: dict[str, Any]) -> Table:
+    """The largest Hessian eigenvalue along a run, and how stable its steps are."""
+    columns = ("sharpness", "sharpness_error", "hessian_smallest", "preconditioned_sharpness", "stability")
+    rows = [
+        (f"{one['step']}", *("" if one.get(name) is None else short(float(one[name])) for name in columns))
+        for one in found["points"]
+    ]
+    heads = ("update", "largest eigenvalue", "its error", "smallest eigenvalue", "preconditioned", "stability")
+    note = (
+        "Of the Hessian of the objective on the first mini-batch, by Lanczos' method. Stability is learning rate times "
+        "curvature over the limit of the rule: above 1 a step along the sharpest direction overshoots; empty where "
+        f"no limit is known of a rule. `{found['command']}`"
+    )
+    return Table(f"sharpness of {found['arm']}", heads, tuple(rows), note)
+
+
 def _ends(pair: Sequence[float]) -> str:
     return f"[{short(float(pair[0]))}, {short(float(pair[1]))}]"
 
@@ -447,8 +447,7 @@ def trials(comparison: Comparison) -> Table:
             name,
             record.status if record.failed_at is None else f"{record.status} at update {record.failed_at}",
             f"{record.trial.seed}",
-            short(record.final("train", study.metric)),
-            short(record.final("validation", study.metric)),
+            *(short(record.final(split, study.metric)) for split in study.compared_splits),
             *((short(record.final("test", study.metric)) if "test" in record.scores else "",) if tested else ()),
             ", ".join(
                 f"{key}={short(record.trial.configuration[key])}"

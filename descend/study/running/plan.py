@@ -33,6 +33,7 @@ __all__ = [
     "cells",
     "check_records",
     "confirmed",
+    "natural",
     "needed",
     "pending",
     "planned",
@@ -73,6 +74,15 @@ def score(study: Study, record: Record) -> float:
         target = study.target
         return -record.steps_to(study.split, study.metric, target.value, study.lower, target.consecutive)
     return -value if study.lower else value
+
+
+def natural(study: Study, record: Record) -> float:
+    """What of a record is compared in the end, in its own units; a failure is the worst infinity."""
+    if study.judge == "test":
+        value = record.final("test", study.metric)
+        return (math.inf if study.lower else -math.inf) if math.isnan(value) else value
+    value = score(study, record)
+    return -value if study.lower or study.select == "steps" else value
 
 
 def _seed_of_arm(study: Study, name: str) -> int:

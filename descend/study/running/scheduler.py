@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import multiprocessing
 import os
@@ -209,7 +208,7 @@ class _Tasks:
 
     def __init__(self, study: Study, task: StudyTask | None) -> None:
         self._study = study
-        self._given = None if task is None else dataclasses.replace(task, device=study.needs.device)
+        self._given = task if task is None or study.needs.device is None else task.on_device(study.needs.device)
         self._opened: dict[str, StudyTask] = {}
         self.kinds = {name: arm.optimizer for name, arm in study.arms.items() if not isinstance(arm.optimizer, str)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import re
 import zlib
 from dataclasses import asdict, dataclass, field
@@ -14,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from descend.errors import StorageError
 from descend.study.analysis import steps_to_target
 
-__all__ = ["FAILED", "RETRIED", "Record", "Trial", "evaluation_steps"]
+__all__ = ["FAILED", "LOOKED_AT_ONCE", "RETRIED", "Record", "Trial", "evaluation_steps", "machine_id"]
 
 FAILED = ("diverged",)  # counts as the worst result there is
 RETRIED = ("error", "out of memory")  # says nothing about the optimizer, so it is run again
+LOOKED_AT_ONCE = ("test", "finetuned", "finetuned train")  # splits with one score, from the end of a trial
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,9 @@ class Record:
         failed_at: The update that was not finite.
         message: Of an error.
         seconds: That it took.
+        train_seconds: Of training alone until each of `steps`; empty where several trials ran in a stack.
+        machine: Of which `train_seconds` are, see `machine_id`.
+        samples: That all updates used, where phases have batch sizes of their own; None is steps × batch size.
     """
 
     trial: Trial
@@ -76,6 +81,9 @@ class Record:
     failed_at: int | None = None
     message: str = ""
     seconds: float = 0.0
+    train_seconds: tuple[float, ...] = ()
+    machine: str = ""
+    samples: int | None = None
 
     def final(self, split: str, metric: str) -> float:
         """The last score, NaN where the trial did not come to its end."""
@@ -100,9 +108,19 @@ class Record:
             self.steps[: len(values)], values, target, lower_is_better=lower, consecutive=consecutive
         )
 
+    def seconds_to(self, split: str, metric: str, target: float, lower: bool, consecutive: int = 1) -> float:
+        """Seconds of training until the target was met; inf if it was not, NaN where they were not recorded."""
+        if len(self.train_seconds) < len(self.steps):
+            return math.nan
+        steps = self.steps_to(split, metric, target, lower, consecutive)
+        return math.inf if math.isinf(steps) else self.train_seconds[self.steps.index(int(steps))]
+
     def line(self) -> str:
         """As a line of JSON with a checksum at its end. What is not finite stands as null."""
         plain = asdict(self)
+        for name in _LATER:
+            if plain[name] in ((), "", None):
+                del plain[name]
         plain["scores"] = {
             split: {name: [x if math.isfinite(x) else None for x in values] for name, values in metrics.items()}
             for split, metrics in self.scores.items()
@@ -143,7 +161,7 @@ class Record:
             f"{len(values)} values of {split} {name} at {len(self.steps)} looks"
             for split, metrics in self.scores.items()
             for name, values in metrics.items()
-            if len(values) != (1 if split == "test" else len(self.steps))
+            if len(values) != (1 if split in LOOKED_AT_ONCE else len(self.steps))
         )
 
 
@@ -159,13 +177,23 @@ class _Line(BaseModel):
     failed_at: int | None
     message: str
     seconds: float
+    train_seconds: tuple[float, ...] = ()
+    machine: str = ""
+    samples: int | None = None
 
+
+_LATER = ("train_seconds", "machine", "samples")  # left out of a line where there is nothing to say
 
 _CHECKSUM = re.compile(r',"crc32":"([0-9a-f]{8})"\}$')
 
 
 def _checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
+
+
+def machine_id() -> str:
+    """Eight digits that stand for this machine, by its name, so that times of different machines are not compared."""
+    return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
 def evaluation_steps(steps: int, evaluations: int) -> tuple[int, ...]:

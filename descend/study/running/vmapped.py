@@ -46,6 +46,8 @@ def can_run_vmapped(task: StudyTask, trials: Sequence[Trial], kinds: dict[str, A
     """Why these trials cannot run at once; None if they can, which is tried with a few steps of the first ones."""
     if trials[0].arm in kinds or not all(is_ours(trial.configuration) for trial in trials):
         return "an optimizer of another library updates one module at a time"
+    if task.phases or task.fine_tuning is not None:
+        return "each trial has several phases"
     module = task.module(trials[0].seed)
     if reason := next((layer.runs_alone for layer in module.modules() if getattr(layer, "runs_alone", "")), None):
         return str(reason)

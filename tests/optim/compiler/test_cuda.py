@@ -1,51 +1,31 @@
-"""What a CUDA kernel may be called with; no GPU is needed."""
+"""The argument of kernels for CUDA is the struct that they read; no GPU is needed."""
 
-import pytest
-import torch
-from optimizer_inputs import group_settings
+import ctypes
+import re
+from pathlib import Path
 
-from descend.optim.compiler.cuda import Compiled, CudaCompileJob
-from descend.optim.compiler.layout import BLOCK
-from descend.optim.compiler.partition import partition
-from descend.optim.compiler.trace import trace
-from descend.optim.rules import LAMB, SGD, Adam
+from descend.optim.compiler import codegen_cuda
+from descend.optim.compiler.cuda import THREADS, CudaCompileJob, CudaLaunch
 
-
-def kernel():
-    """One buffer, index, valid and a table of two numbers; returns the number of rows."""
-    dtypes = (torch.float32, torch.int32, torch.int32, torch.float32)
-    return Compiled(lambda arguments: [torch.tensor(float(len(arguments[0])))], dtypes, numbers=2)
+HEADER = codegen_cuda.HEADER.read_text(encoding="utf-8")
 
 
-def arguments(rows=3, numbers=2, buffer=torch.float32):
-    index = torch.zeros(rows, dtype=torch.int32)
-    return [torch.zeros(rows, BLOCK, dtype=buffer), index, index.clone(), torch.zeros(numbers, 5)]
+def test_the_argument_has_the_fields_of_the_struct_in_their_order():
+    body = re.search(r"struct Work \{(.*?)\n\};", HEADER, re.S)
+    assert body is not None
+    lines = [line.split("//")[0].rsplit(";", 1)[0] for line in body[1].splitlines() if ";" in line.split("//")[0]]
+    names = [name for line in lines for name in re.findall(r"(\w+)(?:,|$)", line.replace("*", " "))]
+    assert names == [name for name, *_ in CudaLaunch._fields_]
+    assert ctypes.sizeof(CudaLaunch) == 8 * len(names)
 
 
-def test_right_arguments_reach_the_kernel():
-    assert kernel()(arguments())[0] == 3
+def test_blocks_are_as_large_as_kernels_assume():
+    assert f"constexpr int THREADS = {THREADS};" in HEADER
+    assert THREADS & (THREADS - 1) == 0
 
 
-def test_wrong_arguments_are_refused_before_they_crash():
-    with pytest.raises(TypeError, match="float64"):
-        kernel()(arguments(buffer=torch.float64))
-    with pytest.raises(TypeError, match="2 numbers"):
-        kernel()(arguments(numbers=3))
-    with pytest.raises(TypeError):
-        kernel()(arguments()[:3])
-    short = arguments()
-    short[2] = short[2][:2]
-    with pytest.raises(TypeError, match="2 numbers"):
-        kernel()(short)
-
-
-@pytest.mark.parametrize(("rule", "low"), [(SGD(momentum=0.9), None), (Adam(), "bfloat16"), (LAMB(), None)], ids=repr)
-def test_a_job_knows_its_kernel_and_the_precisions_of_its_arguments(rule, low):
-    found = trace(group_settings(rule, lr=1.0), low is not None)
-    for k, cut in enumerate(partition(found)):
-        job = CudaCompileJob(found.structure, k, "float32", low, 0)
-        assert job.cut.buffers == cut.buffers
-        assert len(job.dtypes) == len(cut.buffers) + 3
-        kinds = dict(zip(cut.buffers, job.dtypes, strict=False))
-        assert kinds.get("g", getattr(torch, low or "float32")) is getattr(torch, low or "float32")
-        assert all(kinds[name] is torch.float32 for name in kinds if name not in ("g", "w"))
+def test_jobs_of_one_trace_and_precision_are_equal():
+    job = CudaCompileJob("{}", "float32", None, 0)
+    assert job == CudaCompileJob("{}", "float32", None, 0)
+    assert job != CudaCompileJob("{}", "float32", "bfloat16", 0)
+    assert Path(f"x{job.suffix}").suffix == ".cubin"

@@ -60,7 +60,10 @@ def test_a_configuration_has_a_point_over_fixed_settings():
         (Arm("SGD"), "'lr' is neither fixed nor searched over"),
         (Arm("SGD", {}, {"lr": "fast"}), "'lr' is 'fast'; expected a number of at least 0"),
         (Arm("SGD", {}, {"lr": 1.0, "weight_decay": -1.0}), "'weight_decay' is -1.0; expected a number of at least 0"),
-        (Arm("SGD", {}, {"lr": 1.0, "shedule.x": 1}), "begins with none of schedule, roles, workload; did you mean"),
+        (
+            Arm("SGD", {}, {"lr": 1.0, "shedule.x": 1}),
+            "begins with none of schedule, roles, workload, phases; did you mean",
+        ),
         (Arm("SGD", {}, {"lr": 1.0, "roles.vectrs.lr_mult": 1}), "did you mean 'vectors'"),
         (Arm("SGD", {}, {"lr": 1.0, "momentum": math.nan}), "'momentum' is nan; expected a setting"),
         (Arm("Adam", {}, {"lr": 1.0, "eps": [0.9, datetime.date(2020, 1, 1)]}), "expected a setting"),

@@ -174,7 +174,7 @@ space = { lr = { linear = [-0.1, 0.5] } }
         "arms.a: schedule 'cosine': warmup_fraction is 1.5; expected a part from 0 to 1",
         "arms.b: 'lr' is 'fast'; expected a number of at least 0",
         "arms.b: 'weight_decay' is -1.0; expected a number of at least 0",
-        "arms.b: 'shedule.warmup_power' begins with none of schedule, roles, workload; did you mean 'schedule'?",
+        "arms.b: 'shedule.warmup_power' begins with none of schedule, roles, workload, phases; did you",
         "arms.c: optimizer is 3; expected a rule's name",
         "arms.d: fixed is 0.1; expected a table",
         "arms.e: trials must be an integer >= 1, got 'many'",
@@ -211,3 +211,23 @@ def test_a_target_says_what_is_wrong_with_it(fields, reported):
 def test_a_study_of_more_trials_than_can_be_planned_is_refused(fields):
     with pytest.raises(ConfigurationError, match=r"trials with those that are repeated; at most 200,000"):
         Study(workload="t.py:t", batch_sizes=(8,), steps=(2,), arms={"a": Arm("SGD", {"lr": log(0.1, 1)})}, **fields)
+
+
+def test_rulesets_say_who_may_tune():
+    arms = {"a": Arm("SGD", {"lr": log(0.1, 1)}, trials=3), "b": Arm("SGD", {}, {"lr": 0.1})}
+    fields = {"workload": "m:f", "batch_sizes": 8, "steps": 10, "arms": arms, "shortlist": 1}
+    with pytest.raises(ConfigurationError, match=r"same trials, and they have \[3, 16\]"):
+        Study(**fields, ruleset="external")
+    with pytest.raises(ConfigurationError) as refused:
+        Study(**fields, ruleset="self-tuning", trials=1)
+    assert "arms.a: ruleset = 'self-tuning' searches over nothing, and this arm over lr" in refused.value.problems
+    alike = {"arms": {"b": arms["b"]}, "trials": 1}
+    assert Study(**{**fields, **alike}, ruleset="self-tuning").plain()["ruleset"] == "self-tuning"
+
+
+def test_what_is_known_at_the_end_has_no_steps_to_it():
+    fields = {"workload": "m:f", "batch_sizes": 8, "steps": 10, "arms": {"b": Arm("SGD", {}, {"lr": 0.1})}}
+    steps = {"select": "steps", "target": {"value": 0.5}}
+    for other in ({"judge": "test"}, {"split": "finetuned"}):
+        with pytest.raises(ConfigurationError, match="select = 'steps' counts steps"):
+            Study(**fields, **steps, **other)
