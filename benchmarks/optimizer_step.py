@@ -10,9 +10,10 @@
 Every contender takes one step in turn, `--rounds` times, so a change of the machine's mood meets all of them alike; a
 slow one stops after `--seconds` of its own, or less where the tables still to come need it: all take about `--minutes`.
 The table holds medians, the spread (quarter to three quarters) with the number of turns, and the ratio to the peer that
-the design names for the rule; the last table sets each rule beside what it is held to. `pytorch_optimizer` and `optax` run in environments that the script makes under `--environments`
-(with pip, on first use); where that fails their rows say so. `bytes/s` counts every buffer that a rule must read or
-write once (weights and state twice, gradients once) and stands beside a copy of as many bytes.
+the design names for the rule; the last table sets each rule beside what it is held to. `pytorch_optimizer` and `optax`
+run in environments that the script makes under `--environments` (with pip, on first use); where that fails their rows
+say so. `bytes/s` counts every buffer that a rule must read or write once (weights and state twice, gradients once) and
+stands beside a copy of as many bytes.
 """
 
 from __future__ import annotations
