@@ -1,17 +1,19 @@
 """Time of one optimizer step, ours beside others', in one run on one machine.
 
-    python benchmarks/optimizer_step.py                          # all rules, all models, half an hour
+    python benchmarks/optimizer_step.py                          # all rules, all models, at most an hour
+    python benchmarks/optimizer_step.py --environments FOLDER    # with pytorch_optimizer and optax beside
     python benchmarks/optimizer_step.py --rules Adam SGD --models resnet50 --rounds 15
     python benchmarks/optimizer_step.py --no-compiler            # as on a machine without a C++ compiler
     python benchmarks/optimizer_step.py --start                  # first steps, compiling on the way, memory
     python benchmarks/optimizer_step.py --device cuda
 
 Every contender takes one step in turn, `--rounds` times, so a change of the machine's mood meets all of them alike; a
-slow one stops after `--seconds` of its own. The table holds medians, the spread (quarter to three quarters) with the
-number of turns, and the ratio to the peer that the design names for the rule; the last table sets each rule beside
-what it is held to. `pytorch_optimizer` and `optax` run in environments that the script makes under `--environments`
-(with pip, on first use); where that fails their rows say so. `bytes/s` counts every buffer that a rule must read or
-write once (weights and state twice, gradients once) and stands beside a copy of as many bytes.
+slow one stops after `--seconds` of its own, or less where the tables still to come need it: all take about `--minutes`.
+The table holds medians, the spread (quarter to three quarters) with the number of turns, and the ratio to the peer that
+the design names for the rule; the last table sets each rule beside what it is held to. `pytorch_optimizer` and `optax`
+run in environments that the script makes under `--environments` (with pip, on first use); where that fails their rows
+say so. `bytes/s` counts every buffer that a rule must read or write once (weights and state twice, gradients once) and
+stands beside a copy of as many bytes.
 """
 
 from __future__ import annotations
@@ -431,6 +433,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=3.0, help=f"after which a contender has no more turns than {FEWEST}"
     )
+    parser.add_argument("--minutes", type=float, default=55.0, help="time for all tables, shared between them")
     parser.add_argument(
         "--in-a-row", type=int, help="most steps that a contender takes in its turn; 20 for small models, else 1"
     )
@@ -450,28 +453,39 @@ def run(given: argparse.Namespace) -> None:
     check_idle()
     print(f"python {sys.version.split()[0]}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     verdicts: list[Verdict] = []
-    for model in given.models:
+    wanted = [rule for rule in RULES if rule.ours in given.rules]
+    tables = [(rule, model) for model in given.models for rule in wanted if model == "matrices" or not rule.whole]
+    end = time.monotonic() + 60 * given.minutes
+    for i, (rule, model) in enumerate(tables):
         shapes = MODELS[model]()
-        for rule in RULES:
-            if rule.ours not in given.rules or (rule.whole and model != "matrices"):
-                continue
-            if given.start:
-                report_beginnings(rule, model, shapes)
-                continue
-            verdicts.append(compare(rule, model, shapes, given))
+        if given.start:
+            report_beginnings(rule, model, shapes)
+        else:
+            share = (end - time.monotonic()) / (len(tables) - i)
+            verdicts.append(compare(rule, model, shapes, given, share))
     if verdicts:
         report_all(verdicts)
 
 
-def compare(rule: Rule, model: str, shapes: Shapes, given: argparse.Namespace) -> Verdict:
-    """One table. All contenders are in memory at once, and gone before those of the next rule are made."""
+def compare(rule: Rule, model: str, shapes: Shapes, given: argparse.Namespace, share: float) -> Verdict:
+    """One table. All contenders are in memory at once, and gone before those of the next rule are made.
+
+    Args:
+        rule: Whose.
+        model: Name of the model.
+        shapes: Of its tensors.
+        given: The command line.
+        share: Seconds that the table should take, as far as `FEWEST` turns of each contender allow it.
+    """
+    end = time.monotonic() + share
     elements = sum(torch.Size(shape).numel() for shape in shapes)
     steps = dict(contenders(rule, shapes, given.device, given.environments))
     steps["copy"] = copying(elements, given.device)
     # A step of some microseconds would else be the time in which its caches are filled again.
     in_a_row = given.in_a_row or (20 if elements < SMALL else 1)
     try:
-        return report(rule, model, measure(steps, given.rounds, given.device, in_a_row, given.seconds), elements)
+        limit = max(0.0, min(given.seconds, (end - time.monotonic()) / len(steps)))
+        return report(rule, model, measure(steps, given.rounds, given.device, in_a_row, limit), elements)
     finally:
         for step in steps.values():
             if isinstance(step, Foreign):
