@@ -71,12 +71,14 @@ def cropped(image: Any, rng: Any = np.random) -> Any:
     return np.ascontiguousarray((x / 255 - mean) / deviation)
 
 
-def packed(folder: Path) -> np.ndarray:
-    """The corpus as rows of tokens, each document followed by `END`."""
+def packed(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The corpus as rows of tokens, `END` behind each document, and the token after each; −100 across documents."""
     documents = (folder / "corpus.txt").read_bytes().split(b"\n\n")
     ended = [np.append(np.frombuffer(one, np.uint8).astype(np.int64), END) for one in documents if one]
     tokens = np.concatenate(ended)
-    return tokens[: (len(tokens) - 1) // TOKENS * TOKENS].reshape(-1, TOKENS)
+    count = (len(tokens) - 1) // TOKENS * TOKENS
+    targets = np.where(tokens[:count] == END, -100, tokens[1 : count + 1])
+    return tokens[:count].reshape(-1, TOKENS), targets.reshape(-1, TOKENS)
 
 
 # descend
@@ -137,7 +139,7 @@ class Rows:
             self.x = np.stack([table[name].to_numpy() for name in COLUMNS], axis=1)
             self.y = table["y"].to_numpy()
         elif case == "text":
-            self.x = packed(folder)
+            self.x, self.y = packed(folder)
         if as_tensors and hasattr(self, "x"):
             import torch
 
@@ -167,8 +169,6 @@ class Rows:
 
                 self.file = h5py.File(self.folder / "images.h5")
             return self.file["x"][index], self.file["y"][index]
-        if self.case == "text":
-            return self.x[index]
         if self.case == "images":
             make = augmented if self.as_tensors else augmented_by_numpy
             return make(self.x[index]), self.y[index]
@@ -219,7 +219,7 @@ def of_datasets(case: str, workers: int, folder: Path, batch: int) -> Epoch:
         columns = {"image": [str(folder / "jpeg" / name) for name, _ in lines], "y": [int(label) for _, label in lines]}
         table = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
     else:
-        table = datasets.Dataset.from_dict({"x": packed(folder)})
+        table = datasets.Dataset.from_dict(dict(zip(("x", "y"), packed(folder), strict=True)))
     if case == "jpeg":
         table = table.with_transform(lambda rows: {"x": [cropped(one) for one in rows["image"]], "y": rows["y"]})
     else:

@@ -10,13 +10,13 @@ jpeg       JPEG files of the sizes of ImageNet's: a random part, scaled to 224 x
 parquet    a table of sixteen columns of float32 and a label
 hdf5       images of 3 x 32 x 32 bytes in chunks of 64, compressed by gzip
 tar        the JPEG files in four shards of webdataset's form, scaled to 224 x 224, as numbers from 0 to 1
-text       documents of bytes, packed to rows of 256 tokens
+text       documents of bytes, packed to rows of 256 tokens, each with the token after it
 
-All give shuffled mini-batches of torch tensors; webdataset shuffles within a buffer, and descend gives the target of
-each token of a text as well. Each library runs in processes of its own, without workers and with one and two of them,
-and its best counts. Contenders make an epoch each in turn, `--rounds` times after one of warming up. The table has the
-median of samples per second, its spread (quarter to three quarters), the median of the ratios to torch's DataLoader of
-the same round, and the most memory of a process with its workers.
+All give shuffled mini-batches of torch tensors; webdataset shuffles within a buffer. Each library runs in processes of
+its own, without workers and with one and two of them, and its best counts. Contenders make an epoch each in turn,
+`--rounds` times after one of warming up. The table has the median of samples per second, its spread (quarter to three
+quarters), the median of the ratios to torch's DataLoader of the same round, and the most memory of a process with its
+workers.
 """
 
 from __future__ import annotations

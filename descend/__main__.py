@@ -39,6 +39,9 @@ _SYNONYMS = {
     "optimizer": "optimizers",
     "benchmark": "plan",
     "onnx": "export",
+    "dashboard": "view",
+    "serve": "view",
+    "compare": "view",
 }
 
 
@@ -65,6 +68,7 @@ app = typer.Typer(
     add_completion=True,  # --install-completion for bash, zsh and fish
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 120},
 )
 app.add_typer(study, name="study")
 
@@ -372,6 +376,58 @@ def lineage(
 
     save(run_dir, output)
     _print(f"drawn in {output}")
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="Of a run or a study, finished or under way.")],
+) -> None:
+    """Write the page report.html of a run or study.
+
+    It has charts, tables and settings in one file, and opens without a network.
+    """
+    from descend.view.subjects import subjects
+
+    (subject,) = subjects([directory])[:1]
+    if subject.folder != directory.resolve():
+        raise ConfigurationError(f"{directory} is neither a run nor a study; name one of those in it")
+    if subject.is_study:
+        from descend.study.comparing import read_directory
+
+        _print(read_directory(directory).report(directory))
+        return
+    from descend.experiment.run_page import write_run_page
+
+    _print(write_run_page(directory))
+
+
+@app.command()
+def view(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_OR_STUDY...", help="Directories of runs and studies, or one that holds these."),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser", help="Also open it in a browser.")] = False,
+) -> None:
+    """Show runs and studies in a browser, live and side by side.
+
+    The pages are served on 127.0.0.1 until Ctrl-C, under an address with a token.
+    """
+    from descend.view import serve
+    from descend.view.subjects import subjects
+
+    shown = subjects(directories)
+
+    def ready(url: str) -> None:
+        _print(f"{len(shown)} {'page' if len(shown) == 1 else 'pages'} at {url}  (Ctrl-C ends it)")
+        sys.stdout.flush()
+        if browser:
+            import webbrowser
+
+            webbrowser.open(url)
+
+    serve(shown, port, ready)
 
 
 @app.command()

@@ -37,6 +37,8 @@ class Deviation(Enum):
     CHECKPOINT_WITHOUT_INTERVAL = "it saves nothing"
     OLD_TOURNAMENT = "one trainer has nobody to play with"
     SHORT_SAMPLE = "the rest is 0"
+    HELD_OUT_BESIDE_READER = "nothing is held out"
+    OBJECTIVE_NOT_FINITE = "the run ends as any other"
     CODE_OF_A_READER = "it is run"
 
 

@@ -6,14 +6,16 @@ there and is repaired here. No other file of the package names a private part of
 
 Importing this module does not import torch; each function imports what it needs.
 
-    tensors         version_counter, view_base, tensor_address, foreach_copy, all_finite,
+    autograd        run_backward
+    tensors         version_counter, view_base, tensor_address, foreach_copy, AllFinite,
                     is_functorch_wrapped
-    storages        storage_identity, storage_use_count
+    storages        storage_identity, storage_use_count, weak_storage
     module types    norm_class, batch_norm_class, instance_norm_class, convolution_class, dropout_class
     modules         has_hooks, compiled_call, set_compiled_call
     optimizers      step_is_observed, mark_outside_graphs, dynamo_is_imported, plain_state_dict
-    distributed     reset_reducer, collectives_begun, default_store, clone_store, disable_elastic_restarts
-    compilers       aoti_compile, load_aoti, operator_schema, private_operator
+    distributed     shard_region, reset_reducer, collectives_begun, default_store, clone_store,
+                    disable_elastic_restarts
+    compilers       operator_schema, private_operator
 """
 
 from __future__ import annotations
@@ -23,15 +25,14 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor, nn
     from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
 __all__ = [
-    "all_finite",
-    "aoti_compile",
+    "AllFinite",
     "batch_norm_class",
     "clone_store",
     "collectives_begun",
@@ -45,21 +46,41 @@ __all__ = [
     "has_hooks",
     "instance_norm_class",
     "is_functorch_wrapped",
-    "load_aoti",
     "mark_outside_graphs",
     "norm_class",
     "operator_schema",
     "plain_state_dict",
     "private_operator",
     "reset_reducer",
+    "run_backward",
     "set_compiled_call",
+    "shard_region",
     "step_is_observed",
     "storage_identity",
     "storage_use_count",
     "tensor_address",
     "version_counter",
     "view_base",
+    "weak_storage",
 ]
+
+
+# ---- autograd
+
+
+def run_backward(top: Tensor, start: Tensor) -> None:
+    """Add the gradients of top, whose own gradient is start, of the same shape.
+
+    `torch.autograd.backward` with a start compares the two shapes symbolically, and imports SymPy and torch.fx for
+    that: a second, which is most of the time of a short run. This is what it calls after its checks.
+    """
+    import torch
+
+    if type(top) is not torch.Tensor:  # subclasses may have a backward pass of their own
+        torch.autograd.backward(top, start)
+        return
+    engine: Any = torch.autograd.graph._engine_run_backward  # pyright: ignore[reportPrivateUsage]  # see above
+    engine((top,), (start,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 # ---- tensors
@@ -92,6 +113,16 @@ def storage_use_count(storage: torch.UntypedStorage) -> int:
     return cast("Any", torch)._C._storage_Use_Count(cast("Any", storage)._cdata)
 
 
+def weak_storage(storage: torch.UntypedStorage) -> Callable[[], bool]:
+    """Whether a storage is gone, as a function that keeps no memory; as long as it exists the identity is not reused.
+
+    Python's weak references are to the object of Python, which torch makes anew at each call of `untyped_storage`.
+    """
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(cast("Any", storage)).expired
+
+
 def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy each source into its destination, in one call for all; torch.utils has no public form."""
     import torch
@@ -100,22 +131,27 @@ def foreach_copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> N
     copy_all(destinations, sources)
 
 
-def all_finite(tensors: Sequence[Tensor]) -> bool:
+class AllFinite:
     """Whether every element of dense, real tensors on a CPU is finite, in one call for all of them.
 
     It is the function that torch's `GradScaler` calls, with a scale of 1: each element is written back as it is. Sums
     take a call a tensor, and tests of each element ten times as long.
-
-    Args:
-        tensors: Of any floating-point types and shapes.
     """
-    import torch
 
-    name = "_amp_foreach_non_finite_check_and_unscale_"
-    look: Callable[[Sequence[Tensor], Tensor, Tensor], None] = getattr(torch, name)
-    found = torch.zeros((), device="cpu")
-    look(tensors, found, torch.ones((), device="cpu"))
-    return not found.item()
+    def __init__(self) -> None:
+        import torch
+
+        self._found, self._scale = torch.zeros((), device="cpu"), torch.ones((), device="cpu")
+        name = "_amp_foreach_non_finite_check_and_unscale_"
+        self._look: Callable[[Sequence[Tensor], Tensor, Tensor], None] = getattr(torch, name)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> bool:
+        """Look at tensors of any floating-point types and shapes."""
+        self._look(tensors, self._found, self._scale)
+        if self._found.item() == 0.0:
+            return True
+        self._found.zero_()
+        return False
 
 
 def is_functorch_wrapped(x: Tensor) -> bool:
@@ -233,6 +269,15 @@ def dynamo_is_imported() -> bool:
 # ---- distributed
 
 
+def shard_region(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and sizes of this rank's shard of a DTensor, of which the class itself tells only the sizes."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    sharded: Any = tensor
+    sizes, offsets = compute_local_shape_and_global_offset(sharded.shape, sharded.device_mesh, sharded.placements)
+    return tuple(offsets), tuple(sizes)
+
+
 def reset_reducer(module: nn.parallel.DistributedDataParallel) -> None:
     """Clear the hooks that a forward pass without a backward pass left waiting in DDP's reducer."""
     cast("Any", module).reducer._reset_state()
@@ -266,25 +311,6 @@ def disable_elastic_restarts() -> None:
 
 
 # ---- compilers
-
-
-def aoti_compile(program: torch.export.ExportedProgram, path: str, options: Mapping[str, Any]) -> None:
-    """Compile an exported program ahead of time into a package at `path`. Documented, yet under a private name."""
-    import torch
-
-    inductor: Any = getattr(torch, "_inductor")  # noqa: B009
-    inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=dict(options))
-
-
-def load_aoti(path: str, device_index: int) -> Any:
-    """The loader of a package made by `aoti_compile`: `boxed_run(list)` and `get_metadata()`.
-
-    torch's public `aoti_load_package` is the same call, and imports the compiler first, which takes seconds.
-    """
-    import torch
-
-    private: Any = getattr(torch, "_C")  # noqa: B009
-    return private._aoti.AOTIModelPackageLoader(path, "model", False, 1, device_index)
 
 
 def operator_schema(operator: Any) -> Any:

@@ -5,9 +5,10 @@ A test compares them with the records.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from descend.pages.chart import Chart, vega_lite
+from descend.pages.draw import draw
 from descend.study import read_directory
 from descend.study.report import figures
 
@@ -16,10 +17,10 @@ FOLDER = ROOT / "docs" / "drawings"
 STUDIES = ROOT / "examples" / "studies"
 
 
-def alone(picture: str) -> str:
-    """A figure of a report as a file of its own: with a background, and the namespace of SVG."""
-    begun = picture.replace("<svg ", "<svg xmlns='http://www.w3.org/2000/svg' width='700' height='360' ", 1)
-    return re.sub(r"(<svg[^>]*>)", r"\1<rect width='100%' height='100%' fill='#ffffff'/>", begun, count=1) + "\n"
+def alone(chart: Chart) -> str:
+    """A figure of a report as a file of its own, with a background."""
+    (picture,) = draw([{**vega_lite(chart), "background": "#ffffff"}])
+    return picture.replace("currentColor", "#222222") + "\n"
 
 
 def pictures() -> dict[str, str]:

@@ -15,7 +15,7 @@ ORDER = [
     {"errors", "filenames", "svg", "thread_shutdown", "torch_private", "version"},
     {"arguments", "leniency"},
     {"strict_keywords", "exit_codes", "rule_index", "parameter_filter"},
-    {"graph", "optim", "data", "launch"},
+    {"graph", "optim", "data", "launch", "pages"},
     {"lower", "runtime", "distributed"},
     {"train"},
     {"callbacks"},
@@ -23,7 +23,7 @@ ORDER = [
     {"launcher", "modules"},
     {"zoo", "onnx"},
     {"study", "models"},
-    {"lbann"},
+    {"lbann", "view"},
     {"__main__", "__init__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}

@@ -1,11 +1,12 @@
 """Mutants are made where code can be changed, run with the right code, and counted right."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
 
-from tools import mutants
+from tools import mutant_runs, mutants
 
 
 def changed(text):
@@ -45,6 +46,7 @@ def changed(text):
         ("__all__ = ['a'] + 1 * b", []),
         ("if TYPE_CHECKING:\n    x = 1", []),
         ("z: int = 1", ["z: int = 2"]),
+        ("x = zip(a, b, strict=True)", []),
     ],
 )
 def test_what_is_changed(text, made):
@@ -85,18 +87,25 @@ def package(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    tests = mutants._tests
+    run = mutant_runs.run_pytest
 
-    def isolated(paths):
-        import sys
-
+    def isolated(*arguments):
         for name in [name for name in sys.modules if name.split(".")[0] == "descend"]:
             del sys.modules[name]
         sys.path.insert(0, str(tmp_path))
-        return tests(paths)
+        return run(*arguments)
 
-    monkeypatch.setattr(mutants, "_tests", isolated)
+    monkeypatch.setattr(mutant_runs, "run_pytest", isolated)
     return tmp_path
+
+
+def survivors(package, text, tests):
+    """Mutants of a module of this text that pass tests of that text."""
+    (package / "descend" / "part.py").write_text(text)
+    (package / "tests" / "test_part.py").write_text(tests)
+    (package / "mutants.toml").write_text("")
+    found = mutants.score("descend/part.py", None, 1, package, package / "mutants.toml")
+    return {f"{mutant.before} -> {mutant.after}" for mutant in found.survivors}
 
 
 @pytest.mark.slow
@@ -133,12 +142,64 @@ def test_tests_that_fail_by_themselves_are_an_error(package):
 
 
 @pytest.mark.slow
-def test_a_mutant_that_never_ends_is_killed(package):
-    text = "def f():\n    x = 0\n    while x < 1:\n        x += 1\n    return x\n"
-    (package / "descend" / "part.py").write_text(text)
-    (package / "tests" / "test_part.py").write_text("from descend.part import f\ndef test():\n    assert f() == 1\n")
-    (endless,) = (mutant for mutant in mutants.mutants_of(text, "descend/part.py") if mutant.after == "x -= 1")
-    assert not mutants.survives(endless, text, [package / "tests" / "test_part.py"], 5.0, package)
+def test_a_mutant_that_never_ends_is_killed(package, monkeypatch):
+    """One runs for ever, the other waits for what does not come."""
+    monkeypatch.setattr(mutant_runs, "LEAST_SECONDS", 4.0)
+    monkeypatch.setattr(mutant_runs, "LEAST_IDLE_SECONDS", 1.0)
+    counting = "def f():\n    x = 0\n    while x < 1:\n        x += 1\n    return x\n"
+    alive = survivors(package, counting, "from descend.part import f\n\ndef test():\n    assert f() == 1\n")
+    assert alive == {"0 -> 1"}  # which ends, with the same
+
+    monkeypatch.setattr(mutant_runs, "LEAST_SECONDS", 600.0)
+    waiting = "import threading\n\ndef f(done):\n    if not done:\n        threading.Event().wait()\n"
+    alive = survivors(package, waiting, "from descend.part import f\n\ndef test():\n    f(True)\n")
+    assert alive == {"threading.Event().wait() -> (no call)"}  # never executed
+
+
+@pytest.mark.slow
+def test_each_mutant_meets_all_tests_that_execute_it(package):
+    """A function that runs on import; a fixture of several tests; a closure made on import; a default."""
+    text = """
+import functools
+
+def twice(x):
+    return 2 * x
+
+FOUR = twice(2)
+
+def shared():
+    return [1, 2]
+
+def counted(function):
+    @functools.wraps(function)
+    def inner(*arguments, by=3):
+        return by * function(*arguments)
+
+    return inner
+
+@counted
+def plain(x, y=5):
+    return x + y
+"""
+    tests = """
+import pytest
+from descend import part
+
+@pytest.fixture(scope="module")
+def values():
+    return part.shared()
+
+def test_quick(values):
+    assert values
+
+def test_all(values):
+    assert values == [1, 2]
+
+def test_the_rest():
+    assert part.FOUR == 4
+    assert part.plain(1, 2) == 9
+"""
+    assert survivors(package, text, tests) == {"5 -> 6"}  # no test leaves `y` out
 
 
 def test_the_page_keeps_rows_of_other_modules():
@@ -152,6 +213,7 @@ def test_the_page_keeps_rows_of_other_modules():
 
 def test_the_core_is_there_and_each_exception_has_a_reason():
     assert all(list(mutants.ROOT.glob(name)) for name in mutants.CORE)
-    assert all(row["reason"] for row in mutants._equivalents(mutants.EQUIVALENT))
-    assert mutants.dotted("descend/train/step.py") == "descend.train.step"
-    assert mutants.dotted(str(Path("descend", "train", "__init__.py"))) == "descend.train"
+    assert all(row["reason"] for kind in ("equivalent", "also") for row in mutants._rows(mutants.EQUIVALENT, kind))
+    assert all((mutants.ROOT / row["test"]).is_file() for row in mutants._rows(mutants.EQUIVALENT, "also"))
+    assert mutant_runs.dotted("descend/train/step.py") == "descend.train.step"
+    assert mutant_runs.dotted(str(Path("descend", "train", "__init__.py"))) == "descend.train"

@@ -22,6 +22,17 @@ from descend import torch_private
 PACKAGE = Path(torch_private.__file__).parent
 
 
+def test_run_backward_adds_the_gradients_that_torch_adds():
+    x, y = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    start = torch.tensor(0.25)
+    torch.autograd.backward((x @ y).square().sum(), start)
+    expected = [x.grad, y.grad]
+    x.grad, y.grad = None, torch.ones(4)  # one is made, the other is added to
+    torch_private.run_backward((x @ y).square().sum(), start)
+    assert torch.equal(x.grad, expected[0])
+    assert torch.equal(y.grad, expected[1] + 1)
+
+
 def test_version_counter_counts_writes_to_a_tensor_and_its_views():
     x = torch.zeros(4)
     before = torch_private.version_counter(x)
@@ -33,15 +44,15 @@ def test_version_counter_counts_writes_to_a_tensor_and_its_views():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_all_finite_finds_one_bad_element_among_many_tensors_and_changes_none(dtype):
+def test_a_look_finds_one_bad_element_among_many_tensors_and_changes_none(dtype):
     tensors = [torch.randn(3, 5).to(dtype), torch.randn(4, 2).to(dtype).t(), torch.randn(2, dtype=torch.float64)]
     tensors[0][0, 0] = torch.finfo(dtype).smallest_normal / 4
     before = [x.clone() for x in tensors]
-    assert torch_private.all_finite(tensors)
+    assert torch_private.AllFinite()(tensors)
     assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))
     for bad in (float("nan"), float("inf"), -float("inf")):
         tensors[1][1, 3] = bad
-        assert not torch_private.all_finite(tensors)
+        assert not torch_private.AllFinite()(tensors)
 
 
 def test_view_base_is_the_tensor_that_a_view_was_taken_of():
@@ -55,6 +66,17 @@ def test_tensor_address_differs_between_tensors_and_stays():
     x, y = torch.zeros(1), torch.zeros(1)
     assert torch_private.tensor_address(x) == torch_private.tensor_address(x) != torch_private.tensor_address(y)
     assert torch_private.tensor_address(x) != 0
+
+
+def test_weak_storage_tells_when_the_last_tensor_is_gone_and_keeps_no_memory():
+    x = torch.zeros(1000)
+    view, count = x[1:], torch_private.storage_use_count(x.untyped_storage())
+    gone = torch_private.weak_storage(x.untyped_storage())
+    assert torch_private.storage_use_count(x.untyped_storage()) == count
+    del x
+    assert not gone()
+    del view
+    assert gone()
 
 
 def test_foreach_copy_copies_each_and_casts():
@@ -206,20 +228,6 @@ def test_an_elastic_agent_asked_to_stop_restarts_nothing(monkeypatch: pytest.Mon
     assert agent._remaining_restarts == 0
 
 
-@pytest.mark.slow  # runs a compiler
-def test_a_compiled_package_computes_what_the_module_does(tmp_path: Path):
-    module = nn.Linear(3, 2)
-    program = torch.export.export(module, (torch.ones(4, 3),))
-    path = str(tmp_path / "linear.pt2")
-    with torch.no_grad():
-        torch_private.aoti_compile(program, path, {"aot_inductor.metadata": {"name": "linear"}})
-        loader = torch_private.load_aoti(path, -1)
-        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-        (found,) = loader.boxed_run([x])
-        torch.testing.assert_close(found, module(x))
-    assert loader.get_metadata()["name"] == "linear"
-
-
 def test_schemas_say_what_is_written_and_what_is_shared():
     aten: Any = torch.ops.aten
     assert torch_private.operator_schema(aten.add_.Tensor).is_mutable
@@ -299,7 +307,7 @@ def reaches_into_torch(path: Path, known: set[str]) -> set[str]:
 def test_no_other_file_reaches_into_torch():
     own = Path(torch_private.__file__)
     known = private_names(ast.parse(own.read_text()))
-    assert {"_version", "_foreach_copy_", "_BatchNorm", "_restart_workers", "_aoti"} <= known
+    assert {"_version", "_foreach_copy_", "_BatchNorm", "_restart_workers"} <= known
     found = {
         str(path.relative_to(PACKAGE)): names
         for path in sorted(PACKAGE.rglob("*.py"))

@@ -4,10 +4,10 @@
 
 A mutant is a module with one change: a comparison, an operator, a condition, a number, a result or a call. It is
 killed where the test at the mirrored path fails, and survives where that passes. Without names the modules of `CORE`
-are taken. Survivors that change no behaviour stand in `mutants.toml` with a reason each, and do not count.
+are taken. Survivors that change no behaviour stand in `mutants.toml` with a reason each, and do not count; so do tests
+elsewhere that belong to a module too.
 
-Each mutant runs in a fork of a process that has imported torch and pytest and nothing of the package, so that one takes
-about as long as its tests; a mutant on a line that the tests never execute survives without a run.
+`mutant_runs.py` runs the tests; a mutant on a line that they never execute survives without a run.
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import importlib.abc
-import importlib.machinery
-import json
 import os
 import random
 import re
-import signal
 import sys
-import threading
-import time
 import tomllib
 from collections import Counter
 from dataclasses import dataclass
@@ -35,10 +29,10 @@ if __name__ == "__main__":  # run as a file, its folder is on the path and not t
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.figures import ROOT, twins
+from tools.mutant_runs import Change, survivors, within_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType, ModuleType
 
 CORE = (
     "descend/train/step.py",
@@ -88,6 +82,7 @@ class Mutant:
         before: What stands there.
         after: What the mutant has instead.
         index: Its number among the module's mutants.
+        in_function: Whether it is in the body of a function.
     """
 
     module: str
@@ -95,6 +90,7 @@ class Mutant:
     before: str
     after: str
     index: int
+    in_function: bool = False
 
     def __str__(self) -> str:
         return f"{self.module}:{self.line} {self.before}  ->  {self.after}"
@@ -103,7 +99,8 @@ class Mutant:
 def mutations(tree: ast.Module) -> Iterator[tuple[ast.AST, Callable[[], None], Callable[[], None]]]:
     """Each place of a tree that can be changed, with a function that changes it and one that puts it back.
 
-    Annotations, docstrings, decorators, messages of errors, `__all__` and imports for types are left alone.
+    Annotations, docstrings, decorators, messages of errors, `__all__`, imports for types and `strict` of `zip`, which
+    asserts what holds anyway, are left alone.
     """
     for node in _code(tree):
         if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARE:
@@ -143,6 +140,8 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
                 continue
             if isinstance(child, ast.Assign) and ast.unparse(child.targets[0]) == "__all__":
                 continue
+            if isinstance(child, ast.keyword) and child.arg == "strict":
+                continue
             yield child
             yield from _code(child)
 
@@ -170,10 +169,13 @@ def _swap_item(items: list[Any], at: int, new: object) -> tuple[Callable[[], Non
 def mutants_of(text: str, module: str) -> list[Mutant]:
     """All mutants of a module."""
     found: list[Mutant] = []
-    for i, (node, apply, undo) in enumerate(mutations(ast.parse(text))):
+    tree = ast.parse(text)
+    inside = within_functions(tree)
+    for i, (node, apply, undo) in enumerate(mutations(tree)):
         before = _shown(node)
         apply()
-        found.append(Mutant(module, getattr(node, "lineno", 0), before, _shown(node, changed=True), i))
+        after = _shown(node, changed=True)
+        found.append(Mutant(module, getattr(node, "lineno", 0), before, after, i, id(node) in inside))
         undo()
     return found
 
@@ -190,121 +192,6 @@ def mutated(text: str, mutant: Mutant, path: Path) -> Any:
     _, apply, _ = list(mutations(tree))[mutant.index]
     apply()
     return compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
-
-
-# Running
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Gives one module from code that has been compiled already."""
-
-    def __init__(self, name: str, code: Any, path: Path) -> None:
-        self.name, self.code, self.path = name, code, path
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """The module's spec; None for others."""
-        if name != self.name:
-            return None
-        is_package = self.path.name == "__init__.py"
-        spec = importlib.machinery.ModuleSpec(name, self, origin=str(self.path), is_package=is_package)
-        spec.has_location = True
-        if is_package:
-            spec.submodule_search_locations = [str(self.path.parent)]
-        return spec
-
-    def get_code(self, fullname: str) -> Any:
-        """The changed code."""
-        return self.code
-
-    def get_source(self, fullname: str) -> str:
-        """The text of the file as it is."""
-        return self.path.read_text()
-
-
-def dotted(module: str) -> str:
-    """The name by which a file is imported."""
-    return ".".join(Path(module).with_suffix("").parts).removesuffix(".__init__")
-
-
-def _tests(tests: Sequence[Path]) -> int:
-    import pytest
-
-    words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *map(str, tests)]
-    return int(pytest.main(words))
-
-
-def _in_fork(act: Callable[[], int], seconds: float) -> int:
-    """The exit code of `act` in a fork; that of a signal is negative. After `seconds` the fork's group is killed."""
-    child = os.fork()
-    if child == 0:
-        os.setpgid(0, 0)
-        quiet = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(quiet, stream)
-        code = 70
-        try:
-            code = act()
-        finally:
-            os._exit(code)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def executed(path: Path, tests: Sequence[Path]) -> tuple[set[int], float]:
-    """Lines of a file that its tests execute in this process, and how many seconds the tests take.
-
-    Raises:
-        RuntimeError: The tests fail as they are.
-    """
-    read, write = os.pipe()
-
-    def act() -> int:
-        lines: set[int] = set()
-
-        def local(frame: FrameType, event: str, arg: object) -> Any:
-            lines.add(frame.f_lineno)
-            return local
-
-        def trace(frame: FrameType, event: str, arg: object) -> Any:
-            if frame.f_code.co_filename != str(path):
-                return None
-            lines.add(frame.f_lineno)
-            return local
-
-        threading.settrace(trace)
-        sys.settrace(trace)
-        code = _tests(tests)
-        sys.settrace(None)
-        os.write(write, json.dumps(sorted(lines)).encode())
-        return code
-
-    began = time.monotonic()
-    code = _in_fork(act, 600)
-    seconds = time.monotonic() - began
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        text = pipe.read()
-    if code != 0:
-        raise RuntimeError(f"the tests of {path} end with {code} before anything is changed: run {tests[0]}")
-    return set(json.loads(text)), seconds
-
-
-def survives(mutant: Mutant, text: str, tests: Sequence[Path], seconds: float, root: Path = ROOT) -> bool:
-    """Whether the tests pass with a mutant in place of its module."""
-    path = root / mutant.module
-    code = mutated(text, mutant, path)
-
-    def act() -> int:
-        sys.meta_path.insert(0, _Finder(dotted(mutant.module), code, path))
-        return _tests(tests)
-
-    return _in_fork(act, seconds) == 0
 
 
 @dataclass(frozen=True)
@@ -326,40 +213,23 @@ class Score:
 def score(module: str, sample: int | None, jobs: int, root: Path = ROOT, known: Path = EQUIVALENT) -> Score:
     """Make the mutants of a module and run its test on each."""
     path = root / module
-    text, tests = path.read_text(), [root / twin for twin in twins(Path(module)) if (root / twin).is_file()]
+    also = [Path(row["test"]) for row in _rows(known, "also") if row["module"] == module]
+    text, tests = path.read_text(), [root / test for test in [*twins(Path(module)), *also] if (root / test).is_file()]
     every = mutants_of(text, module)
     if sample is not None and sample < len(every):
         every = random.Random(module).sample(every, sample)
     if not tests:
         return Score(module, 0, tuple(every))
-    reasons = {(row["module"], row["before"], row["after"]) for row in _equivalents(known)}
+    reasons = {(row["module"], row["before"], row["after"]) for row in _rows(known, "equivalent")}
     counted = [mutant for mutant in every if (module, mutant.before, mutant.after) not in reasons]
-    lines, seconds = executed(path, tests)
-    reached = [mutant for mutant in counted if mutant.line in lines]
-    alive = set(counted) - set(reached)
-    lock, left = threading.Lock(), list(reached)
-
-    def work() -> None:
-        while True:
-            with lock:
-                if not left:
-                    return
-                mutant = left.pop()
-            if survives(mutant, text, tests, 20 + 4 * seconds, root):
-                with lock:
-                    alive.add(mutant)
-
-    workers = [threading.Thread(target=work) for _ in range(jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    survivors = tuple(sorted(alive, key=lambda mutant: mutant.line))
-    return Score(module, len(counted) - len(survivors), survivors, len(every) - len(counted))
+    changes = [Change(one.index, one.line, mutated(text, one, path), one.in_function) for one in counted]
+    indices = survivors(module, tests, changes, jobs, root)
+    alive = tuple(mutant for mutant in counted if mutant.index in indices)
+    return Score(module, len(counted) - len(alive), alive, len(every) - len(counted))
 
 
-def _equivalents(path: Path) -> list[dict[str, str]]:
-    return tomllib.loads(path.read_text()).get("equivalent", []) if path.is_file() else []
+def _rows(path: Path, kind: str) -> list[dict[str, str]]:
+    return tomllib.loads(path.read_text()).get(kind, []) if path.is_file() else []
 
 
 def rows(scores: Sequence[Score]) -> list[str]:
@@ -393,7 +263,7 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     os.environ["OMP_NUM_THREADS"] = "1"
     os.chdir(ROOT)
-    for name in ("numpy", "torch", "pytest"):
+    for name in ("numpy", "torch"):
         importlib.import_module(name)  # once, for all forks
     assert "descend" not in sys.modules, "the package is imported by each fork"
     found = [str(path.relative_to(ROOT)) for name in CORE for path in sorted(ROOT.glob(name))]

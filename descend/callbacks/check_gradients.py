@@ -54,14 +54,15 @@ class _Difference(NamedTuple):
 class CheckGradients(Callback):
     """Compares the gradient of every trained entry with a difference of the objective on the last mini-batch.
 
-    Where there was none, as in a run of 0 epochs, it is on the first mini-batch of the data.
+    Where there was none, as in a run of 0 epochs, or where it was a smaller rest of the samples, it is on the first
+    mini-batch of the data: a remainder of one sample, whose objective may be close to 0, would make the step too small.
 
         (f(w − 2h) − 8 f(w − h) + 8 f(w + h) − f(w + 2h)) / 12 h,    allowed error ((ε |f| / h) + h⁴ / 18)^0.9
 
     with ε = (2⁻²³)^0.9 and, unless `step_size` is given, h = |f| √ε.
 
     Runs:  after_training, after_evaluation of validation and test samples.
-    Reads: weights and the last mini-batch. Changes nothing: weights and running statistics are put back.
+    Reads: weights and a mini-batch. Changes nothing: weights and running statistics are put back.
     Costs: four forward passes for each number that is trained, so it is for small models. Layers that draw random
         numbers draw the same ones each time.
 
@@ -100,11 +101,11 @@ class CheckGradients(Callback):
     def _check(self, run: RunView, mode: Mode) -> None:
         if mode not in modes_of(self.execution_modes):
             return
-        batch = run.control.last_batch(mode, or_first=True)
+        batch = run.control.probe.last_batch(mode, or_first=True)
         if batch is None:
             return
         differences = self._differences(run, batch)
-        say(f"checking gradients on the last {mode} mini-batch: {len(differences):,} entries")
+        say(f"checking gradients on a {mode} mini-batch of {batch.size} samples: {len(differences):,} entries")
         bad = [difference for difference in differences if difference.bad]
         for difference in differences if self.verbose else bad[:_SHOWN]:
             say(str(difference))
@@ -117,11 +118,11 @@ class CheckGradients(Callback):
         warn(problem)
 
     def _differences(self, run: RunView, batch: Batch) -> list[_Difference]:
-        objective = run.control.objective(batch)
+        objective = run.control.probe.objective(batch)
         epsilon = _EPSILON**0.9
         h = self.step_size or abs(objective) * math.sqrt(epsilon) or math.sqrt(epsilon)
         allowed = (epsilon * abs(objective) / h + h**4 / 18) ** 0.9
-        gradients, trained = run.control.gradients(batch), run.control.trained
+        gradients, trained = run.control.probe.gradients(batch), run.control.trained
         return [
             _Difference(name, i, float(gradient), _numerical(run, batch, trained[name], i, h), allowed)
             for name, of_weights in gradients.items()
@@ -136,7 +137,7 @@ def _numerical(run: RunView, batch: Batch, weights: torch.Tensor, i: int, h: flo
 
     def f(offset: float) -> float:
         entry.copy_(before + offset)
-        return run.control.objective(batch)
+        return run.control.probe.objective(batch)
 
     try:
         return (f(-2 * h) - 8 * f(-h) + 8 * f(h) - f(2 * h)) / (12 * h)

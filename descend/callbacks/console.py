@@ -70,9 +70,14 @@ def is_muted() -> bool:
     return bool(_mutes or _quiets)
 
 
-def say(text: str) -> None:
-    """Print lines for the user; other control characters than newlines and tabs are escaped."""
-    if _mutes:
+def say(text: str, even_muted: bool = False) -> None:
+    """Print lines for the user; other control characters than newlines and tabs are escaped.
+
+    Args:
+        text: The lines.
+        even_muted: Print them within `muted` as well, on a rank that speaks for one of several trainers.
+    """
+    if _mutes and not even_muted:
         return
     text = printable(text, keep="\n\t")
     for listener in _listeners:

@@ -209,7 +209,7 @@ class Sharpness(Callback):
         import torch
 
         control = run.control
-        batch = None if self.samples == "first" else control.last_batch(Mode.TRAIN)
+        batch = None if self.samples == "first" else control.probe.last_batch(Mode.TRAIN)
         if batch is None:
             batch = control.probe.first_batch(Mode.TRAIN)
         if batch is None:
@@ -217,7 +217,7 @@ class Sharpness(Callback):
         draw = control.generator("sharpness", step)
         trained = control.trained
         start = [torch.randn(p.shape, generator=draw, dtype=torch.float64).to(p) for p in trained.values()]
-        with control.probe.hessian(batch, trained) as product:
+        with control.probe.hessian(batch) as product:
             ends = lanczos(product, start, self.iterations, self.tolerance)
             values = {"sharpness": ends.largest, "sharpness_error": ends.error, "hessian_smallest": ends.smallest}
             values |= self._stability(run, product, start)
@@ -247,7 +247,7 @@ class Sharpness(Callback):
         return {"preconditioned_sharpness": ends.largest, **values} if known[0].preconditioned else values
 
 
-class _StepScale(NamedTuple):
+class _Scale(NamedTuple):
     """What a rule multiplies the gradient of a tensor by.
 
     Attributes:
@@ -263,7 +263,7 @@ class _StepScale(NamedTuple):
     preconditioned: bool
 
 
-def _scale(optimizer: torch.optim.Optimizer, p: Tensor, rate: float) -> _StepScale | None:
+def _scale(optimizer: torch.optim.Optimizer, p: Tensor, rate: float) -> _Scale | None:
     """That of a tensor; None before the first update of a rule that scales by what it has seen.
 
     Raises:
@@ -276,7 +276,7 @@ def _scale(optimizer: torch.optim.Optimizer, p: Tensor, rate: float) -> _StepSca
     constants = group if "beta1" in group or "betas" not in group else {**group, "beta1": group["betas"][0]}
     limit = stability_limit(rule, constants)
     if rule.lower() in ("sgd", "nag"):
-        return _StepScale(rate, limit, torch.ones((), dtype=p.dtype, device=p.device), False)
+        return _Scale(rate, limit, torch.ones((), dtype=p.dtype, device=p.device), False)
     if group.get("amsgrad") or group.get("eps_at", "outside") != "outside":
         raise Unsupported(f"{rule} with amsgrad, or another place of ε: no stability limit is known of it here")
     state: Mapping[str, Any] = optimizer.state.get(p, {})
@@ -285,4 +285,4 @@ def _scale(optimizer: torch.optim.Optimizer, p: Tensor, rate: float) -> _StepSca
         return None
     beta2 = float(constants.get("beta2", constants.get("betas", (0.9, 0.999))[1]))
     corrected = v / (1 - beta2 ** float(state["step"])) if constants.get("bias_correction", True) else v
-    return _StepScale(rate, limit, 1 / (corrected.to(p).sqrt() + float(group["eps"])), True)
+    return _Scale(rate, limit, 1 / (corrected.to(p).sqrt() + float(group["eps"])), True)

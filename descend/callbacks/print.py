@@ -15,8 +15,6 @@ from descend.launch.trainer_layout import current_trainer
 from descend.train import Callback, Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from descend.train import EpochView, EvaluationView, RunView
 
 __all__ = ["Print"]
@@ -35,8 +33,8 @@ class Print(Callback):
 
     Args:
         interval: Print every so many epochs; 0 counts as 1.
-        print_global_stat_only: Accepted for LBANN's files; all trainers share one line, so there is nothing else to
-            print.
+        print_global_stat_only: Accepted for LBANN's files and without effect: each trainer prints its own lines, and
+            there are none of the whole.
 
     Raises:
         ConfigurationError: a negative interval.
@@ -64,13 +62,12 @@ class Print(Callback):
     def after_epoch(self, epoch: EpochView) -> None:
         """See `Callback.after_epoch`."""
         if self._due(epoch.epoch):
-            _print_values(f"{_instance(epoch.run)} training epoch {epoch.epoch}", epoch.values, epoch.units)
+            _print_values(epoch, f"training epoch {epoch.epoch}")
 
     def after_evaluation(self, evaluation: EvaluationView) -> None:
         """See `Callback.after_evaluation`."""
         if evaluation.mode is not Mode.VALIDATION or self._due(max(evaluation.epoch - 1, 0)):
-            head = f"{_instance(evaluation.run)} {_WORDS[evaluation.mode]}"
-            _print_values(head, evaluation.values, evaluation.units)
+            _print_values(evaluation, _WORDS[evaluation.mode])
 
 
 def _instance(run: RunView) -> str:
@@ -78,10 +75,13 @@ def _instance(run: RunView) -> str:
     return f"{run.name} (instance {current_trainer()[0]})"
 
 
-def _print_values(head: str, values: Mapping[str, float], units: Mapping[str, str]) -> None:
-    for name, value in values.items():
+def _print_values(view: EpochView | EvaluationView, what: str) -> None:
+    """The lines of a pass. Of several trainers each prints its own, whichever rank speaks for it."""
+    alone, head = current_trainer()[1] == 1, f"{_instance(view.run)} {what}"
+    speaks = not alone and view.run.control.collectives.is_rank_zero
+    for name, value in view.values.items():
         label = "objective function" if name == "objective" else name
-        say(f"{head} {label} : {with_unit(value, units.get(name, ''))}")
+        say(f"{head} {label} : {with_unit(value, view.units.get(name, ''))}", even_muted=speaks)
 
 
 def _banner(epoch: int, run: RunView) -> str:

@@ -8,12 +8,16 @@ dates, times                             datetime64[ns] or timedelta64[ns], NaT 
 lists of one length, nested or not       an array of this shape
 lists of different lengths               an array as long as the longest, or `length`: zeros follow the entries, and
                                          the field NAME_length has their number; longer lists are cut at `length`
+lists of text                            text, "" behind the end of shorter ones
+tensors of Arrow's extension             an array of this shape
 images in bytes                          see `descend.data.pictures`
-structures                               a field NAME.PART for each part
+structures                               a field NAME.PART for each part; of the parts "bytes" and "path", as Hugging
+                                         Face's `datasets` writes images, the bytes alone, under NAME
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +32,17 @@ if TYPE_CHECKING:
 
     from descend.data.reader_protocol import Array
 
-__all__ = ["LENGTH", "Column", "ColumnFacts", "column_of", "facts_of", "flattened"]
+__all__ = [
+    "LENGTH",
+    "Column",
+    "ColumnFacts",
+    "class_names",
+    "column_of",
+    "empty_table",
+    "facts_of",
+    "flattened",
+    "holds_bytes",
+]
 
 LENGTH = "_length"
 
@@ -98,7 +112,7 @@ class Column:
     @property
     def vectorized(self) -> bool:
         """Whether a whole chunk may be kept as a NumPy array, which is not larger than in Arrow."""
-        return self.kind in ("number", "time") or (self.kind == "list" and not self.ragged)
+        return self.kind in ("number", "time") or (self.kind == "list" and not self.ragged and self.dtype.kind != "U")
 
     def arrays(self, values: Any) -> dict[str, Array]:
         """The fields of some rows.
@@ -144,7 +158,7 @@ class Column:
                     f"lists in '{self.name}' must have {longest} entries, got {lengths.min()} to {lengths.max()}"
                 )
             return {self.name: flat.reshape(-1, *self.shape)}
-        padded = np.zeros((len(lengths), *self.shape), self.dtype)
+        padded = np.zeros((len(lengths), *self.shape), flat.dtype)
         column = np.arange(longest)
         kept = np.minimum(lengths, longest)
         inside = column < kept[:, None]
@@ -171,6 +185,8 @@ def _flat(values: Any) -> Any:
 def _numbers(values: Any, dtype: np.dtype[Any]) -> Array:
     pa, pc = _arrow()
 
+    if dtype.kind == "U":
+        return np.array(["" if text is None else text for text in values.to_pylist()] or [""], dtype=str)[: len(values)]
     if pa.types.is_decimal(values.type):
         values = values.cast(pa.float64())
     if dtype.kind in "mM":
@@ -191,13 +207,19 @@ def _numbers(values: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def flattened(table: Any) -> Any:
-    """A table without structures and dictionaries: parts of structures are columns NAME.PART.
+    """A table without structures, dictionaries and extensions: parts of structures are columns NAME.PART.
 
     Raises:
         DataError: two columns have the same name.
     """
-    pa, _ = _arrow()
+    pa, pc = _arrow()
 
+    for number, column in enumerate(table.schema):
+        values = table.column(number)
+        if isinstance(column.type, pa.BaseExtensionType):
+            table = table.set_column(number, column.name, _stored(values))
+        elif pa.types.is_struct(column.type) and {part.name for part in column.type} == {"bytes", "path"}:
+            table = table.set_column(number, column.name, pc.struct_field(values, "bytes"))
     while any(pa.types.is_struct(column.type) for column in table.schema):
         table = table.flatten()
     names = table.schema.names
@@ -209,6 +231,57 @@ def flattened(table: Any) -> Any:
         if pa.types.is_dictionary(kind):
             table = table.set_column(number, column.name, table.column(number).cast(kind.value_type))
     return table
+
+
+def _stored(values: Any) -> Any:
+    """The values of an extension: nested lists of the shape of a tensor, else as they are stored."""
+    pa, _ = _arrow()
+
+    kind, stored = values.type, [part.storage for part in values.chunks]
+    tensors = getattr(kind, "extension_name", "") == "arrow.fixed_shape_tensor"
+    shape, order = (kind.shape, kind.permutation) if tensors else (None, None)
+    if any(part.null_count for part in stored):
+        raise DataError(f"a value of the type {kind} is missing, and all of its values have a shape")
+    if shape is None:
+        return pa.chunked_array(stored, kind.storage_type)
+    if order is not None and list(order) != sorted(order):
+        raise DataError(f"tensors with permuted dimensions ({kind}) are not read; write them in the order of C")
+    inner = kind.value_type
+    for size in reversed(shape):
+        inner = pa.list_(inner, size)
+    nested = [_nested(part.flatten(), list(shape)) for part in stored]
+    return pa.chunked_array(nested, inner)
+
+
+def _nested(flat: Any, shape: Sequence[int]) -> Any:
+    pa, _ = _arrow()
+
+    for size in reversed(shape):
+        flat = pa.FixedSizeListArray.from_arrays(flat, size)
+    return flat
+
+
+def class_names(schema: Any) -> dict[str, list[str]]:
+    """The names of classes that Hugging Face's `datasets` writes beside a schema, by column."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        found = {name: of["names"] for name, of in features.items() if of.get("_type") == "ClassLabel"}
+    except (KeyError, TypeError, ValueError, AttributeError):  # none, or something else
+        return {}
+    return {name: of for name, of in found.items() if isinstance(of, list) and all(isinstance(one, str) for one in of)}
+
+
+def empty_table(schema: Any) -> Any:
+    """A flattened table without rows; pyarrow's own cannot be made where there are extensions."""
+    pa, _ = _arrow()
+
+    columns = [
+        pa.chunked_array([pa.ExtensionArray.from_storage(one.type, pa.array([], one.type.storage_type))])
+        if isinstance(one.type, pa.BaseExtensionType)
+        else pa.chunked_array([], one.type)
+        for one in schema
+    ]
+    return flattened(pa.table(columns, schema=schema))
 
 
 def facts_of(values: Any, texts: bool) -> ColumnFacts:
@@ -224,7 +297,7 @@ def facts_of(values: Any, texts: bool) -> ColumnFacts:
     if _is_text(kind):
         found = frozenset("" if text is None else text for text in pc.unique(values).to_pylist()) if texts else None
         return ColumnFacts(nulls, texts=found)
-    if _is_bytes(kind):
+    if holds_bytes(kind):
         return ColumnFacts(nulls, first=next((v for v in values[:64].to_pylist() if v is not None), None))
     shortest: list[int] = []
     longest: list[int] = []
@@ -262,7 +335,7 @@ def column_of(
             return Column(name, "text", np.dtype(str))
         ordered = sorted(facts.texts or ()) if classes is None else classes
         return Column(name, "text", np.dtype(np.int64), classes={text: i for i, text in enumerate(ordered)})
-    if _is_bytes(kind):
+    if holds_bytes(kind):
         return Column(name, "bytes", np.dtype(np.uint8))
     if pa.types.is_temporal(kind):
         spans = pa.types.is_duration(kind) or pa.types.is_time(kind)
@@ -272,7 +345,7 @@ def column_of(
     inner = kind
     while _is_list(inner):
         inner = inner.value_type
-    dtype = _dtype(name, inner, facts.nulls)
+    dtype = np.dtype(str) if _is_text(inner) else _dtype(name, inner, facts.nulls)
     column = Column(name, "list", dtype, facts.longest)
     if facts.shortest[1:] != facts.longest[1:] and any(a >= 0 and a != b for a, b in _inner(facts)):
         raise DataError(f"lists within the lists of '{name}' have different lengths, and only the outer ones may")
@@ -301,7 +374,8 @@ def _is_text(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
-def _is_bytes(kind: Any) -> bool:
+def holds_bytes(kind: Any) -> bool:
+    """Whether an Arrow type is one of bytes."""
     pa, _ = _arrow()
 
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from descend.data.arrow_columns import LENGTH, Column, ColumnFacts, column_of, facts_of
+from descend.data.arrow_columns import LENGTH, Column, ColumnFacts, column_of, facts_of, holds_bytes
 from descend.data.concatenated import Pieces
 from descend.data.file_format import library
 from descend.data.pictures import ImageForm, form_of_image, is_image
+from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.spilled_columns import SpilledColumns
 from descend.errors import ConfigurationError, DataError, nearest
@@ -57,7 +58,8 @@ class TableFiles(Protocol):
 
     One that has rows in any order at no more cost than in theirs may have a method `take(samples, columns)`, which
     gives a table of these rows; no chunks are loaded then. One with rows that cannot be read may have `bad`, the reason
-    by the number of the row. One whose chunks are decoded has `decodes = True`.
+    by the number of the row. One whose chunks are decoded has `decodes = True`. One that knows what the integers of a
+    column mean has `class_names`, and one that left out columns of the files `left_out`, the reason for each.
     """
 
     @property
@@ -99,7 +101,7 @@ class ArrowSource:
         self._chunks = Pieces(files.chunks, [chunk.rows for chunk in files.chunks])
         groups = _groups(options.columns, names)
         wanted = list(dict.fromkeys(name for of in groups.values() for name in ([of] if isinstance(of, str) else of)))
-        self.left_out: dict[str, str] = {}
+        self.left_out: dict[str, str] = dict(getattr(files, "left_out", {}))
         self._images: dict[str, ImageForm] = {}
         self._columns = self._settle(wanted, options, explicit=options.columns is not None)
         self._groups = {name: of for name, of in groups.items() if not isinstance(of, str) or of in self._columns}
@@ -107,6 +109,12 @@ class ArrowSource:
         alone = {name: of for name, of in self._groups.items() if isinstance(of, str)}
         self.classes = {
             name: list(self._columns[of].classes) for name, of in alone.items() if self._columns[of].classes
+        }
+        named: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
+        self.classes |= {
+            name: list(named[of])
+            for name, of in alone.items()
+            if of in named and self._columns[of].dtype.kind in "iu" and name not in self.classes
         }
         self.pixels = frozenset(name for name, of in alone.items() if of in self._images)
         self._kept: OrderedDict[tuple[Chunk, str], Any] = OrderedDict()
@@ -133,12 +141,13 @@ class ArrowSource:
                     raise DataError(f"{_first(self._files)}: {error}") from error
                 self.left_out[name] = str(error)
         if not found:
-            raise DataError([f"{_first(self._files)} has no column that can be read:", *self.left_out.values()])
+            reasons = [f"    {reason}" for reason in self.left_out.values()] or ["    it has no columns"]
+            raise DataError([f"{_first(self._files)} has no column that can be read:", *reasons])
         return found
 
     def _image(self, name: str, first: bytes | None, options: ReadOptions) -> ImageForm:
         if first is None or not is_image(first):
-            raise DataError(f"'{name}' holds bytes that are no images")
+            raise DataError(f"'{name}' holds {getattr(self._files, 'bytes_are', 'bytes that are no images')}")
         return form_of_image(first, options.height_and_width, f"the first value of '{name}'")
 
     def _facts(self, types: Mapping[str, Any], options: ReadOptions) -> dict[str, ColumnFacts]:
@@ -150,6 +159,7 @@ class ArrowSource:
             name
             for name, kind in types.items()
             if texts[name] or pa.types.is_nested(kind) or not (_plain(kind) or self._files.without_nulls(name))
+            if not holds_bytes(kind)
         ]
         found = dict.fromkeys(types, ColumnFacts())
         seen: dict[str, ColumnFacts] = {}
@@ -158,7 +168,15 @@ class ArrowSource:
             for name in unknown:
                 part = facts_of(table.column(name), texts[name])
                 seen[name] = seen[name].joined(part) if name in seen else part
-        return {**found, **seen}
+        return {**found, **seen, **{name: self._first(name) for name, kind in types.items() if holds_bytes(kind)}}
+
+    def _first(self, name: str) -> ColumnFacts:
+        """The first values of a column of bytes: no more chunks are loaded than are needed."""
+        found = ColumnFacts()
+        for chunk in self._files.chunks:
+            if (found := facts_of(self._load(chunk, [name]).column(name), texts=False)).first is not None:
+                break
+        return found
 
     def _load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
         try:
@@ -271,7 +289,8 @@ class ArrowSource:
         if column.name not in self._images:
             return column.arrays(values)
         form = self._images[column.name]
-        return {column.name: np.stack([form.decode(_present(content)) for content in values.to_pylist()])}
+        contents = values.to_pylist()
+        return {column.name: np.stack(in_threads(lambda place: form.decode(_present(contents[place])), len(contents)))}
 
     def place(self, sample: int) -> str:
         """The file, and the row in it, counted from 0."""

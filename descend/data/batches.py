@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import tee
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -60,8 +60,7 @@ class Batch:
     position: int = 0
 
 
-@dataclass(frozen=True)
-class RankSlice:
+class RankSlice(NamedTuple):
     """The samples that a rank reads for one step; fields as in `Batch`."""
 
     ids: NDArray[np.int64]
@@ -69,6 +68,7 @@ class RankSlice:
     step: int
     size: int
     last: bool
+    position: int = 0
 
 
 class Samples(Protocol):
@@ -244,8 +244,7 @@ class Batches:
 
     def share_of(self, epoch: int, step: int) -> RankSlice:
         """The samples that this rank reads for one step of an epoch."""
-        ids, _, size, last = next(self._shares(step, step * self.batch_size, epoch))
-        return RankSlice(ids, epoch, step, size, last)
+        return next(self._shares(epoch, step, step * self.batch_size))
 
     def of_step(self, epoch: int, step: int) -> Batch:
         """The batch of one step of an epoch, read at once and in this process.
@@ -254,37 +253,36 @@ class Batches:
             DataError: samples cannot be read.
         """
         part = self.share_of(epoch, step)
-        fields = self.reader.read(part.ids, epoch)
-        return Batch(fields, part.ids, epoch, step, part.size, part.last, self._share(part.size)[0])
+        return Batch(self.reader.read(part.ids, epoch), *part)
 
     def _batches(self, epoch: int, start_step: int, start_sample: int) -> Generator[Batch, None, None]:
-        shares = self._shares(start_step, start_sample, epoch)
+        shares = self._shares(epoch, start_step, start_sample)
         if self._stream is None:
-            for ids, step, size, last in shares:
-                yield Batch(self.reader.read(ids, epoch), ids, epoch, step, size, last, self._share(size)[0])
+            read = self.reader.read
+            for part in shares:
+                yield Batch(read(part.ids, epoch), *part)
             return
-        for_batches, for_reading = tee(RankSlice(ids, epoch, step, size, last) for ids, step, size, last in shares)
+        for_batches, for_reading = tee(shares)
         with closing(self._stream(for_reading)) as rows:
             for part, (fields, ids) in zip(for_batches, rows, strict=True):
-                yield Batch(fields, ids, epoch, part.step, part.size, part.last, self._share(part.size)[0])
+                yield Batch(fields, ids, *part[1:])
 
-    def _shares(
-        self, step: int, start_sample: int, epoch: int
-    ) -> Generator[tuple[NDArray[np.int64], int, int, bool], None, None]:
-        """Numbers of the samples, the step, its size over all ranks, and whether it is the last, step after step."""
+    def _shares(self, epoch: int, step: int, start_sample: int) -> Generator[RankSlice, None, None]:
+        """What this rank reads, step after step."""
         # A batch size that is set meanwhile does not apply to this iteration.
         batch_size, end = self.batch_size, self.num_samples
         starts = range(start_sample, end, batch_size)
+        final = step + len(starts) - 1
         steps_at_once = max(1, ORDERED_AT_ONCE * self.ranks // batch_size)
         for i in range(0, len(starts), steps_at_once):
-            some = starts[i : i + steps_at_once]
-            positions = [self._positions(start, min(batch_size, end - start)) for start in some]
-            ids = self._ids(epoch, np.concatenate(positions))
-            taken = 0
-            for start, own in zip(some, positions, strict=True):
-                size = min(batch_size, end - start)
-                yield ids[taken : taken + len(own)], step, size, start + size == end
-                taken, step = taken + len(own), step + 1
+            some = [(start, min(batch_size, end - start)) for start in starts[i : i + steps_at_once]]
+            bounds = {size: self._share(size) for size in {size for _, size in some}}  # the last one may be smaller
+            own = [np.arange(start, start + size, dtype=np.int64)[slice(*bounds[size])] for start, size in some]
+            ids, taken = self._ids(epoch, np.concatenate(own)), 0
+            for _, size in some:
+                first, stop = bounds[size]
+                yield RankSlice(ids[taken : taken + stop - first], epoch, step, size, step == final, first)
+                taken, step = taken + stop - first, step + 1
 
     def _ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers of the samples at some positions of an epoch."""
@@ -292,10 +290,6 @@ class Batches:
         if self.sampler is None:
             return order(self.seed, epoch, positions, count, self.shuffle)
         return checked_ids(self.sampler, self.sampler.ids(self.seed, epoch, positions, count), positions, count)
-
-    def _positions(self, start: int, size: int) -> NDArray[np.int64]:
-        begin, end = self._share(size)
-        return np.arange(begin, end, dtype=np.int64) + start
 
     def _share(self, size: int) -> tuple[int, int]:
         return share(size, self.rank, self.ranks, self.unit)

@@ -46,6 +46,7 @@ class ReadOptions:
         format: Name of the format, where the content of the files does not tell it.
         separator: Between the cells of a row, one character; or between the documents of a text.
         header: Whether the first row has the names of the columns.
+        encoding: Of a table of text, as Python calls it: "latin-1", "utf-16"; None for UTF-8.
         columns: Columns to read; a mapping joins several columns of numbers into a field: {"x": ["a", "b"]}.
         key: Name of an array, or of a group of arrays, within a file; or several names.
         length: Entries to which ragged fields are padded or cut.
@@ -65,6 +66,7 @@ class ReadOptions:
     classes: Sequence[str] | Mapping[str, Sequence[str]] | None = None
     separator: str | None = None
     header: bool | None = None
+    encoding: str | None = None
     columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None
     key: str | Sequence[str] | None = None
     length: int | None = None
@@ -100,7 +102,8 @@ class FileSource(Protocol):
     """The samples of some files of one format, in the order of the files. Must be picklable before the first read.
 
     A source that has the values of a field without reading the other fields may have a method `column(name)`, which
-    returns them for all samples, (n, *shape), or None.
+    returns them for all samples, (n, *shape), or None. One that has some fields at less cost than all may have a method
+    `read_fields(samples, names)`, which gives these as `read` does.
 
     `read` may raise any exception; the caller finds the sample that is responsible and names it.
     """
@@ -239,6 +242,7 @@ def _wrong_values(options: ReadOptions) -> list[str]:
     value: Mapping[str, Any] = {field.name: getattr(options, field.name) for field in fields(options)}
     found = collect(
         check_string("label", value["label"], also=(None,)),
+        check_string("encoding", value["encoding"], also=(None,)),
         check_choice("format", value["format"], [one.name for one in file_formats()], also=(None,)),
         check_bool("header", value["header"], also=(None,)),
         check_integer("length", value["length"], 1, also=(None,)),

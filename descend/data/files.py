@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["FileReader", "ZippedSources", "format_of", "read"]
 
 
+_COMPRESSED = (
+    (b"BZh", "bzip2"),
+    (b"\xfd7zXZ", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"7z\xbc\xaf", "7-Zip"),
+    (b"Rar!", "RAR"),
+)
 _READ_AT_ONCE = 1024  # samples, where only one field of them is wanted
 
 
@@ -123,7 +131,8 @@ def _format_of_all(paths: list[Path], listed: bool) -> tuple[FileFormat, list[Pa
     """The format of the commonest kind of files, and those of it; files that were listed must all be of it."""
     kinds = Counter(_ending(path) for path in paths)
     commonest = min(kinds, key=lambda ending: (-kinds[ending], ending))
-    found = format_of(next(path for path in paths if _ending(path) == commonest))
+    common = [path for path in paths if _ending(path) == commonest]
+    found = format_of(next((path for path in common if path.stat().st_size), common[0]))
     alike = {commonest, *found.endings}
     chosen = [path for path in paths if _ending(path) in alike]
     if listed and len(chosen) < len(paths):
@@ -157,6 +166,8 @@ def format_of(path: Path) -> FileFormat:
     for one in formats:
         if ending in one.endings:
             return one
+    if (found := next((name for magic, name in _COMPRESSED if begin.startswith(magic)), None)) is not None:
+        raise DataError(f"{path} is compressed by {found}, and of compressed files those of gzip are read: unpack it")
     known = sorted({ending for one in formats for ending in one.endings})
     raise DataError(
         f"{path} is of no known format: it begins with the bytes {begin[:8].hex(' ')}, and the known endings are "
@@ -257,7 +268,9 @@ class FileReader:
             raise DataError(f"there is no sample {wrong[0]:,}: {self.name} has {len(self):,}, counted from 0")
         ids = ids.astype(np.int64, copy=False)
         try:
-            found = self._at(epoch).read(ids)
+            source = self._at(epoch)
+            some = getattr(source, "read_fields", None)
+            found = source.read(ids) if some is None else some(ids, frozenset(self.names.values()))
         except Exception as error:  # of any library, and of any kind: files may contain anything
             raise self._blame(ids, epoch, error) from error
         return {name: found[old] for name, old in self.names.items()}

@@ -20,6 +20,7 @@ memory and removed with the reader. Bytes of plain files are taken from the file
 
 from __future__ import annotations
 
+import codecs
 import os
 import tempfile
 import weakref
@@ -39,7 +40,7 @@ from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -58,6 +59,7 @@ __all__ = [
     "Vocabulary",
     "pieces_of",
     "samples_of_tables",
+    "text_begin",
     "vocabulary_of",
 ]
 
@@ -166,6 +168,23 @@ def _of_file(path: Path) -> Any:
         raise DataError(f"{path} is not a JSON file of the tokenizers library: {reason}") from error
 
 
+def text_begin(path: Path) -> int:
+    """The first byte of a text: behind the mark of UTF-8, which is no part of it.
+
+    Raises:
+        DataError: the text is in UTF-16.
+    """
+    with path.open("rb") as file:
+        begin = file.read(3)
+    _check_mark(begin, str(path))
+    return len(codecs.BOM_UTF8) if begin == codecs.BOM_UTF8 else 0
+
+
+def _check_mark(begin: bytes, place: str) -> None:
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{place} is in UTF-16, and text is read as UTF-8: save it as that")
+
+
 def pieces_of(stream: Any, number: int, separator: bytes | None) -> Iterator[Piece]:
     """The documents of a file, in pieces that end at lines; those of white space alone are left out.
 
@@ -175,8 +194,12 @@ def pieces_of(stream: Any, number: int, separator: bytes | None) -> Iterator[Pie
         separator: Between documents; None for one document.
     """
     kept = len(separator or b".") - 1  # a separator may begin in the last bytes
-    rest, origin, given = b"", 0, 0  # where the document begins, and how much of it is given already
+    rest, origin, given, begun = b"", 0, 0, False  # where the document begins, and how much of it is given already
     while block := stream.read(PIECE_BYTES):
+        if not begun:
+            _check_mark(block, "the text")
+            origin = len(codecs.BOM_UTF8) if block.startswith(codecs.BOM_UTF8) else 0
+            block, begun = block[origin:], True
         rest += block
         if separator:
             *documents, rest = rest.split(separator)
@@ -228,20 +251,32 @@ class FileBytes:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        sizes = [(path, path.stat().st_size) for path in paths]
-        self._paths = [path for path, size in sizes if size]
-        self.ends = np.cumsum(np.array([size + 1 for _, size in sizes if size], dtype=np.int64))
+        begins = {path: text_begin(path) for path in paths}
+        sizes = {path: path.stat().st_size - begin for path, begin in begins.items()}
+        self._paths = [path for path in paths if sizes[path] > 0]
+        self._begins = [begins[path] for path in self._paths]
+        self.ends = np.cumsum(np.array([sizes[path] + 1 for path in self._paths], dtype=np.int64))
 
     @cached_property
     def _contents(self) -> list[Array]:
-        return [np.memmap(path, np.uint8, mode="r") for path in self._paths]
+        pairs = zip(self._paths, self._begins, strict=True)
+        return [np.memmap(path, np.uint8, mode="r")[begin:] for path, begin in pairs]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_contents"}
 
     def tokens(self, starts: NDArray[np.int64], count: int) -> Array:
         """Bytes, with an end token behind each file."""
-        return np.array([self._bytes(start, start + count) for start in starts.tolist()]).reshape(-1, count)
+        found = np.empty((len(starts), count), np.uint16)
+        files = np.searchsorted(self.ends, starts, side="right")
+        for row, (start, file) in enumerate(zip(starts.tolist(), files.tolist(), strict=True)):
+            end = int(self.ends[file]) - 1 if file < len(self._paths) else -1
+            if start + count <= end:  # within a file, as most are
+                begin = end - len(self._contents[file])
+                found[row] = self._contents[file][start - begin : start - begin + count]
+            else:
+                found[row] = self._bytes(start, start + count)
+        return found
 
     def _bytes(self, start: int, stop: int) -> Array:
         found = np.full(stop - start, _BYTES, np.uint16)
@@ -314,8 +349,9 @@ class TokenFile:
 
     def tokens(self, starts: NDArray[np.int64], count: int) -> Array:
         """Of the mapped file."""
-        at = starts[:, None] + np.arange(count)
-        return np.take(self._mapped, at, mode="clip")
+        if len(self._mapped) < count or (len(starts) and int(starts.max()) > len(self._mapped) - count):
+            return np.take(self._mapped, starts[:, None] + np.arange(count), mode="clip")
+        return np.lib.stride_tricks.sliding_window_view(self._mapped, count)[starts]  # copies of whole rows
 
     def place(self, document: int) -> str:
         """What the maker of the pieces calls it."""
@@ -364,31 +400,44 @@ class Packed:
 
     def read(self, samples: NDArray[np.int64]) -> dict[str, Array]:
         """The samples with these numbers."""
-        starts = samples * self._length
-        tokens = self._store.tokens(starts, self._length + 1).astype(np.int64)
-        documents = self._documents(starts)
-        inputs, targets = tokens[:, :-1].copy(), tokens[:, 1:].copy()
-        targets[documents[:, :-1] != documents[:, 1:]] = IGNORED
-        numbers = documents[:, :-1].copy()
-        for row in np.flatnonzero(starts + self._length >= self._total).tolist():  # filled up
-            count = self._total - int(starts[row]) - 1
-            inputs[row, count:], targets[row, count:], numbers[row, count:] = self._vocabulary.end, IGNORED, -1
-        return {"input": inputs, "target": targets, "document": numbers}
+        return self.read_fields(samples, tuple(self.fields))
 
-    def _documents(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of the document of each token of the samples that begin there, and of the one behind."""
+    def read_fields(self, samples: NDArray[np.int64], names: Collection[str]) -> dict[str, Array]:
+        """Some fields of the samples with these numbers; those that are not wanted take no time."""
+        starts = samples * self._length
+        tokens = self._store.tokens(starts, self._length + 1)
+        first, rows, columns = self._next_documents(starts)
+        found: dict[str, Array] = {}
+        if "input" in names:
+            found["input"] = tokens[:, :-1].astype(np.int64)
+        if "target" in names:
+            found["target"] = tokens[:, 1:].astype(np.int64)
+            found["target"][rows, columns - 1] = IGNORED
+        if "document" in names:
+            numbers = np.zeros((len(starts), self._length + 1), np.int64)
+            numbers[rows, columns] = 1
+            numbers[:, 0] = first
+            found["document"] = np.cumsum(numbers[:, :-1], axis=1)
+        fillings = {"input": self._vocabulary.end, "target": IGNORED, "document": -1}
+        for row in np.flatnonzero(starts + self._length >= self._total).tolist():  # filled up
+            for name, values in found.items():
+                values[row, self._total - int(starts[row]) - 1 :] = fillings[name]
+        return found
+
+    def _next_documents(
+        self, starts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """For samples that begin there: the document of the first token, and rows and columns where others begin.
+
+        Columns are from 1 to L, where L is behind the last token of the input.
+        """
         ends = self._store.ends
         first = np.searchsorted(ends, starts, side="right")
-        last = np.searchsorted(ends, starts + self._length, side="right")
-        found = np.zeros((len(starts), self._length + 1), np.int64)
-        counts = last - first
+        counts = np.searchsorted(ends, starts + self._length, side="right") - first
         rows = np.repeat(np.arange(len(starts)), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         # An empty document has an end token, so no two documents begin at the same place.
-        found[rows, ends[np.repeat(first, counts) + within] - starts[rows]] = 1
-        np.cumsum(found, axis=1, out=found)
-        found += first[:, None]
-        return found
+        return first, rows, ends[np.repeat(first, counts) + within] - starts[rows]
 
     def place(self, sample: int) -> str:
         """Where the document of the first token begins."""

@@ -22,6 +22,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _PATTERN = frozenset("*?[")
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
+_DESCRIPTIONS = frozenset(("dataset_info.json", "dataset_dict.json", "state.json"))  # of Hugging Face's save_to_disk
 MAX_NAMES = 2**20  # that a pattern with braces may stand for
 ROLE_WORDS = {
     "train": ("train", "training"),
@@ -110,7 +111,7 @@ def _inside(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder, followlinks=False):
         folders[:] = [name for name in folders if name[0] not in "._"]
         found += [Path(place) / name for name in names if name[0] not in "._"]
-    return sorted(path for path in found if path.is_file())
+    return sorted(path for path in found if path.name not in _DESCRIPTIONS and path.is_file())
 
 
 def head(path: Path) -> bytes:

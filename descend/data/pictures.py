@@ -1,6 +1,7 @@
 """Decodes images with Pillow into arrays (channels, height, width) of uint8, or of uint16 for gray ones of 16 bits.
 
-Images are gray or RGB, as the first image of a data set is; others are converted to that. A size that is asked for is
+Images are gray or RGB, as the first image of a data set is; others are converted to that, of 16 bits to 8 and back by
+the factor 257. A size that is asked for is
 reached by Pillow's bilinear filter over all source pixels of an output pixel, and the sides are scaled independently;
 a JPEG that is far larger is first decoded at a fraction of its size.
 Orientation marks of cameras are applied.
@@ -14,6 +15,7 @@ import io
 import struct
 import zlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -23,17 +25,20 @@ from descend.data.reader_protocol import Field
 from descend.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from descend.data.reader_protocol import Array
 
-__all__ = ["MAX_PIXELS", "ImageForm", "decoded", "form_of_image", "is_image", "png_bytes"]
+__all__ = ["MAX_PIXELS", "ImageForm", "decoded", "form_of_image", "form_of_images", "is_image", "png_bytes"]
 
 MAX_PIXELS = 2**27  # 400 MB as RGB
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
+_TRIED = 100  # first images, of which one must be sound
 _AT_LEAST = 2  # times the size that is asked for, where a JPEG is decoded at a fraction of its size
+_PER_BYTE = 257  # 65,535 / 255
 _ORIENTATION = 0x0112  # Exif 2.3, section 4.6.4
 
 
@@ -104,6 +109,30 @@ def decoded(content: Path | bytes) -> NDArray[np.uint8]:
     return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
+def form_of_images(
+    contents: Iterable[Path | bytes | None], size: tuple[int, int] | None, place: Callable[[int], str]
+) -> ImageForm:
+    """The form of a data set with these first images: that of the first one that can be opened.
+
+    Args:
+        contents: Of the samples in order, as far as they are needed; None where there is none.
+        size: The height and width that was asked for.
+        place: Names a sample.
+
+    Raises:
+        DataError: none can be opened; the message is about the first.
+    """
+    first: DataError | None = None
+    for sample, content in enumerate(islice(contents, _TRIED)):
+        try:
+            if content is None:
+                raise DataError(f"sample {sample} ({place(sample)}) has no image")
+            return form_of_image(content, size, f"sample {sample} ({place(sample)})")
+        except DataError as error:
+            first = first or error
+    raise first or DataError("there are no images")
+
+
 def form_of_image(content: Path | bytes, size: tuple[int, int] | None, place: str) -> ImageForm:
     """The form of a data set with this first image; `size` is the height and width that was asked for.
 
@@ -141,6 +170,15 @@ def _upright(image: Any) -> Any:
 
 
 def _converted(image: Any, mode: str) -> Any:
+    deep = image.mode.startswith("I;16")
+    if image.mode.startswith(("I", "F")) and not deep:
+        raise ValueError(f"the image has pixels '{image.mode}' of 32 bits; store it with 8 or 16 bits a channel")
+    if deep != mode.startswith("I;16"):  # Pillow would cut values off, or leave them as they are
+        pillow = library("PIL.Image", "images")
+        if not deep:
+            return pillow.fromarray(np.asarray(_converted(image, "L")).astype(np.uint16) * np.uint16(_PER_BYTE))
+        eight = (np.asarray(image).astype(np.uint32) + _PER_BYTE // 2) // _PER_BYTE
+        image = pillow.fromarray(eight.astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert(mode)

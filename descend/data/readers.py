@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from descend.data.validate import HELD_OUT, check
 from descend.errors import ConfigurationError, DataError, DescendError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -47,15 +47,22 @@ def open_readers(description: DataReader, seed: int = 0) -> dict[str, OpenReader
     check(description)
     opened: dict[str, OpenReader] = {}
     errors: list[tuple[Reader, DescendError]] = []
+    roles = {reader.role for reader in description.reader}
     for reader in description.reader:
         try:
-            opened.update(_open(reader, seed))
+            opened.update(_open(_without_idle_fractions(reader, roles), seed))
         except (ConfigurationError, DataError) as error:
             errors.append((reader, error))
     if errors:
         kind = DataError if all(isinstance(error, DataError) for _, error in errors) else ConfigurationError
         raise kind([f"{reader}: {problem}" for reader, error in errors for problem in error.problems])
     return opened
+
+
+def _without_idle_fractions(reader: Reader, roles: Collection[str]) -> Reader:
+    """The reader, holding nothing out for a role that has a reader of its own: `check` has refused or allowed it."""
+    idle = {name: 0.0 for role, name in HELD_OUT.items() if reader.role != "train" or role in roles}
+    return replace(reader, **idle)
 
 
 def _open(reader: Reader, seed: int) -> dict[str, OpenReader]:

@@ -7,7 +7,8 @@
                         settings of the next member ("LENGTH NAME=VALUE" lines), of which `path` and `size` matter
 
 The content of a member follows its header and is filled up to a multiple of 512 bytes. Nothing is ever extracted, so
-names are only words: absolute ones, and those with "..", lead nowhere. Links and devices are passed over.
+names lead nowhere; a file that has absolute ones, or ones with "..", is refused all the same, since no program that
+writes data sets makes such names and one that unpacks the file may follow them. Links and devices are passed over.
 
 Python's `tarfile` reads names and settings of any length that a header promises into memory; here both are bounded.
 
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from descend.arguments import shown
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -255,6 +257,11 @@ def _made(path: Path) -> ShardIndex:
         key, ending = key_and_ending(member.name)
         if not ending or not key.rpartition("/")[2]:
             continue  # a README, a hidden file
+        if member.name.startswith("/") or ".." in member.name.split("/"):
+            raise DataError(
+                f"{path}: sample {count if key != current else count - 1} has a member {shown(member.name)}, a name "
+                "that leads out of the folder into which the file is unpacked; write it with names like '0001.jpg'"
+            )
         if member.size > MEMBER_BYTES:
             raise DataError(f"{path}: '{member.name}' has {member.size:,} bytes; at most {MEMBER_BYTES:,} are read")
         if key != current:

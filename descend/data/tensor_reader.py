@@ -26,8 +26,12 @@ class TensorReader:
     """
 
     def __init__(self, rows: dict[str, Tensor], role: str, chosen: NDArray[np.int64] | None = None) -> None:
+        import torch  # here, because descriptions are checked without it
+
         self.role = role
         self._rows = rows
+        self._from_numpy = torch.from_numpy
+        self._on_cpu = all(values.is_cpu for values in rows.values())
         self._chosen = chosen
         self._length = len(next(iter(rows.values()))) if chosen is None else len(chosen)
         if self._length == 0:
@@ -38,9 +42,9 @@ class TensorReader:
 
     def read(self, indices: NDArray[np.int64], epoch: int = 0) -> dict[str, Tensor]:
         """The rows of each tensor."""
-        import torch
-
-        index = torch.from_numpy(indices if self._chosen is None else self._chosen[indices])
+        index = self._from_numpy(indices if self._chosen is None else self._chosen[indices])
+        if self._on_cpu:
+            return {name: rows.index_select(0, index) for name, rows in self._rows.items()}
         return {name: rows.index_select(0, index.to(rows.device)) for name, rows in self._rows.items()}
 
 

@@ -51,10 +51,13 @@ class TextTables:
 
     Attributes:
         bad: Why rows cannot be read, by their numbers over all files.
+        left_out: Why columns were not parsed, by their names.
 
     Raises:
         DataError: a file cannot be parsed, or has other columns than the first.
     """
+
+    bytes_are = "text that is not UTF-8: save it as that, or of a CSV table say its encoding=, such as 'latin-1'"
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class TextTables:
         arrow = library("pyarrow", str(paths[0]))
         self._folder: Path | None = None
         self.bad: dict[int, str] = {}
+        self.left_out: dict[str, str] = {}
         tables: list[Any] = []
         for path in paths:
             before = sum(table.num_rows for table in tables)

@@ -66,7 +66,9 @@ def _whole(description: DataReader) -> Iterator[str]:
     for reader in description.reader:
         for role, fraction in HELD_OUT.items():
             if getattr(reader, fraction) and role in counts:
-                yield f"{reader}: {fraction} makes a reader of the role '{role}', and there is one; remove one of them"
+                problem = f"{reader}: {fraction} makes a reader of the role '{role}', and there is one"
+                if refused(Deviation.HELD_OUT_BESIDE_READER, problem):
+                    yield f"{problem}; remove one of them"
 
 
 def _one(reader: Reader) -> Iterator[str]:
@@ -128,7 +130,9 @@ def _amounts(reader: Reader) -> Iterator[str]:
     if reader.role != "train":
         for name in HELD_OUT.values():
             if getattr(reader, name):
-                yield f"{name} is set, and only a reader of the role 'train' can hold out samples"
+                problem = f"{name} is set, and only a reader of the role 'train' can hold out samples"
+                if refused(Deviation.HELD_OUT_BESIDE_READER, f"{reader}: {problem}"):
+                    yield problem
     elif reader.validation_fraction + reader.tournament_fraction >= 1:
         yield "validation_fraction and tournament_fraction leave nothing to train on; their sum must be less than 1"
 

@@ -11,22 +11,35 @@ runs give equal checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from descend.arguments import shown
 from descend.errors import DescendError, StorageError, table, warn
-from descend.runtime import Snapshot, flatten, read_state, read_weights, unflatten
-from descend.runtime.dtensor import copy_into
-from descend.train.optimizers.state import unsharded
+from descend.filenames import unescape
+from descend.runtime import Snapshot, flatten, unflatten, verify
+from descend.runtime.checkpoint import optimizer_tensors_of, read_plain_state, weights_of
+from descend.runtime.dtensor import copy_into, from_shard, is_sharded, local_region
+from descend.runtime.shards import Region
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from descend.runtime.shards import TensorFiles
     from descend.train.run import Run
 
-__all__ = ["LoadedCheckpoint", "capture", "check_weights", "load", "restore", "restore_weights", "tensors_of"]
+__all__ = [
+    "LoadedCheckpoint",
+    "as_storage_error",
+    "capture",
+    "check_weights",
+    "load",
+    "restore",
+    "restore_weights",
+    "tensors_of",
+]
 
 _RESET = "pass weights_only=True (--weights-only) to begin anew with the weights that fit"
 
@@ -38,7 +51,7 @@ def capture(run: Run) -> Snapshot:
     facts = {"random_seed": run.seed, "settings": dict(run.config.settings)}
     return Snapshot(
         step=run.state.step,
-        weights=unsharded(tensors_of(run)),
+        weights=tensors_of(run),
         optimizer=tensors,
         state={**facts, "parts": plain},
         times=run.state.times(),
@@ -58,24 +71,52 @@ class LoadedCheckpoint:
     """
 
     checkpoint: Path
-    weights: dict[str, torch.Tensor]
+    weights: Mapping[str, torch.Tensor]
     settings: dict[str, Any]
     parts: dict[str, Any]
 
 
-def load(checkpoint: Path) -> LoadedCheckpoint:
+def load(checkpoint: Path, run: Run | None = None) -> LoadedCheckpoint:
     """Read a checkpoint.
+
+    Args:
+        checkpoint: Its folder.
+        run: What is sharded there is read as shards, so that no rank holds whole tensors of it; all ranks of such a run
+            call this together. None for whole tensors.
 
     Raises:
         StorageError: it is damaged, or was not written by this package.
     """
-    weights, (tensors, plain) = read_weights(checkpoint), read_state(checkpoint)
-    with _as_storage_error(checkpoint):
-        parts = unflatten(plain.get("parts", {}), tensors)  # format 1 has none
+    now = {} if run is None else tensors_of(run)
+    if run is not None and any(map(is_sharded, now.values())):
+        run.communicator.on_rank_zero(lambda: verify(checkpoint))  # each rank reads a part of it alone
+    else:
+        verify(checkpoint)
+    files, plain = weights_of(checkpoint), read_plain_state(checkpoint)
+    weights = {unescape(name): _read_like(files, name, now.get(unescape(name))) for name in files}
+    files = optimizer_tensors_of(checkpoint)
+    tensors = {path: _read_like(files, path, now.get(_parameter_of(path))) for path in files}
+    with as_storage_error(checkpoint):
+        parts: Any = unflatten(plain.get("parts", {}), tensors)  # format 1 has none
+        if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in cast("Any", parts).values()):
+            raise TypeError(f"parts must be states by name, got {shown(parts)}")
         return LoadedCheckpoint(checkpoint, weights, dict(plain["settings"]), parts)
 
 
-class _as_storage_error:  # noqa: N801  # used as a word of the `with` statement
+def _read_like(files: TensorFiles, name: str, tensor: torch.Tensor | None) -> torch.Tensor:
+    """A tensor of a checkpoint; only this rank's shard of it, where `tensor` is sharded and of its shape."""
+    if tensor is None or not is_sharded(tensor) or files.shape(name) != tuple(tensor.shape):
+        return files.read(name)
+    return from_shard(files.read(name, Region(*local_region(tensor))), tensor)
+
+
+def _parameter_of(path: str) -> str:
+    """The name of the parameter that an entry of the optimizer's state belongs to; empty for all other tensors."""
+    parts = path.split("/")
+    return unescape(parts[2]) if parts[:2] == ["optimizer", "weights"] and len(parts) > 3 else ""
+
+
+class as_storage_error:  # noqa: N801  # used as a word of the `with` statement
     """Any error that the state of a checkpoint leads to is an error about the checkpoint.
 
     Args:
@@ -144,13 +185,13 @@ def restore(
             f"it; nothing was changed: continue the run with that version, or {_RESET}"
         )
     if "optimizer" in parts:
-        with _as_storage_error(saved.checkpoint):
+        with as_storage_error(saved.checkpoint):
             for group in saved.parts["optimizer"]["groups"]:
                 for option in keep_options:
                     group.pop(option, None)
     loaded: list[str] = []
     for name, part in parts.items():
-        with _as_storage_error(saved.checkpoint, name, loaded):
+        with as_storage_error(saved.checkpoint, name, loaded):
             part.load_state_dict(saved.parts[name])
         loaded.append(name)
     if reset_optimizer:

@@ -1,19 +1,20 @@
 """Metrics from outside the graph: the output of a program, or the result of a function in a Python file.
 
 Both are called at the end of each epoch and evaluation, by rank zero alone, with the path of LBANN's model files,
-`trainer0/model0`: relative to the run directory, in which a program runs, and with the run directory in front for a
+`trainer0/model0`: relative to the run directory, in which a program runs; with the run directory in front for a
 function.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from descend.errors import ConfigurationError
+from descend.data.formats.python_module import imported
+from descend.errors import ConfigurationError, DataError
 from descend.graph import ExecutableMetric, PythonMetric
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class ExternalMetrics:
 
     Args:
         metrics: Descriptions of all its metrics; others than external ones are ignored.
-        place: LBANN's path of the model's files, relative to the run directory.
+        place: LBANN's path of the model's files, relative to the run directory. A function gets it as it is where that
+            is the current directory, as under LBANN's driver, and the whole path elsewhere.
 
     Raises:
         ConfigurationError: a Python file cannot be imported, or has no such function.
@@ -74,23 +76,27 @@ class ExternalMetrics:
 
     def _function(self, metric: PythonMetric) -> Callable[[Path], Any]:
         function = _function_of(metric)
-        return lambda directory: function(str(directory / self._place), 0)
+
+        def call(directory: Path) -> Any:
+            here = not directory.is_absolute() or directory.resolve() == Path.cwd()
+            return function(self._place if here else str(directory / self._place), 0)
+
+        return call
 
 
 def _function_of(metric: PythonMetric) -> Callable[[str, int], Any]:
-    path = Path(metric.module_dir) / f"{metric.module.removesuffix('.py')}.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    name = metric.module.removesuffix(".py")
+    path = Path(metric.module_dir).joinpath(*name.split(".")).with_suffix(".py")
+    if not path.is_file() and (metric.module_dir or find_spec(name.partition(".")[0]) is None):
         raise ConfigurationError(f"metric '{metric.name}': there is no Python file {path}")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigurationError(f"metric '{metric.name}': {path} cannot be imported: {error!r}") from error
-    name = metric.function or "evaluate"
-    function = getattr(module, name, None)
+        module = imported(name, metric.module_dir)  # as readers are, so that a script which is both is imported once
+    except DataError as error:
+        raise ConfigurationError(f"metric '{metric.name}': {error}") from error
+    called = metric.function or "evaluate"
+    function = getattr(module, called, None)
     if not callable(function):
-        raise ConfigurationError(f"metric '{metric.name}': {path} has no function '{name}'")
+        raise ConfigurationError(f"metric '{metric.name}': module '{metric.module}' has no function '{called}'")
     return function
 
 

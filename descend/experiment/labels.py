@@ -57,7 +57,7 @@ class LabelCheck:
         self._loss = loss
         self._fields = fields
         self._refused_by_torch = on_cpu and loss.kind in CLASSES
-        self._form: tuple[int, ...] | None = None
+        self._shape: torch.Size | None = None  # of the newest output
         self._seen = False
 
     def learn(self, output: Any) -> bool:
@@ -65,10 +65,14 @@ class LabelCheck:
         first = output[0] if isinstance(output, (tuple, list)) and output else output
         if not isinstance(first, torch.Tensor):
             return False  # the loss reports that
-        form = (*first.shape[1:],)
-        is_first = self._form is None
-        self._form = form
+        is_first = self._shape is None
+        self._shape = first.shape
         return is_first
+
+    @property
+    def _form(self) -> tuple[int, ...]:
+        """The shape of an output without the dimension of samples."""
+        return () if self._shape is None else (*self._shape[1:],)
 
     def check(self, batch: Batch, refused: bool = False) -> None:
         """Check the targets of a batch, once the shape of the output is known.
@@ -82,7 +86,7 @@ class LabelCheck:
                 allowed range.
             ConfigurationError: the output has no dimension of classes.
         """
-        if self._form is None:
+        if self._shape is None:
             return
         trusted = self._refused_by_torch and self._seen and not refused
         if self._loss.kind is nn.CTCLoss:

@@ -38,8 +38,9 @@ class ModuleCall:
 
     def precision(self, fields: Mapping[str, Tensor]) -> AbstractContextManager[Any]:
         """The autocast context for the device of some fields."""
-        device = next(iter(fields.values())).device.type
-        return torch.autocast(device, self._autocast) if self._autocast else nullcontext()
+        if self._autocast is None:
+            return _NOTHING
+        return torch.autocast(next(iter(fields.values())).device.type, self._autocast)
 
     def __call__(self, roles: FieldRoles, values: Mapping[str, Any]) -> Any:
         """The output for entries of samples by name.
@@ -95,6 +96,9 @@ class ModuleCall:
                     f"{weights}: convert the data, for example with .to(torch.{weights.split(', ')[0]})"
                 )
         return None
+
+
+_NOTHING = nullcontext()
 
 
 def _described(value: Any) -> str:

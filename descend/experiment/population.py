@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from descend.callbacks.console import say
 from descend.errors import DAMAGED_FILE, ConfigurationError, NumericalError, Stopped, StorageError
 from descend.exit_codes import exit_code
+from descend.experiment.run_page.write import write_after_run
 from descend.experiment.run_store import DirectoryStore, NoFiles, facts_of, logging_to
 from descend.experiment.runner import (
     Result,
@@ -83,7 +84,7 @@ def stored_trainers(run_dir: str | os.PathLike[str] | None) -> int | None:
     """How many trainers the run in a directory has; None where that is not known."""
     path = None if run_dir is None else Path(run_dir) / "run.json"
     try:
-        return json.loads(path.read_text()).get("trainers", 1) if path is not None else None
+        return json.loads(path.read_text(encoding="utf-8")).get("trainers", 1) if path is not None else None
     except DAMAGED_FILE:
         return None
 
@@ -253,6 +254,7 @@ class _TopDirectory:
         finally:
             if self.files is not None:
                 self.files.note_end({"exit_code": code})
+                write_after_run(self.files.path, self.files.log)
 
 
 def _check(runs: Sequence[Run], world: Communicator) -> None:

@@ -20,7 +20,10 @@ from descend.exit_codes import exit_code
 from descend.experiment.best import monitored_metric
 from descend.experiment.checkpoint import capture, load, restore, tensors_of
 from descend.experiment.ranks import scratch_directory
+from descend.experiment.run_page.write import write_after_run
+from descend.graph import Plan
 from descend.runtime import CheckpointManager, Communicator, RunDirectory, SaveRequest, require_storable
+from descend.runtime.sharded_save import stage_shards
 from descend.train.store import RunStore
 from descend.version import __version__
 
@@ -46,7 +49,7 @@ class NoFiles(RunStore):
 
     def load(self, run: Run, checkpoint: Path) -> None:
         """See `RunStore.load`."""
-        restore(load(checkpoint), run)
+        restore(load(checkpoint, run), run)
 
 
 class DirectoryStore(NoFiles):
@@ -175,6 +178,8 @@ class DirectoryStore(NoFiles):
                 "save_seconds": self._checkpoints.longest_seconds,
             }
             self._files.note_end({"reason": run.state.end, **end, "step": run.state.step, **saves})
+            plan = getattr(run.task.module, "plan", None)
+            write_after_run(self._files.path, self._files.log, plan if isinstance(plan, Plan) else None)
 
     # ---- rows and checkpoints
 
@@ -197,7 +202,9 @@ class DirectoryStore(NoFiles):
         """See `RunStore.save`."""
         if self.directory is None:
             return None
-        snapshot = capture(run)
+        if run.strategy.is_sharded:
+            self._communicator.on_rank_zero(self._wait_for_shards)
+        snapshot = stage_shards(capture(run), run.communicator, self.directory / "checkpoints")
 
         def write() -> tuple[str, float]:
             if self._files is None or self._checkpoints is None:
@@ -208,6 +215,12 @@ class DirectoryStore(NoFiles):
 
         path, self._save_seconds = self._communicator.on_rank_zero(write)
         return Path(path) if path else None
+
+    def _wait_for_shards(self) -> None:
+        """Before ranks write shards: those of an asynchronous save, perhaps of the same step, are no longer read."""
+        if self._files is not None and self._checkpoints is not None:
+            self._files.require_ownership()
+            self._checkpoints.wait()
 
     @property
     def save_seconds(self) -> float:

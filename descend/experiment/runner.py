@@ -25,6 +25,7 @@ from descend.experiment.checkpoint import check_weights, load, restore, restore_
 from descend.experiment.ranks import require_same_configuration
 from descend.experiment.run_store import DirectoryStore
 from descend.experiment.settings_diff import changed_options, compare, refuse
+from descend.leniency import Deviation, refused
 from descend.runtime import STOPPED, SaveRequest, SignalHandler, newest_checkpoint
 from descend.runtime.dtensor import full_tensor
 from descend.runtime.seeds import forked_rng
@@ -240,14 +241,14 @@ def begin_or_resume(run: Run, checkpoint: Path | None) -> None:
         _resume(run, checkpoint)
         return
     if checkpoint is not None:
-        restore_weights(load(checkpoint), run)
+        restore_weights(load(checkpoint, run), run)
         run.strategy.synchronize("the weights of a checkpoint")
     run.store.begin(run, checkpoint)
 
 
 def _resume(run: Run, checkpoint: Path) -> None:
     """Bring the run to where a checkpoint stands, and show what is different now."""
-    saved, store = load(checkpoint), run.store
+    saved, store = load(checkpoint, run), run.store
     check_weights(saved, run)
     times, row_seconds = {}, {}
     if isinstance(store, DirectoryStore):
@@ -285,7 +286,7 @@ def diff_settings(run: Run, run_dir: str | os.PathLike[str]) -> None:
     checkpoint = newest_checkpoint(Path(run_dir) / "checkpoints")
     if checkpoint is None:
         raise StorageError(f"there is no checkpoint in {run_dir}, so there is nothing to compare with")
-    if not _shown(load(checkpoint), run):
+    if not _shown(load(checkpoint, run), run):
         say(f"nothing has changed since {checkpoint}")
 
 
@@ -336,11 +337,12 @@ def _require_objective(run: Run) -> None:
         and not run.history.nothing_counted
         and run.transforms.one(CheckFinite).on_nonfinite == "stop"
     ):
-        raise NumericalError(
-            f"the training objective of the last epoch is {value}, although all gradients were finite: look at the "
-            "loss and at what it divides by (the sum of weights or of counted targets may be 0), or pass "
-            "on_nonfinite='allow'"
-        )
+        problem = f"the training objective of the last epoch is {value}, although all gradients were finite"
+        if refused(Deviation.OBJECTIVE_NOT_FINITE, problem):
+            raise NumericalError(
+                f"{problem}: look at the loss and at what it divides by (the sum of weights or of counted targets may "
+                "be 0), or pass on_nonfinite='allow'"
+            )
 
 
 def save_stopped(run: Run, stopped: Stopped) -> str:

@@ -222,17 +222,19 @@ class Layer(LayerKind, Exported, envelope="Layer"):
         """The formats that it asks for, of its inputs and of its outputs."""
         return (self.datatype, self.datatype)
 
-    def add_parent(self, parent: Layer | str) -> None:
-        """Attach a parent; this layer becomes the last child of it."""
-        self.parents.append(parent)
-        if isinstance(parent, Layer):
-            parent.children.append(self)
+    def add_parent(self, parent: Layer | str | Iterable[Layer | str]) -> None:
+        """Attach a parent, or several; this layer becomes the last child of each."""
+        for one in _each_linked(parent):
+            self.parents.append(one)
+            if isinstance(one, Layer):
+                one.children.append(self)
 
-    def add_child(self, child: Layer | str) -> None:
-        """Attach a child; this layer becomes the last parent of it."""
-        self.children.append(child)
-        if isinstance(child, Layer):
-            child.parents.append(self)
+    def add_child(self, child: Layer | str | Iterable[Layer | str]) -> None:
+        """Attach a child, or several; this layer becomes the last parent of each."""
+        for one in _each_linked(child):
+            self.children.append(one)
+            if isinstance(one, Layer):
+                one.parents.append(self)
 
     def add_weights(self, weights: Weights | Iterable[Weights]) -> None:
         """Attach weights after those that are there."""
@@ -303,6 +305,10 @@ def _own_kind(name: str) -> type[Layer]:
             f"there is no kind of layers '{name}'{nearest(name, known) or ';'} import the module that defines it first"
         )
     return known[name]
+
+
+def _each_linked(given: Layer | str | Iterable[Layer | str]) -> list[Layer | str]:
+    return [given] if isinstance(given, (Layer, str)) else list(given)
 
 
 def refuses(layer: Layer, deviation: Deviation, problem: str) -> bool:

@@ -223,6 +223,7 @@ class GraphConv(_TwoMaps):
         input_channels: Features of each node.
         output_channels: Features of each node behind it.
         num_nodes: Number of nodes.
+        num_edges: LBANN's argument; the edges are counted from what is given to the module.
         bias: Whether there is b.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `graphconv<N>` without one.
@@ -237,6 +238,7 @@ class GraphConv(_TwoMaps):
         input_channels: int,
         output_channels: int,
         num_nodes: int,
+        num_edges: int | None = None,
         bias: bool = True,
         activation: Activation | Layer | None = None,
         name: str | None = None,
@@ -294,6 +296,7 @@ class GINConv(_GraphModule):
         input_channels: Features of each node.
         output_channels: Features of each node behind f.
         num_nodes: Number of nodes.
+        num_edges: LBANN's argument; the edges are counted from what is given to the module.
         eps: ε.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `ginconv<N>` without one.
@@ -309,6 +312,7 @@ class GINConv(_GraphModule):
         input_channels: int,
         output_channels: int,
         num_nodes: int,
+        num_edges: int | None = None,
         eps: float = 1e-6,
         activation: Activation | Layer | None = None,
         name: str | None = None,
@@ -332,6 +336,7 @@ class GatedGraphConv(_GraphModule):
         input_channels: Features of each node.
         output_channels: Size of h; at least input_channels.
         num_nodes: Number of nodes.
+        num_edges: LBANN's argument; the edges are counted from what is given to the module.
         num_layers: How often h is renewed, each time with a Θ of its own and the same GRU.
         activation: Kind of the layer behind it, or a function of a layer and `name`.
         name: `gatedgraphconv<N>` without one.
@@ -346,6 +351,7 @@ class GatedGraphConv(_GraphModule):
         input_channels: int,
         output_channels: int,
         num_nodes: int,
+        num_edges: int | None = None,
         num_layers: int = 1,
         activation: Activation | Layer | None = None,
         name: str | None = None,

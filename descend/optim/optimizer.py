@@ -27,6 +27,7 @@ from descend.optim.engine import state_dict as saved
 from descend.optim.engine.arena_manager import RUNNERS, ArenaManager
 from descend.optim.engine.evaluation import EvaluationMode, averages, averaging_updates
 from descend.optim.engine.group_tracker import GroupTracker
+from descend.optim.engine.late_check import update_on_device
 from descend.optim.engine.plain import step_plain
 from descend.optim.engine.settings import (
     COMMON_KEYS,
@@ -36,6 +37,7 @@ from descend.optim.engine.settings import (
     Schedule,
     resolve,
     shown,
+    unread_keys,
 )
 from descend.optim.engine.state_proxy import State
 from descend.optim.rule_check import check_rule
@@ -124,7 +126,8 @@ class Optimizer(torch.optim.Optimizer):
             run repeats; rules of one's own that take exponentials, logarithms or powers may differ by rounding, as all
             may on CUDA, and there "blocks" and "compiled" repeat.
         on_nonfinite: What a NaN or an infinity in a gradient does before anything changed: "raise" a NumericalError,
-            "skip" the step and count it in `skipped`, or "allow" it without looking.
+            "skip" the step and count it in `skipped`, or "allow" it without looking. On a GPU compiled kernels find it
+            out there and change nothing; the host waits for no answer, and raises or counts when the next step begins.
         seed: Start of the noise, for rules that draw any.
 
     Attributes:
@@ -209,7 +212,10 @@ class Optimizer(torch.optim.Optimizer):
         if group["schedule"] is not None:
             self._groups.settings.start_schedule(i, group, self.updates)
         self._groups.settings.check_common(group, where)
-        check_rule(resolve(group, where).rule)
+        rule = resolve(group, where).rule
+        check_rule(rule)
+        for key in unread_keys(group, rule):
+            warn(f"{where}: nothing here reads {key!r}; that is right if a wrapper keeps it there")
         names = step_inputs.names_of([*self.param_groups, group])
         parameter_checks.check([*self.param_groups, group], names, self.title)
         if not group["params"]:
@@ -234,6 +240,7 @@ class Optimizer(torch.optim.Optimizer):
         Args:
             updates: At least 0.
         """
+        self.settle()
         self.updates = updates
         self._groups.settings.forget_schedules()
         self._groups.settings.read(self.param_groups, updates)
@@ -244,15 +251,14 @@ class Optimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Apply one update to all parameters that have a gradient.
 
-        Args:
-            closure: Computes the loss anew with gradients, as torch has it.
+            Args:
+                closure: Computes the loss anew with gradients, as torch has it.
 
-        Returns:
-            What the closure returned, or None.
+            Returns:
+                What the closure returned, or None.
 
-        Raises:
-            NumericalError: A gradient is not finite and `on_nonfinite` is "raise". Nothing has changed.
-            RuleError: A group was given a wrong value since the last step. Nothing has changed.
+            Raises:
+        XX was given a wrong value since the last step. Nothing has changed.
         """
         loss = None
         if closure is not None:
@@ -268,16 +274,22 @@ class Optimizer(torch.optim.Optimizer):
     @_outside_inference_mode
     def _update(self) -> None:
         self._evaluation.require_training(self.title, "a step")
+        self.settle()
         arenas = self._arenas
         if not self._groups.follow(self.param_groups, arenas.scanner):
             self._groups.remember(self.param_groups)
             arenas.clear()
-        settings = _unscaled(self, self._groups.settings.read(self.param_groups, self.updates))
+        settings = self._groups.settings.read(self.param_groups, self.updates)
         state = self.state = self.state if isinstance(self.state, State) else State(self.state)
+        found_inf = getattr(self, "found_inf", None)  # from torch's GradScaler, which has checked the gradients
         try:
+            if update_on_device(self, arenas, settings, state, self._groups.meshes):
+                state.changes.seen = True
+                self.updates += not arenas.is_recorded
+                return
+            settings = _unscaled(self, settings)
             active = arenas.begin_step(settings, state)
             outside = arenas.others(self.param_groups, settings, self._groups.names, state)
-            found_inf = getattr(self, "found_inf", None)  # from torch's GradScaler, which has checked the gradients
             if found_inf is not None:
                 skip = bool(found_inf)
             elif self.on_nonfinite == "allow":
@@ -294,6 +306,7 @@ class Optimizer(torch.optim.Optimizer):
                 self.skipped += 1
                 return
             if outside:
+                outside = arenas.step_matrices(outside)
                 plain, new = arenas.add(outside, settings, self._groups.lists)
                 step_inputs.open_states(plain)
                 step_plain(plain, self.seed)
@@ -303,6 +316,26 @@ class Optimizer(torch.optim.Optimizer):
             self.updates += 1
         finally:
             arenas.end_step()
+
+    @_outside_inference_mode
+    def settle(self) -> None:
+        """Bring `updates`, `skipped` and step counts up to date with a GPU, and raise what its last step has found.
+
+        On a GPU compiled kernels look at the gradients there: a step whose gradients are not finite changes nothing,
+        and the host learns of it when the next step begins, or here. `state_dict()` calls this.
+
+        Raises:
+            NumericalError: A gradient of the last step was not finite and `on_nonfinite` is "raise". That step has
+                changed nothing.
+        """
+        report, self._arenas.report = self._arenas.report, None
+        self.updates += self._arenas.catch_up()
+        if report is None or report.applied():
+            return
+        self.updates -= 1
+        if self.on_nonfinite == "raise" and not report.scaled:
+            raise finite.nonfinite_gradients(f"step {self.updates + 1} of {self.title}", report.offenders())
+        self.skipped += 1
 
     # ---- what is evaluated
 
@@ -320,7 +353,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._evaluation.in_block or self._evaluation.is_on:
             yield
             return
-        with self._evaluation.block(self._averaging_updates()):
+        with self._evaluation.block(_averaging_updates(self, self._groups, self._arenas)):
             yield
 
     @_outside_inference_mode
@@ -335,7 +368,7 @@ class Optimizer(torch.optim.Optimizer):
         if mode.in_block or mode.is_on:
             return
         if any(averages(settings.rule) for settings in self._groups.settings.read(self.param_groups, self.updates)):
-            mode.turn_on(self._averaging_updates())
+            mode.turn_on(_averaging_updates(self, self._groups, self._arenas))
 
     @_outside_inference_mode
     def train(self) -> None:
@@ -348,13 +381,8 @@ class Optimizer(torch.optim.Optimizer):
             RuleError: Within `averaged()`.
         """
         if self._evaluation.is_on:
-            self._evaluation.turn_off(self._averaging_updates(), self.title)
+            self._evaluation.turn_off(_averaging_updates(self, self._groups, self._arenas), self.title)
         self._evaluation.require_training(self.title, "train()")
-
-    def _averaging_updates(self) -> list[step_inputs.TensorUpdate]:
-        self._groups.follow(self.param_groups, self._arenas.scanner)
-        settings = self._groups.settings.read(self.param_groups, self.updates)
-        return averaging_updates(self.param_groups, settings, self._groups.names, self.state)
 
     # ---- saving
 
@@ -366,6 +394,7 @@ class Optimizer(torch.optim.Optimizer):
         name, `updates`, `skipped` and `seed` (the noise is a function of seed, name and step count). Schedules are
         functions and are not saved.
         """
+        self.settle()
         held = self.state
         saved.write_counters(self, self.param_groups, evaluating=bool(self._evaluation.trained))
         try:
@@ -387,6 +416,7 @@ class Optimizer(torch.optim.Optimizer):
                 parameters, expected and found. Nothing was copied then.
         """
         self._evaluation.require_training(self.title, "load_state_dict")
+        self._arenas.report = None
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, cast("dict[str, Any]", state_dict)) or state_dict
         self._groups.follow(self.param_groups, self._arenas.scanner)
@@ -410,11 +440,13 @@ class Optimizer(torch.optim.Optimizer):
             RuleError: The state does not hold what this rule needs, or has other shapes. Nothing was copied then.
         """
         self._evaluation.require_training(self.title, "load_torch_state")
+        self._arenas.report = None
         self._groups.follow(self.param_groups, self._arenas.scanner)
         saved.load_torch(self, state_dict, self._groups.names)
         self._arenas.clear()
 
     def __getstate__(self) -> dict[str, Any]:
+        self.settle()
         own = ("title", "runner", "on_nonfinite", "seed", "updates", "skipped", "_decay_given")
         held = {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
         return {**held, "names": self._groups.names, "trained": self._evaluation.trained}
@@ -429,6 +461,14 @@ def _unscaled(optimizer: Optimizer, settings: list[GroupSettings]) -> list[Group
     """The settings with torch's GradScaler's factor taken out of the gradients, where one calls this step."""
     scale = getattr(optimizer, "grad_scale", None)
     return settings if scale is None else [s.rescaled(1.0 / float(scale)) for s in settings]
+
+
+def _averaging_updates(
+    optimizer: Optimizer, tracker: GroupTracker, arenas: ArenaManager
+) -> list[step_inputs.TensorUpdate]:
+    tracker.follow(optimizer.param_groups, arenas.scanner)
+    settings = tracker.settings.read(optimizer.param_groups, optimizer.updates)
+    return averaging_updates(optimizer.param_groups, settings, tracker.names, optimizer.state)
 
 
 def _one_of(value: str, options: Sequence[str], name: str, title: str) -> Any:

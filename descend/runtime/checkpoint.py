@@ -4,7 +4,9 @@
         weights.safetensors                every parameter and buffer under its own name
         training/optimizer.safetensors     tensors of the optimizer's state
         training/state.json                execution contexts, counts, seed, and all else that is not a tensor
-        manifest.json                      size and SHA-256 of each file above, CRC-32 of each tensor; written last
+        shards/weights-R-of-N.safetensors  the shards of rank R of N, where tensors are sharded, and ...
+    shards/optimizer-R-of-N.safetensors
+    manifest.json                      size and SHA-256 of each file above, CRC-32 of each tensor; written last
 
 A checkpoint is written under another name, flushed, and renamed, so `step-N` is complete whenever it exists. Nothing
 here is a pickle, and no byte depends on the time or the machine, so equal runs write equal files.
@@ -20,29 +22,77 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from descend.errors import DAMAGED_FILE, StorageError, warn
 from descend.filenames import escape, unescape
 from descend.runtime.run_directory import write_beside
-from descend.runtime.safetensors_io import check_layout, damaged_tensors, read_tensors, write_tensors
+from descend.runtime.safetensors_io import check_layout, damaged_tensors, write_tensors
+from descend.runtime.shards import TensorFiles
 from descend.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Mapping, Sequence
 
     import torch
 
 __all__ = ["newest_checkpoint", "read_state", "read_weights", "remove", "remove_leftovers", "save_checkpoint", "verify"]
 
-FORMAT_VERSION = 2  # 1: before the state was kept by the names of parts; its weights alone can be taken
+# 1: before the state was kept by the names of parts; its weights alone can be taken. 3: some tensors are sharded.
+FORMAT_VERSION, _WITHOUT_SHARDS = 3, 2
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights.safetensors", "training/optimizer.safetensors", "training/state.json"
 _MANIFEST = "manifest.json"
 _FILES = (_WEIGHTS, _OPTIMIZER, _STATE)
+_SHARD = re.compile(r"shards/(weights|optimizer)-\d{5,}-of-\d{5,}\.safetensors")
 _LARGEST_JSON = 2**30  # bytes; far above any state that we write
-_LEFTOVER = re.compile(r"\.step-\d+\.(\d+\.part|gone)")
+_LEFTOVER = re.compile(r"\.step-\d+\.(\d+\.part|shards\.part|gone)")
+
+
+class StagedShards:
+    """Shards that all ranks have written beside the checkpoints, for the next checkpoint.
+
+    Args:
+        folder: Of the files.
+        files: Of each file by its name in a checkpoint, the facts for the manifest.
+        not_finite: Name of a sharded parameter with a NaN or an infinity in any shard; None if all are finite.
+        problems: Why a rank could not write its files.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        files: Mapping[str, Mapping[str, Any]],
+        not_finite: str | None = None,
+        problems: Sequence[str] = (),
+    ) -> None:
+        self.folder, self.files, self.not_finite, self.problems = folder, files, not_finite, list(problems)
+
+    @staticmethod
+    def folder_of(checkpoints: Path, step: int) -> Path:
+        """Where the shards of a step lie until its checkpoint is written."""
+        return checkpoints / f".step-{step}.shards.part"
+
+    @staticmethod
+    def name_of(kind: str, rank: int, world_size: int) -> str:
+        """The name in a checkpoint of a rank's file."""
+        return f"shards/{kind}-{rank:05}-of-{world_size:05}.safetensors"
+
+    def copy_to(self, checkpoint: Path) -> Mapping[str, Any]:
+        """Link or copy the files into a checkpoint; returns their entries for the manifest."""
+        (checkpoint / "shards").mkdir()
+        for name in self.files:
+            source, target = self.folder / Path(name).name, checkpoint / name
+            try:
+                os.link(source, target)
+            except OSError:  # the file system has no hard links
+                shutil.copyfile(source, target)
+        return self.files
+
+    def remove(self) -> None:
+        """Remove the folder; the checkpoint has the files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def save_checkpoint(
@@ -52,6 +102,7 @@ def save_checkpoint(
     optimizer: Mapping[str, torch.Tensor],
     state: Mapping[str, Any],
     not_finite: str | None = None,
+    shards: StagedShards | None = None,
 ) -> Path:
     """Write `folder/step-N`.
 
@@ -63,6 +114,7 @@ def save_checkpoint(
         state: Everything else, as plain JSON values.
         not_finite: Name of a parameter with a NaN or an infinity; None if all are finite. No run resumes from such a
             checkpoint.
+        shards: What all ranks have written of sharded tensors; stays where it is.
 
     Returns:
         The checkpoint's folder.
@@ -82,8 +134,10 @@ def save_checkpoint(
             _OPTIMIZER: write_tensors(beside / _OPTIMIZER, optimizer),
             _STATE: _write_json(beside / _STATE, {"step": step, **state}),
         }
+        if shards:
+            facts |= shards.copy_to(beside)
         _write_json(beside / _MANIFEST, _sealed(facts, not_finite))
-        for path in (beside / "training", beside):
+        for path in (beside / "training", *([beside / "shards"] if shards else []), beside):
             _flush(path)
         if target.exists():  # the same step, written before; kept until the new one has replaced it
             _remove_tree(aside)
@@ -110,7 +164,8 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sealed(files: Mapping[str, Any], not_finite: str | None) -> dict[str, Any]:
     """A manifest, with a checksum of itself."""
-    manifest = {"format_version": FORMAT_VERSION, "descend": __version__, "files": files, "not_finite": not_finite}
+    version = FORMAT_VERSION if any(map(_SHARD.fullmatch, files)) else _WITHOUT_SHARDS
+    manifest = {"format_version": version, "descend": __version__, "files": files, "not_finite": not_finite}
     return {**manifest, "sha256": _seal(manifest)}
 
 
@@ -125,7 +180,11 @@ def _foreign_file(checkpoint: Path) -> str | None:
         return checkpoint.name
     expected = {*_FILES, _MANIFEST, "training"}
     names = sorted(str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*"))
-    return next((name for name in names if name not in expected), None)
+    return next((name for name in names if name not in expected and not _is_of_shards(name)), None)
+
+
+def _is_of_shards(name: str) -> bool:
+    return name == "shards" or bool(_SHARD.fullmatch(name))
 
 
 def _remove_tree(folder: Path) -> None:
@@ -173,8 +232,12 @@ def remove_leftovers(folder: Path) -> list[str]:
     return sorted(path.name for path in left)
 
 
-def verify(checkpoint: Path) -> None:
+def verify(checkpoint: Path, but: Collection[str] = ()) -> None:
     """Compare every file with the manifest.
+
+    Args:
+        checkpoint: Its folder.
+        but: Names of files that others have just compared; of these the size alone.
 
     Raises:
         StorageError: a file is missing, or its size or content differs; the message names all such files and the
@@ -184,11 +247,11 @@ def verify(checkpoint: Path) -> None:
     files: Mapping[str, Any] = manifest["files"]
     problems: list[str] = []
     for name in sorted({*_FILES, *files}):
-        if name not in files or name not in _FILES:
+        if name not in files or not (name in _FILES or _SHARD.fullmatch(name)):
             what = "does not list" if name in _FILES else "lists"
             problems.append(f"{checkpoint / _MANIFEST} {what} '{name}', so descend has not written it")
         else:
-            problems += _file_problems(checkpoint, name, files[name])
+            problems += file_problems(checkpoint, name, files[name], content=name not in but)
     if not problems and manifest["not_finite"]:
         problems.append(f"{checkpoint} holds weights that are not finite ('{manifest['not_finite']}')")
     if problems:
@@ -241,7 +304,8 @@ def _require_inside(path: Path, folder: Path) -> None:
         raise StorageError(f"{path} is a link out of the checkpoint; nothing outside it is opened")
 
 
-def _file_problems(checkpoint: Path, name: str, facts: Mapping[str, Any]) -> list[str]:
+def file_problems(checkpoint: Path, name: str, facts: Mapping[str, Any], content: bool = True) -> list[str]:
+    """What is wrong with a file of a checkpoint; its content is read only where that is asked for."""
     path = checkpoint / name
     try:
         _require_inside(path, checkpoint)
@@ -249,6 +313,8 @@ def _file_problems(checkpoint: Path, name: str, facts: Mapping[str, Any]) -> lis
             return [f"{path} is missing"]
         if (size := path.stat().st_size) != facts["bytes"]:
             return [f"{path} has {size:,} bytes where {facts['bytes']:,} were written"]
+        if not content:
+            return []
         if _digest(path) != facts["sha256"]:
             return [f"{path} does not have the content that was written: its SHA-256 differs{_where(path, facts)}"]
         if name == _STATE:
@@ -283,11 +349,46 @@ def read_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
         StorageError: the checkpoint is damaged.
     """
     verify(checkpoint)
-    return {unescape(name): tensor for name, tensor in read_tensors(checkpoint / _WEIGHTS).items()}
+    weights = weights_of(checkpoint)
+    return {unescape(name): weights.read(name) for name in weights}
+
+
+def weights_of(checkpoint: Path) -> TensorFiles:
+    """The parameters and buffers of a checkpoint by escaped name, to be read whole or in part. Call `verify` first.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    return _tensor_files(checkpoint, _WEIGHTS, "weights")
+
+
+def optimizer_tensors_of(checkpoint: Path) -> TensorFiles:
+    """The tensors of a checkpoint's state, to be read whole or in part. Call `verify` first.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    return _tensor_files(checkpoint, _OPTIMIZER, "optimizer")
+
+
+def _tensor_files(checkpoint: Path, whole: str, kind: str) -> TensorFiles:
+    files: Mapping[str, Any] = _manifest(checkpoint)["files"]
+    sharded = [name for name in sorted(files) if (found := _SHARD.fullmatch(name)) and found[1] == kind]
+    return TensorFiles({checkpoint / whole: None, **{checkpoint / n: files[n].get("shards", {}) for n in sharded}})
 
 
 def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The rest of a checkpoint: the optimizer's tensors by name, and plain values. Call `verify` first.
+
+    Raises:
+        StorageError: a newer version of this package wrote it, or it cannot be read.
+    """
+    plain, tensors = read_plain_state(checkpoint), optimizer_tensors_of(checkpoint)
+    return {name: tensors.read(name) for name in tensors}, plain
+
+
+def read_plain_state(checkpoint: Path) -> dict[str, Any]:
+    """The plain values of a checkpoint's state alone. Call `verify` first.
 
     Raises:
         StorageError: a newer version of this package wrote it, or it cannot be read.
@@ -301,7 +402,7 @@ def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     step = plain.get("step")
     if type(step) is not int or step < 0:
         raise StorageError(f"{checkpoint / _STATE} is damaged: step must be an integer >= 0, got {step!r:.40}")
-    return read_tensors(checkpoint / _OPTIMIZER), plain
+    return plain
 
 
 def good_checkpoints(folder: Path) -> list[Path]:

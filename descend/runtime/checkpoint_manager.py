@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import torch
 
 from descend.errors import DAMAGED_FILE, StorageError, warn
-from descend.runtime.checkpoint import newest_checkpoint, remove, remove_leftovers, save_checkpoint, verify
+from descend.runtime.checkpoint import (
+    StagedShards,
+    newest_checkpoint,
+    remove,
+    remove_leftovers,
+    save_checkpoint,
+    verify,
+)
 from descend.runtime.run_directory import write_beside
 
 if TYPE_CHECKING:
@@ -27,11 +34,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["CheckpointManager", "SaveRequest", "Snapshot"]
+__all__ = ["CheckpointManager", "SaveRequest", "Snapshot", "first_not_finite"]
 
 STOPPED = "stopped"  # purpose of a checkpoint written at a signal; superseded by the next one of another purpose
 
-_RETRY_SECONDS = (0.1, 0.4, 1.6)  # pauses before the second, third and fourth attempt
+RETRY_SECONDS = (0.1, 0.4, 1.6)  # pauses before the second, third and fourth attempt
 _FAILURES_IN_A_ROW = 5
 
 
@@ -46,6 +53,7 @@ class Snapshot:
         state: Everything else, as plain JSON values without times.
         times: Durations in seconds, by name; for the ledger.
         trained: Names of the trained parameters, which must be finite.
+        shards: What all ranks have written of sharded tensors, which are not among the others; None without any.
     """
 
     step: int
@@ -54,6 +62,7 @@ class Snapshot:
     state: Mapping[str, Any]
     times: Mapping[str, float] = field(default_factory=dict[str, float])
     trained: frozenset[str] = frozenset()
+    shards: StagedShards | None = None
 
     def detached(self) -> Snapshot:
         """A copy on the CPU, which later steps do not change."""
@@ -63,11 +72,16 @@ class Snapshot:
 
     def not_finite(self) -> str | None:
         """Name of the first trained parameter with a NaN or an infinity; None if all are finite."""
-        for name in sorted(self.trained):
-            tensor = self.weights[name]
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                return name
-        return None
+        found = first_not_finite({name: self.weights[name] for name in self.trained if name in self.weights})
+        return found or (self.shards.not_finite if self.shards else None)
+
+
+def first_not_finite(tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """Name of the first tensor with a NaN or an infinity; None if all are finite."""
+    for name in sorted(tensors):
+        if tensors[name].is_floating_point() and not bool(torch.isfinite(tensors[name]).all()):
+            return name
+    return None
 
 
 @dataclass(frozen=True)
@@ -161,7 +175,7 @@ class CheckpointManager:
         if not path.is_file():
             return {}
         try:
-            ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text()))
+            ledger = cast("dict[str, dict[str, Any]]", json.loads(path.read_text(encoding="utf-8")))
             return {name: _checked_entry(entry) for name, entry in ledger.items() if re.fullmatch(r"step-\d+", name)}
         except DAMAGED_FILE as error:
             warn(f"{path} is damaged ({error}): older checkpoints are kept, and training time counts from 0")
@@ -215,8 +229,16 @@ class CheckpointManager:
             self._pending.join()
 
     def _write(self, snapshot: Snapshot, request: SaveRequest, final: bool) -> None:
+        try:
+            self._try_to_write(snapshot, request, final)
+        finally:
+            if snapshot.shards:
+                snapshot.shards.remove()
+
+    def _try_to_write(self, snapshot: Snapshot, request: SaveRequest, final: bool) -> None:
         began = time.monotonic()
-        for pause in (*_RETRY_SECONDS, None):
+        hopeless = snapshot.shards is not None and snapshot.shards.problems  # ranks have made their attempts
+        for pause in (*(() if hopeless else RETRY_SECONDS), None):
             try:
                 self._attempt(snapshot, request)
             except StorageError as error:
@@ -247,6 +269,8 @@ class CheckpointManager:
         known = self._ledger.get(name, {"for": [], "score": None})
         score = known["score"] if request.score is None else request.score
         who = sorted({*known["for"], request.who} - ({STOPPED} if request.who != STOPPED else set()))
+        if snapshot.shards and snapshot.shards.problems:
+            raise StorageError(snapshot.shards.problems)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -254,11 +278,13 @@ class CheckpointManager:
         # Listed before it is written: a checkpoint that is not listed would never be removed.
         self._ledger[name] = {"for": who, "score": score, "times": dict(snapshot.times), "not_finite": bad}
         self._write_ledger()
-        path = save_checkpoint(self.folder, snapshot.step, snapshot.weights, snapshot.optimizer, snapshot.state, bad)
+        shards = snapshot.shards
+        tensors = (snapshot.weights, snapshot.optimizer)
+        path = save_checkpoint(self.folder, snapshot.step, *tensors, snapshot.state, bad, shards)
         if bad:
             warn(f"{path} holds weights that are not finite ('{bad}'); no run will continue from it")
         else:
-            verify(path)
+            verify(path, but=shards.files if shards else ())
             request.then(path)
         if request.keep:
             self._retain(request)

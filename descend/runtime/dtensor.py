@@ -10,10 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from descend.torch_private import shard_region
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["copies_of", "copy_into", "full_tensor", "is_sharded", "local_shard", "mesh_size", "shard_like"]
+__all__ = [
+    "copies_of",
+    "copy_into",
+    "from_shard",
+    "full_tensor",
+    "is_first_copy",
+    "is_sharded",
+    "local_region",
+    "local_shard",
+    "mesh_size",
+    "shard_like",
+]
 
 
 def is_sharded(tensor: object) -> bool:
@@ -35,8 +48,9 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shard_like(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Full values, equal on all ranks, sharded as `tensor` of that shape is; no communication."""
-    if not is_sharded(tensor):
+    """Full values, equal on all ranks, sharded as `tensor` of that shape is; no communication. Values that are sharded
+    already stay so."""
+    if not is_sharded(tensor) or is_sharded(values):
         return values
     from torch.distributed.tensor import distribute_tensor
 
@@ -45,9 +59,31 @@ def shard_like(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return distribute_tensor(on_device, sharded.device_mesh, sharded.placements, src_data_rank=None)
 
 
+def local_region(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and sizes of this rank's shard in a sharded tensor."""
+    return shard_region(tensor)
+
+
+def is_first_copy(tensor: torch.Tensor) -> bool:
+    """Whether this rank is the first of those that hold the same shard of a sharded tensor."""
+    sharded: Any = tensor
+    copies = [dimension for dimension, placement in enumerate(sharded.placements) if placement.is_replicate()]
+    return not any(sharded.device_mesh.get_local_rank(dimension) for dimension in copies)
+
+
+def from_shard(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor sharded as `tensor` is, of which this rank's shard holds `values`; no communication."""
+    from torch.distributed.tensor import DTensor
+
+    sharded: Any = tensor
+    on_device = values.to(sharded.device)
+    mesh, placements = sharded.device_mesh, sharded.placements
+    return DTensor.from_local(on_device, mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride())
+
+
 @torch.no_grad()
 def copy_into(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy full values, equal on all ranks, into the local shard of a tensor."""
+    """Copy values into the local shard of a tensor: full ones, equal on all ranks, or sharded as the tensor is."""
     local_shard(tensor).copy_(local_shard(shard_like(values, tensor)))
 
 

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
     from descend.runtime.communicator import Communicator
 
-__all__ = ["HeartbeatStore", "is_dead", "is_on_this_host", "is_suspended"]
+__all__ = ["HeartbeatStore", "is_dead", "is_on_this_host", "is_suspended", "work_done"]
 
 _CAUSE = "first cause"
 _FINISHED = "ranks that finished"
 _FAILED = "ranks that failed"
 _RANK_ZERO_ERROR = "error of rank 0"
 _POLL_SECONDS = 0.02
+_MOVED = ("read_bytes", "write_bytes")  # by the disk; what goes through sockets, as heartbeats do, does not count
 
 
 class HeartbeatStore:
@@ -59,6 +60,7 @@ class HeartbeatStore:
         heartbeat = {"number": number, "waits": status.waits, "busy": status.is_busy, "last_sync": status.last_sync}
         collectives = status.begun() if status.begun else -1
         heartbeat |= {"steps": status.steps, "waiting": status.waiting is not None, "collectives": collectives}
+        heartbeat["work"] = work_done() if status.is_busy else ""
         self._store.set(f"heartbeat {self._communicator.rank}", json.dumps({**heartbeat, **_process_identity()}))
 
     def wait_for(self, ranks: Sequence[int], seconds: float) -> None:
@@ -150,6 +152,22 @@ def is_dead(heartbeat: dict[str, Any]) -> bool:
     return started != heartbeat["started"] or state in ("Z", "X")
 
 
+def work_done() -> str:
+    """A text that changes while the main thread of this process computes or any thread reads or writes; from Linux's
+    /proc, and empty elsewhere.
+
+    A thread that hangs in a system call, such as a write to a file system that does not answer, changes nothing.
+    """
+    try:
+        cpu = Path(f"/proc/self/task/{os.getpid()}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
+        moved = [
+            line for line in Path("/proc/self/io").read_text(encoding="utf-8").splitlines() if line.startswith(_MOVED)
+        ]
+    except OSError:
+        return ""
+    return " ".join([*cpu, *moved])
+
+
 def _process_identity() -> dict[str, Any]:
     """Number, host and start time of this process; the start time tells it from a later process of that number."""
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": _process_state(os.getpid())[1]}
@@ -158,7 +176,7 @@ def _process_identity() -> dict[str, Any]:
 def _process_state(pid: int) -> tuple[str, str]:
     """State and start time of a process of this host, from Linux's /proc; empty if there is no such process."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return "", ""
     return fields[0], fields[19]

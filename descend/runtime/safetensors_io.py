@@ -1,4 +1,4 @@
-"""Reads and writes safetensors files, with a checksum for each tensor.
+"""Writes safetensors files, with a checksum for each tensor; `shards.py` reads them.
 
 A file is the length of the header (8 bytes, little-endian), the header (JSON: dtype, shape and offsets of each tensor),
 and the bytes of the tensors. Checksums are computed from memory while writing, not from the file afterwards.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["check_layout", "damaged_tensors", "read_tensors", "require_storable", "write_tensors"]
+__all__ = ["check_layout", "damaged_tensors", "require_storable", "write_tensors"]
 
 _CODES = {
     torch.float64: "F64",
@@ -149,19 +149,3 @@ def damaged_tensors(path: Path, facts: Mapping[str, Any]) -> list[str]:
             if zlib.crc32(file.read(end - begin)) != crc:
                 found.append(unescape(name))
     return found
-
-
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name.
-
-    Raises:
-        StorageError: it is no safetensors file.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    check_layout(path)
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error

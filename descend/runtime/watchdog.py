@@ -10,7 +10,8 @@ intervals: that it is alive, how many collectives it has entered, and whether it
     torchrun is killed    all ranks exit, since no launcher is left to end them
 
 The first error is written once, by compare-and-set, and every rank prints it. A rank that writes a checkpoint is waited
-for as long as its heartbeat continues, and a rank of another trainer as long as its step count increases. A thread in
+for as long as it computes, reads or writes, and ten timeouts more; a rank of another trainer as long as its step count
+increases. A thread in
 native code (a blocked all_reduce, say) cannot be interrupted, so a waiting rank ends its whole process.
 """
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Watchdog"]
 
 _MONITORED_RANKS = 8  # how many of the following ranks each rank monitors; all of thousands would overload the store
+_BUSY_TIMES = 10  # timeouts for which a rank that works for all may do nothing: to flush a disk may take minutes
 _SHUTDOWN_SECONDS = 5.0  # from the detection of a hung rank until all ranks have exited
 _LEAST_SHARE = 0.8  # of a short timeout that a rank is waited for; with less a busy rank would pass for a hung one
 _OUTPUT_SECONDS = 0.3  # for the output of ranks that have just exited
@@ -58,6 +60,7 @@ class _RankMonitor:
         self._store, self._communicator, self._timeout = store, communicator, timeout_seconds
         self._progress: dict[int, tuple[int, float]] = {}  # by rank: its step count, and since when it is unchanged
         self._collectives: dict[int, tuple[int, float]] = {}  # by rank: collectives begun, and since when unchanged
+        self._work: dict[int, tuple[str, float]] = {}  # by rank: what it has done while busy, and since when unchanged
 
     @property
     def ranks(self) -> list[int]:
@@ -86,6 +89,14 @@ class _RankMonitor:
             silent_seconds, why = now - since, None
             if heartbeat and rank in status.served and now - self._progress[rank][1] > timeout:
                 why = f"rank {rank} hangs: it has made no step for {timeout:g} seconds"
+            elif waited > timeout and heartbeat and heartbeat["busy"]:
+                idle = now - self._work[rank][1]
+                if idle > _BUSY_TIMES * timeout:
+                    why = (
+                        f"rank {rank} hangs: it works for all ranks, as while it writes a checkpoint, and has neither "
+                        f"computed nor read or written anything for {idle:.3g} seconds; the others wait at "
+                        f"{status.waiting}"
+                    )
             elif waited > timeout and heartbeat and self._is_holding_up(rank, heartbeat, now):
                 why = (
                     f"rank {rank} hangs: the other ranks have waited {timeout:g} seconds for it, at {status.waiting}; "
@@ -113,8 +124,6 @@ class _RankMonitor:
     def _is_holding_up(self, rank: int, heartbeat: dict[str, Any], now: float) -> bool:
         """Whether this rank waits because of another rank, and not because of a third one."""
         status = self._communicator.status
-        if heartbeat["busy"]:
-            return False
         if not status.patient:
             peers = status.peers is None or rank in status.peers
             return peers and (heartbeat["waits"] < status.waits or self._is_behind_in_collectives(rank, heartbeat, now))
@@ -125,6 +134,9 @@ class _RankMonitor:
         known = self._progress.get(rank)
         if known is None or known[0] != heartbeat["steps"] or heartbeat["waiting"] or heartbeat["busy"]:
             self._progress[rank] = (heartbeat["steps"], now)
+        known = self._work.get(rank)
+        if known is None or known[0] != heartbeat["work"] or not heartbeat["work"]:
+            self._work[rank] = (heartbeat["work"], now)
         known = self._collectives.get(rank)
         if known is None or known[0] != heartbeat["collectives"]:
             self._collectives[rank] = (heartbeat["collectives"], now)

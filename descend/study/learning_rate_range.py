@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from descend import svg
 from descend.arguments import check_integer, check_number, check_path, require
 from descend.errors import ConfigurationError
 from descend.experiment.fit import device_of, fit
+from descend.pages.chart import Axis, Chart, Line, vega_lite
+from descend.pages.draw import draw, is_installed
 from descend.runtime import write_beside
 from descend.runtime.dtensor import is_sharded
 from descend.runtime.seeds import forked_rng
-from descend.study.report.svg import Axis, Line, plot
 from descend.train import Callback, Steps
 from descend.train.param_groups import set_option
 
@@ -89,7 +89,11 @@ class LearningRateRange:
         return self.rates[self.smoothed.index(min(self.smoothed))]
 
     def svg(self) -> str:
-        """The picture, an SVG document: the loss over the rate, with the two rates marked."""
+        """The picture, an SVG document: the loss over the rate, with the two rates marked.
+
+        Raises:
+            Unsupported: vl-convert, which draws it, is not installed.
+        """
         points = tuple(zip(self.rates, self.smoothed, strict=True))
         lines = [
             Line("each step", tuple(zip(self.rates, self.losses, strict=True)), joined=False, colour=-1),
@@ -99,11 +103,11 @@ class LearningRateRange:
             if rate is not None:
                 at = (rate, self.smoothed[self.rates.index(rate)])
                 lines.append(Line(f"{name}, {rate:.2g}", (at,), colour=len(lines) - 1))
-        drawn = plot(lines, Axis("learning rate", log=True), Axis("objective"))
-        return drawn.replace("<svg", f"<svg xmlns={svg.attribute(svg.NAMESPACE)}", 1)
+        (drawn,) = draw([vega_lite(Chart(tuple(lines), Axis("learning rate", log=True), Axis("objective")))])
+        return drawn
 
-    def _repr_svg_(self) -> str:
-        return self.svg()
+    def _repr_svg_(self) -> str | None:
+        return self.svg() if is_installed() else None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture into a file.
@@ -111,6 +115,7 @@ class LearningRateRange:
         Raises:
             ConfigurationError: `path` is no name of a file.
             StorageError: it cannot be written.
+            Unsupported: see `svg`.
         """
         require(check_path("path", path), where="save")
         write_beside(Path(path), self.svg())

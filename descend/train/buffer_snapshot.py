@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["BufferSnapshot"]
 
@@ -51,12 +50,14 @@ class BufferSnapshot:
             for name, buffer in part.named_buffers(recurse=False):
                 yield (part, name), buffer
 
-    @contextmanager
-    def restored_on_error(self) -> Generator[None]:
+    def restored_on_error(self) -> Self:
         """Keep the buffers now; where the block raises, restore them, so that what is saved next is from before it."""
         self.keep()
-        try:
-            yield
-        except BaseException:
+        return self
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
             self.restore()
-            raise

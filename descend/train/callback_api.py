@@ -60,12 +60,13 @@ class RunControl:
     Attributes:
         collectives: Communication between ranks, and their clock.
         files: The run directory.
-        probe: The objective, its gradient and its Hessian once more.
+        probe: The objective on mini-batches, once more.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self.collectives, self.files, self.probe = Collectives(run.communicator), RunFiles(run), ObjectiveProbe(run)
+        self.collectives, self.files = Collectives(run.communicator), RunFiles(run)
+        self.probe = ObjectiveProbe(run)
 
     # Weights
 
@@ -202,17 +203,6 @@ class RunControl:
         loss. Waits for the device."""
         return float(self._run.state.signal_divisor) * self._run.precision.loss_scale
 
-    # The objective once more
-
-    def last_batch(self, mode: Mode, or_first: bool = False) -> Batch | None:
-        """The newest mini-batch of a mode; where there was none, the first one of its data if that is asked for."""
-        newest = self._run.state.batches.get(mode)
-        return self.probe.first_batch(mode) if newest is None and or_first else newest
-
-    def gradients(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """The gradient of the objective on a mini-batch by the name of the parameter; changes nothing."""
-        return self.probe.gradients(batch, self.trained)
-
     # Other ranks
 
     @property
@@ -239,20 +229,22 @@ class RunControl:
         return generator(self._run.seed, "callback", *names)
 
     def __getattr__(self, name: str) -> Any:
-        """What had its place here before `collectives` and `files` were objects of their own."""
+        """What had its place here before `collectives`, `files` and `probe` were objects of their own."""
         if name not in _MOVED:
             raise AttributeError(f"RunControl has no attribute '{name}'{nearest(name, dir(self))}")
         return getattr(getattr(self, _MOVED[name][0]), _MOVED[name][1])
 
 
 _MOVED = {
-    "objective": ("probe", "objective"),
     "ids": ("collectives", "ids"),
     "first": ("collectives", "is_rank_zero"),
     "now": ("collectives", "now"),
     "keeps_files": ("files", "are_kept"),
     "summary_dir": ("files", "summary_dir"),
     "restore": ("files", "restore"),
+    "last_batch": ("probe", "last_batch"),
+    "objective": ("probe", "objective"),
+    "gradients": ("probe", "gradients"),
 }
 
 
@@ -347,10 +339,18 @@ class ObjectiveProbe:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def objective(self, batch: Batch) -> float:
-        """The objective on a mini-batch with the present parameters."""
-        with torch.no_grad(), self._buffers_kept():
-            return float(self._value(batch))
+    def last_batch(self, mode: Mode, or_first: bool = False) -> Batch | None:
+        """The newest mini-batch of a mode.
+
+        With `or_first` it is the first one of the data where there was none, or where the newest is what was left over
+        at the end of an epoch and has fewer samples.
+        """
+        newest, feed = self._run.state.batches.get(mode), self._run.data.get(mode)
+        if feed is None or not or_first:
+            return newest
+        if newest is not None and not (newest.last and (feed.last_size or 0) < (feed.first_size or 0)):
+            return newest
+        return self.first_batch(mode)
 
     def first_batch(self, mode: Mode) -> Batch | None:
         """The first mini-batch of the first epoch of a mode; None where it has no data."""
@@ -360,8 +360,14 @@ class ObjectiveProbe:
         with contextlib.closing(feed.epoch(0)) as batches:
             return next(batches, None)
 
-    def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Its gradient with respect to `parameters`, by name; 0 where it does not depend on one."""
+    def objective(self, batch: Batch) -> float:
+        """The objective on a mini-batch with the present parameters."""
+        with torch.no_grad(), self._buffers_kept():
+            return float(self._value(batch))
+
+    def gradients(self, batch: Batch, parameters: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+        """Its gradient by name, with respect to all trained parameters or to these; 0 where it depends on none."""
+        parameters = self._run.control.trained if parameters is None else parameters
         with torch.enable_grad(), self._buffers_kept():
             value = self._value(batch)
             if not (parameters and value.requires_grad):
@@ -370,21 +376,20 @@ class ObjectiveProbe:
         return dict(zip(parameters, found, strict=True))
 
     @contextlib.contextmanager
-    def hessian(self, batch: Batch, parameters: Mapping[str, torch.Tensor]) -> Generator[HessianProduct]:
-        """The Hessian of the objective with respect to `parameters`, as its product with a vector.
+    def hessian(self, batch: Batch) -> Generator[HessianProduct]:
+        """The Hessian of the objective with respect to the trained parameters, as its product with a vector.
 
-        Within the block a function takes tensors shaped like the parameters and returns Hv likewise. Each call is one
+        Within the block a function takes tensors shaped like these parameters and returns Hv likewise. Each call is one
         backward pass through the gradient, whose graph is kept. With several ranks it is the Hessian of the whole
         mini-batch, and each call a collective one.
 
         Args:
             batch: The share of this rank.
-            parameters: By name.
 
         Raises:
             Unsupported: from the function, where an operation of the module has no second derivative.
         """
-        communicator, held = self._run.communicator, list(parameters.values())
+        communicator, held = self._run.communicator, list(self._run.control.trained.values())
         # The faster kernels of attention have no second derivative.
         math_only = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
         with torch.enable_grad(), self._buffers_kept(), math_only:

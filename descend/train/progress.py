@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["ExecutionContext", "Mode", "Progress"]
 
@@ -69,8 +74,7 @@ class ExecutionContext:
         return cls(mode=Mode(state["mode"]), **numbers)
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """What a stopping criterion may look at.
 
     Attributes:
@@ -87,5 +91,5 @@ class Progress:
     epoch: int
     seconds: float
     seconds_this_run: float = 0.0
-    values: dict[str, float] = field(default_factory=dict[str, float])
+    values: Mapping[str, float] = MappingProxyType({})
     seconds_to_end: float = 0.0

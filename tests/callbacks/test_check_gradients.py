@@ -33,7 +33,7 @@ def test_right_gradients_pass_and_everything_stays_as_it_was(capsys):
     for ours, theirs in zip(checked.task.module.parameters(), plain.task.module.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     out = capsys.readouterr().out
-    assert "checking gradients on the last train mini-batch: 4 entries" in out
+    assert "checking gradients on a train mini-batch of 4 samples: 4 entries" in out
     assert out.count("weights bias, entry 0") == 1 + 2  # after training, and after each of two validations
 
 
@@ -63,11 +63,12 @@ def test_a_negative_objective_is_checked_all_the_same():
 def test_the_layers_of_a_graph_pass_in_all_modes(tmp_path, capsys):
     graph_run(tmp_path, CheckGradients(error_on_failure=True), epochs=1)
     out = capsys.readouterr().out
-    assert all(f"the last {mode} mini-batch: 103 entries" in out for mode in ("train", "validation", "test"))
+    assert all(f"checking gradients on a {mode} mini-batch of " in out for mode in ("train", "validation", "test"))
+    assert out.count(" samples: 103 entries") == 3
 
 
 def test_statistics_are_those_of_the_mini_batch_that_is_checked(tmp_path, capsys):
-    """The last mini-batch of training is of 4 samples, and that of the validation before it was of 12."""
+    """The first mini-batch of training is of 16 samples, and that of the validation before it was of 12."""
     x = descend.FullyConnected(descend.Input(data_field="samples"), num_neurons=2)
     loss = descend.L2Norm2(descend.Softplus(descend.BatchNormalization(x, epsilon=0.1)))
     model = descend.Model(1, objective_function=loss, callbacks=[CheckGradients(step_size=1e-2)])
@@ -77,7 +78,7 @@ def test_statistics_are_those_of_the_mini_batch_that_is_checked(tmp_path, capsys
     ]
     trainer = descend.Trainer(mini_batch_size=16, random_seed=1)
     descend.run(trainer, model, descend.DataReader(readers), descend.SGD(learn_rate=0.1), tmp_path / "run")
-    assert "checking gradients on the last train mini-batch: 10 entries" in capsys.readouterr().out
+    assert "checking gradients on a train mini-batch of 16 samples: 10 entries" in capsys.readouterr().out
 
 
 def test_an_unknown_mode_is_refused():

@@ -145,3 +145,12 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("a\n1\n")
     with pytest.raises(ConfigurationError, match=r"pyarrow: pip install 'descend\[data\]'"):
         read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("begin", "name"), [(b"BZh91AY", "bzip2"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd")]
+)
+def test_other_compressed_files_are_refused_by_name(tmp_path, begin, name):
+    (tmp_path / "a.csv").with_suffix(".csv." + name).write_bytes(begin * 10)
+    with pytest.raises(DataError, match=f"is compressed by {name}"):
+        read(tmp_path / f"a.csv.{name}")

@@ -112,3 +112,8 @@ def test_the_head_of_a_file(tmp_path):
     assert content.startswith(head(tmp_path / "packed"))
     assert len(head(tmp_path / "packed")) > 500
     assert head(tmp_path / "cut") == b"\x1f\x8bno gzip"
+
+
+def test_descriptions_of_saved_data_sets_are_no_data(folder):
+    root = folder("set/data-0.arrow", "set/dataset_info.json", "set/state.json", "set/dataset_dict.json")
+    assert names(files_of(root), root) == ["set/data-0.arrow"]

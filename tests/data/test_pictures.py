@@ -138,3 +138,15 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(tmp_path, turned):
     found = form.decode(tmp_path / "a.jpg").astype(int)
     assert np.abs(found - wanted).max() <= 6
     assert np.abs(found - wanted).mean() < 1
+
+
+def test_bits_are_converted_by_their_range():
+    """Pillow itself cuts 16 bits off at 255, and takes 8 bits as small values of 16."""
+    deep = ImageForm("I;16", GRAY.shape, scaled=False)
+    assert np.array_equal(deep.decode(encoded(GRAY))[0], GRAY.astype(np.uint16) * 257)
+    flat = ImageForm("L", DEEP.shape, scaled=False)
+    assert np.array_equal(flat.decode(encoded(DEEP))[0], np.rint(DEEP / 257).astype(np.uint8))
+    color = ImageForm("RGB", DEEP.shape, scaled=False)
+    assert np.array_equal(color.decode(encoded(DEEP))[2], np.rint(DEEP / 257).astype(np.uint8))
+    with pytest.raises(ValueError, match="of 32 bits"):
+        flat.decode(encoded(Image.fromarray(DEEP.astype(np.float32)), "TIFF"))

@@ -51,6 +51,13 @@ def test_names_and_links_lead_nowhere(tmp_path):
     assert [member.name for member in members_of(tmp_path / "a.tar")] == ["/etc/0.a"]
 
 
+@pytest.mark.parametrize("name", ["/etc/1.a", "../1.a", "b/../../1.a"])
+def test_a_name_that_leads_out_is_refused(tmp_path, name):
+    path = write(tmp_path / "a.tar", [("0..a", b"x"), (name, b"y")])
+    with pytest.raises(DataError, match=f"sample 1 has a member '{name}', a name that leads out"):
+        index_of(path)
+
+
 def test_damaged_and_hostile_files(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tar", [("0.a", b"x" * 2000), ("1.a", b"y")])
     content = path.read_bytes()

@@ -78,8 +78,8 @@ def test_what_is_a_number_counts_as_one(tmp_path, value):
     [
         ("def evaluate(path, rank):\n    return 'much'\n", "metric 'score' must be a number, got 'much'"),
         ("def evaluate(path, rank):\n    return None\n", "metric 'score' must be a number, got 'None'"),
-        ("def other(path, rank):\n    return 1\n", "score.py has no function 'evaluate'"),
-        ("1 / 0\n", "cannot be imported: ZeroDivisionError"),
+        ("def other(path, rank):\n    return 1\n", "module .score. has no function 'evaluate'"),
+        ("1 / 0\n", "cannot be imported .ZeroDivisionError"),
     ],
 )
 def test_functions_that_give_no_number_are_refused(tmp_path, text, problem):
@@ -118,3 +118,16 @@ def test_what_is_not_there_is_named(tmp_path):
         "metric '' (PythonMetric) needs module=",
         "metric 'e' (ExecutableMetric) needs filename=",
     ]
+
+
+def test_a_function_gets_the_path_as_lbann_has_it_where_files_lie_in_the_current_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    metric = module(tmp_path, "def evaluate(path, rank):\n    return path == 'trainer0/model0'\n", "placed")
+    assert ExternalMetrics([metric], "trainer0/model0")(tmp_path) == {"score": 1.0}
+
+
+def test_a_module_may_import_its_neighbours(tmp_path):
+    (tmp_path / "beside_a_metric.py").write_text("VALUE = 2.5\n")
+    text = "from beside_a_metric import VALUE\ndef evaluate(path, rank):\n    return VALUE\n"
+    metric = module(tmp_path, text, "asks")
+    assert ExternalMetrics([metric], "t/m")(tmp_path) == {"score": 2.5}

@@ -9,6 +9,7 @@ from toys import Regression, data, run_of
 
 from descend.callbacks.console import say
 from descend.errors import DataError
+from descend.experiment import run_store
 from descend.experiment.run_store import DirectoryStore, NoFiles, facts_of, logging_to
 
 
@@ -146,3 +147,13 @@ def test_restarts_are_noted_with_their_changes(kept):
     [restart] = read(kept, "run.json")["restarts"]
     assert restart["step"] == 6
     assert "batch_size: 4, was 2" in json.dumps(restart)
+
+
+def test_ranks_write_shards_only_once_the_save_before_is_done(kept, monkeypatch):
+    events = []
+    monkeypatch.setattr(type(kept.strategy), "is_sharded", True)
+    monkeypatch.setattr(type(kept.store.checkpoints), "wait", lambda manager: events.append("waits"))
+    stage = run_store.stage_shards
+    monkeypatch.setattr(run_store, "stage_shards", lambda *given: events.append("stages") or stage(*given))
+    assert kept.store.save(kept) is not None
+    assert events[:2] == ["waits", "stages"]

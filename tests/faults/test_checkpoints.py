@@ -384,7 +384,7 @@ def big():
 
 @pytest.fixture
 def no_pauses(monkeypatch):
-    monkeypatch.setattr("descend.runtime.checkpoint_manager._RETRY_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("descend.runtime.checkpoint_manager.RETRY_SECONDS", (0.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

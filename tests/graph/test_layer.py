@@ -37,9 +37,9 @@ def test_wrong_types_are_refused_with_field_value_and_expectation():
     with pytest.raises(ConfigurationError) as caught:
         g.Convolution(num_dims="a", out_channels=2.5, kernel_size="ab", has_bias="yes", conv_tensor_op_mode="FAST")
     assert list(caught.value.problems) == [
-        "Convolution.num_dims is 'a'; expected a whole number",
-        "Convolution.out_channels is 2.5; expected a whole number",
-        "Convolution.kernel_size is 'ab'; expected a list of: a whole number",
+        "Convolution.num_dims is 'a'; expected an integer",
+        "Convolution.out_channels is 2.5; expected an integer",
+        "Convolution.kernel_size is 'ab'; expected a list of: an integer",
         "Convolution.has_bias is 'yes'; expected True or False or None",
         "Convolution.conv_tensor_op_mode is 'FAST'; expected one of DEFAULT_TENSOR_OPS, NO_TENSOR_OPS, USE_TENSOR_OPS, "
         "USE_TENSOR_OPS_ALLOW_CONVERSION",
@@ -126,3 +126,13 @@ def test_a_kind_that_is_not_there_is_refused_with_the_nearest():
     wrong = 'layer { name: "y" own_kind { kind: "Blend" setting { name: "shape" numbers: 1 } } }'
     with pytest.raises(TextError, match="Blend has no field 'shape'; did you mean 'share'"):
         g.from_text(wrong)
+
+
+def test_several_parents_and_children_are_attached_at_once():
+    a, b, c, d = (g.Identity(name=name) for name in "abcd")
+    c.add_parent([a, b])
+    assert (c.parents, a.children, b.children) == ([a, b], [c], [c])
+    a.add_child((d, b))
+    assert (a.children, d.parents, b.parents) == ([c, d, b], [a], [a])
+    c.add_parent("by name")
+    assert c.parents == [a, b, "by name"]

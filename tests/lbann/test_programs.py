@@ -4,6 +4,7 @@ A caller sees the exit code alone: that the wrong expectation fails shows that t
 """
 
 import gzip
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -170,6 +171,26 @@ def test_lenet_of_the_quick_start_learns(tmp_path):
     assert "model0 (instance 0) test accuracy : " in done.stdout
     assert "which is not in [101, 102]" in done.stderr  # of the expectation that only warns
     assert (tmp_path / "work" / "out.log").read_text() == done.stdout
+    again = [("descend.lbann.driver", f"--prototext={tmp_path}/work/experiment.prototext"),
+             ("descend", "run", f"{tmp_path}/work/experiment.prototext", "--run-dir", "descend_run")]  # fmt: skip
+    for module, *arguments in again:
+        folder = tmp_path / module
+        folder.mkdir()
+        command = [sys.executable, "-m", module, *arguments]
+        once_more = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert once_more.returncode == 0, once_more.stderr
+        assert left_by(folder / "descend_run") == left_by(tmp_path / "work" / "descend_run")
+
+
+def left_by(run_dir):
+    """What a run has measured, without times, and the bytes of its last weights and of the optimizer's state."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    measured = [{name: value for name, value in row.items() if "seconds" not in name} for row in rows]
+    last = max((run_dir / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    tensors = {str(path.relative_to(last)): path.read_bytes() for path in last.rglob("*.safetensors")}
+    assert measured
+    assert tensors
+    return measured, tensors
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_gated_graph_conv_is_a_gru_on_messages(into, layers):
             h = torch.gru_cell(message.flatten(0, 1), h.flatten(0, 1), *weights).view(2, NODES, OUT)
         return h
 
-    make = lambda x, s, t: modules.GatedGraphConv(into, OUT, NODES, layers, name="g")(x, s, t)  # noqa: E731
+    make = lambda x, s, t: modules.GatedGraphConv(into, OUT, NODES, num_layers=layers, name="g")(x, s, t)  # noqa: E731
     agree(make, twin, random(2, NODES, into), SOURCES, TARGETS)
 
 

@@ -8,6 +8,7 @@ from descend.runtime import newest_checkpoint, verify
 # Only who hangs is waited for, and a busy host keeps a good rank from sending a heartbeat for seconds.
 HANGS = ["sleeps", "is suspended", "sleeps in a backward pass", "sleeps at the end"]
 TIMEOUTS = {what: {"DESCEND_TIMEOUT_SECONDS": "10"} for what in HANGS}
+TIMEOUTS["hangs in a save"] = {"DESCEND_TIMEOUT_SECONDS": "3"}  # who writes is waited for ten times as long
 
 
 def ended(what, rank, ranks, folder, *group):
@@ -68,6 +69,11 @@ def test_a_rank_of_a_group_that_the_user_has_made(group, what, code, words, tmp_
 @pytest.mark.slow
 def test_a_rank_that_never_comes_to_the_end_is_named_by_the_others(tmp_path):
     check(ended("sleeps at the end", 1, 2, tmp_path), 1, 6, "hangs", tmp_path, "step-16")
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_while_it_writes_a_checkpoint_is_named_by_the_others(tmp_path):
+    check(ended("hangs in a save", 0, 2, tmp_path), 0, 6, "hangs", tmp_path)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from ranks.start import start
 from ranks.test_exactness import compare, largest_difference
 from ranks.wrapped import CASES, COPIES, outcome
 from ranks.wrapped_runs import run
+from safetensors.torch import load_file
 
 from descend.runtime import read_state, read_weights
 
@@ -43,7 +44,11 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks_cut_up_or_not(tmp_path):
     run(1, str(alone / "run"))
     [first, second] = start(2, "wrapped_runs.py", alone, "2")
     assert (first.code, second.code) == (0, 0), first.err + second.err
-    assert contents(alone / "run" / "checkpoints" / "step-8") == contents_of_whole(tmp_path, 2)
+    newest = alone / "run" / "checkpoints" / "step-8"
+    assert contents(newest) == contents_of_whole(tmp_path, 2)
+    names = sorted(path.name for path in (newest / "shards").iterdir())
+    assert names == [f"{kind}-0000{rank}-of-00002.safetensors" for kind in ("optimizer", "weights") for rank in (0, 1)]
+    assert not {"0.weight", "3.weight"} & load_file(newest / "weights.safetensors").keys()  # no rank gathers them
     ended = start(3, "wrapped_runs.py", alone, "3")
     assert [rank.code for rank in ended] == [0] * 3, "\n".join(rank.err for rank in ended)
     for rank in ended:

@@ -66,7 +66,7 @@ def unsaved(every):
     def broken(*arguments, **settings):
         raise StorageError("the disk is full")
 
-    archive._RETRY_SECONDS = ()
+    archive.RETRY_SECONDS = ()
     if descend.distributed.rank() == 0:
         archive.save_checkpoint = broken
     callbacks = [descend.Checkpoint(every_steps=1)] if every else []

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch import distributed
 
 from descend.runtime import Communicator
 from descend.runtime.communicator import RankStatus
-from descend.runtime.heartbeat import HeartbeatStore, is_dead, is_on_this_host, is_suspended
+from descend.runtime.heartbeat import HeartbeatStore, is_dead, is_on_this_host, is_suspended, work_done
 
 
 @pytest.fixture
@@ -91,3 +92,11 @@ def test_states_of_the_process_of_a_heartbeat():
         pass
     assert is_dead(heartbeat)  # although its parent has not waited for it
     child.wait()
+
+
+def test_work_changes_while_the_main_thread_computes():
+    before, began = work_done(), time.process_time()
+    assert before
+    while time.process_time() - began < 0.1:
+        pass
+    assert work_done() != before

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from descend.errors import StorageError, Unsupported
-from descend.runtime.safetensors_io import check_layout, damaged_tensors, read_tensors, require_storable, write_tensors
+from descend.runtime.safetensors_io import check_layout, damaged_tensors, require_storable, write_tensors
+from descend.runtime.shards import TensorFiles
 
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
@@ -21,6 +22,11 @@ def tensors():
     draw = torch.Generator().manual_seed(0)
     values = torch.randint(0, 100, (3, 2), generator=draw)
     return {f"t{i}": values.to(dtype) for i, dtype in enumerate(DTYPES)}
+
+
+def read_tensors(path):
+    files = TensorFiles({path: None})
+    return {name: files.read(name) for name in files}
 
 
 def test_the_library_reads_what_is_written_with_every_dtype(tmp_path):

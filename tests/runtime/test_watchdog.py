@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from torch import distributed
 
-from descend.runtime import Communicator, watchdog
+from descend.runtime import Communicator, heartbeat, watchdog
 from descend.runtime.communicator import RankStatus
 from descend.runtime.watchdog import Watchdog
 
@@ -122,6 +122,22 @@ def test_a_rank_that_writes_a_checkpoint_is_waited_for(clock, ranks):
         rank._communicator.status.waiting = None if rank is ranks[5] else "an all-reduce"
     ranks[5]._communicator.status.is_busy = True
     assert hung_rank(clock, ranks, 3 * TIMEOUT) is None
+
+
+def test_a_rank_that_hangs_within_a_save_is_found(clock, ranks, monkeypatch):
+    done = iter(range(10**6))
+    monkeypatch.setattr(heartbeat, "work_done", lambda: str(min(next(done), 40)))  # at each heartbeat, and then no more
+    for rank in ranks:
+        rank._communicator.status.served = ()
+        rank._communicator.status.waits = 2
+        rank._communicator.status.waiting = None if rank is ranks[5] else "a value of rank 0"
+    ranks[5]._communicator.status.is_busy = True
+    assert hung_rank(clock, ranks, 8 * TIMEOUT) is None
+    cause = hung_rank(clock, ranks, 8 * TIMEOUT)
+    assert cause is not None
+    assert cause["rank"] == 5
+    assert "rank 5 hangs: it works for all ranks" in cause["why"]
+    assert "the others wait at a value of rank 0" in cause["why"]
 
 
 def test_the_first_cause_counts_on_all_ranks(ranks):

@@ -151,7 +151,7 @@ MODULES = {
     "GCNConv": (graph_of(lambda: modules.GCNConv(8, 3, 5)), SEQUENCE),
     "GINConv": (graph_of(lambda: modules.GINConv(nn(3), 8, 3, 5)), SEQUENCE),
     "GraphConv": (graph_of(lambda: modules.GraphConv(8, 3, 5)), SEQUENCE),
-    "GatedGraphConv": (graph_of(lambda: modules.GatedGraphConv(8, 9, 5, 2)), SEQUENCE),
+    "GatedGraphConv": (graph_of(lambda: modules.GatedGraphConv(8, 9, 5, num_layers=2)), SEQUENCE),
     "NNConv": (
         lambda x: modules.NNConv(nn(24), 5, 8, 3)(
             x, line_of([0, 1, 2, 3, 4], "from"), line_of([1, 2, 3, 4, 0], "to"), x

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend.data.arrow_columns import flattened
+from descend.data.arrow_columns import class_names, flattened
 from descend.data.arrow_source import Chunk
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
@@ -45,13 +45,14 @@ class ArrowFiles:
             batches = self._batches(path)
             try:
                 # A dictionary of a file is part of its batches, so an empty table cannot be made from the schema alone.
+                named = class_names(batches[0].schema)
                 here = flattened(batches[0].slice(0, 0)).schema.remove_metadata()
                 sizes = [len(batch) for batch in batches]
             except Exception as error:
                 raise DataError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
             if schema is not None and not here.equals(schema):
                 raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
-            schema, first = here, 0
+            schema, first, self.class_names = here, 0, named
             for index, rows in enumerate(sizes):
                 self.chunks.append(Chunk(path, index, first, rows))
                 first += rows

@@ -2,7 +2,10 @@
 
 separator   "," unless another of ; tab | is commoner in the first line; a tab for the ending .tsv
 header      the first row has names, unless one of its cells is a number; without names columns are "0", "1", ...
+names       a column without a name between others that have one is left out: pandas writes its row numbers so
 types       integers, floats, booleans, times, else text; a missing number is NaN
+decimals    1,5 is a number where cells are not separated by commas, the first rows have such cells and none like 1.5
+encoding    UTF-8, or UTF-16 where the file begins with its mark; `encoding` says another, such as "latin-1"
 
 Source: RFC 4180, https://www.rfc-editor.org/rfc/rfc4180 (quotes, and newlines within them)
 """
@@ -12,6 +15,8 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import io
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -33,31 +38,47 @@ from descend.data.file_format import FileSource, ReadOptions
 __all__ = ["FILE_FORMATS", "first_row", "is_header"]
 
 _SEPARATORS = ",;\t|"
+_LOOKED_AT = 2**16  # characters, for the decimal point
+_FRACTION = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?")
 
 
-def first_row(path: Path, separator: str | None) -> tuple[str, list[str]]:
+def _encoding_of(path: Path, given: str | None) -> str:
+    """The encoding of a file: what was said, or UTF-16 where it begins with its mark, or UTF-8."""
+    with _plain(path) as file:
+        begin = file.read(2)
+    if given is not None:
+        return given
+    return "utf-16" if begin in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
+
+
+def _plain(path: Path) -> BinaryIO:
+    """A file, decompressed if it is compressed by gzip."""
+    with path.open("rb") as raw:
+        compressed = raw.read(2) == b"\x1f\x8b"
+    return cast("BinaryIO", gzip.open(path)) if compressed else path.open("rb")
+
+
+def first_row(path: Path, separator: str | None, encoding: str = "utf-8") -> tuple[str, list[str]]:
     """The separator of a file and the cells of its first row.
 
     Raises:
         DataError: the row is longer than `BLOCK_BYTES`, has more than `MAX_COLUMNS` cells, or is no text.
     """
-    with path.open("rb") as raw:
-        compressed = raw.read(2) == b"\x1f\x8b"
-    with cast("BinaryIO", gzip.open(path)) if compressed else path.open("rb") as file:
+    with _plain(path) as file:
         content = file.readline(BLOCK_BYTES + 1)
         if len(content) > BLOCK_BYTES:
             raise DataError(f"{path}: the first row is longer than {BLOCK_BYTES:,} bytes; is this a table of text?")
-        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise DataError(f"{path} is in UTF-16; save it as UTF-8, which is what tables of text are read as")
-        if b"\0" in content:
-            raise DataError(f"{path}: the first row has a byte 0, so this is no table of text")
-    line = content.decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    if encoding.startswith("utf-8") and b"\0" in content:
+        raise DataError(f"{path}: the first row has a byte 0, so this is no table of text")
+    line = content.decode(encoding, errors="replace").lstrip("\ufeff").partition("\n")[0].rstrip("\r\ufffd")
     if '"' not in line:
         line = line.partition("\r")[0]  # where rows end by it alone, the whole file is one line
     if separator is None:
         usual = "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
         separator = max(_SEPARATORS, key=lambda one: (line.count(one), one == usual)) if usual == "," else usual
         separator = separator if separator in line else usual
+    if not line.strip() and not _has_text(path):
+        raise DataError(f"{path} has blank lines alone")
     if line.count(separator) >= MAX_COLUMNS:
         raise DataError(
             f"{path} has {line.count(separator) + 1:,} columns; at most {MAX_COLUMNS:,} are read: store arrays of "
@@ -66,19 +87,51 @@ def first_row(path: Path, separator: str | None) -> tuple[str, list[str]]:
     return separator, next(csv.reader([line], delimiter=separator), [])
 
 
+def _has_text(path: Path) -> bool:
+    with _plain(path) as file:
+        return bool(file.read(BLOCK_BYTES).strip(b"\xef\xbb\xbf \t\r\n"))
+
+
 def is_header(cells: Sequence[str]) -> bool:
-    """Whether the first row has names: no cell is a number, and none is empty."""
-    return all(cell.strip() and not is_number(cell) for cell in cells)
+    """Whether the first row has names: no cell is a number, and some are not empty."""
+    return any(cell.strip() for cell in cells) and not any(is_number(cell) for cell in cells)
+
+
+def _decimal_point(path: Path, separator: str, encoding: str) -> str:
+    """What separates whole numbers from their fractions, judged by the first rows."""
+    if separator == ",":
+        return "."
+    with io.TextIOWrapper(_plain(path), encoding=encoding, errors="replace", newline="") as file:
+        text = file.read(_LOOKED_AT)
+    found = {
+        "," if "," in cell else "." for cell in text.replace("\n", separator).split(separator) if _is_fraction(cell)
+    }
+    return "," if found == {","} else "."
+
+
+def _is_fraction(cell: str) -> bool:
+    return _FRACTION.fullmatch(cell.strip(' "\r')) is not None
 
 
 def _parse(path: Path, options: ReadOptions) -> Iterable[Any]:
     arrow_csv = library("pyarrow.csv", "a table of text")
-    separator, cells = first_row(path, options.separator)
+    encoding = _encoding_of(path, options.encoding)
+    separator, cells = first_row(path, options.separator, encoding)
     header = is_header(cells) if options.header is None else options.header
     names = None if header else [str(number) for number in range(len(cells))]
+    without, skipped = [number for number, cell in enumerate(cells) if not cell.strip()] if header else [], 0
+    if without and len(without) < len(cells):
+        # Names of our own, of which those that are kept are included.
+        names, skipped = [cell if cell.strip() else f"\0{number}" for number, cell in enumerate(cells)], 1
     settings = {
-        "read_options": arrow_csv.ReadOptions(block_size=BLOCK_BYTES, column_names=names),
+        "read_options": arrow_csv.ReadOptions(
+            block_size=BLOCK_BYTES, column_names=names, skip_rows=skipped, encoding=encoding
+        ),
         "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        "convert_options": arrow_csv.ConvertOptions(
+            decimal_point=_decimal_point(path, separator, encoding),
+            include_columns=[name for name in names or () if name[0] != "\0"] if skipped else None,
+        ),
     }
     with decompressed(path) as stream:
         if path.stat().st_size <= IN_MEMORY_BYTES and not path.name.endswith(".gz"):
@@ -100,16 +153,33 @@ def _whole(arrow_csv: Any, stream: Any, settings: dict[str, Any]) -> Any:
 def _open_csv(paths: Sequence[Path], options: ReadOptions) -> FileSource:
     if options.separator is not None and len(options.separator) != 1:
         raise ConfigurationError(f"read: a table's separator must be one character, got {shown(options.separator)}")
+    if options.encoding is not None:
+        try:
+            codecs.lookup(options.encoding)
+        except (LookupError, ValueError) as error:
+            raise ConfigurationError(f"read: there is no encoding {shown(options.encoding)}") from error
     if options.length is not None and options.tokenizer is None:
         raise ConfigurationError("read: length= is for text with tokenizer=, and a table has a value in each cell")
     tables = TextTables(paths, partial(_parse, options=options), options.skip_bad, partial(_repaired, options=options))
+    tables.left_out = _without_names(paths[0], options)
     return samples_of_tables(tables, options)
 
 
+def _without_names(path: Path, options: ReadOptions) -> dict[str, str]:
+    """The columns that a header has no name for, and why they are no fields."""
+    _, cells = first_row(path, options.separator, _encoding_of(path, options.encoding))
+    if options.header is False or not is_header(cells):
+        return {}
+    reason = "it has no name in the first row, as the row numbers that pandas writes"
+    return {f"column {number}": reason for number, cell in enumerate(cells, start=1) if not cell.strip()}
+
+
 def _repaired(path: Path, allowed: int, options: ReadOptions) -> Repaired:
+    if (encoding := _encoding_of(path, options.encoding)) != "utf-8":
+        raise DataError(f"{path} is in {encoding}, and bad rows are found in UTF-8 alone: save it as that")
     separator, cells = first_row(path, options.separator)
     return repaired_csv(path, separator, is_header(cells) if options.header is None else options.header, allowed)
 
 
-_USES = frozenset({"separator", "header", "columns", "length", "tokenizer"})
+_USES = frozenset({"separator", "header", "columns", "length", "tokenizer", "encoding"})
 FILE_FORMATS = (FileFormat("csv", (".csv", ".tsv", ".tab"), _open_csv, _USES),)

@@ -1,9 +1,12 @@
 """HDF5 files: a field for each data set, whose first dimension counts the samples; `key` chooses data sets or groups.
 
-fields    the path of a data set without the first slash; of one group that was chosen, the path within it
-types     numbers, booleans (an enumeration of h5py) and text; arrays of different lengths as those of Parquet
+fields    the path of a data set without the first slash; of one group that was chosen, the path within it. Where the
+          groups at the top are called train, test and so on, that of the role is chosen
+types     numbers, booleans (an enumeration of h5py) and text; arrays of different lengths as those of Parquet; of a
+          compound type, as PyTables writes tables, a field NAME.PART for each part
 
-Files are opened by the process that reads, once each. Links to other files are not followed.
+Files are opened by the process that reads, once each. Links to other files are not followed, and data sets whose
+content is in other files are left out.
 
 Source: https://docs.h5py.org; the format: https://docs.hdfgroup.org/hdf5/develop/_f_m_t3.html
 """
@@ -15,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from descend.arguments import shown
 from descend.data.arrow_columns import LENGTH
 from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat, library
 from descend.data.formats.hdf5_blocks import StoredRows
 from descend.data.nested_fields import native
+from descend.data.paths import role_of
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError, nearest
 
@@ -56,7 +61,9 @@ class HDF5Source:
         self._length = options.length
         self.left_out: dict[str, str] = {}
         self.classes: dict[str, list[str]] = {}
-        self._names = _chosen(_data_sets(self._open(paths[0])), options.key, paths[0])
+        there = _data_sets(self._open(paths[0]), self.left_out)
+        self._parts: dict[str, str] = {}  # of fields that are a part of a compound type, its name
+        self._names = self._with_parts(_chosen(there, options.key, paths[0], self.left_out, options.role), there)
         counts: list[int] = []
         found: dict[str, Field] = {}
         self._ragged: dict[str, int] = {}
@@ -92,9 +99,10 @@ class HDF5Source:
         for name, inside in list(self._names.items()):
             try:
                 stored = file[inside]
-                found[name] = self._field(name, stored)
+                kind = stored.dtype[self._parts[name]] if name in self._parts else stored.dtype
+                found[name] = self._field(name, stored, kind)
                 counts[name] = stored.shape[0]
-            except KeyError:
+            except (KeyError, IndexError):
                 raise DataError(f"{path} has no data set '{inside}', which {next(iter(self._files))} has") from None
             except DataError as error:
                 if options.key is not None:
@@ -107,14 +115,27 @@ class HDF5Source:
                 "together with key=[...]"
             )
         if not found:
-            raise DataError([f"{path} has no data set that can be read", *self.left_out.values()])
+            raise DataError([f"{path} has no data set that can be read:", *_indented(self.left_out)])
         return found, next(iter(counts.values()))
 
-    def _field(self, name: str, stored: Any) -> Field:
+    def _with_parts(self, names: Mapping[str, str], there: Mapping[str, Any]) -> dict[str, str]:
+        """The path of each field, where a data set of a compound type has a field for each part."""
+        found: dict[str, str] = {}
+        for name, inside in names.items():
+            parts = there[inside].dtype.names
+            for part in parts or ():
+                self._parts[f"{name}.{part}"] = part
+            found |= {f"{name}.{part}": inside for part in parts} if parts else {name: inside}
+        return found
+
+    def _field(self, name: str, stored: Any, kind: np.dtype[Any]) -> Field:
         h5py = library("h5py", "an HDF5 file")
         if stored.shape is None or not stored.shape:
             raise DataError(f"'{name}' holds a single value; the first dimension must count the samples")
-        kind = stored.dtype
+        whole = stored.shape[1:] + kind.shape
+        kind = kind.base
+        if name in self._parts and (kind.kind == "S" or h5py.check_string_dtype(kind) is not None):
+            return Field(whole, np.dtype(str))
         if h5py.check_string_dtype(kind) is not None:
             return Field(stored.shape[1:], np.dtype(str))
         if (inner := h5py.check_vlen_dtype(kind)) is not None and np.dtype(inner).kind in "fiub":
@@ -127,7 +148,7 @@ class HDF5Source:
             return Field((-1,), native(np.empty(0, inner)).dtype)
         if kind.kind not in "fiubc":
             raise DataError(f"'{name}' is of the type {kind}, which has no array of numbers")
-        return Field(stored.shape[1:], native(np.empty(0, kind)).dtype)
+        return Field(whole, native(np.empty(0, kind)).dtype)
 
     def _with_lengths(self, found: Mapping[str, Field]) -> dict[str, Field]:
         fields: dict[str, Field] = {}
@@ -141,10 +162,15 @@ class HDF5Source:
         """Turn the text of a field into classes."""
         given = options.classes_of(name)
         if given is None:
-            texts = (self._open(path)[self._names[name]].asstr()[()] for path in self._pieces.pieces)
+            texts = (self._texts(name, path) for path in self._pieces.pieces)
             given = sorted({text for some in texts for text in np.asarray(some).reshape(-1).tolist()})
         self.classes[name] = given
         self.fields = {**self.fields, name: Field(self.fields[name].shape, np.dtype(np.int64))}
+
+    def _texts(self, name: str, path: Path) -> Array:
+        """The text of a field of a whole file."""
+        stored = self._open(path)[self._names[name]]
+        return _as_text(stored.fields(self._parts[name])[()]) if name in self._parts else stored.asstr()[()]
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -163,13 +189,19 @@ class HDF5Source:
         return {name: np.concatenate(some)[order] for name, some in parts.items()}
 
     def _rows(self, name: str, path: Path, stored: Any, rows: NDArray[np.int64]) -> dict[str, Array]:
-        if name not in self._ragged and name not in self.classes and self.fields[name].dtype.kind != "U":
+        plain = name not in self._ragged and name not in self.classes and self.fields[name].dtype.kind != "U"
+        if plain and name not in self._parts:
             return {name: native(self._stored.read(path, stored, rows))}
         # One stretch is read whole if that is not much more than what is wanted: it is far faster than single rows.
         first, last = int(rows[0]), int(rows[-1]) + 1
         whole = last - first <= 4 * len(rows)
-        reading = stored.asstr() if self.fields[name].dtype.kind == "U" or name in self.classes else stored
+        text = self.fields[name].dtype.kind == "U" or name in self.classes
+        in_parts = name in self._parts
+        reading = stored.fields(self._parts[name]) if in_parts else stored.asstr() if text else stored
         values: Any = reading[first:last][rows - first] if whole else reading[rows]
+        if in_parts and not text:
+            return {name: native(values)}
+        values = _as_text(values) if in_parts else values
         if name in self._ragged:
             longest = self._ragged[name]
             padded = np.zeros((len(rows), longest), self.fields[name].dtype)
@@ -191,7 +223,17 @@ class HDF5Source:
         return f"{path}, index {row}"
 
 
-def _data_sets(file: Any) -> dict[str, Any]:
+def _as_text(values: Array) -> Array:
+    """Bytes of HDF5, which are UTF-8 or ASCII, as text."""
+    flat = [one.decode() if isinstance(one, bytes) else str(one) for one in values.reshape(-1).tolist()]
+    return np.array(flat, dtype=str).reshape(values.shape)
+
+
+def _indented(reasons: Mapping[str, str]) -> list[str]:
+    return [f"    {reason}" for reason in reasons.values()]
+
+
+def _data_sets(file: Any, left_out: dict[str, str]) -> dict[str, Any]:
     """All data sets of a file by path; each group is entered once, and links to other files never."""
     h5py = library("h5py", "an HDF5 file")
     found: dict[str, Any] = {}
@@ -200,10 +242,14 @@ def _data_sets(file: Any) -> dict[str, Any]:
         for name in group:
             link = group.get(name, getlink=True)
             if isinstance(link, h5py.ExternalLink):
+                left_out[path + name] = f"{shown(path + name)} is a link to another file, which is not followed"
                 continue
             item = group.get(name)
             if isinstance(item, h5py.Dataset):
-                if item.external or item.is_virtual:  # their content lies in files that they name
+                if item.external or item.is_virtual:
+                    left_out[path + name] = (
+                        f"{shown(path + name)} has its content in other files: copy it into this one"
+                    )
                     continue
                 found[path + name] = item
             elif isinstance(item, h5py.Group) and item.id not in above and len(above) < 64:
@@ -215,11 +261,19 @@ def _data_sets(file: Any) -> dict[str, Any]:
     return found
 
 
-def _chosen(found: Mapping[str, Any], key: str | Sequence[str] | None, path: Path) -> dict[str, str]:
+def _chosen(
+    found: Mapping[str, Any], key: str | Sequence[str] | None, path: Path, left_out: Mapping[str, str], role: str
+) -> dict[str, str]:
     """The path in the file of each field."""
     if key is None:
         if not found:
-            raise DataError(f"{path} has no data sets")
+            raise DataError([f"{path} has no data sets that can be read", *_indented(left_out)])
+        roles = {name.partition("/")[0]: role_of(name.partition("/")[0], whole=True) for name in found if "/" in name}
+        if len(set(roles.values())) > 1 and all(roles.values()) and all("/" in name for name in found):
+            groups = [group for group, of in roles.items() if of == role]
+            if not groups:
+                raise DataError(f"{path} has groups for {', '.join(roles)} and none for '{role}'; choose one with key=")
+            return _chosen(found, groups[0], path, left_out, role)
         return {name.replace("/", "."): name for name in found}
     wanted = [key] if isinstance(key, str) else list(key)
     names: dict[str, str] = {}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from descend.data.file_format import FileFormat
-from descend.data.pictures import form_of_image, is_image
+from descend.data.pictures import form_of_images, is_image
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.errors import ConfigurationError, DataError
@@ -52,7 +52,7 @@ class ImageFiles:
     ) -> None:
         self._paths = paths
         self._labels = None if labels is None else np.array(labels, dtype=np.int64)
-        self._form = form_of_image(paths[0], options.height_and_width, str(paths[0]))
+        self._form = form_of_images(paths, options.height_and_width, lambda sample: str(paths[sample]))
         self.pixels = frozenset({"image"})
         self.classes: dict[str, list[str]] = {"label": list(classes)} if classes else {}
         label = {"label": Field((), np.dtype(np.int64))} if labels is not None else {}

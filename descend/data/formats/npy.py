@@ -1,7 +1,7 @@
 """NumPy's files: .npy with one array, .npz with several; the first dimension counts the samples.
 
 .npy   the field "samples"; or the fields of a structured array, by name
-.npz   a field for each array, by its key; `key` chooses some of them
+.npz   a field for each array, by its key; `key` chooses some of them, and single values are left out
 
 Arrays are mapped into memory, not read, except for compressed ones of an .npz, which are read and may be at most
 `MAX_COMPRESSED_BYTES`. Arrays of Python objects are refused, since reading one runs code.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
+from descend.arguments import shown
 from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat
 from descend.data.nested_fields import native
@@ -88,7 +89,7 @@ def _header(file: BinaryIO, path: Path, member: str, size: int, offset: int | No
     if dtype.hasobject:
         raise DataError(
             f"{place} holds Python objects ({dtype}), and reading them would run code; save numbers or text instead, "
-            "for example with array.astype(float)"
+            f"for example with array.astype(float){', or choose other arrays with key=[...]' if member else ''}"
         )
     begin = file.tell()
     promised = begin + math.prod(shape) * dtype.itemsize
@@ -97,8 +98,6 @@ def _header(file: BinaryIO, path: Path, member: str, size: int, offset: int | No
             f"{place} is {'truncated' if size < promised else 'longer than its header says'}: an array {shape} of "
             f"{dtype} makes {promised:,} bytes, and it has {size:,}; write it again"
         )
-    if not shape:
-        raise DataError(f"{place} holds a single value; the first dimension must count the samples")
     return StoredArray(path, member, dtype, shape, fortran, None if offset is None else offset + begin)
 
 
@@ -109,7 +108,7 @@ def npy_array(path: Path) -> StoredArray:
         DataError: the file is damaged, or the array is of Python objects or a single value.
     """
     with path.open("rb") as file:
-        return _header(file, path, "", path.stat().st_size, 0)
+        return _along(_header(file, path, "", path.stat().st_size, 0))
 
 
 def npz_arrays(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
@@ -126,7 +125,12 @@ def npz_arrays(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
     with archive, path.open("rb") as raw:
         members = {info.filename: info for info in archive.infolist()}
         if other := [name for name in members if not name.endswith(".npy")]:
-            raise DataError(f"{path} is a zip file with '{other[0]}' in it; an .npz has members that end in .npy only")
+            raise DataError(
+                f"{path} is a zip file with {shown(other[0])} in it, and an .npz has members that end in .npy only: "
+                "unpack it with unzip, and read what it holds"
+            )
+        if not members:
+            raise DataError(f"{path} has no arrays")
         names = [name.removesuffix(".npy") for name in members]
         if unknown := [name for name in wanted if name not in names]:
             raise ConfigurationError(
@@ -142,8 +146,20 @@ def npz_arrays(path: Path, wanted: tuple[str, ...]) -> dict[str, StoredArray]:
                 )
             offset = _offset(raw, info) if info.compress_type == zipfile.ZIP_STORED else None
             with archive.open(info) as file:
-                found[name] = _header(cast("BinaryIO", file), path, info.filename, info.file_size, offset)
+                one = _header(cast("BinaryIO", file), path, info.filename, info.file_size, offset)
+            if one.shape or wanted:
+                found[name] = _along(one)
+        if not found:
+            raise DataError(f"{path} has single values alone; the first dimension of an array must count the samples")
         return found
+
+
+def _along(array: StoredArray) -> StoredArray:
+    """The array, if its first dimension can count samples."""
+    if not array.shape:
+        place = f"{array.path}, array '{array.member.removesuffix('.npy')}'" if array.member else str(array.path)
+        raise DataError(f"{place} holds a single value; the first dimension must count the samples")
+    return array
 
 
 def _offset(raw: BinaryIO, info: zipfile.ZipInfo) -> int:

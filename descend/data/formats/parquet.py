@@ -1,5 +1,7 @@
 """Parquet files: a field for each column; row groups are read when a sample of theirs is.
 
+Folders called NAME=VALUE are columns as well, see `descend.data.partitions`.
+
 A row group is read whole, so the first samples of a file with small row groups (10,000 to 100,000 rows) come soonest in
 random order. Beyond what fits into memory, columns that were decoded are kept in a temporary folder.
 
@@ -10,10 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from descend.data.arrow_columns import flattened
+from descend.data.arrow_columns import class_names, empty_table, flattened
 from descend.data.arrow_source import Chunk
 from descend.data.file_format import FileFormat, library
 from descend.data.packed_text import samples_of_tables
+from descend.data.partitions import with_partitions
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -45,10 +48,11 @@ class ParquetFiles:
         schema = None
         for path in paths:
             file = self._open(path)
-            here = flattened(file.schema_arrow.empty_table()).schema.remove_metadata()
+            here = empty_table(file.schema_arrow).schema.remove_metadata()
             if schema is not None and not here.equals(schema):
                 raise DataError(f"{path} has other columns than {paths[0]}; files of one reader must have the same")
             schema, first = here, 0
+            self.class_names = class_names(file.schema_arrow)
             full = set(schema.names)
             for index in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(index)
@@ -97,7 +101,7 @@ def _without_nulls(group: Any) -> set[str]:
 
 
 def _open_parquet(paths: Sequence[Path], options: ReadOptions) -> FileSource:
-    return samples_of_tables(ParquetFiles(paths), options)
+    return samples_of_tables(with_partitions(ParquetFiles(paths), paths), options)
 
 
 FILE_FORMATS = (

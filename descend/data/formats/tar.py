@@ -35,7 +35,7 @@ from descend.data.concatenated import Pieces
 from descend.data.file_format import FileFormat
 from descend.data.formats.image_files import ENDINGS as IMAGE_ENDINGS
 from descend.data.nested_fields import native
-from descend.data.pictures import ImageForm, form_of_image
+from descend.data.pictures import ImageForm, form_of_images
 from descend.data.read_threads import in_threads
 from descend.data.reader_protocol import Field
 from descend.data.tar_index import ShardIndex, index_of, key_and_ending, name_before
@@ -208,13 +208,13 @@ class TarShards:
         found: dict[str, _Form] = {}
         count = min(_PROBED, len(self))
         for ending in endings:
-            first = self._content(0, ending)
             if f".{ending.rpartition('.')[2]}" in IMAGE_ENDINGS:
-                image = form_of_image(first, options.height_and_width, self.place(0))
+                contents = (self._content(sample, ending) for sample in range(len(self)) if self._has(sample, ending))
+                image = form_of_images(contents, options.height_and_width, self.place)
                 found[ending] = _Form(ending, image.field, image)
                 continue
             try:
-                of_first = _values(ending, first)
+                of_first = _values(ending, self._content(0, ending))
                 kinds = {name: self._dtypes(name, ending, count) for name in of_first}
             except Exception as error:  # of any library, and of any kind: files may contain anything
                 raise DataError(f"{self.place(0)}: the member .{ending} cannot be read: {error}") from error
@@ -257,6 +257,10 @@ class TarShards:
             except Exception:  # likewise
                 continue
         return found
+
+    def _has(self, sample: int, ending: str) -> bool:
+        shard, row = self._shards.piece_of(sample)
+        return ending in shard.endings and int(shard.offsets[row, shard.endings.index(ending)]) >= 0
 
     def _content(self, sample: int, ending: str) -> bytes:
         shard, row = self._shards.piece_of(sample)

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from descend.data.file_format import FileFormat
-from descend.data.packed_text import LENGTH, FileBytes, Packed, TokenFile, Vocabulary, pieces_of, vocabulary_of
+from descend.data.packed_text import (
+    LENGTH,
+    FileBytes,
+    Packed,
+    TokenFile,
+    Vocabulary,
+    pieces_of,
+    text_begin,
+    vocabulary_of,
+)
 from descend.errors import DataError
 
 if TYPE_CHECKING:
@@ -78,6 +87,8 @@ def _pieces(paths: Sequence[Path], separator: str | None) -> Iterator[Piece]:
 def _open_text(paths: Sequence[Path], options: ReadOptions) -> Packed:
     vocabulary: Vocabulary = vocabulary_of(options.tokenizer)
     length = options.length or LENGTH
+    for path in paths:
+        text_begin(path)  # the name of a file that is in UTF-16
     if vocabulary.tokenizer is None and options.separator is None and not any(map(_is_compressed, paths)):
         return Packed(FileBytes(paths), vocabulary, length)
     return Packed(TokenFile(_pieces(paths, options.separator), vocabulary, _Place(paths)), vocabulary, length)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from descend.experiment.check import Checked
     from descend.graph import Plan, PlannedLayer
 
-__all__ = ["layer_table"]
+__all__ = ["layer_rows", "layer_table"]
 
 _BYTES = 4  # of a float32
 _RIGHT_ALIGNED = ("trained", "multiply-adds", "bytes")
@@ -28,6 +28,21 @@ def layer_table(checked: Checked, batch_size: int | None = None) -> str:
             this many samples in float32, and their sums. Most outputs are kept in memory for the backward pass.
     """
     plan = checked.plan
+    rows = layer_rows(plan, batch_size)
+    total = sum(prod(w.shape) for w in plan.weights.values() if w.trainable)
+    samples = ", ".join(f"{mode.value} {len(checked.readers[mode.role]):,}" for mode in checked.modes)
+    return "\n".join(
+        [
+            *_aligned(rows),
+            f"{total:,} trainable parameters; samples: {samples}",
+            *_sums(plan, batch_size),
+            *map(printable, (*plan.notes, *checked.warnings)),
+        ]
+    )
+
+
+def layer_rows(plan: Plan, batch_size: int | None = None) -> list[tuple[str, ...]]:
+    """The heads of the columns and a row for each layer, as text; see `layer_table`."""
     shown = [layer for layer in plan.layers if not layer.inserted]
     short = batch_size is None
     head = (
@@ -39,17 +54,7 @@ def layer_table(checked: Checked, batch_size: int | None = None) -> str:
         *(() if short else ("weights",)),
     )
     known = {layer.name: layer for layer in plan.layers}
-    rows = [head, *(tuple(map(printable, _row(plan, layer, known, batch_size))) for layer in shown)]
-    total = sum(prod(w.shape) for w in plan.weights.values() if w.trainable)
-    samples = ", ".join(f"{mode.value} {len(checked.readers[mode.role]):,}" for mode in checked.modes)
-    return "\n".join(
-        [
-            *_aligned(rows),
-            f"{total:,} trainable parameters; samples: {samples}",
-            *_sums(plan, batch_size),
-            *map(printable, (*plan.notes, *checked.warnings)),
-        ]
-    )
+    return [head, *(tuple(map(printable, _row(plan, layer, known, batch_size))) for layer in shown)]
 
 
 def _row(plan: Plan, layer: PlannedLayer, known: Mapping[str, PlannedLayer], batch_size: int | None) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ _ABOUT = {
     "run.json": "versions, seed, command, how it ended",
     "metrics.jsonl": "one row per epoch and evaluation",
     "log.txt": "everything that was printed",
+    "report.html": "charts, tables and settings of the run; opens in a browser",
     "checkpoints.json": "list of checkpoints, with training times",
 }
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from descend.errors import GraphError
-from descend.graph.layer import Layer, WeightSlot
+from descend.graph.layer import Layer, WeightSlot, refuses
 from descend.graph.optimizers import SGD
 from descend.graph.weights import NormalInitializer
+from descend.leniency import Deviation
 
 if TYPE_CHECKING:
     from descend.graph.layer import Incoming, Shape
@@ -77,10 +78,9 @@ class DistEmbedding(_Table):
     def output_shape(self, inputs: tuple[Incoming, ...]) -> Shape:
         """The input's dimensions and one more, embedding_dim."""
         if self.sparse_sgd != (self.learning_rate > 0):
-            raise GraphError(
-                f"has sparse_sgd {self.sparse_sgd} and learning_rate {self.learning_rate!r}; "
-                "set both, the rate above 0, or neither"
-            )
+            problem = f"has sparse_sgd {self.sparse_sgd} and learning_rate {self.learning_rate!r}"
+            if self.sparse_sgd or refuses(self, Deviation.SETTING_WITHOUT_EFFECT, problem):
+                raise GraphError(f"{problem}; set both, the rate above 0, or neither")
         return super().output_shape(inputs)
 
     def weight_slots(self, inputs: tuple[Incoming, ...]) -> tuple[WeightSlot, ...]:

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from descend.errors import ConfigurationError
 from descend.lbann.core.messages import new_message
+from descend.lbann.util.sample_pool import DataReader
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from types import ModuleType
 
 __all__ = [
+    "DataReader",
     "Dataset",
     "DistConvDataset",
     "Sample",
@@ -145,7 +147,7 @@ def construct_python_dataset_reader(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     signature = hmac.new(_key().encode(), data, hashlib.sha256).hexdigest()
-    path.with_name(f"{path.name}.signature").write_text(signature)
+    path.with_name(f"{path.name}.signature").write_text(signature, encoding="utf-8")
     _written.append(path)
     reader: Any = new_message("Reader")
     reader.name, reader.role, reader.shuffle = "python_dataset", role, shuffle

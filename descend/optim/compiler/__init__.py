@@ -6,15 +6,15 @@
                      ┌────────────────────────────────────┼──────────────────────────────────┐
                      ▼                                    ▼                                  ▼
               codegen_cpp.py                       codegen_cuda.py                    interpreter.py
-              C++, with kernel.h                   torch.export                       NumPy or torch
-                     │ compile: g++, clang++              │ compile: AOTInductor, Triton     │ no compiler
+              C++, with kernel.h                   CUDA, with cuda_kernel.h           NumPy or torch
+                     │ compile: g++, clang++              │ compile: nvrtc.py                │ no compiler
                      ▼                                    ▼                                  │
-              native.py  .so                       cuda.py  .pt2                             │
+              native.py  .so                       cuda.py  .cubin                           │
                      │                                    │                                  │
                      └────────────── cache.py ────────────┘                                  │
                                         │ load                                               │
                                         ▼                                                    ▼
-                     launch, by descend.optim.engine: native.py (CPU), blocks.py (CUDA and the interpreter)
+                     launch, by descend.optim.engine: native.py (CPU), device_kernels.py (CUDA), blocks.py
 
 A compiler runs in a process of its own while the interpreter makes the updates; `cache.KernelCompiler` starts it once a
 run has lasted a second, and keeps the finished file under the hash of trace, precision, device, torch and our sources

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from descend.errors import RuleError, warn
+from descend.optim.compiler.nvrtc import NvrtcError, library
 from descend.optim.compiler.trace import Untraceable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "THREADS",
@@ -38,6 +39,7 @@ __all__ = [
     "compiler",
     "folder",
     "key_of",
+    "module_process",
     "obstacle",
 ]
 
@@ -45,14 +47,20 @@ __all__ = [
 SOURCES = (
     "compiler/codegen_cpp.py",
     "compiler/codegen_cuda.py",
+    "compiler/codegen_matrix.py",
     "compiler/cuda.py",
+    "compiler/cuda_kernel.h",
     "compiler/kernel.h",
     "compiler/layout.py",
+    "compiler/matrix.h",
     "compiler/native.py",
+    "compiler/noise.h",
+    "compiler/nvrtc.py",
     "compiler/partition.py",
     "compiler/trace.py",
     "engine/arena_buffers.py",
     "engine/arena_layout.py",
+    "engine/device_kernels.py",
     "engine/gradient_scan.py",
     "engine/gradients.cpp",
     "engine/native.py",
@@ -142,12 +150,25 @@ def compile_command(
     """Start the C++ compiler on a source, to make a shared library."""
     found = compiler()
     assert found is not None
+    return _fed([found, "-shared", "-fPIC", *flags, "-x", "c++", "-", *libraries, "-o", str(unfinished)], source)
+
+
+def module_process(name: str, arguments: Sequence[str], source: str) -> subprocess.Popen[str]:
+    """Start a module of this package in a process of its own, with a source as its standard input."""
+    root = str(Path(__file__).resolve().parents[3])
+    paths = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+    return _fed([sys.executable, "-m", name, *arguments], source, {**os.environ, "PYTHONPATH": paths})
+
+
+def _fed(command: Sequence[str], source: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start a command in a session of its own and give it a source."""
     process = subprocess.Popen(
-        [found, "-shared", "-fPIC", *flags, "-x", "c++", "-", *libraries, "-o", str(unfinished)],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        env=environment,
         start_new_session=True,
     )
     assert process.stdin is not None
@@ -160,7 +181,13 @@ def compile_command(
 def obstacle(device: str) -> str | None:
     """Why nothing can be compiled for a device here, or None."""
     if device == "cuda":
-        return None if shutil.which("ptxas") or torch.cuda.is_available() else "no CUDA device"
+        if not torch.cuda.is_available():
+            return "no CUDA device"
+        try:
+            library()
+        except NvrtcError as problem:
+            return str(problem)
+        return None
     return None if compiler() else "no C++ compiler is on the path"
 
 
@@ -177,6 +204,10 @@ class KernelCompiler:
         """All of these if all are finished, else none."""
         taken = [self._load(job) for job in jobs]
         return taken if all(held is not None for held in taken) else []
+
+    def known(self, job: CompileJob) -> Any:
+        """The finished library, or None. Once it is loaded the file system is not asked again."""
+        return self.loaded.get(job) or self._load(job)
 
     def _load(self, job: CompileJob) -> Any:
         path = job.path

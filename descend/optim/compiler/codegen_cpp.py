@@ -21,9 +21,10 @@ from descend.optim.compiler.trace import Op, Ref, Trace, Untraceable
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
-__all__ = ["Call", "calls", "emit_cpp"]
+__all__ = ["HEADER", "TYPES", "Call", "calls", "emit_cpp", "expression", "is_exact", "kind_of", "type_of"]
 
 HEADER = Path(__file__).with_name("kernel.h")
+NOISE = Path(__file__).with_name("noise.h")
 
 TYPES = {"float64": "double", "float32": "float", "bfloat16": "bfloat16", "float16": "_Float16"}
 
@@ -139,7 +140,8 @@ _EXACT = (
 )
 
 
-def _is_exact(op: Op) -> bool:
+def is_exact(op: Op) -> bool:
+    """Whether C++ rounds an operation on numbers as torch does."""
     name = op.name.removeprefix("operator.")
     return name in _EXACT.split() and (not op.kwargs or name == "clamp")  # a factor `alpha` may be contracted
 
@@ -161,7 +163,7 @@ class Call:
     @functools.cached_property
     def buffers(self) -> tuple[str, ...]:
         """Names of the buffers of each kernel, one after the other."""
-        return tuple(name for kernel in self.kernels for name in kernel.buffers)
+        return tuple(name for kernel in self.kernels for name in kernel.held)
 
     @functools.cached_property
     def sums(self) -> tuple[int, ...]:
@@ -176,7 +178,7 @@ def calls(text: Trace) -> tuple[Call, ...]:
     first = {at for at, op in enumerate(text.ops) if not op.stage}
     below = _below(text, [at for kernel in kernels for at in kernel.numbers], first)
     computed = tuple(at for at in below if at not in first)
-    if text.draws or not all(_is_exact(text.ops[at]) for at in computed):
+    if not all(is_exact(text.ops[at]) for at in computed):
         return tuple(Call((kernel,), kernel.numbers) for kernel in kernels)
     return (Call(kernels, tuple(at for at in below if at in first), computed),)
 
@@ -199,7 +201,8 @@ def emit_cpp(text: Trace, dtype: str, low: str | None) -> str:
     """
     types = [f"using T = {TYPES[dtype]};", f"using L = {TYPES[low or dtype]};"]
     bodies = [line for i, call in enumerate(calls(text)) for line in _function(i, call)]
-    return "\n".join([HEADER.read_text(), *types, *bodies, ""])
+    headers = [HEADER.read_text(encoding="utf-8"), *([NOISE.read_text(encoding="utf-8")] if text.draws else [])]
+    return "\n".join([*headers, *types, *bodies, ""])
 
 
 def _function(i: int, call: Call) -> Iterator[str]:
@@ -215,15 +218,16 @@ def _function(i: int, call: Call) -> Iterator[str]:
 def _stage(name: str, call: Call, kernel: Kernel) -> Iterator[str]:
     """The functions of one kernel: a pass over one unit; and its numbers, with the walk over some units."""
     k, ops = call.kernels.index(kernel), kernel.text.ops
-    pointers = [f"{_type(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.buffers)]
-    numbers = [f"{_kind(ops[at])} x{at}" for at in kernel.numbers]
+    pointers = [f"{type_of(buffer)}* __restrict b{i}" for i, buffer in enumerate(kernel.held)]
+    numbers = [f"{kind_of(ops[at])} x{at}" for at in kernel.numbers]
     sums = [f"double& s{i}" for i in range(len(kernel.sums))]
-    yield f"static inline void {name}_unit({', '.join(['int64_t n', *pointers, *numbers, *sums])}) {{"
+    place = ["uint64_t block, uint64_t key, uint32_t update"] if kernel.noises else []
+    yield f"static inline void {name}_unit({', '.join(['int64_t n', *pointers, *numbers, *sums, *place])}) {{"
     yield from _loops(kernel, list(_element(kernel)))
     yield "}"
     yield f"static void {name}(const Work& w, int64_t from, int64_t to) {{"
     yield "  const int64_t tensor = w.tensor[from];"
-    yield from (f"  {_kind(ops[at])} y{at};" for at in kernel.numbers)
+    yield from (f"  {kind_of(ops[at])} y{at};" for at in kernel.numbers)
     yield "  {"
     yield from (f"    {line}" for line in _numbers(call, kernel))
     yield "  }"
@@ -232,11 +236,13 @@ def _stage(name: str, call: Call, kernel: Kernel) -> Iterator[str]:
     yield f"    const int64_t unit = {'from + i' if k % 2 else 'to - 1 - i'};"
     yield "    const int64_t at = w.start[tensor] + w.first[unit];"
     weights = "w" if "w" in kernel.text.outputs else "p"
-    buffers_before = sum(len(before.buffers) for before in call.kernels[:k])
+    buffers_before = sum(len(before.held) for before in call.kernels[:k])
     sums_before = sum(len(before.sums) for before in call.kernels[:k])
-    given = [_pointer(buffers_before + i, buffer, weights) for i, buffer in enumerate(kernel.buffers)]
+    given = [_pointer(buffers_before + i, buffer, weights) for i, buffer in enumerate(kernel.held)]
     given += [f"y{at}" for at in kernel.numbers]
     given += [f"w.sums[{sums_before + i} * w.units + unit]" for i in range(len(kernel.sums))]
+    if kernel.noises:
+        given += ["w.first[unit] / BLOCK", "w.key[tensor]", "static_cast<uint32_t>(w.updates[tensor] + 1)"]
     yield f"    {name}_unit({', '.join(['w.count[unit]', *given])});"
     yield "  }"
     yield "}"
@@ -255,12 +261,13 @@ def _numbers(call: Call, kernel: Kernel) -> Iterator[str]:
             x = f"total(w, {call.sums.index(at)}, tensor)"
             x = f"std::sqrt({x})" if ops[at].name == "norm" else x
         else:
-            x = _expression(ops[at])
-        yield f"const {_kind(ops[at])} x{at} = {x};"
+            x = expression(ops[at])
+        yield f"const {kind_of(ops[at])} x{at} = {x};"
     yield from (f"y{at} = x{at};" for at in kernel.numbers)
 
 
-def _type(name: str) -> str:
+def type_of(name: str) -> str:
+    """The type of a buffer's elements: that of the weights as torch holds them, or of the state."""
     return "const L" if name == "g" else "L" if name == "w" else "T"
 
 
@@ -268,12 +275,12 @@ def _pointer(i: int, name: str, weights: str) -> str:
     """Gradients and the weights that torch holds lie anywhere, all else in the arena."""
     if name in ("g", weights):
         place = "gradient" if name == "g" else "weights"
-        return f"reinterpret_cast<{_type(name)}*>(w.{place}[tensor]) + w.first[unit]"
-    return f"reinterpret_cast<{_type(name)}*>(w.buffer[{i}]) + at"
+        return f"reinterpret_cast<{type_of(name)}*>(w.{place}[tensor]) + w.first[unit]"
+    return f"reinterpret_cast<{type_of(name)}*>(w.buffer[{i}]) + at"
 
 
 def _loops(kernel: Kernel, body: list[str]) -> Iterator[str]:
-    if not kernel.sums:
+    if not kernel.sums and not kernel.noises:
         yield from ["  for (int64_t i = 0; i < n; ++i) {", *body, "  }"]
         return
     # Block by block; the length of a whole block is a constant, so that the compiler unrolls it.
@@ -285,6 +292,9 @@ def _loops(kernel: Kernel, body: list[str]) -> Iterator[str]:
     ):
         yield head
         yield from (f"  T part{i}[BLOCK] = {{}};" for i in names)
+        for noise in kernel.noises:
+            yield f"  float z{noise.split()[1]}[BLOCK];"
+            yield f"  normal(z{noise.split()[1]}, block + at / BLOCK, key, update, {noise.split()[1]});"
         yield from [f"  for (int64_t j = 0; j < {length}; ++j) {{", "    const int64_t i = at + j;", *body, "  }"]
         yield from (f"  s{i} += fold(part{i});" for i in names)
         yield "  }"
@@ -293,14 +303,15 @@ def _loops(kernel: Kernel, body: list[str]) -> Iterator[str]:
 def _element(kernel: Kernel) -> Iterator[str]:
     """What is done to element i: old values are read first and new ones written last."""
     ops = kernel.text.ops
-    place = {name: f"b{i}[i]" for i, name in enumerate(kernel.buffers)}
+    place = {name: f"b{i}[i]" for i, name in enumerate(kernel.held)}
     for at in kernel.order:
         if at in kernel.loads:
             name = kernel.loads[at]
-            yield f"    const {_type(name).removeprefix('const ')} x{at} = {place[name]};"
+            old = f"T(z{name.split()[1]}[j])" if name in kernel.noises else place[name]
+            yield f"    const {type_of(name).removeprefix('const ')} x{at} = {old};"
     for at in kernel.order:
         if at not in kernel.loads:
-            yield f"    const {_kind(ops[at])} x{at} = {_expression(ops[at])};"
+            yield f"    const {kind_of(ops[at])} x{at} = {expression(ops[at])};"
     for i, at in enumerate(kernel.sums):
         x = f"x{ops[at].refs[0]}"
         yield f"    part{i}[j] = {x} * {x};" if ops[at].name == "norm" else f"    part{i}[j] = {x};"
@@ -308,11 +319,17 @@ def _element(kernel: Kernel) -> Iterator[str]:
         yield f"    {place[name]} = x{at};"
 
 
-def _kind(op: Op) -> str:
+def kind_of(op: Op) -> str:
+    """The type of a value: L of weights that have a master, bool, or T."""
     return "L" if op.name == "narrow" else "bool" if op.boolean else "T"
 
 
-def _expression(op: Op) -> str:
+def expression(op: Op) -> str:
+    """An operation on values x0, x1, ... of type T.
+
+    Raises:
+        Untraceable: It has no form in C++ here.
+    """
     args = [_value(x) for x in op.args]
     named = {key: _value(x) for key, x in op.kwargs}
     if op.name in ("widen", "narrow"):

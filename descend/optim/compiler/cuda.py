@@ -1,133 +1,153 @@
-"""Kernels for CUDA: compiled ahead of time by AOTInductor (`codegen_cuda.py`), loaded and launched on one segment."""
+"""Kernels for CUDA: built by NVRTC in a process of its own, loaded and launched through the driver.
+
+So all that a machine needs is torch's build for CUDA: no toolkit, no C++ compiler, and no Triton.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
-import json
-import operator
-import os
-import subprocess
 import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from descend.optim.compiler.cache import CompileJob, key_of
-from descend.optim.compiler.layout import BLOCK
-from descend.optim.compiler.partition import Kernel, partition
-from descend.optim.compiler.trace import Trace, from_structure
-from descend.torch_private import load_aoti
+from descend.optim.compiler.cache import CompileJob, key_of, module_process
+from descend.optim.compiler.codegen_cuda import CudaPlan, emit_cuda, plan
+from descend.optim.compiler.nvrtc import OPTIONS, NvrtcError, target
+from descend.optim.compiler.trace import from_structure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import subprocess
+    from collections.abc import Generator, Sequence
+    from pathlib import Path
 
-__all__ = ["KEY", "Compiled", "CudaCompileJob"]
+__all__ = ["THREADS", "CudaCompileJob", "CudaLaunch", "CudaModule"]
 
-KEY = "descend"  # under which a finished kernel holds the key of its job
-
-_dtype = operator.attrgetter("dtype")
-_shape = operator.attrgetter("shape")
+THREADS = 256  # of a block, as in cuda_kernel.h
+BLOCKS_A_PROCESSOR = 8  # 2,048 threads, all that a multiprocessor holds
 
 
-@dataclass(frozen=True, eq=False)
-class Compiled:
-    """A finished kernel and what it may be called with, since a kernel itself looks at nothing and may crash.
+class CudaLaunch(ctypes.Structure):
+    """The struct `Work` in cuda_kernel.h."""
 
-    Attributes:
-        run: Takes buffers in the order of `Kernel.buffers`, then index, valid and the table of numbers, all in a list
-            that it empties; returns sums over blocks.
-        dtypes: Of each of them.
-        numbers: Rows of the table.
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("units", "tensors", "groups")),
+        *((name, ctypes.c_void_p) for name in ("unit_tensor", "unit_first", "unit_count", "border", "start", "group")),
+        *((name, ctypes.c_void_p) for name in ("key", "weights", "gradient", "buffer", "column", "input", "count")),
+        *((name, ctypes.c_void_p) for name in ("table", "sums", "bad", "bad_tensor", "found_inf", "grad_scale")),
+    )
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    held = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    held.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
+    return held
+
+
+def _check(result: int) -> None:
+    if result:
+        said = ctypes.c_char_p()
+        _driver().cuGetErrorString(result, ctypes.byref(said))
+        raise RuntimeError(f"CUDA's driver: {said.value.decode() if said.value else result}")
+
+
+class CudaModule:
+    """The kernels of a trace on one device.
+
+    Args:
+        code: What NVRTC made.
+        index: Of the device.
+
+    Raises:
+        RuntimeError: The driver refuses it.
     """
 
-    run: Callable[[list[Tensor]], list[Tensor]]
-    dtypes: tuple[torch.dtype, ...]
-    numbers: int
+    def __init__(self, code: bytes, index: int) -> None:
+        torch.cuda.init()
+        device = ctypes.c_int()
+        self._context, self._module = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(_driver().cuDeviceGet(ctypes.byref(device), index))
+        _check(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device))  # the one that torch uses
+        self._functions: dict[str, ctypes.c_void_p] = {}
+        self._most = BLOCKS_A_PROCESSOR * torch.cuda.get_device_properties(index).multi_processor_count
+        with self._current():
+            _check(_driver().cuModuleLoadData(ctypes.byref(self._module), code))
 
-    def __call__(self, arguments: list[Tensor]) -> list[Tensor]:
-        """Update the buffers in place.
+    @contextlib.contextmanager
+    def _current(self) -> Generator[None]:
+        """Make the device's context that of this thread; another thread may have made another device current."""
+        _check(_driver().cuCtxPushCurrent_v2(self._context))
+        try:
+            yield
+        finally:
+            _check(_driver().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
+
+    def _function(self, name: str) -> ctypes.c_void_p:
+        if name not in self._functions:
+            found = ctypes.c_void_p()
+            _check(_driver().cuModuleGetFunction(ctypes.byref(found), self._module, name.encode()))
+            self._functions[name] = found
+        return self._functions[name]
+
+    def launch(self, names: Sequence[tuple[str, int]], work: CudaLaunch, stream: int) -> None:
+        """Launch kernels one after the other; nothing waits for them.
+
+        Args:
+            names: Of the kernels, each with the number of blocks that would serve everything at once.
+            work: Their argument, copied by the driver.
+            stream: Address of the stream.
 
         Raises:
-            TypeError: An argument is missing, or of another precision or shape. Nothing has changed.
+            RuntimeError: The driver refuses a launch.
         """
-        if tuple(map(_dtype, arguments)) != self.dtypes:
-            raise TypeError(f"a kernel that takes {self.dtypes} was given {[x.dtype for x in arguments]}")
-        *buffers, index, valid, table = map(_shape, arguments)
-        rows = (index[0], BLOCK)
-        if valid != index or table[:-1] != (self.numbers,) or buffers.count(rows) != len(buffers):
-            raise TypeError(f"a kernel with {self.numbers} numbers was given {[tuple(x.shape) for x in arguments]}")
-        return self.run(arguments)
-
-
-@functools.lru_cache(maxsize=256)
-def _text(structure: str) -> Trace:
-    return from_structure(structure)
+        given = (ctypes.c_void_p * 1)(ctypes.addressof(work))
+        with self._current():
+            for name, wanted in names:
+                blocks = max(1, min(wanted, self._most))
+                size, nothing = (ctypes.c_uint(n) for n in (THREADS, 0))
+                one = ctypes.c_uint(1)
+                grid = (ctypes.c_uint(blocks), one, one, size, one, one, nothing)
+                _check(_driver().cuLaunchKernel(self._function(name), *grid, ctypes.c_void_p(stream), given, None))
 
 
 @dataclass(frozen=True)
 class CudaCompileJob(CompileJob):
-    """One kernel of a text.
+    """All kernels of a trace.
 
     Attributes:
-        structure: Of the text.
-        kernel: Its number among the kernels of the text.
-        dtype: Precision in which it computes, e.g. "float32".
+        structure: Of the trace.
+        dtype: Precision in which it is computed, e.g. "float32".
         low: Precision of weights that have a master, or None.
         index: Which of the devices of this process.
     """
 
     structure: str
-    kernel: int
     dtype: str
     low: str | None
     index: int
 
     device = "cuda"
-    suffix = ".pt2"
+    suffix = ".cubin"
 
     @functools.cached_property
     def key(self) -> str:
         """See `CompileJob`."""
-        name = torch.cuda.get_device_name(self.index)  # devices of one name share the file
-        return key_of(name, self.structure, self.kernel, self.dtype, self.low)
-
-    @property
-    def cut(self) -> Kernel:
-        """The kernel as cut from its text."""
-        return partition(_text(self.structure))[self.kernel]
-
-    @property
-    def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Of the buffers, index, valid and the table of numbers."""
-        wide, low = getattr(torch, self.dtype), getattr(torch, self.low or self.dtype)
-        held = [low if name in ("g", "w") else wide for name in self.cut.buffers]
-        return (*held, torch.int32, torch.int32, wide)
+        capability = torch.cuda.get_device_capability(self.index)  # devices of one kind share the file
+        return key_of(capability, torch.version.cuda, OPTIONS, self.structure, self.dtype, self.low)
 
     def start(self, unfinished: Path) -> subprocess.Popen[str]:
-        """Run `compiler/codegen_cuda.py`."""
-        root = str(Path(__file__).resolve().parents[3])
-        paths = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "descend.optim.compiler.codegen_cuda"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": paths},
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        process.stdin.write(json.dumps({**asdict(self), "key": self.key, "path": str(unfinished)}))
-        process.stdin.close()
-        process.stdin = None
-        return process
+        """Run `compiler/nvrtc.py`."""
+        try:
+            architecture = target(torch.cuda.get_device_capability(self.index))
+        except NvrtcError as problem:
+            raise OSError(str(problem)) from problem
+        source = emit_cuda(from_structure(self.structure), self.dtype, self.low)
+        return module_process("descend.optim.compiler.nvrtc", [architecture, str(unfinished)], source)
 
-    def load(self) -> Compiled:
-        """Load by torch's own loader."""
-        loader = load_aoti(str(self.path), self.index)
-        if loader.get_metadata().get(KEY) != self.key:
-            raise RuntimeError(f"{self.path} holds another kernel than its name says")
-        return Compiled(loader.boxed_run, self.dtypes, len(self.cut.numbers))
+    def load(self) -> tuple[CudaModule, CudaPlan]:
+        """Load by the driver, which refuses a file that is damaged."""
+        return CudaModule(self.path.read_bytes(), self.index), plan(from_structure(self.structure))

@@ -43,6 +43,8 @@ struct Work {  // KernelLaunch in compiler/native.py, filled by engine/native.py
   int64_t stride, step;
   double* sums;             // of each reduction and unit
   int64_t units, threads;
+  const uint64_t* key;      // of the noise of each tensor,
+  const double* updates;    // and how many updates it has had
 };
 
 constexpr int64_t BLOCK = 64;

@@ -49,6 +49,11 @@ class Kernel:
     order: tuple[int, ...]
 
     @functools.cached_property
+    def held(self) -> tuple[str, ...]:
+        """Names of the buffers without those of noise, for a kernel that computes noise itself."""
+        return tuple(name for name in self.buffers if name not in self.noises)
+
+    @functools.cached_property
     def noises(self) -> list[str]:
         """Names of the buffers that hold noise."""
         return [name for name in self.loads.values() if name.startswith("noise ")]

@@ -18,28 +18,42 @@ import functools
 import sys
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from descend.optim.engine.parameter_checks import PLAIN_TYPES
-from descend.torch_private import storage_identity, storage_use_count
+from descend.torch_private import storage_identity, storage_use_count, weak_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
 __all__ = ["in_place", "note_placement"]
 
-# Where arenas put parameters: the arena and the address. The memory itself may live longer than its arena.
-_placements: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+class _Placements(NamedTuple):
+    """Which arenas put parameters into one storage; it may live longer than they do."""
+
+    is_gone: Callable[[], bool]
+    arenas: dict[int, weakref.ref[object]]  # by the address of a parameter
+
+
+# By the identity of storages. A weak reference to a parameter would forbid torch.utils.swap_tensors, which a module
+# calls in `to` and `load_state_dict` when torch.__future__ says so; its storage may be referred to.
+_placements: dict[int, _Placements] = {}
 
 
 def note_placement(p: Tensor, arena: object) -> None:
     """Record that `arena` gave `p` the memory in which it lies now."""
-    _placements[p] = (weakref.ref(arena), p.data_ptr())
+    storage = p.untyped_storage()
+    identity = storage_identity(storage)
+    if identity not in _placements:
+        for other in [other for other, entry in _placements.items() if entry.is_gone()]:
+            del _placements[other]
+        _placements[identity] = _Placements(weak_storage(storage), {})
+    _placements[identity].arenas[p.data_ptr()] = weakref.ref(arena)
 
 
 def in_place(params: Iterable[Tensor], family: Iterable[Tensor]) -> set[int]:
@@ -70,8 +84,11 @@ def _is_abandoned(p: Tensor) -> bool:
     """Whether p lies where an arena put it that exists no longer."""
     if type(p) not in PLAIN_TYPES:
         return False
-    placement: tuple[weakref.ref[object], int] | None = _placements.get(p)
-    return placement is not None and placement[0]() is None and placement[1] == p.data_ptr()
+    placements = _placements.get(_storage(p))
+    if placements is None or placements.is_gone():
+        return False
+    arena = placements.arenas.get(p.data_ptr())
+    return arena is not None and arena() is None
 
 
 def _is_elsewhere_too(p: Tensor) -> bool:

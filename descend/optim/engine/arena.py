@@ -4,7 +4,8 @@ layout     which blocks belong to which parameter          engine/arena_layout.p
 buffers    parameters, masters and state                   engine/arena_buffers.py
 counts     updates of each parameter                       engine/step_counts.py
 planner    the blocks that one kernel call updates         engine/segments.py
-native     the same arena for compiled kernels on a CPU    engine/native.py
+native     the same arena for compiled kernels: on a CPU   engine/native.py
+           on a GPU                                        engine/device_kernels.py
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.autograd.graph import increment_version
 from descend.optim.engine.aliases import note_placement
 from descend.optim.engine.arena_buffers import ArenaBuffers
 from descend.optim.engine.arena_layout import ArenaLayout, small_first
+from descend.optim.engine.device_kernels import DeviceKernels
 from descend.optim.engine.gradient_scan import TensorList
 from descend.optim.engine.native import Native
 from descend.optim.engine.pinned import PinnedTensor, attach
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     import ctypes
     from collections.abc import Collection, Mapping, Sequence
 
+    from descend.optim.compiler.codegen_cuda import CudaPlan
+    from descend.optim.compiler.cuda import CudaModule
     from descend.optim.compiler.interpreter import Interpreter
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.gradient_scan import GradientScanner
@@ -63,9 +67,9 @@ class ActiveSlots:
 
 @dataclass(frozen=True, slots=True)
 class AddressedGradients(ActiveSlots):
-    """For compiled kernels on a CPU, which read gradients at their addresses."""
+    """For compiled kernels, which read gradients at their addresses."""
 
-    native: Native
+    native: Native | DeviceKernels
 
     def is_finite(self) -> bool:
         """See `ActiveSlots`."""
@@ -114,12 +118,10 @@ class StepCache:
     """What steps of an arena reuse.
 
     Attributes:
-        tables: Of numbers, for each compiled kernel.
         interpreters: Of each thread, for each eager kernel.
         settled: The groups' settings at the last step, and the numbers that follow from them.
     """
 
-    tables: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
     interpreters: list[list[Interpreter]] = field(default_factory=list["list[Interpreter]"])
     settled: tuple[list[GroupSettings], dict[int, Any]] | None = None
 
@@ -139,7 +141,7 @@ class Arena:
         wholes: The same as the user holds them.
         state: The tensors of their state, and their addresses.
         cache: What steps reuse.
-        native: The arena for compiled kernels on a CPU, once there are some.
+        native: The arena for compiled kernels, once there are some.
     """
 
     trace: Trace
@@ -152,7 +154,7 @@ class Arena:
     wholes: list[Tensor]
     state: TensorList
     cache: StepCache = field(default_factory=StepCache)
-    native: Native | None = None
+    native: Native | DeviceKernels | None = None
 
     @staticmethod
     def of(trace: Trace, updates: Sequence[TensorUpdate], *, in_place: bool = False) -> Arena:
@@ -189,9 +191,13 @@ class Arena:
                 note_placement(slot.param, arena)
         return arena
 
-    def use_kernels(self, library: ctypes.CDLL) -> None:
-        """Update by compiled kernels on the CPU from the next step on."""
-        self.native = Native(self.trace, self.layout, self.buffers, self.counts, self.params, self.state, library)
+    def use_kernels(self, library: ctypes.CDLL | tuple[CudaModule, CudaPlan]) -> None:
+        """Update by compiled kernels from the next step on: a library on a CPU, a module on a GPU."""
+        if isinstance(library, tuple):
+            held = (self.layout, self.buffers, self.counts, self.params, self.state)
+            self.native = DeviceKernels(*held, library)
+        else:
+            self.native = Native(self.trace, self.layout, self.buffers, self.counts, self.params, self.state, library)
 
     def is_intact(self, scanner: GradientScanner) -> bool:
         """Whether parameters and state are where the arena put them. For compiled kernels it also finds gradients."""

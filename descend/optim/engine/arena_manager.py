@@ -22,22 +22,32 @@ import torch
 from descend.optim.compiler.cache import CompilePolicy, KernelCompiler
 from descend.optim.compiler.cuda import CudaCompileJob
 from descend.optim.compiler.native import CpuCompileJob
-from descend.optim.compiler.partition import partition
 from descend.optim.compiler.trace import Trace, Untraceable, trace
 from descend.optim.engine.aliases import in_place
 from descend.optim.engine.arena import ActiveSlots, Arena, grouped
 from descend.optim.engine.arena_layout import fits_arena
 from descend.optim.engine.blocks import ArenaStep, step_arena
+from descend.optim.engine.device_kernels import DeviceKernels
 from descend.optim.engine.gradient_scan import GradientScanner, ScannerCompileJob, TensorList
+from descend.optim.engine.matrices import MatrixUpdates, step_matrices
 from descend.optim.engine.pinned import detach
-from descend.optim.engine.step_inputs import LOW_PRECISION, TensorUpdate, is_sparse, named_entries, tasks_of, template
+from descend.optim.engine.step_inputs import (
+    LOW_PRECISION,
+    TensorUpdate,
+    is_sparse,
+    named_entries,
+    open_states,
+    tasks_of,
+    template,
+)
+from descend.optim.rules.base import MEANS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from descend.optim.compiler.cuda import Compiled
+    from descend.optim.engine.late_check import FlagReport
     from descend.optim.engine.settings import GroupSettings
     from descend.optim.engine.state_proxy import State
     from descend.optim.engine.step_inputs import Entry
@@ -86,38 +96,58 @@ class ArenaManager:
     Attributes:
         runner: One of `RUNNERS`.
         arenas: The arenas.
-        compiled: CUDA kernels of the arenas that have them, by number of the arena.
         schedule: When to compile kernels.
         known: Settings of each group, as of the last step.
         traces: Of each arena under those settings, by group.
         residents: Identities of all parameters in an arena.
         scanner: Finds gradients and checks addresses.
+        report: What the last step on a GPU will have found in its gradients.
+        matrices: Of each batch of matrices of the last step, whether a compiled kernel updated it.
     """
 
     runner: str
     arenas: list[Arena] = field(default_factory=list[Arena])
-    compiled: dict[int, list[Compiled]] = field(default_factory=dict[int, "list[Compiled]"])
     schedule: CompilePolicy = field(default_factory=CompilePolicy)
     known: list[GroupSettings] = field(default_factory=list["GroupSettings"])
     traces: list[dict[int, Trace]] = field(default_factory=list[dict[int, Trace]])
     residents: set[int] = field(default_factory=set[int])
     scanner: GradientScanner = field(default_factory=GradientScanner)
+    report: FlagReport | None = None
+    matrices: list[bool] = field(default_factory=list[bool])
 
     @property
     def is_compiled(self) -> bool:
-        """Whether every arena has compiled kernels, and there is one."""
-        return bool(self.arenas) and not self._bare()
+        """Whether every arena has compiled kernels, and every batch of matrices; and there is one."""
+        return bool(self.arenas or self.matrices) and all(self.matrices) and not self._bare()
 
     def _bare(self) -> list[int]:
         """Numbers of the arenas without compiled kernels."""
-        return [i for i, arena in enumerate(self.arenas) if arena.native is None and i not in self.compiled]
+        return [i for i, arena in enumerate(self.arenas) if arena.native is None]
 
     def clear(self) -> None:
         """Drop the arenas; parameters and state keep their memory until the next step moves them."""
         self.arenas.clear()
         self.traces.clear()
-        self.compiled.clear()
         self.residents.clear()
+
+    def device_kernels(self, parameters: int) -> list[DeviceKernels]:
+        """The kernels of all arenas, where they are of one GPU and update all parameters; else none."""
+        held = [arena.native for arena in self.arenas if isinstance(arena.native, DeviceKernels)]
+        whole = len(held) == len(self.arenas) and len(self.residents) == parameters
+        return held if whole and len({kernels.device for kernels in held}) == 1 else []
+
+    def _recorded(self) -> list[DeviceKernels]:
+        held = [arena.native for arena in self.arenas if isinstance(arena.native, DeviceKernels)]
+        return [kernels for kernels in held if kernels.recorded]
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a step was captured in a CUDA graph since `catch_up`."""
+        return bool(self._recorded())
+
+    def catch_up(self) -> int:
+        """By how many steps replays of a CUDA graph are ahead of the host, which takes over their counts."""
+        return max([kernels.catch_up() for kernels in self._recorded()], default=0)
 
     def begin_step(self, settings: Sequence[GroupSettings], state: State) -> list[ActiveSlots]:
         """The parameters of each arena that this step updates; first drops arenas that were changed from outside."""
@@ -200,9 +230,30 @@ class ArenaManager:
 
     def step(self, active: Sequence[ActiveSlots], settings: Sequence[GroupSettings], seed: int) -> None:
         """Update all parameters of the arenas that have a gradient."""
-        for i, (one, traces) in enumerate(zip(active, self._traces(settings), strict=True)):
-            step_arena(ArenaStep(one, settings, traces, seed, self.compiled.get(i, [])))
+        for one, traces in zip(active, self._traces(settings), strict=True):
+            step_arena(ArenaStep(one, settings, traces, seed))
             one.arena.mark_written(self.scanner, one.absent)
+
+    def step_matrices(self, tasks: Sequence[TensorUpdate]) -> list[TensorUpdate]:
+        """Update the parameters whose rule asks for means over rows and columns, without an arena.
+
+        Returns:
+            The updates of the others.
+        """
+        if self.runner == "plain" or all(task.settings.rule.needs.isdisjoint(MEANS) for task in tasks):
+            return list(tasks)
+        found = MatrixUpdates.of(tasks)
+        jobs = [batch.job for batch in found.batches]
+        wait = self.runner == "compiled"
+        if self.runner != "blocks" and (wait or (self.schedule.lasts() and self.schedule.may_look())):
+            _compiler.order(jobs)
+            _compiler.collect(jobs, wait=wait)
+        kernels = [_compiler.known(job) if self.runner != "blocks" else None for job in jobs]
+        for batch, kernel in zip(found.batches, kernels, strict=True):
+            open_states(batch.tasks)
+            step_matrices(batch, kernel)
+        self.matrices = [kernel is not None for kernel in kernels]
+        return found.others
 
     def end_step(self) -> None:
         """Release the gradients of the step, applied or not."""
@@ -223,9 +274,7 @@ class ArenaManager:
             _compiler.collect(wanted, wait=wait)
         for i, held in jobs.items():
             kernels = _compiler.take(held)
-            if kernels and held[0].device == "cuda":
-                self.compiled[i] = kernels
-            elif kernels:
+            if kernels:
                 self.arenas[i].use_kernels(kernels[0])
         for scanner in _compiler.take([ScannerCompileJob()]):
             self.scanner = scanner
@@ -238,9 +287,7 @@ def jobs_of(arena: Arena) -> list[CpuCompileJob] | list[CudaCompileJob]:
     structure = arena.trace.structure
     if arena.layout.device.type == "cpu":
         return [CpuCompileJob(structure, dtype, low)]
-    return [
-        CudaCompileJob(structure, k, dtype, low, arena.layout.device.index) for k in range(len(partition(arena.trace)))
-    ]
+    return [CudaCompileJob(structure, dtype, low, arena.layout.device.index)]
 
 
 def _fits(task: TensorUpdate, traces: Mapping[bool, Sequence[Trace | None]], in_place: bool) -> bool:

@@ -1,7 +1,7 @@
 """One step of an arena: numbers in float64, then one kernel for each stage.
 
-A compiled CPU kernel updates all parameters in one call. The interpreter and CUDA kernels update one segment after the
-other; the interpreter takes some hundred blocks at a time, so that intermediate results stay in the cache.
+Compiled kernels update all parameters in one call. The interpreter updates one segment after the other and takes some
+hundred blocks at a time, so that intermediate results stay in the cache.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from descend.optim.compiler import interpreter as eager
 from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.compiler.partition import Kernel, numbers, partition, placed
 from descend.optim.engine.arena import AddressedGradients, PackedGradients
+from descend.optim.engine.device_kernels import DeviceKernels
 from descend.optim.engine.noise import draw
 from descend.optim.engine.segments import InPlaceSegment, KernelArgs, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from descend.optim.compiler.cuda import Compiled
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.arena import ActiveSlots, Arena
     from descend.optim.engine.native import Native
@@ -46,14 +46,12 @@ class ArenaStep:
         settings: Of each group.
         traces: Of each group, all of one structure.
         seed: Start of the noise.
-        compiled: For each kernel the compiled one for CUDA, or nothing.
     """
 
     active: ActiveSlots
     settings: Sequence[GroupSettings]
     traces: Mapping[int, Trace]
     seed: int
-    compiled: Sequence[Compiled] = ()
 
     @property
     def arena(self) -> Arena:
@@ -64,9 +62,13 @@ class ArenaStep:
 def step_arena(step: ArenaStep) -> None:
     """Update all parameters that have a gradient."""
     active = step.active
+    if isinstance(active, AddressedGradients) and isinstance(active.native, DeviceKernels):
+        active.native.update(step.settings, step.traces, step.seed)  # which computes the numbers, too
+        return
     known = _inputs(step)
     numbers(step.arena.trace, known, 0)
     if isinstance(active, AddressedGradients):
+        assert not isinstance(active.native, DeviceKernels)
         _by_address(step, active.native, known)
     else:
         assert isinstance(active, PackedGradients)
@@ -94,7 +96,7 @@ def _by_segments(step: ArenaStep, active: PackedGradients, known: dict[int, Any]
     active.fetch()
     for k, kernel in enumerate(partition(arena.trace)):
         sums = torch.zeros(len(kernel.sums), arena.layout.rows, dtype=arena.buffers.dtype, device=arena.layout.device)
-        (_compiled if step.compiled else _eager)(step, active, k, known, sums)
+        _eager(step, active, k, known, sums)
         totals = {at: _by_tensor(arena, blocks) for at, blocks in zip(kernel.sums, sums, strict=True)}
         _next_numbers(arena.trace, known, k + 1, totals)
     active.put_back()
@@ -143,10 +145,12 @@ def _settled(step: ArenaStep) -> dict[int, Any]:
             return values[0]
         return placed(torch.tensor(values, dtype=torch.float64, device="cpu")[owner], arena.layout.device)
 
+    sizes = [slot.whole.numel() for slot in arena.layout.slots]
     named = {
         "lr": spread([step.settings[g].lr for g in groups]),
         "decay": spread([step.settings[g].decay for g in groups]),
         "scaled": spread([float(step.settings[g].scaled) for g in groups]),
+        "size": placed(torch.tensor(sizes, dtype=torch.float64, device="cpu"), arena.layout.device),
     }
     known = {at: named[name] for at, name in arena.trace.given if name in named}
     for at, i in arena.trace.constants:
@@ -184,47 +188,6 @@ def _noise(step: ArenaStep, segment: Segment, name: str) -> Tensor:
     source = (step.seed, arena.layout.slots[segment.first].name, int(arena.counts.values[segment.first]) + 1)
     draw(room.view(-1)[: segment.count], source, int(name.split()[1]), segment.offset)
     return room
-
-
-@torch.no_grad()
-def _compiled(step: ArenaStep, active: PackedGradients, k: int, known: Mapping[int, Any], sums: Tensor) -> None:
-    """One call of the compiled kernel for each segment."""
-    kernel = partition(step.arena.trace)[k]
-    table = _table(step.arena, kernel, k, known)
-    # A kernel runs in the stream of the device that is current.
-    with torch.cuda.device_of(step.arena.layout.index):
-        for i, segment in enumerate(active.segments):
-            found = step.compiled[k](_arguments(step.arena, kernel, k, segment, _extra(step, active, kernel, i), table))
-            for total, rows in zip(sums, found, strict=True):
-                total[segment.start : segment.stop] = rows
-
-
-def _table(arena: Arena, kernel: Kernel, k: int, known: Mapping[int, Any]) -> Tensor:
-    """The kernel's numbers, (numbers, parameters), in the precision of the kernel."""
-    dtype, device = arena.buffers.dtype, arena.layout.device
-    rows = [known[at] for at in kernel.numbers]
-    table = arena.cache.tables.get(k)
-    if table is None:
-        table = arena.cache.tables[k] = torch.empty(len(rows), len(arena.layout.slots), dtype=dtype, device=device)
-    if not any(isinstance(row, Tensor) for row in rows):
-        return table.copy_(torch.tensor(rows, dtype=dtype, device="cpu").view(-1, 1), non_blocking=True)
-    for i, row in enumerate(rows):
-        table[i] = placed(row, device)
-    return table
-
-
-def _arguments(
-    arena: Arena, kernel: Kernel, k: int, segment: Segment, extra: Mapping[str, Tensor], table: Tensor
-) -> list[Tensor]:
-    """Arguments of the compiled kernel. Those that stay the same are cut once; gradients are not held."""
-    a, b = segment.start, segment.stop
-    kept = segment.slices.get(k)
-    if kept is None:
-        held = [None if name in extra else arena.buffers.blocks(name, segment, a, b) for name in kernel.buffers]
-        # A compiled kernel requires addresses that are multiples of 16 bytes; blocks have them, slices of these not.
-        kept = segment.slices[k] = [*held, arena.layout.index[a:b].clone(), arena.layout.valid[a:b].clone()]
-    names = iter(name for name in kernel.buffers if name in extra)
-    return [*(extra[next(names)] if x is None else x for x in kept), table]
 
 
 @dataclass(frozen=True, slots=True)

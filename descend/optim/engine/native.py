@@ -17,7 +17,7 @@ from descend.optim.compiler.codegen_cpp import calls
 from descend.optim.compiler.layout import BLOCK, UNIT
 from descend.optim.compiler.native import KernelLaunch
 from descend.optim.engine.gradient_scan import ABSENT, MOVED, ODD, GradientScanner
-from descend.optim.engine.noise import PIECE, draw
+from descend.optim.engine.noise import key_of
 from descend.optim.engine.step_inputs import check_gradient
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from descend.optim.compiler.partition import Kernel
     from descend.optim.compiler.trace import Trace
     from descend.optim.engine.arena_buffers import ArenaBuffers
     from descend.optim.engine.arena_layout import ArenaLayout
@@ -91,6 +90,9 @@ class Native:
         self.absent: tuple[int, ...] = ()
         self.copies: list[Tensor] = []  # of gradients whose elements are in another order than the parameter's
         self.calls = calls(trace)
+        self._draws = trace.draws
+        self._seed: int | None = None
+        self.keys = np.zeros(len(layout.slots), dtype=np.uint64)  # of the noise of each parameter under `_seed`
         self.buffers = [np.array([self._address(name) for name in call.buffers], dtype=np.int64) for call in self.calls]
         self.tables = [np.zeros((max(1, len(call.given)), 1)) for call in self.calls]
         self.sums = [np.zeros((len(call.sums), len(self.units.tensor))) for call in self.calls]
@@ -107,7 +109,8 @@ class Native:
     def _work(self, i: int) -> KernelLaunch:
         table, sums, units = self.tables[i], self.sums[i], len(self.units.tensor)
         arrays = (*self.units, self._params.addresses, self.gradient, self.buffers[i], table)
-        return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1)
+        noise = self.keys.ctypes.data, self._counts.values.data_ptr()
+        return KernelLaunch(0, units, *(x.ctypes.data for x in arrays), 1, 0, sums.ctypes.data, units, 1, *noise)
 
     def look(self, scanner: GradientScanner) -> bool:
         """Find the gradients of this step.
@@ -152,11 +155,10 @@ class Native:
             seed: Start of the noise.
         """
         self._write(i, numbers)
-        (kernel, *_) = self.calls[i].kernels
-        if kernel.noises:
-            self._run_with_noise(i, kernel, seed)
-        else:
-            self.functions[i](self.given[i])
+        if self._draws and seed != self._seed:
+            self._seed = seed
+            self.keys[:] = [key_of(seed, slot.name) for slot in self._layout.slots]
+        self.functions[i](self.given[i])
 
     def totals(self, i: int) -> dict[int, Tensor]:
         """Sums that call i made over each parameter, by the operation that reduces: (parameters,) in float64.
@@ -179,20 +181,3 @@ class Native:
                 row[:] = x
         elif numbers:
             table[:, 0] = numbers
-
-    def _run_with_noise(self, i: int, kernel: Kernel, seed: int) -> None:
-        """Piece by piece, so that no more noise is in memory than was drawn at once."""
-        work, buffers = self.works[i], self.buffers[i]
-        rooms = {name: torch.empty(PIECE, dtype=self._elements["p"].dtype, device="cpu") for name in kernel.noises}
-        for j, slot in enumerate(self._layout.slots):
-            source = (seed, slot.name, int(self._counts.values[j]) + 1)
-            for at in range(0, slot.param.numel() if self.gradient[j] else 0, PIECE):
-                count = min(PIECE, slot.param.numel() - at)
-                for name, room in rooms.items():
-                    draw(room[:count], source, int(name.split()[1]), at)
-                    before = (int(self.units.start[j]) + at) * room.element_size()
-                    buffers[kernel.buffers.index(name)] = room.data_ptr() - before
-                work.begin = int(self.units.borders[j]) + at // UNIT
-                work.end = work.begin - (-count // UNIT)
-                self.functions[i](self.given[i])
-        work.begin, work.end = 0, len(self.units.tensor)

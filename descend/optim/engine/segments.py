@@ -40,7 +40,6 @@ class Segment:
         stop: Block after the last.
         first: Number of the first parameter in them.
         last: Number of the parameter after the last.
-        slices: For each compiled kernel its buffers cut to these blocks, made on first use; None stands for gradients.
         chunks: For each eager kernel and first block of a chunk the same, cut to the chunk.
         weights: The parameters' elements of these blocks, where they are outside the arena.
         copies: For parameters outside the arena that a kernel needs as a copy: the copy and its origin.
@@ -50,7 +49,6 @@ class Segment:
     stop: int
     first: int
     last: int
-    slices: dict[int, list[Tensor | None]] = field(default_factory=dict[int, "list[Tensor | None]"])
     chunks: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict[tuple[int, int], dict[str, Tensor]])
     weights: Tensor | None = None
     copies: Sequence[tuple[Tensor, Tensor]] = ()

@@ -7,6 +7,7 @@ value is refused before anything changes.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -18,6 +19,7 @@ import torch
 
 from descend.errors import RuleError, nearest
 from descend.optim.rules.base import Rule
+from descend.rule_index import rules
 
 __all__ = [
     "COUNTERS",
@@ -31,6 +33,7 @@ __all__ = [
     "rule_fields",
     "shown",
     "unknown_option",
+    "unread_keys",
 ]
 
 Schedule = Callable[[int], float]
@@ -63,6 +66,12 @@ TORCH_KEYS = frozenset(
 # Options of the whole optimizer, which wrappers write into each group, and what it counts, as of its last state dict.
 COMMON_KEYS = frozenset({"runner", "on_nonfinite"})
 COUNTERS = ("updates", "skipped", "seed")
+
+# Keys that SAM and schedule-free wrappers put into groups, although they are or resemble options of rules or of torch.
+_OF_WRAPPERS = frozenset({"rho", "sam_eps", "step", "lr_max", "weight_sum", "foreach", "fused", "capturable"})
+
+# Words of other libraries for options: who writes them means the option.
+_OF_LIBRARIES = frozenset({"learning_rate", "learn_rate", "eta", "wd", "weight_decay_rate", "l2"})
 
 # What says nothing about the update: our schedule, which rules made the group, a label that scripts give it, why its
 # weights take no sparse gradients although the rule goes by rows, and whether a saved state is one of eval().
@@ -199,6 +208,25 @@ def _from_alias(
     return meant
 
 
+@functools.cache
+def is_of_others(key: str, rule: type[Rule]) -> bool:
+    """Whether a key of a group is no option, nor like one of its rule, so that somebody else must have put it there.
+
+    Wrappers around optimizers keep counts and options of their own in the groups that they share with them: Lookahead
+    `counter`, SAM `rho` and `adaptive`, layer-wise rates of timm `lr_scale`.
+    """
+    if key in _OF_WRAPPERS or key in _OF_LIBRARIES:
+        return key in _OF_WRAPPERS
+    options = {name for info in rules().values() for name, _ in info.options} | set(ALIASES)
+    return not (key in options or key in TORCH_FORMS or nearest(key, [*rule_fields(rule), *ALIASES, *OPTIONS]))
+
+
+def unread_keys(group: Mapping[str, Any], rule: Rule) -> list[str]:
+    """The keys of a group that neither the rule, the engine nor torch reads."""
+    read = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS | OWN_KEYS
+    return [key for key in group if key not in read]
+
+
 def resolve(group: Mapping[str, Any], where: str) -> GroupSettings:
     """The settings in force for a group.
 
@@ -214,9 +242,8 @@ def resolve(group: Mapping[str, Any], where: str) -> GroupSettings:
         value = getattr(rule, name)
         if isinstance(default, bool) and not (isinstance(value, (int, np.bool_)) and value in (0, 1)):
             raise RuleError(f"{where}: {name} must be True or False and is {value!r}")
-    allowed = {"rule", *OPTIONS, *rule_fields(rule), *aliases_of(rule)} | TORCH_KEYS | OWN_KEYS
-    for key in group:
-        if key not in allowed:
+    for key in unread_keys(group, rule):
+        if not is_of_others(key, type(rule)):
             raise RuleError(unknown_option(f"{where} ({type(rule).__name__})", key, rule, more=TORCH_KEYS))
     form = group["decay"]
     if form not in DECAY_FORMS:

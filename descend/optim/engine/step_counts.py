@@ -11,6 +11,8 @@ from descend.torch_private import version_counter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
     from descend.optim.engine.step_inputs import Entry
 
 __all__ = ["StepCounts"]
@@ -55,3 +57,14 @@ class StepCounts:
             self._recount()
         elif self.common is not None:
             self.common += 1
+
+    def retreat(self, absent: Sequence[int]) -> None:
+        """Take back the last `advance`: that update was left out."""
+        self._numbers -= 1.0
+        self._numbers[list(absent)] += 1.0
+        self._recount()
+
+    def take(self, counts: Tensor) -> None:
+        """Take over counts that a device kept."""
+        self._numbers[:] = counts.cpu().numpy()
+        self._recount()

@@ -89,6 +89,9 @@ def aligned(g: Tensor, p: Tensor) -> Tensor:
     return cast("Any", g).redistribute(cast("Any", p).device_mesh, wanted)
 
 
+_MAX_MADE = 2**20  # entries of weights whose state is made for a moment, to see its form
+
+
 def template(rule: Rule, p: Tensor) -> Any:
     """The rule's state for weights like p, without memory: names, shapes and kinds of its entries."""
     dtype = torch.float32 if p.dtype in LOW_PRECISION else p.dtype
@@ -97,13 +100,23 @@ def template(rule: Rule, p: Tensor) -> Any:
     try:
         return _template(rule, p.shape, dtype)
     except TypeError:  # a rule with a list among its constants cannot be a key
-        return rule.init(torch.empty(p.shape, dtype=dtype, device="meta"))
+        return _form(rule, p.shape, dtype)
 
 
 @functools.lru_cache(maxsize=4096)
 def _template(rule: Rule, shape: torch.Size, dtype: torch.dtype) -> Any:
     # Asked for several times a step by rules that run tensor by tensor; making it takes longer than a small update.
-    return rule.init(torch.empty(shape, dtype=dtype, device="meta"))
+    return _form(rule, shape, dtype)
+
+
+def _form(rule: Rule, shape: torch.Size, dtype: torch.dtype) -> Any:
+    if shape.numel() > _MAX_MADE:
+        return rule.init(torch.empty(shape, dtype=dtype, device="meta"))
+    # The first operation on the device "meta" imports SymPy, which takes longer than all else of a short run.
+    form = rule.init(torch.zeros(shape, dtype=dtype, device="cpu"))
+    if form is None:
+        return None
+    return form._replace(**{name: x.new_zeros(()).expand(x.shape) for name, x in named_entries(form).items()})
 
 
 def named_entries(state: Any) -> dict[str, Tensor]:

@@ -1,13 +1,14 @@
 """SOAP: Adam in the eigenbasis of Shampoo's preconditioners.
 
-    G′ = Qₗᵀ g Qᵣ                       mₜ = β₁ mₜ₋₁ + (1 − β₁) gₜ,  M′ = Qₗᵀ mₜ Qᵣ
-    V = β₂ V + (1 − β₂) G′²             N′ = √(1 − β₂ᵗ)/(1 − β₁ᵗ) M′ / (√V + ε)
+    G′ = Qₗᵀ g Qᵣ                       M = β₁ M + (1 − β₁) G′, which is Qₗᵀ m Qᵣ of the running mean m of g
+    V = β₂ V + (1 − β₂) G′²             N′ = √(1 − β₂ᵗ)/(1 − β₁ᵗ) M / (√V + ε)
     dₜ = Qₗ N′ Qᵣᵀ                      then the engine sets p ← p − lr dₜ
     L ← βₛ L + (1 − βₛ) g gᵀ            R ← βₛ R + (1 − βₛ) gᵀ g
-    every `frequency` updates           Q ← orthonormal basis of (L Q), largest column first; at t = 1 eigenvectors
+    every `frequency` updates           Q ← orthonormal basis of (L Q), largest column first; at t = 1 eigenvectors;
+                                        M is rotated from the old bases to the new ones
 
 Shapes: p is taken as a matrix (n, m), more dimensions as (first, all others); L and Qₗ are (n, n), R and Qᵣ (m, m);
-        V, m and d are shaped like p. A side longer than `max_side`, and all of a vector, is not rotated: that is Adam.
+        V, M and d are shaped like p. A side longer than `max_side`, and all of a vector, is not rotated: that is Adam.
 Units:  d is a pure number of size about 1, as Adam's.
 Source: Vyas et al. 2024, Algorithm 3, https://arxiv.org/abs/2409.11321
 
@@ -36,7 +37,7 @@ __all__ = ["SOAP", "SOAPState"]
 class SOAPState(NamedTuple):
     """What SOAP remembers of a tensor; a side that is not rotated has no matrices."""
 
-    m: Tensor  # running mean of g, shaped like p
+    M: Tensor  # running mean of G′, shaped like p
     V: Tensor  # running mean of G′², shaped like p
     L: Tensor | None  # running mean of g gᵀ, (n, n)
     R: Tensor | None  # running mean of gᵀ g, (m, m)
@@ -58,8 +59,9 @@ def _refresh(P: Tensor, Q: Tensor, first: bool) -> tuple[Tensor, Tensor]:
     n = P.shape[0]
     if first:
         return torch.linalg.eigh(P)[1].flip(-1), torch.arange(n, device=P.device)
-    order = (Q.mT @ P @ Q).diagonal().argsort(descending=True)
-    return torch.linalg.qr(P @ Q[:, order])[0], order
+    PQ = P @ Q
+    order = (Q * PQ).sum(0).argsort(descending=True)  # by the diagonal of Qᵀ P Q
+    return torch.linalg.qr(PQ[:, order])[0], order
 
 
 @dataclass(frozen=True)
@@ -109,22 +111,22 @@ class SOAP(Rule):
 
     def direction(self, g: Tensor, s: SOAPState, t: Tensor) -> tuple[Tensor, SOAPState]:
         """One step of the equations above."""
-        m = self.beta1 * s.m + (1 - self.beta1) * g
         G = as_matrix(g)
         rotated = _rotate(G, s.QL, s.QR)
+        M = self.beta1 * as_matrix(s.M) + (1 - self.beta1) * rotated
         V = self.beta2 * as_matrix(s.V) + (1 - self.beta2) * rotated * rotated
         c = (1 - self.beta2**t).sqrt() / (1 - self.beta1**t)
-        N = c * quotient(_rotate(as_matrix(m), s.QL, s.QR), V.sqrt() + self.eps, self.eps)
+        N = c * quotient(M, V.sqrt() + self.eps, self.eps)
         d = _back(N, s.QL, s.QR).reshape(g.shape)
         b = self.shampoo_beta
         L = None if s.L is None else torch.addmm(s.L, G, G.mT, beta=b, alpha=1 - b)
         R = None if s.R is None else torch.addmm(s.R, G.mT, G, beta=b, alpha=1 - b)
-        return d, self._with_bases(SOAPState(m, V.reshape(g.shape), L, R, s.QL, s.QR), int(t))
+        return d, self._with_bases(SOAPState(M.reshape(g.shape), V.reshape(g.shape), L, R, s.QL, s.QR), int(t))
 
     def _with_bases(self, s: SOAPState, t: int) -> SOAPState:
         if t != 1 and t % self.frequency:
             return s
-        squares = as_matrix(s.V)
+        squares, mean = as_matrix(s.V), _back(as_matrix(s.M), s.QL, s.QR)
         left, right = s.QL, s.QR
         if s.L is not None and left is not None:
             left, order = _refresh(s.L, left, t == 1)
@@ -132,4 +134,5 @@ class SOAP(Rule):
         if s.R is not None and right is not None:
             right, order = _refresh(s.R, right, t == 1)
             squares = squares[:, order]
-        return s._replace(V=squares.reshape(s.V.shape), QL=left, QR=right)
+        M = _rotate(mean, left, right).reshape(s.M.shape)
+        return s._replace(M=M, V=squares.reshape(s.V.shape), QL=left, QR=right)

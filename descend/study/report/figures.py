@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from descend.pages.chart import Axis, Chart, Line
 from descend.study.analysis import best_against_budget, fraction_reaching
 from descend.study.design.schedules import make_schedule
-from descend.study.report.svg import Axis, Line, plot
 from descend.study.report.tables import ridge, short, stated
 
 if TYPE_CHECKING:
@@ -33,7 +33,19 @@ def _records(group: Group, arm: str) -> list[tuple[dict[str, object], float, str
     ]
 
 
-def reruns(comparison: Comparison, group: Group) -> str:
+def _better_part(values: Sequence[float], *, lower: bool) -> tuple[float, float] | None:
+    """Limits of an axis that show the better three quarters, where the others would squeeze these; else None."""
+    found = sorted((value for value in values if math.isfinite(value)), reverse=not lower)  # the best first
+    if len(found) < 8:
+        return None
+    best, quarter, worst = found[0], found[len(found) * 3 // 4], found[-1]
+    if best == quarter or abs(worst - best) < 2.5 * abs(quarter - best):
+        return None
+    edge = quarter + (quarter - best) * 0.15
+    return (best, edge) if lower else (edge, best)
+
+
+def reruns(comparison: Comparison, group: Group) -> Chart:
     """Every re-run of every winner, one column a search, with median and interval."""
     arms = [*comparison.study.arms]
     lines: list[Line] = []
@@ -46,10 +58,10 @@ def reruns(comparison: Comparison, group: Group) -> str:
             if row.interval is not None and math.isfinite(row.interval.low) and math.isfinite(row.interval.high):
                 bars.append((across, row.interval.low, row.median, row.interval.high))
         lines.append(Line(arm, tuple(points), joined=False, bars=tuple(bars)))
-    return plot(lines, Axis("", names=tuple(arms)), Axis(comparison.unit))
+    return Chart(tuple(lines), Axis("", names=tuple(arms)), Axis(comparison.unit))
 
 
-def splits(comparison: Comparison, group: Group) -> str:
+def splits(comparison: Comparison, group: Group) -> Chart:
     """Training beside validation: a point for each search."""
     study = comparison.study
     lines: list[Line] = []
@@ -58,10 +70,10 @@ def splits(comparison: Comparison, group: Group) -> str:
         points = tuple((row.train_median, row.median) for row in rows)
         notes = tuple(f"search {row.cell.search + 1}" for row in rows)
         lines.append(Line(arm, points, joined=False, notes=notes))
-    return plot(lines, Axis(f"{study.metric} on training samples"), Axis(comparison.unit))
+    return Chart(tuple(lines), Axis(f"{study.metric} on training samples"), Axis(comparison.unit))
 
 
-def schedules(group: Group) -> str:
+def schedules(group: Group) -> Chart:
     """The rate of each winner over its run, as a part of its peak; winners of one shape share a line."""
     shapes: dict[tuple[float, ...], list[str]] = {}
     for row in group.rows:
@@ -77,14 +89,14 @@ def schedules(group: Group) -> str:
         )
         for shape, names in shapes.items()
     ]
-    return plot(lines, Axis("updates"), Axis("rate over its peak"))
+    return Chart(tuple(lines), Axis("updates"), Axis("rate over its peak"))
 
 
 def _numbered(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
     return tuple((float(number), value) for number, value in enumerate(values))
 
 
-def curves(comparison: Comparison, group: Group, split: str) -> str:
+def curves(comparison: Comparison, group: Group, split: str) -> Chart:
     """The metric over the run, median over all re-runs of each arm, with the range of the middle half."""
     study = comparison.study
     metric = "loss" if study.split == "finetuned" else study.metric  # of the run itself, not of what follows it
@@ -103,10 +115,11 @@ def curves(comparison: Comparison, group: Group, split: str) -> str:
             at = [float(step) for step in runs[0].steps]
             points, band = tuple(zip(at, middle, strict=True)), tuple(zip(at, low, high, strict=True))
             lines.append(Line(arm, points, band))
-    return plot(lines, Axis("updates"), Axis(f"{metric}, {split} samples"))
+    samples = "training" if split == "train" else split
+    return Chart(tuple(lines), Axis("updates"), Axis(f"{metric}, {samples} samples"))
 
 
-def budget(comparison: Comparison, group: Group) -> str:
+def budget(comparison: Comparison, group: Group) -> Chart:
     """The median of the best of n trials against n, up to half of the trials, and its exact band where it has one."""
     lower = comparison.lower
     lines: list[Line] = []
@@ -118,11 +131,15 @@ def budget(comparison: Comparison, group: Group) -> str:
         half, upto = max(1, len(values) // 2), found.reliable_to
         points = tuple(zip(map(float, found.budgets[:half]), found.median[:half], strict=True))
         band = tuple(zip(map(float, found.budgets[:upto]), found.low[:upto], found.high[:upto], strict=True))
-        lines.append(Line(arm, points, band))
-    return plot(lines, Axis("trials"), Axis(f"best {comparison.unit}, median"))
+        lines.append(Line(arm, points, band, marked=len(points) < 12))
+    shown = [value for line in lines for _, value in line.points[2:]]
+    shown += [end for line in lines for _, *ends in line.band[2:] for end in ends]
+    shown = [value for value in shown if math.isfinite(value)]
+    limits = (min(shown), max(shown)) if shown and min(shown) < max(shown) else None
+    return Chart(tuple(lines), Axis("trials"), Axis(f"best {comparison.unit}", limits=limits))
 
 
-def fractions(comparison: Comparison, group: Group) -> str:
+def fractions(comparison: Comparison, group: Group) -> Chart:
     """The part of all trials of the search that reaches a target, failures among them, against the target."""
     lower = comparison.lower
     everything = [value for arm in comparison.study.arms for value in _searched(group, arm) if math.isfinite(value)]
@@ -132,10 +149,10 @@ def fractions(comparison: Comparison, group: Group) -> str:
         for arm in comparison.study.arms
         if (values := _searched(group, arm))
     ]
-    return plot(lines, Axis(f"target: {comparison.unit}"), Axis("part of the trials that reach it"))
+    return Chart(tuple(lines), Axis(f"target: {comparison.unit}"), Axis("part of the trials that reach it"))
 
 
-def rates(comparison: Comparison, group: Group) -> str:
+def rates(comparison: Comparison, group: Group) -> Chart:
     """Every trial of the search over its learning rate; a cross for one without a value."""
     lines: list[Line] = []
     for arm, described in comparison.study.arms.items():
@@ -155,17 +172,19 @@ def rates(comparison: Comparison, group: Group) -> str:
         )
     target, _ = stated(comparison, group)
     ends = [rate for line in lines for rate, _ in line.points]
+    limits = _better_part([value for line in lines for _, value in line.points], lower=comparison.lower)
     if comparison.study.target is not None and comparison.study.select == "value" and ends:
         guide = ((min(ends), target), (max(ends), target))
         lines.append(Line("target", guide, marked=False, dashed=True, colour=-1))
-    return plot(lines, Axis("learning rate", log=True), Axis(comparison.unit))
+        limits = limits and (min(limits[0], target), max(limits[1], target))
+    return Chart(tuple(lines), Axis("learning rate", log=True), Axis(comparison.unit, limits=limits))
 
 
-def landscape(comparison: Comparison, group: Group, arm: str) -> str:
+def landscape(comparison: Comparison, group: Group, arm: str) -> Chart | None:
     """Every trial over decay and rate, the fuller the better, with the best rate for each decay."""
     found = ridge(comparison, group, arm)
     if found is None:
-        return ""
+        return None
     trials = [
         (float(str(settings["weight_decay"])), float(str(settings["lr"])), value, name)
         for settings, value, name in _records(group, arm)
@@ -181,10 +200,10 @@ def landscape(comparison: Comparison, group: Group, arm: str) -> str:
         Line(arm, points, joined=False, shades=shades, notes=notes, colour=number),
         Line("best rate for each decay", best, marked=False, dashed=True, colour=7),
     ]
-    return plot(lines, Axis("weight decay", log=True), Axis("learning rate", log=True))
+    return Chart(tuple(lines), Axis("weight decay", log=True), Axis("learning rate", log=True))
 
 
-def scaling(comparison: Comparison) -> str:
+def scaling(comparison: Comparison) -> Chart:
     """Steps to the target against the batch size, with the line of perfect scaling and the fits."""
     lines: list[Line] = []
     for number, one in enumerate(comparison.scaling):
@@ -201,4 +220,4 @@ def scaling(comparison: Comparison) -> str:
         sizes = sorted({float(size) for size, _ in starts})
         guide = tuple((s, best * first / s) for s in sizes)
         lines.append(Line("perfect scaling", guide, marked=False, dashed=True, colour=-1))
-    return plot(lines, Axis("samples a batch", log=True), Axis("updates to the target", log=True))
+    return Chart(tuple(lines), Axis("samples a batch", log=True), Axis("updates to the target", log=True))

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from descend.pages.parts import Figure, Section
 from descend.study.report import figures, tables
-from descend.study.report.tables import Table, where
+from descend.study.report.methods import COMMAND, methods
+from descend.study.report.tables import where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from descend.pages.parts import Table
     from descend.study.results import Comparison, Group
 
-__all__ = ["Figure", "Section", "sections"]
-
-COMMAND = "descend study report DIRECTORY"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A plot.
-
-    Attributes:
-        svg: The plot.
-        caption: What it shows, and the records it came from.
-    """
-
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the report.
-
-    Attributes:
-        title: Its head.
-        parts: Sentences, tables and figures.
-        kind: "verdict" and "text" are shown in their own ways.
-    """
-
-    title: str
-    parts: tuple[str | Table | Figure, ...]
-    kind: str = ""
+__all__ = ["sections"]
 
 
 def sections(comparison: Comparison) -> list[Section]:
@@ -63,12 +35,14 @@ def sections(comparison: Comparison) -> list[Section]:
         if group.rows:
             found.append(Section(f"Tunability: {where(group)}", tuple(_tunability(comparison, group))))
     if (table := tables.scaling(comparison)) is not None:
-        caption = f"Median updates to the target over all re-runs. Records: phase confirmation, by `{COMMAND}`."
-        found.append(Section("Batch size", (Figure(figures.scaling(comparison), caption), table)))
+        shown = "Medians over all re-runs; the band is the 95 % interval. Records: phase confirmation."
+        figure = Figure("Updates to the target against the batch size", figures.scaling(comparison), shown)
+        found.append(Section("Batch size", (figure, table)))
     if comparison.follow_ups:
         found.append(Section("Questions asked afterwards", tuple(_followed(comparison))))
     lints = tuple(map(str, comparison.remarks)) or ("None: equal budgets, equal freedom, no winner at an edge.",)
     found.append(Section("Lints", lints))
+    found.append(Section("Methods", tuple(methods(comparison))))
     found.append(Section("All trials", (_written(comparison), tables.trials(comparison))))
     found.append(Section("Description", (json.dumps(study.plain(), indent=2),), "text"))
     return found
@@ -113,43 +87,46 @@ def _results(comparison: Comparison) -> Iterator[str | Table | Figure]:
             continue
         if (table := tables.pairs(group)) is not None:
             yield table
-        records = f"Records: phase confirmation, {where(group)}, by `{COMMAND}`."
-        shown = "Every re-run of every winner; a column a search, with median and 95 % interval."
-        yield Figure(figures.reruns(comparison, group), f"{shown} {records}")
+        at, records = where(group), "Records: phase confirmation."
+        shown = "A point a run, a column a search; the bar is the 95 % interval of the median, the line the median."
+        yield Figure(f"Re-runs of the winners, {at}", figures.reruns(comparison, group), f"{shown} {records}")
         if comparison.study.select == "value":
-            shown = "Training beside validation: a point a search. Right and up trains and validates better"
+            shown = "A point a search. Right and up trains and validates better"
             direction = " (left and down for a loss)." if comparison.lower else "."
-            yield Figure(figures.splits(comparison, group), f"{shown}{direction} {records}")
+            title = f"Training beside validation, {at}"
+            yield Figure(title, figures.splits(comparison, group), f"{shown}{direction} {records}")
         if (table := tables.winners(comparison, group)) is not None:
             yield table
         if any(arm.schedule != "constant" for arm in comparison.study.arms.values()):
-            shown = "The schedules of the winners, each over its own peak."
-            yield Figure(figures.schedules(group), f"{shown} {records}")
+            shown = "Each over its own peak; winners of one shape share a line."
+            yield Figure(f"Schedules of the winners, {at}", figures.schedules(group), f"{shown} {records}")
         yield tables.power(comparison, group)
 
 
 def _curves(comparison: Comparison, group: Group) -> Iterator[Figure]:
-    for split in ("validation", "train"):
-        shown = "Median over the re-runs of all searches; the band holds the middle half."
-        yield Figure(
-            figures.curves(comparison, group, split),
-            f"{shown} Records: phase confirmation, {where(group)}, by `{COMMAND}`.",
-        )
+    for split, samples in (("validation", "validation"), ("train", "training")):
+        shown = "Median over the re-runs of all searches; the band holds the middle half. Records: phase confirmation."
+        metric = "loss" if comparison.study.split == "finetuned" else comparison.study.metric  # as in the figure
+        title = f"{metric} of {samples} samples during training, {where(group)}"
+        yield Figure(title[:1].upper() + title[1:], figures.curves(comparison, group, split), shown)
 
 
 def _tunability(comparison: Comparison, group: Group) -> Iterator[Table | Figure]:
-    records = f"Records: phase search, {where(group)}, by `{COMMAND}`."
+    at, records = where(group), "Records: phase search."
     yield tables.tunability(comparison, group)
-    shown = "Every trial over its learning rate; a cross is one without a value: it diverged or missed the target."
-    yield Figure(figures.rates(comparison, group), f"{shown} {records}")
+    shown = (
+        "Every trial of the searches. A cross has no value: it diverged or missed the target. A triangle at an edge "
+        "lies beyond it; the axis shows the better three quarters at full height."
+    )
+    yield Figure(f"Trials against their learning rate, {at}", figures.rates(comparison, group), f"{shown} {records}")
     shown = "Median of the best of so many trials, up to half of them, with its exact 95 % interval where it has one."
-    yield Figure(figures.budget(comparison, group), f"{shown} {records}")
-    shown = "Part of all trials that reach a target; failures are trials that do not."
-    yield Figure(figures.fractions(comparison, group), f"{shown} {records}")
+    yield Figure(f"Best against the number of trials, {at}", figures.budget(comparison, group), f"{shown} {records}")
+    shown = "Failures count as trials that do not reach it."
+    yield Figure(f"Part of the trials that reach a target, {at}", figures.fractions(comparison, group), shown)
     for arm in comparison.study.arms:
-        if drawn := figures.landscape(comparison, group, arm):
-            shown = f"{arm}: every trial over decay and rate, the fuller the better."
-            yield Figure(drawn, f"{shown} {records}")
+        if (drawn := figures.landscape(comparison, group, arm)) is not None:
+            shown = f"Every trial; the fuller the better. {records}"
+            yield Figure(f"{arm}: trials over weight decay and learning rate, {at}", drawn, shown)
 
 
 def _followed(comparison: Comparison) -> Iterator[Table]:

@@ -6,12 +6,12 @@ Nothing here depends on when or where a study ran.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from descend.errors import Refused
+from descend.pages.parts import Table
 from descend.study.analysis import (
     best_rate_by_decay,
     detectable_difference,
@@ -54,23 +54,6 @@ __all__ = [
     "where",
     "winners",
 ]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells under heads.
-
-    Attributes:
-        name: In the CSV file.
-        heads: Of the columns.
-        rows: As text.
-        note: Remarks on it, and the records that it was computed from.
-    """
-
-    name: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
 
 
 def short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The state of an optimizer as a part of a checkpoint: by the names of parameters, whole, on rank zero."""
+"""The state of an optimizer as a part of a checkpoint, by the names of parameters; sharded as these are."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OptimizerState:
         state = optimizer_state(self._optimizer, self._names)
         if isinstance(self._optimizer, ZeroRedundancyOptimizer):
             state = self._optimizer.consolidate(state)
-        return {**state, "weights": unsharded(state["weights"])}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Give the optimizer a state; groups are split where a callback had split them.

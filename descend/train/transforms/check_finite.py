@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from descend.errors import ConfigurationError, NumericalError, nearest
-from descend.torch_private import all_finite
+from descend.torch_private import AllFinite
 from descend.train.nonfinite_report import nonfinite_message
 from descend.train.transforms.base import GradientTransform, Withheld
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from descend.train.run import Run
     from descend.train.transforms.base import Gradients
 
-__all__ = ["CheckFinite", "nonfinite_parameters"]
+__all__ = ["CheckFinite", "FiniteLook", "nonfinite_parameters"]
 
 _SMALL = 32_768  # elements; in larger ones to write takes longer than the calls that are saved
 
@@ -50,6 +50,7 @@ class CheckFinite(GradientTransform):
         """See `GradientTransform.setup`."""
         self._run = run
         self._looks = self.on_nonfinite != "allow" or run.precision.checks_for_overflow
+        self._look = FiniteLook({})
 
     def __call__(self, gradients: Gradients) -> Withheld | None:
         """See `GradientTransform`.
@@ -58,9 +59,14 @@ class CheckFinite(GradientTransform):
             NumericalError: a gradient is not finite, and the run is to stop then.
         """
         strategy = self._run.strategy
-        found = nonfinite_parameters(strategy.local_parameters()) if self._looks else []
+        found = self._nonfinite(strategy.local_parameters()) if self._looks else []
         found = strategy.union(found)
         return self.withhold(gradients, found) if found else None
+
+    def _nonfinite(self, parameters: Mapping[str, torch.Tensor]) -> list[str]:
+        if self._look.parameters is not parameters:
+            self._look = FiniteLook(parameters)
+        return self._look.nonfinite()
 
     def look_again(self, gradients: Gradients, parameters: Mapping[str, torch.Tensor]) -> Withheld | None:
         """The same for gradients that a later transform has changed, the same on all ranks."""
@@ -83,22 +89,41 @@ class CheckFinite(GradientTransform):
         return Withheld(reason)
 
 
-def nonfinite_parameters(parameters: Mapping[str, torch.Tensor]) -> list[str]:
-    """Names of the parameters whose gradient is not finite. Waits for the device, once.
+class FiniteLook:
+    """A look at the gradients of some parameters, prepared once for all steps.
 
     Small gradients on a CPU are looked at in one call for all. The sum of all elements of a large one shows a NaN or an
     infinity in a twentieth of the time of a norm, and writes nothing; a sum that overflows by itself is cleared by
     looking at each element.
+
+    Args:
+        parameters: By name. What their gradients are may be another tensor in each step.
     """
-    small, large = list[torch.Tensor](), list[torch.Tensor]()
-    for p in parameters.values():
-        gradient = p.grad
-        if gradient is not None:
-            is_small = gradient.numel() < _SMALL and gradient.is_cpu and gradient.is_floating_point()
-            (small if is_small and gradient.layout is torch.strided else large).append(gradient)
-    if (not small or all_finite(small)) and (not large or math.isfinite(abs(_total(large)))):
-        return []
-    return [name for name, gradient in _gradients(parameters) if not bool(torch.isfinite(gradient).all())]
+
+    def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        self.parameters = parameters
+        small = [p for p in parameters.values() if p.numel() < _SMALL and p.is_cpu and p.is_floating_point()]
+        chosen = set(map(id, small))
+        self._small = small
+        self._large = [p for p in parameters.values() if id(p) not in chosen]
+        self._all_finite = AllFinite()
+
+    def nonfinite(self) -> list[str]:
+        """Names of the parameters whose gradient is not finite. Waits for the device, once."""
+        large = [g for p in self._large if (g := p.grad) is not None]
+        small = list[torch.Tensor]()
+        for p in self._small:
+            if (g := p.grad) is not None:
+                (small if g.layout is torch.strided and g.is_cpu else large).append(g)
+        if (not small or self._all_finite(small)) and (not large or math.isfinite(abs(_total(large)))):
+            return []
+        named = _gradients(self.parameters)
+        return [name for name, gradient in named if not bool(torch.isfinite(gradient).all())]
+
+
+def nonfinite_parameters(parameters: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the parameters whose gradient is not finite. Waits for the device, once."""
+    return FiniteLook(parameters).nonfinite()
 
 
 def _total(gradients: Iterable[torch.Tensor]) -> complex:

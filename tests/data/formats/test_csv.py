@@ -113,7 +113,7 @@ def test_the_first_row(tmp_path):
     assert first_row(tmp_path / "a.csv", None) == (";", ["a", "b,c", "d"])
     assert first_row(tmp_path / "a.csv", ",")[0] == ","
     assert is_header(["a", "b"])
-    assert not any(is_header(cells) for cells in (["a", "1e3"], ["", "b"], ["nan"]))
+    assert not any(is_header(cells) for cells in (["a", "1e3"], ["", " "], ["nan"]))
 
 
 def test_the_separator_of_a_table_is_one_character(tmp_path):
@@ -128,8 +128,43 @@ def test_rows_that_end_by_a_carriage_return_alone(tmp_path):
     same(read(tmp_path / "a.csv"), {"a": np.array([1, 3]), "b": np.array([2, 4])})
 
 
-def test_utf_16_is_refused_by_its_name(tmp_path):
-    (tmp_path / "a.csv").write_bytes("a,b\n1,2\n".encode("utf-16"))
-    text = refusal(tmp_path / "a.csv")
-    assert "is in UTF-16; save it as UTF-8" in text
-    assert text.count("a.csv") == 1
+@pytest.mark.parametrize(("encoding", "said"), [("utf-16", None), ("utf-16-le", "utf-16-le"), ("latin-1", "latin-1")])
+def test_other_encodings(tmp_path, encoding, said):
+    (tmp_path / "a.csv").write_bytes("ä,b\n1,é\n2,ü\n".encode(encoding))
+    same(read(tmp_path / "a.csv", encoding=said), {"ä": np.array([1, 2]), "b": np.array(["é", "ü"])})
+
+
+def test_text_that_is_not_utf_8_is_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes("a,b\n1,é\n".encode("latin-1"))
+    assert "encoding=" in read(tmp_path / "a.csv").left_out["b"]
+    assert "'b' holds text that is not UTF-8" in refusal(tmp_path / "a.csv", target="b")
+    with pytest.raises(ConfigurationError, match="there is no encoding 'latin-99'"):
+        read(tmp_path / "a.csv", encoding="latin-99")
+
+
+def test_a_column_without_a_name_is_that_of_row_numbers(tmp_path):
+    (tmp_path / "a.csv").write_text(",x,y\n0,1.5,a\n1,2.5,b\n")  # as pandas.DataFrame.to_csv writes it
+    reader = read(tmp_path / "a.csv")
+    same(reader, {"x": np.array([1.5, 2.5]), "y": np.array(["a", "b"])})
+    assert list(reader.left_out) == ["column 1"]
+    (tmp_path / "b.csv").write_text("a,b,\n1,2,\n3,4,\n")
+    same(read(tmp_path / "b.csv"), {"a": np.array([1, 3]), "b": np.array([2, 4])})
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a;b\n1,5;x\n-2;y\n", np.array([1.5, -2.0])),
+        ("a;b\n1.5;x\n-2;y\n", np.array([1.5, -2.0])),
+        ("a;b\n1,5;x\n2.5;y\n", np.array(["1,5", "2.5"])),
+        ('a,b\n"1,5",x\n"2,5",y\n', np.array(["1,5", "2,5"])),
+    ],
+)
+def test_decimal_commas(tmp_path, text, values):
+    (tmp_path / "a.csv").write_text(text)
+    same(read(tmp_path / "a.csv", columns=["a"]), {"a": values})
+
+
+def test_blank_lines_alone(tmp_path):
+    (tmp_path / "a.csv").write_text("\n\n\n")
+    assert "has blank lines alone" in refusal(tmp_path / "a.csv")

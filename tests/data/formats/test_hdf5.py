@@ -79,7 +79,8 @@ def test_what_is_no_sample(file):
     with h5py.File(file, "a") as opened:
         opened["version"] = 3
         opened["pairs"] = np.zeros(N, dtype=[("a", int), ("b", int)])
-    assert set(read(file).left_out) == {"version", "pairs"}
+        opened["parts"] = np.zeros(N, dtype=[("a", int), ("b", "V3")])
+    assert set(read(file).left_out) == {"version", "parts.b"}
     assert "single value" in refusal(file, key="version")
     with h5py.File(file.with_name("short.h5"), "w") as opened:
         opened["x"], opened["short"] = X, np.zeros(3)
@@ -106,3 +107,29 @@ def test_damaged_files(file):
     assert str(file) in text
     file.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     assert "reader 'hdf5'" in refusal(file)
+
+
+def test_compound_types_are_fields(tmp_path):
+    rows = [(i, [i, i + 1], b"x" if i % 2 else b"y", 2.5 * i) for i in range(N)]
+    kinds = [("a", "<i4"), ("pair", ">f4", (2,)), ("k", "S3"), ("b", "f8")]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("t", data=np.array(rows, dtype=kinds), chunks=(7,))
+    truth = {
+        "t.a": np.arange(N, dtype=np.int32),
+        "t.pair": np.stack([np.arange(N), np.arange(N) + 1], 1).astype(np.float32),
+        "t.k": np.array([row[2].decode() for row in rows]),
+        "t.b": 2.5 * np.arange(N),
+    }
+    reader = read(tmp_path / "a.h5")
+    same(pickle.loads(pickle.dumps(reader)), truth)
+    numbered = read(tmp_path / "a.h5", target="t.k")
+    assert numbered.classes["t.k"] == ["x", "y"]
+    same(numbered, {**truth, "t.k": (np.arange(N) % 2 == 0).astype(np.int64)})
+
+
+def test_groups_that_are_called_by_roles(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["train/x"], file["test/x"] = X, X[:3]
+    same(read(tmp_path / "a.h5"), {"x": X})
+    same(read(tmp_path / "a.h5", role="test"), {"x": X[:3]})
+    assert "groups for test, train and none for 'validate'" in refusal(tmp_path / "a.h5", role="validate")

@@ -118,9 +118,21 @@ def test_damaged_and_hostile_images(folder):
         assert f"sample 4 of reader 'images' for 'train' ({path})" in text
         assert part in text
     (folder / "ant" / "1.png").write_bytes(bomb(60_000, 60_000))
-    assert "1.png is the first image and cannot be read" in refusal(folder)
+    assert f"sample 0 of reader 'images' for 'train' ({folder / 'ant' / '1.png'}) cannot be read" in refusal(folder)
+    for path in folder.rglob("*.png"):
+        path.write_bytes(b"\xff\xd8\xff")
+    assert "is the first image and cannot be read" in refusal(folder)
 
 
 def test_the_label_has_one_name(folder):
     with pytest.raises(ConfigurationError, match="is the field 'label'"):
         read(folder, label="species")
+
+
+def test_a_first_image_that_is_damaged_is_a_bad_sample(folder):
+    first = sorted(folder.rglob("*.png"))[0]
+    first.write_bytes(first.read_bytes()[:50])
+    reader = read(folder)
+    assert reader.fields["image"].shape == PIXELS.shape[3:] + PIXELS.shape[1:3]
+    assert f"sample 0 of reader 'images' for 'train' ({first}) cannot be read" in refusal(folder)
+    np.testing.assert_array_equal(reader.read(np.array([1]))["image"][0], PIXELS[ORDER[1]].transpose(2, 0, 1))

@@ -122,3 +122,13 @@ def test_archives_that_are_none(tmp_path, monkeypatch):
     assert "reader 'npz' for 'train'" in refusal(tmp_path / "z.npz")
     monkeypatch.setattr(npy, "MAX_COMPRESSED_BYTES", 8000)
     assert "at most 8,000 are decompressed" in refusal(tmp_path / "x.npz")
+
+
+def test_single_values_of_an_npz_are_left_out(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, version=3)
+    same(read(tmp_path / "a.npz"), {"x": X})
+    assert "array 'version' holds a single value" in refusal(tmp_path / "a.npz", key=["x", "version"])
+    np.savez(tmp_path / "b.npz", version=3)
+    assert "single values alone" in refusal(tmp_path / "b.npz")
+    np.savez(tmp_path / "c.npz")
+    assert "has no arrays" in refusal(tmp_path / "c.npz")

@@ -1,5 +1,7 @@
 """Parquet files written by pyarrow."""
 
+import io
+import json
 import pickle  # as readers are sent to worker processes
 
 import numpy as np
@@ -7,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from data.files import refusal, same
+from PIL import Image
 
 from descend.data import arrow_source, read
 from descend.data.formats import parquet
@@ -85,3 +88,42 @@ def test_truncated_damaged_and_mislabelled_files(file, tmp_path):
 def test_a_promise_of_very_many_rows(file, monkeypatch):
     monkeypatch.setattr(parquet, "MAX_GROUP_ROWS", 6)
     assert "row group 0 promises 7 rows" in refusal(file)
+
+
+def png(value):
+    file = io.BytesIO()
+    Image.fromarray(np.full((4, 5, 3), value, np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_images_as_hugging_face_writes_them(tmp_path, missing):
+    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    rows = [{"bytes": png(i), "path": f"{i}.png"} for i in range(6)]
+    rows[3] = None if missing else rows[3]
+    table = pa.table({"image": rows, "label": [0, 1] * 3})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=4)
+    reader = read(tmp_path / "a.parquet")
+    assert list(reader.fields) == ["image", "label"]
+    assert reader.pixels == {"image"}
+    assert reader.classes["label"] == ["cat", "dog"]
+    assert reader.read(np.array([5, 0]))["image"][:, 2, 3, 4].tolist() == [5, 0]
+    if missing:
+        assert "sample 3 of" in refusal(tmp_path / "a.parquet")
+
+
+def test_lists_of_text_and_tensors(tmp_path):
+    tensors = np.arange(18, dtype=np.float32).reshape(3, 2, 3)
+    table = pa.table(
+        {
+            "tokens": [["a", "bc"], [], ["d"]],
+            "t": pa.FixedShapeTensorArray.from_numpy_ndarray(tensors),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    tokens = np.array([["a", "bc"], ["", ""], ["d", ""]])
+    same(
+        read(tmp_path / "a.parquet"),
+        {"tokens": tokens, "tokens_length": np.array([2, 0, 1]), "t": tensors},
+    )

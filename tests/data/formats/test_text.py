@@ -86,3 +86,13 @@ def test_fit_learns_the_next_byte(tmp_path):
     assert module.table.weight.argmax(1)[[97, 98, 99]].tolist() == [98, 99, 97]
     assert set(torch.unique(torch.cat(module.seen)).tolist()) == {-1, 0}
     assert descend.predict(Bigram(), read(tmp_path / "a.txt", length=32)).shape[1:] == (257, 32)
+
+
+def test_the_mark_of_utf_8_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfabc")
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbf")
+    for options in ({}, {"separator": "|"}):
+        reader = read(tmp_path, length=3, **options)
+        assert reader.read([0])["input"].tolist() == [[97, 98, 99]]
+    (tmp_path / "c.txt").write_bytes("abc".encode("utf-16"))
+    assert f"{tmp_path / 'c.txt'} is in UTF-16" in refusal(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 import descend
 import descend.graph as g
 from descend.callbacks import Checkpoint, DropFixedLearningRate, LocalTournament, SetLearningRate
-from descend.errors import ConfigurationError
+from descend.errors import ConfigurationError, NumericalError
 from descend.leniency import lenient
 from tests.lbann.driver.programs import experiment, run, write
 
@@ -55,6 +55,26 @@ CASES = {
         'callback { ltfb { batch_interval: 1 metric: "size" } }',
         "the callback LTFB is an older form",
     ),
+    "a rate of a table that is not used": (
+        ("MORE", "MORE"),
+        'layer { name: "e" parents: "x" dist_embedding { num_embeddings: 3 embedding_dim: 2 learning_rate: 0.1 } }',
+        "has sparse_sgd False and learning_rate 0.1",
+    ),
+    "samples held out of a test set": (
+        ('role: "test" num_samples', 'role: "test" validation_fraction: 0.5 num_samples'),
+        "",
+        "validation_fraction is set, and only a reader of the role 'train' can hold out samples",
+    ),
+    "samples held out beside a reader": (
+        (
+            'reader { name: "synthetic" role: "train" num_samples: 8',
+            'reader { name: "synthetic" role: "validate" num_samples: 4 synth_dimensions: "5" } '
+            'reader { name: "synthetic" role: "train" tournament_fraction: 0.25 validation_fraction: 0.25 '
+            "num_samples: 16",
+        ),
+        "",
+        "validation_fraction makes a reader of the role 'validate', and there is one",
+    ),
     "a drop of the rate at epoch 0": (
         ("MORE", "MORE"),
         "callback { drop_fixed_learning_rate { drop_epoch: [0, 1] amt: 0.5 } }",
@@ -87,7 +107,7 @@ def test_elsewhere_it_is_an_error(name, tmp_path):
     text, warning = program(name)
     with pytest.raises(ConfigurationError) as raised:
         strictly(tmp_path / write(tmp_path, text), tmp_path / "run")
-    known = (warning, "metrics are named 'size'", "has dims")
+    known = (warning, "set both, the rate above 0, or neither", "metrics are named 'size'", "has dims")
     assert any(words in problem for problem in raised.value.problems for words in known)
 
 
@@ -129,6 +149,31 @@ def test_statistics_of_one_sample_give_zeros(kind, capsys, monkeypatch, tmp_path
     ended = run(capsys, monkeypatch, tmp_path, f"--prototext={file}", "--mini_batch_size=1")
     assert ended.code == 0, ended.err
     assert "leaves a group of 1 sample: LBANN allows it" in ended.err
+
+
+INFINITE = (
+    'objective_function { layer_term { scale_factor: 1 layer: "never" } layer_term { scale_factor: 1 layer: "z" } } '
+    'layer { name: "zero" constant { num_neurons: 1 } } layer { name: "never" parents: "zero" operator_layer '
+    "{ ops { parameters { [type.googleapis.com/lbann_data.LogOperator] {} } } } }"
+)
+
+
+def test_an_objective_that_is_infinite_at_the_end_is_a_warning_and_elsewhere_an_error(capsys, monkeypatch, tmp_path):
+    text = experiment(INFINITE).replace('objective_function { layer_term { scale_factor: 1 layer: "z" } }', "")
+    file = write(tmp_path, text)
+    ended = run(capsys, monkeypatch, tmp_path, f"--prototext={file}")
+    assert ended.code == 0, ended.err
+    assert "m (instance 0) test objective function : -inf" in ended.out
+    assert "the training objective of the last epoch is -inf" in ended.err
+    with pytest.raises(NumericalError, match="the last epoch is -inf, although all gradients were finite: look at"):
+        strictly(tmp_path / file, tmp_path / "run")
+
+
+def test_nothing_is_held_out_for_a_role_that_has_a_reader(capsys, monkeypatch, tmp_path):
+    text = program("samples held out beside a reader")[0]
+    ended = run(capsys, monkeypatch, tmp_path, f"--prototext={write(tmp_path, text)}")
+    assert ended.code == 0, ended.err
+    assert "iterations/epoch = [3/1/1]" in ended.out  # 16 samples, less a quarter for the tournament
 
 
 def test_nested_terms_are_terms_one_after_the_other():

@@ -98,3 +98,16 @@ def test_a_program_ends_with_the_drivers_code_and_starts_soon(tmp_path):
         ended, taken = seconds(command, tmp_path)
         assert ended.returncode == code, ended.stderr
         assert taken < 2.5 * torch_alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["sgd { learn_rate: 0.1 momentum: 0.9 }", "adam { learn_rate: 0.1 beta1: 0.9 }"])
+def test_a_short_run_needs_no_symbolic_algebra(rule, tmp_path):
+    """Torch imports SymPy in a second, for shapes that it does not know, of which a run has none."""
+    write(tmp_path, experiment().replace("sgd { learn_rate: 0.1 }", rule))
+    command = [sys.executable, "-X", "importtime", "-m", "descend.lbann.driver", "--prototext=experiment.prototext"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time")}
+    assert "torch" in imported
+    assert not {name for name in imported if name.partition(".")[0] == "sympy"}

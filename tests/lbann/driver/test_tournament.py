@@ -53,6 +53,8 @@ def test_two_trainers_take_the_better_model_and_have_folders_of_their_own(tmp_pa
     for _, trainer, chosen, _, own, partner, other in found:
         assert chosen == (trainer if float(own) <= float(other) else partner)
     assert {path.name for path in (tmp_path / "saved").iterdir()} == {"trainer0", "trainer1"}
+    for trainer in (0, 1):
+        assert ended.stdout.count(f"m (instance {trainer}) test size : ") == 1
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """`lbann.run` with a stand-in for the driver: the folder, the script, the output, the exit status."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -103,7 +102,7 @@ def test_one_process_is_started_without_a_launcher_by_this_python(tmp_path):
     lbann.run(*experiment(), work_dir=tmp_path, setup_only=True)
     lines = (tmp_path / "batch.sh").read_text().splitlines()
     assert lines[0] == "#!/bin/bash"
-    assert f"{sys.executable} -m descend.lbann.driver --prototext={tmp_path}/experiment.prototext" in lines
+    assert f"{lbann.lbann_exe()} --prototext={tmp_path}/experiment.prototext" in lines
     assert lines[-1] == "exit ${status:-0}"
 
 
@@ -169,7 +168,7 @@ def test_a_script_has_its_schedulers_header_and_launcher(tmp_path, scheduler):
     for wanted in HEADERS[scheduler]:
         assert wanted.format(tmp_path) in lines
     assert "export A_PATH='/a b'" in lines
-    launch = [line for line in lines if "descend.lbann.driver" in line]
+    launch = [line for line in lines if lbann.lbann_exe() in line]
     assert len(launch) == 1
     assert launch[0].startswith(STARTERS[scheduler])
     assert lines[lines.index(launch[0]) + 1] == "status=$?"

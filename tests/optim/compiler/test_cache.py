@@ -20,7 +20,7 @@ import torch
 import descend.optim
 from descend.errors import RuleError
 from descend.optim.compiler import cache as kernels
-from descend.optim.compiler import cuda, native
+from descend.optim.compiler import native
 from descend.optim.compiler.trace import trace
 from descend.optim.engine import arena_manager
 from descend.optim.engine.settings import GroupSettings
@@ -147,29 +147,6 @@ def test_sources_are_all_files_of_the_compiler_that_decide_what_a_kernel_does() 
         name for name in kernels.SOURCES if name.startswith("compiler/")
     }
     assert all((folder.parent / name).is_file() for name in kernels.SOURCES)
-
-
-def test_a_kernel_for_cuda_is_not_called_with_what_it_does_not_expect() -> None:
-    calls: list[list[torch.Tensor]] = []
-    job = cuda.CudaCompileJob(adam_structure(), 0, "float32", None, 0)
-    kernel = cuda.Compiled(lambda given: calls.append(given) or [], job.dtypes, len(job.cut.numbers))
-
-    def arguments() -> list[torch.Tensor]:
-        index, valid = torch.zeros(7, dtype=torch.int32), torch.full((7,), 64, dtype=torch.int32)
-        return [*(torch.zeros(7, 64) for _ in "gpmv"), index, valid, torch.zeros(kernel.numbers, 3)]
-
-    kernel(arguments())
-    wrong = [arguments() for _ in range(6)]
-    wrong[0].pop(0)
-    wrong[1][0] = torch.zeros(7, 64, dtype=torch.float64)
-    wrong[2][1] = torch.zeros(6, 64)
-    wrong[3][-1] = torch.zeros(kernel.numbers + 1, 3)
-    wrong[4][-2] = torch.zeros(6, dtype=torch.int32)
-    wrong[5][-1] = torch.zeros(kernel.numbers)
-    for given in wrong:
-        with pytest.raises(TypeError, match="was given"):
-            kernel(given)
-    assert len(calls) == 1
 
 
 @pytest.mark.slow

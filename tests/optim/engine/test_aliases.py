@@ -259,10 +259,30 @@ def test_the_record_of_placements_keeps_nothing_alive() -> None:
     params = fresh()
     step(params, descend.optim.Adam(params, runner="blocks"), range(1))
     gc.collect()
-    before = len(aliases._placements)
+    mine = {aliases._storage(p) for p in params}
+    assert mine <= aliases._placements.keys()
+    gone = [aliases._placements[storage].is_gone for storage in mine]
+    assert not any(one() for one in gone)
     params.clear()
     gc.collect()
-    assert len(aliases._placements) == before - 3
+    assert all(one() for one in gone)
+    later = fresh()
+    step(later, descend.optim.Adam(later, runner="blocks"), range(1))
+    kept = [entry.is_gone for entry in aliases._placements.values()]
+    assert not set(gone) & set(kept)
+
+
+@every_runner
+def test_a_module_that_swaps_its_parameters_can_do_so_after_steps(runner: str) -> None:
+    """`torch.utils.swap_tensors` refuses tensors that weak references point to."""
+    params = fresh()
+    optimizer = descend.optim.Adam(params, lr=0.01, runner=runner)
+    step(params, optimizer, range(2))
+    for p in params:
+        torch.utils.swap_tensors(p, nn.Parameter(p.detach().clone()))
+    step(params, optimizer, range(2, 3))
+    for p, right in zip(params, expected(3, runner), strict=True):
+        assert torch.equal(p, right)
 
 
 def test_numbers_are_those_of_numpy() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import descend.optim
 from descend.errors import RuleError
 from descend.optim.engine.settings import OPTIONS, GroupSettingsReader, resolve
 from descend.optim.rules import SGD, Adam
@@ -60,6 +63,54 @@ def test_clipping_to_nothing_is_refused() -> None:
 def test_what_makes_no_sense_is_named(key: str, value: object, words: str) -> None:
     with pytest.raises(RuleError, match=words):
         resolve(group(**{key: value}), "here")
+
+
+def test_what_a_wrapper_keeps_in_a_group_is_left_alone_unless_it_could_be_an_option() -> None:
+    """Lookahead of pytorch_optimizer and of torch-optimizer counts its steps in the groups of the inner optimizer."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = descend.optim.AdamW([weight], lr=0.1)
+    optimizer.param_groups[0]["counter"] = 0
+    for count in range(3):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+        assert optimizer.param_groups[0]["counter"] == count
+        optimizer.param_groups[0]["counter"] += 1
+    state = copy.deepcopy(optimizer.state_dict())
+    other = descend.optim.AdamW([weight], lr=0.1)
+    other.load_state_dict(state)
+    assert other.param_groups[0]["counter"] == 3
+    other.step()
+    assert "AdamW" in str(descend.optim.explain(other))
+    for key in ("momentum", "differentiable", "weightdecay", "beta_1"):  # another rule's, torch's, and misspelt ones
+        wrong = descend.optim.AdamW([weight], lr=0.1)
+        wrong.param_groups[0][key] = 0.1
+        with pytest.raises(RuleError, match=f"has no option '{key}'"):
+            wrong.step()
+    with pytest.warns(UserWarning, match="group 0: nothing here reads 'adaptive'; that is right if a wrapper"):
+        shared = descend.optim.AdamW([{"params": [weight], "adaptive": True}], lr=0.1)
+    shared.step()
+
+
+def test_sam_over_an_optimizer_shares_its_groups() -> None:
+    """As in the common implementation of Foret et al. 2021: its options stand in the groups of the inner optimizer."""
+
+    class SAM(torch.optim.Optimizer):
+        def __init__(self, params: Any, base: Any, rho: float, **options: Any) -> None:
+            super().__init__(params, {"rho": rho, "adaptive": False, **options})
+            self.base = base(self.param_groups, **options)
+            self.param_groups = self.base.param_groups
+
+    found: list[torch.Tensor] = []
+    for base in (torch.optim.SGD, descend.optim.SGD):
+        weight = torch.nn.Parameter(torch.ones(3))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sam = SAM([weight], base, rho=0.05, lr=0.1, momentum=0.9)
+        for _ in range(3):
+            weight.grad = weight.detach().clone()
+            sam.base.step()
+        found.append(weight.detach())
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize("value", ["False", 2, None, math.nan])

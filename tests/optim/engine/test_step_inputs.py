@@ -11,10 +11,12 @@ from descend.optim.engine.step_inputs import (
     ensure_state,
     is_sparse,
     move_state,
+    named_entries,
     names_of,
     open_entry,
     rows_of,
     tasks_of,
+    template,
 )
 from descend.optim.rules import LAMB, SGD, Adam
 
@@ -114,3 +116,14 @@ def test_gradients_that_cannot_be_used_name_the_parameter():
         check_gradient(sparse, p, "w", SGD(), "no")
     with pytest.raises(RuleError, match=r"'w' is \(4, 2\) on cpu and its gradient \(2, 4\)"):
         check_gradient(torch.zeros(2, 4), p, "w", SGD())
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 4), (1025, 1024)])
+def test_the_form_of_a_state_holds_no_memory(shape):
+    """Of small weights it is made and thrown away, of large ones never made."""
+    entries = named_entries(template(Adam(), torch.empty(shape, dtype=torch.bfloat16)))
+    for entry in entries.values():
+        assert entry.shape == shape
+        assert entry.dtype == torch.float32
+        assert entry.is_meta or entry.untyped_storage().nbytes() == 4
+    assert entries.keys() == {"m", "v"}

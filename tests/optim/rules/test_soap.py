@@ -53,7 +53,31 @@ def test_bases_stay_orthonormal_and_follow_the_gradients(path):
     torch.testing.assert_close(s.QL.T @ s.QL, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-10)
     # the leading axis of the gradients is the first of the basis
     assert abs((axes[:, 0] * s.QL[:, 0]).sum().item()) > 0.95
-    assert p.shape == s.m.shape
+    assert p.shape == s.M.shape
+
+
+def test_refreshed_bases_serve_the_mean_of_the_gradients_themselves(path):
+    """Against the paper's text: the mean is kept as it is and rotated at each update, with both products of QᵀPQ."""
+    random = np.random.default_rng(1)
+    w, grads = random.normal(size=(5, 4)), random.normal(size=(15, 5, 4))
+    ours = path(SOAP(0.9, 0.98, 0.9, 1e-3, 3), torch.tensor(w), [torch.tensor(g) for g in grads], [0.1] * 15, 0.0)
+    bases, grams = [np.eye(5), np.eye(4)], [np.zeros((5, 5)), np.zeros((4, 4))]
+    m = v = np.zeros((5, 4))
+    for t, (g, p) in enumerate(zip(grads, ours, strict=True), 1):
+        left, right = bases
+        m = 0.9 * m + 0.1 * g
+        v = 0.98 * v + 0.02 * (left.T @ g @ right) ** 2
+        step = np.sqrt(1 - 0.98**t) / (1 - 0.9**t) * (left.T @ m @ right) / (np.sqrt(v) + 1e-3)
+        w = w - 0.1 * left @ step @ right.T
+        np.testing.assert_allclose(p.numpy(), w, rtol=1e-8, atol=1e-8)
+        grams = [0.9 * gram + 0.1 * square for gram, square in zip(grams, (g @ g.T, g.T @ g), strict=True)]
+        if t == 1:
+            bases = [np.linalg.eigh(gram)[1][:, ::-1] for gram in grams]
+        elif t % 3 == 0:
+            for i, gram in enumerate(grams):
+                order = np.argsort(-np.diag(bases[i].T @ gram @ bases[i]))
+                v = np.take(v, order, axis=i)
+                bases[i] = np.linalg.qr(gram @ bases[i][:, order])[0]
 
 
 def test_a_skewed_valley_is_crossed_faster_than_by_adam(path):

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from descend.study.report.sections import Figure, sections
-from descend.study.report.tables import Table
+from descend.pages.parts import Figure, Table
+from descend.study.report.sections import sections
 from descend.study.results import compare_records
 
 SECTIONS = [
@@ -15,6 +15,7 @@ SECTIONS = [
     "Tunability",
     "Batch size",
     "Lints",
+    "Methods",
     "All trials",
     "Description",
 ]
@@ -44,20 +45,20 @@ def test_a_study_that_has_not_begun_has_no_curves(result):
     assert heads(empty) == [name for name in SECTIONS if name not in ("Curves", "Tunability")]
 
 
-def test_every_figure_names_its_records_and_its_command(result, by_value):
+def test_every_figure_has_a_title_of_its_own_and_names_its_records(result, by_value):
     for comparison in (result, by_value):
         figures = parts(comparison, "", Figure)
         assert len(figures) > 5
-        assert all("Records: phase" in one.caption for one in figures)
-        assert all("`descend study report DIRECTORY`" in one.caption for one in figures)
+        assert all("Records: phase" in one.caption or "Failures count" in one.caption for one in figures)
+        assert len({one.title for one in figures}) == len(figures)
 
 
 def test_training_beside_validation_and_schedules_are_drawn_where_they_exist(result, by_value):
-    captions = [one.caption for one in parts(by_value, "Results", Figure)]
-    assert any(caption.startswith("Training beside validation") for caption in captions)
-    assert any(caption.startswith("The schedules of the winners") for caption in captions)
-    captions = [one.caption for one in parts(result, "Results", Figure)]
-    assert all(caption.startswith("Every re-run of every winner") for caption in captions)
+    titles = [one.title for one in parts(by_value, "Results", Figure)]
+    assert any(title.startswith("Training beside validation") for title in titles)
+    assert any(title.startswith("Schedules of the winners") for title in titles)
+    titles = [one.title for one in parts(result, "Results", Figure)]
+    assert all(title.startswith("Re-runs of the winners") for title in titles)
 
 
 def test_amendments_hashes_and_strangers_are_in_it(result):

@@ -1,7 +1,11 @@
-"""Fully sharded data parallelism on one process: the group has one rank, so each shard is a whole parameter."""
+"""Fully sharded data parallelism on one process: the group has one rank, so each shard is a whole parameter.
+
+Two ranks, of processes of their own, are in tests/ranks/test_wrapped.py.
+"""
 
 import copy
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,10 +26,9 @@ DRAW = np.random.default_rng(0)
 X, Y = DRAW.normal(size=(6, 3)), DRAW.normal(size=(6, 1))
 
 
-@pytest.fixture(scope="module")
-def mesh(tmp_path_factory):
-    store = tmp_path_factory.mktemp("group") / "store"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+@pytest.fixture
+def mesh(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         yield init_device_mesh("cpu", (1,))
     finally:
@@ -60,6 +63,17 @@ def test_gathered_parameters_are_freed(mesh):
 def test_parameters_of_fully_shard_and_plain_ones_are_accepted(mesh):
     require_fsdp(sharded(mesh))
     require_fsdp(network())
+
+
+def test_a_mesh_of_replicas_and_shards_is_accepted_in_this_order_alone(mesh):
+    module = network()
+    fully_shard(module, mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard")))
+    require_fsdp(module)
+    p = module[2].weight
+    two = init_device_mesh("cpu", (1, 1), mesh_dim_names=("shard", "replicate"))
+    module[2].weight = nn.Parameter(distribute_tensor(p.full_tensor().detach(), two, [Shard(0), Replicate()]))
+    with pytest.raises(Unsupported, match=r"'2\.weight' .* on a mesh of \(1, 1\) ranks"):
+        require_fsdp(module)
 
 
 @pytest.mark.parametrize("placement", [Shard(0), Replicate()])
@@ -101,7 +115,7 @@ def backward(run):
     error = run.task.module(torch.from_numpy(X)) - torch.from_numpy(Y)
     with run.strategy.communicating_backward():
         assert run.communicator.status.waiting == "gradients of a sharded module"
-        assert callable(run.communicator.status.begun)
+        assert run.communicator.status.begun() >= 0
         error.square().sum().backward()
 
 
@@ -118,12 +132,69 @@ def test_gradients_are_sums_in_local_memory(made):
     assert (made.communicator.status.waiting, made.communicator.status.begun) == (None, None)
 
 
+def test_a_parameter_that_is_not_sharded_stands_for_itself(mesh):
+    module = network()
+    fully_shard(module[0], mesh=mesh)
+    run = run_of(Sharded(module), Batches(ArrayReader({"x": X, "y": Y}), 6, seed=0, shuffle=False))
+    shards = run.strategy.local_parameters()  # before there are gradients
+    assert shards["2.weight"] is module[2].weight
+    assert shards["0.weight"].grad is None
+    with run.strategy.running():
+        backward(run)
+        found = run.strategy.local_parameters()
+        assert found["2.weight"].grad is module[2].weight.grad
+        torch.testing.assert_close(found["0.weight"].grad, plain_gradients()["0.weight"])
+
+
 def test_norms_are_those_of_whole_gradients(made):
     with made.strategy.running():
         backward(made)
         found = made.strategy.gradient_norms(made.strategy.local_parameters())
     for norm, grad in zip(found, plain_gradients().values(), strict=True):
         assert float(norm) == pytest.approx(float(np.linalg.norm(grad.numpy())))
+
+
+def test_norms_are_sums_over_the_ranks_that_hold_shards(made, monkeypatch):
+    """As on two ranks with equal shards; the second one of each pair holds the same elements."""
+    monkeypatch.setattr(made.strategy, "_communicator", SimpleNamespace(all_reduce=lambda sums: 2 * sums))
+    monkeypatch.setattr(made.strategy, "_copies", {"0.weight": 1, "0.bias": 2, "2.weight": 1})
+    gradients = {"0.weight": [3.0, 4.0], "0.bias": [6.0, 8.0], "2.weight": [2.0], "2.bias": [7.0], "unused": None}
+    stand_ins = {name: torch.zeros(len(grad or [])) for name, grad in gradients.items()}
+    for name, grad in gradients.items():
+        stand_ins[name].grad = None if grad is None else torch.tensor(grad)
+    norms = [float(norm) for norm in made.strategy.gradient_norms(stand_ins)]
+    assert norms == pytest.approx([50**0.5, 10.0, 8**0.5, 7.0])  # the last is whole on each rank
+
+
+@pytest.mark.parametrize("names", [("shard",), ("replicate", "shard")])
+def test_what_was_set_on_the_module_does_not_change_sums(mesh, names):
+    """Each backward pass of a step reduces gradients, and divides them by nothing."""
+    module = network()
+    fully_shard(module, mesh=init_device_mesh("cpu", (1,) * len(names), mesh_dim_names=names))
+    run = run_of(Sharded(module), Batches(ArrayReader({"x": X, "y": Y}), 6, seed=0, shuffle=False))
+    module.set_requires_gradient_sync(False)
+    module.set_requires_all_reduce(False)
+    module.set_gradient_divide_factor(4.0)
+    with run.strategy.running():
+        backward(run)
+        for name, p in module.named_parameters():
+            torch.testing.assert_close(p.grad.full_tensor(), plain_gradients()[name])
+
+
+def test_a_wait_is_noted_before_parameters_are_gathered_and_ends_after(made):
+    status, seen = made.communicator.status, []
+    first, begin = made.task.module[0], status.begin_wait
+
+    def begins(what):
+        seen.append(is_sharded(first.weight))
+        begin(what)
+
+    status.begin_wait = begins
+    first.register_forward_pre_hook(lambda part, given: seen.append((is_sharded(first.weight), status.waiting)))
+    with made.strategy.running():
+        made.task.module(torch.from_numpy(X))
+    assert seen == [True, True, (False, "weights of a sharded module")]
+    assert status.waiting is None
 
 
 def test_forward_passes_say_that_they_wait_and_hooks_are_removed(made):

@@ -1,0 +1,106 @@
+"""Columns whose values are in the names of folders: `year=2024/kind=a/part-0.parquet`, as pandas, Spark and pyarrow
+write tables that are partitioned by columns.
+
+Values are integers where those of all files are, else text; "__HIVE_DEFAULT_PARTITION__" is a missing value, and
+characters that a path cannot have are written as %XX.
+
+Source: https://arrow.apache.org/docs/python/generated/pyarrow.dataset.HivePartitioning.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from descend.data.file_format import library
+from descend.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from descend.data.arrow_source import Chunk, TableFiles
+
+__all__ = ["PartitionedFiles", "with_partitions"]
+
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
+
+
+class PartitionedFiles:
+    """Tables with a column more for each part NAME=VALUE of their paths; see `TableFiles`.
+
+    Args:
+        files: The tables.
+        values: For each file its values by the names of columns; None where one is missing.
+    """
+
+    def __init__(self, files: TableFiles, values: Mapping[Path, Mapping[str, int | str | None]]) -> None:
+        arrow = library("pyarrow", "a table")
+        self._files, self._values = files, values
+        self._names = list(next(iter(values.values())))
+        self.decodes = getattr(files, "decodes", False)
+        self.class_names: Mapping[str, Sequence[str]] = getattr(files, "class_names", {})
+        own = files.schema
+        for name in self._names:
+            numbers = any(isinstance(of[name], int) for of in values.values())
+            own = own.append(arrow.field(name, arrow.int64() if numbers else arrow.string()))
+        self.schema: Any = own
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """Those of the files."""
+        return self._files.chunks
+
+    def load(self, chunk: Chunk, columns: Sequence[str]) -> Any:
+        """Some columns of a chunk."""
+        arrow = library("pyarrow", "a table")
+        stored = [name for name in columns if name not in self._names]
+        # Without a column of the file there is none that says how many rows there are.
+        table = self._files.load(chunk, stored) if stored else None
+        found = {name: table.column(name) for name in stored} if table is not None else {}
+        for name in columns:
+            if name not in found:
+                value = arrow.scalar(self._values[chunk.path][name], self.schema.field(name).type)
+                found[name] = arrow.chunked_array([arrow.repeat(value, chunk.rows)])
+        return arrow.table({name: found[name] for name in columns})
+
+    def without_nulls(self, column: str) -> bool:
+        """Whether no value of a column is missing, as far as that is known without reading it."""
+        if column in self._names:
+            return all(of[column] is not None for of in self._values.values())
+        return self._files.without_nulls(column)
+
+
+def with_partitions(files: TableFiles, paths: Sequence[Path]) -> TableFiles:
+    """The files with the columns that their paths name; the files themselves where the paths name none.
+
+    Raises:
+        DataError: some paths name other columns than the first.
+    """
+    found = {path: _parts(path) for path in paths}
+    first = next(iter(found.values()))
+    for path, of in found.items():
+        if of.keys() != first.keys():
+            raise DataError(
+                f"the folders of {path} name the columns {', '.join(of) or 'none'}, and those of {paths[0]} "
+                f"{', '.join(first) or 'none'}; files of one reader must have the same"
+            )
+    stored = set(files.schema.names)
+    values: dict[Path, dict[str, int | str | None]] = {path: {} for path in paths}
+    for name in first:
+        if name in stored:  # some programs write it into the files as well
+            continue
+        texts = {path: of[name] for path, of in found.items()}
+        numbers = all(text is None or _is_integer(text) for text in texts.values())
+        for path, text in texts.items():
+            values[path][name] = text if text is None or not numbers else int(text)
+    return PartitionedFiles(files, values) if values[paths[0]] else files
+
+
+def _parts(path: Path) -> dict[str, str | None]:
+    pairs = [part.split("=", 1) for part in path.parent.parts if "=" in part[1:]]
+    return {unquote(name): None if value == _MISSING else unquote(value) for name, value in pairs}
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and len(text) < 19

@@ -1,0 +1,132 @@
+"""The look at gradients on a GPU without a wait: a flag on the device, read by the host when the next step begins.
+
+step n       gradients are looked at on the device, and every launch of the update reads the flag
+             the flag is copied to page-locked memory
+step n + 1   the host reads what was copied; where it was raised, step n has changed nothing, and is taken back
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from descend.optim.engine.arena_manager import ArenaManager
+    from descend.optim.engine.device_kernels import DeviceKernels
+    from descend.optim.engine.settings import GroupSettings
+    from descend.optim.engine.state_proxy import State
+
+__all__ = ["FlagReport", "launch", "update_on_device"]
+
+
+@dataclass
+class FlagReport:
+    """What a step's look at its gradients will have found, on its way to the host.
+
+    Attributes:
+        kernels: Of the arenas of the step.
+        absent: Of each the numbers of the parameters without a gradient.
+        flags: Of each `DeviceKernels.bad`, in pinned memory on a GPU.
+        arrived: The event after which they are there; None where they are already.
+        scaled: Whether a GradScaler had found out, for which such steps are ordinary.
+    """
+
+    kernels: list[DeviceKernels]
+    absent: list[tuple[int, ...]]
+    flags: list[Tensor]
+    arrived: torch.cuda.Event | None
+    scaled: bool
+
+    @staticmethod
+    def begin(kernels: Sequence[DeviceKernels], *, scaled: bool) -> FlagReport:
+        """Start copying the flags of the step that was launched last. The host does not wait."""
+        absent = [held.absent for held in kernels]
+        if kernels[0].device.type != "cuda":
+            return FlagReport(list(kernels), absent, [held.bad.clone() for held in kernels], None, scaled)
+        flags = [torch.empty(held.bad.shape, dtype=held.bad.dtype, device="cpu", pin_memory=True) for held in kernels]
+        for room, held in zip(flags, kernels, strict=True):
+            room.copy_(held.bad, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record(torch.cuda.current_stream(kernels[0].device))
+        return FlagReport(list(kernels), absent, flags, arrived, scaled)
+
+    def applied(self) -> bool:
+        """Whether the step was applied; if not, its counts are taken back.
+
+        Waits only for a device that is more than a step behind, which still has the step after this to do.
+        """
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        if not any(int(flags[0]) for flags in self.flags):
+            return True
+        for held, absent in zip(self.kernels, self.absent, strict=True):
+            held.forget(absent)
+        return False
+
+    def offenders(self) -> list[str]:
+        """Names of the parameters whose gradients were not finite, as far as it was looked at each."""
+        return [
+            held.name_of(i)
+            for held, flags in zip(self.kernels, self.flags, strict=True)
+            for i in flags[1:].nonzero().flatten().tolist()
+        ]
+
+
+def launch(
+    kernels: Sequence[DeviceKernels], found_inf: Tensor | None, grad_scale: Tensor | None, *, looks: bool
+) -> FlagReport | None:
+    """Look at the gradients of a step of all arenas, before any is updated. The host does not wait.
+
+    Args:
+        kernels: Of the arenas, all of one device.
+        found_inf: See `DeviceKernels.flag`.
+        grad_scale: See `DeviceKernels.flag`.
+        looks: See `DeviceKernels.flag`.
+
+    Returns:
+        What will have been found; None where nothing is looked at, and within a CUDA graph, of which the device alone
+        knows.
+    """
+    for held in kernels:
+        held.flag(found_inf, grad_scale, looks=looks)
+    if not looks and found_inf is None:
+        return None
+    first, *rest = kernels
+    first.share(rest)
+    for held in rest:
+        held.share([first])
+    return None if first.tables.is_capturing() else FlagReport.begin(kernels, scaled=found_inf is not None)
+
+
+def update_on_device(
+    optimizer: Any, arenas: ArenaManager, settings: list[GroupSettings], state: State, meshes: Sequence[Any]
+) -> bool:
+    """Make an update without waiting for a GPU, if compiled kernels there update all parameters.
+
+    Args:
+        optimizer: Whose parameters; with what torch's GradScaler has left there, `found_inf` and `grad_scale`.
+        arenas: Of its parameters.
+        settings: Of each group, without that factor.
+        state: Of the optimizer.
+        meshes: Device meshes of distributed parameters; with any the ranks have to agree first.
+
+    Returns:
+        Whether the update was launched.
+    """
+    found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+    kernels = arenas.device_kernels(sum(len(group["params"]) for group in optimizer.param_groups))
+    given = [x for x in (found, scale) if x is not None]
+    if not kernels or meshes or any(x.device != kernels[0].device for x in given):
+        return False
+    active = arenas.begin_step(settings, state)
+    if not active:  # parameters moved, so there is no arena any more
+        return False
+    arenas.report = launch(kernels, found, scale, looks=optimizer.on_nonfinite != "allow")
+    arenas.step(active, settings, optimizer.seed)
+    return True

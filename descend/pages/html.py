@@ -1,0 +1,140 @@
+"""Pages as one HTML file that asks nobody for anything: their style, their script, and how figures are numbered."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from descend.display import printable
+from descend.pages.chart import vega_lite
+from descend.pages.draw import drawn_or_nothing
+from descend.pages.parts import Figure, Section, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["Live", "Numbered", "number", "page", "text_with_code"]
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A table or a figure with its number on the page.
+
+    Attributes:
+        part: The table or figure.
+        number: From 1 up; tables and figures are counted apart.
+        spec: Of a figure: its Vega-Lite specification.
+        svg: Of a figure: the drawing; "" where it was not drawn.
+    """
+
+    part: Table | Figure
+    number: int
+    spec: dict[str, Any] | None = None
+    svg: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What it is, as its title begins."""
+        return "Table" if isinstance(self.part, Table) else "Figure"
+
+    @property
+    def stem(self) -> str:
+        """The name of its files."""
+        name = self.part.name if isinstance(self.part, Table) else self.part.title
+        words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+        return f"{self.kind.lower()}-{self.number:02d}-{words}".rstrip("-")
+
+
+def number(sections: Iterable[Section], *, charts: bool = True, seconds: float = 120.0) -> tuple[list[Section], str]:
+    """Sections with their tables and figures numbered, and why figures were not drawn, or "".
+
+    Args:
+        sections: Of a page. Figures that would show nothing are left out.
+        charts: Whether figures are drawn.
+        seconds: The longest time that drawing may take.
+    """
+    kept = [
+        replace(section, parts=tuple(part for part in section.parts if not _is_empty(part))) for section in sections
+    ]
+    figures = [part for section in kept for part in section.parts if isinstance(part, Figure)]
+    specs = [{"title": None, "description": printable(part.title), **vega_lite(part.chart)} for part in figures]
+    drawn, reason = [""] * len(specs), ""
+    if charts and figures:
+        drawn, reason = drawn_or_nothing(specs, [part.title for part in figures], seconds)
+    ready = iter(zip(specs, drawn, strict=True))
+    counts = {Table: 0, Figure: 0}
+
+    def numbered(part: Any) -> Any:
+        if not isinstance(part, (Table, Figure)):
+            return part
+        counts[type(part)] += 1
+        if isinstance(part, Table):
+            return Numbered(part, counts[Table])
+        spec, svg = next(ready)
+        return Numbered(part, counts[Figure], spec, svg)
+
+    return [replace(section, parts=tuple(map(numbered, section.parts))) for section in kept], reason
+
+
+def _is_empty(part: Any) -> bool:
+    return isinstance(part, Figure) and part.chart.is_empty
+
+
+@dataclass(frozen=True)
+class Live:
+    """What a page that is served needs to bring itself up to date.
+
+    Attributes:
+        stamp: Changes whenever there is something new.
+        url: Where the stamp is asked for.
+        home: Where the list of all pages is; "" for none.
+    """
+
+    stamp: str
+    url: str
+    home: str = ""
+
+
+def page(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    subtitle: str = "",
+    reason: str = "",
+    ranked: bool = False,
+    live: Live | None = None,
+) -> str:
+    """The text of a page.
+
+    Args:
+        title: Its title.
+        sections: With tables and figures numbered.
+        subtitle: Below the title.
+        reason: Why figures were not drawn; shown above everything.
+        ranked: Whether a verdict ranks.
+        live: Of a page that is served.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(str(_HERE)), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["code"] = text_with_code
+    environment.filters["drawing"] = Markup  # of SVG that was drawn here, whose text is escaped
+    own = {name: Markup((_HERE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
+    own["live_js"] = Markup((_HERE / "live.js").read_text(encoding="utf-8"))
+    text = environment.get_template("page.html.jinja").render(
+        title=title, sections=sections, subtitle=subtitle, reason=reason, ranked=ranked, live=live, **own
+    )
+    return printable(text, keep="\n\t")
+
+
+def text_with_code(text: str) -> Markup:
+    """Escaped, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text)))  # escaped before

@@ -1,0 +1,55 @@
+"""Tables in folders called NAME=VALUE, written by pyarrow."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+from data.files import refusal, same
+
+from descend.data import read
+from descend.data.partitions import PartitionedFiles
+
+N = 12
+YEAR, KIND = np.arange(N) % 2 + 2020, np.array(["a b", "c/d", "e"])[np.arange(N) % 3]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    table = pa.table({"x": np.arange(N), "year": YEAR, "kind": KIND})
+    kinds = pa.schema([("year", pa.int64()), ("kind", pa.string())])
+    place = tmp_path / "set"
+    pa.dataset.write_dataset(table, place, format="parquet", partitioning=pa.dataset.partitioning(kinds, flavor="hive"))
+    return place
+
+
+def test_names_of_folders_are_columns(folder):
+    reader = read(folder)
+    order = reader.read(np.arange(N))["x"]  # the files are in the order of their names
+    assert sorted(order) == list(range(N))
+    same(reader, {"x": order, "year": YEAR[order], "kind": KIND[order]})
+    same(read(folder, columns=["year"]), {"year": YEAR[order]})
+    assert read(folder, target="kind").classes["kind"] == ["a b", "c/d", "e"]
+
+
+def test_a_missing_value_and_text_among_numbers(tmp_path):
+    for name in ("k=1", "k=__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"x": [1]}), tmp_path / name / "a.parquet")
+    np.testing.assert_array_equal(read(tmp_path).read(np.arange(2))["k"], [1.0, np.nan])
+    (tmp_path / "k=z").mkdir()
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "k=z" / "a.parquet")
+    assert read(tmp_path).read(np.arange(3))["k"].tolist() == ["1", "", "z"]
+
+
+def test_a_column_that_the_files_have_is_theirs(tmp_path):
+    (tmp_path / "x=5").mkdir()
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "x=5" / "a.parquet")
+    reader = read(tmp_path)
+    same(reader, {"x": np.array([1, 2])})
+    assert not isinstance(reader.source._files, PartitionedFiles)
+
+
+def test_folders_must_agree(folder):
+    pq.write_table(pa.table({"x": [1]}), folder / "part.parquet")
+    assert "part.parquet none; files of one reader" in refusal(folder)

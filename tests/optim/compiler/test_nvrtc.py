@@ -1,0 +1,92 @@
+"""NVRTC compiles what `codegen_cuda` writes, without a GPU, and its refusals can be read."""
+
+from __future__ import annotations
+
+import locale
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from optimizer_inputs import group_settings
+
+from descend.optim.compiler import nvrtc
+from descend.optim.compiler.codegen_cuda import emit_cuda
+from descend.optim.compiler.trace import trace
+from descend.optim.rules import ALL_RULES, LANS, SGLD, Rule
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def is_here() -> bool:
+    try:
+        nvrtc.library()
+    except nvrtc.NvrtcError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not is_here(), reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc-cu12")
+
+ELF = b"\x7fELF"
+TRACED = [rule for rule in ALL_RULES if not rule.whole_tensor]
+
+
+def source(rule: Rule, dtype: str, low: str | None) -> str:
+    return emit_cuda(trace(group_settings(rule, lr=1.0, decay=1.0), low is not None), dtype, low)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(("rule", "low"), [(LANS(), "bfloat16"), (SGLD(), "float16")], ids=str)
+def test_sources_compile(rule: Rule, low: str, architecture: str) -> None:
+    assert nvrtc.compile_cuda(source(rule, "float32", low), architecture).startswith(ELF)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", {source(rule, "float32", None): rule for rule in TRACED}.values(), ids=repr)
+def test_sources_of_every_rule_compile(rule: Rule) -> None:
+    for architecture, dtype, low in (
+        ("sm_80", "float32", None),
+        ("sm_90", "float32", None),
+        ("sm_90", "float32", "bfloat16"),
+    ):
+        assert nvrtc.compile_cuda(source(rule, dtype, low), architecture).startswith(ELF)
+
+
+def test_a_source_that_is_wrong_is_refused_with_the_first_error() -> None:
+    with pytest.raises(nvrtc.NvrtcError, match=r"refuses the source: .*nowhere"):
+        nvrtc.compile_cuda("__device__ int x = nowhere;", "sm_80")
+
+
+def test_a_device_newer_than_the_compiler_gets_text_for_the_driver() -> None:
+    assert nvrtc.target((8, 0)) == "sm_80"
+    newest = nvrtc.target((99, 0))
+    assert newest.startswith("compute_")
+    assert b".target sm_" in nvrtc.compile_cuda('extern "C" __global__ void nothing() {}', newest)
+    with pytest.raises(nvrtc.NvrtcError, match="the device is sm_10"):
+        nvrtc.target((1, 0))
+
+
+def test_a_process_of_its_own_writes_the_file_or_says_why(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "descend.optim.compiler.nvrtc", "sm_80", str(tmp_path / "out")]
+    done = subprocess.run(
+        command, input='extern "C" __global__ void f() {}', text=True, check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").read_bytes().startswith(ELF)
+    done = subprocess.run(command, input="wrong", text=True, check=False, capture_output=True)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("NVRTC refuses the source: ")
+
+
+def test_a_machine_without_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_candidates", lambda: ["libnvrtc-missing.so"])
+    with pytest.raises(nvrtc.NvrtcError, match="pip install nvidia-cuda-nvrtc"):
+        nvrtc.library.__wrapped__()
+
+
+def test_text_files_are_read_as_before() -> None:
+    before = locale.getencoding()
+    nvrtc.compile_cuda('extern "C" __global__ void kernel(float* x) { x[0] = 1; }', "sm_80")
+    assert locale.getencoding() == before
