@@ -1,6 +1,7 @@
 """The studies that ship: their files are what ran, their designs lint as promised, their records give their reports."""
 
 import hashlib
+import importlib
 import json
 from pathlib import Path
 
@@ -73,3 +74,20 @@ def test_records_give_the_report_that_ships(name, tmp_path):
     assert {file.name for file in shipped} >= {"report.md", "report.csv", "report.tables.csv"}
     for file in shipped:
         assert page.with_name(file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_the_papers_tables_and_figures_are_printed_from_the_records(monkeypatch):
+    monkeypatch.syspath_prepend(STUDIES)
+    forms = importlib.import_module("paper").FORMS
+    assert forms["table3"]()[2] == "| 64 | 100 | 72.20 % | 71.15 % |"
+    table = forms["table4"]()
+    assert table[7] == "| lamb | 86.98 % | paper 27.3 % |"
+    assert len(table) == 2 + 8
+    schedule = [line.split(",") for line in forms["figure1"]()[1:]]
+    winner = read_directory(STUDIES / "nesterov_lars/confirmatory").groups[0].of("nesterov")[0].winner
+    assert max(float(row[1]) for row in schedule) == pytest.approx(winner["lr"], rel=1e-5)  # at its true height
+    assert len(schedule) == 100
+    fractions = [float(line.split(",")[2]) for line in forms["figure2"]()[1:]]
+    assert fractions == sorted(fractions, reverse=True)
+    assert [line for line in forms["table1"]() if line.endswith("| yes |")] == ["| lr | 0.1271 | 23.87 | yes |"]
+    assert sum("nesterov | lars" in line or "lars | nesterov" in line for line in forms["table2"]()) == 2
